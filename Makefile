@@ -1,0 +1,149 @@
+# Every target makes the environment it needs, below $(VENV) and build/. `make help` lists the targets.
+#
+# Needed on the machine: Python >= 3.10 with venv, a C++20 compiler, make. CMake and ninja come from the package index.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= $(shell nproc)
+NP ?= 2
+PYTEST_ARGS ?=
+# Warnings are errors in CI; a compiler that knows new ones must not keep anybody from building.
+WERROR ?= $(if $(CI),ON,OFF)
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The package is registered once, in place, without a build of its own; `build` compiles the core incrementally.
+REGISTER := $(PIP) --no-build-isolation --config-settings=cmake.define.HC_PYTHON=OFF --editable
+CMAKE := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cmake
+PACKAGING := pyproject.toml setup.py constraints.txt
+
+# C++ tests are built where GoogleTest is installed.
+HASH := \#
+GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c++20 -E -x c++ - >/dev/null 2>&1 && echo ON || echo OFF)
+NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
+PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks contract))
+
+.PHONY: help demo test test-cpp test-python build lint format sanitize bench bench-control dist docs clean
+.DELETE_ON_ERROR:
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
+
+demo: $(VENV)/demo.stamp build  ## Train on handwritten digits with two processes through the daemon
+	$(BIN)/horocacherun -np $(NP) $(BIN)/python docs/examples/torch_digits.py $(DEMO_ARGS)
+
+test: test-cpp test-python  ## Run all tests
+
+test-cpp: build  ## Run the C++ tests (where GoogleTest is found)
+ifeq ($(GTEST),ON)
+	$(BIN)/ctest --test-dir build/dev --output-on-failure --parallel $(JOBS) --timeout 120
+else
+	@echo "$(NO_GTEST)"
+endif
+
+test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
+	$(BIN)/python -m pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+
+# ---- environment ----------------------------------------------------------------------------------------------------
+
+$(VENV)/venv.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "horocache needs Python 3.10 or newer; '$(PYTHON)' is older or missing. Set PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "'$(PYTHON)' cannot make environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/tools.stamp: $(VENV)/venv.stamp $(PACKAGING)
+	$(PIP) cmake ninja 'pybind11>=3.0' 'setuptools>=77' 'scikit-build-core[setuptools]>=1.0,<2'
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/tools.stamp
+	$(REGISTER) '.[demo]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/tools.stamp
+	$(REGISTER) '.[test]'
+	@touch $@ $(VENV)/demo.stamp
+
+$(VENV)/lint.stamp: $(VENV)/test.stamp
+	$(REGISTER) '.[test,lint]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/test.stamp
+	$(REGISTER) '.[test,bench]'
+	@touch $@
+
+# ---- the core, and the C++ tests ------------------------------------------------------------------------------------
+
+build: $(VENV)/tools.stamp  ## Compile the core into horocache/, and the C++ tests
+	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) --log-level=WARNING >/dev/null
+	$(CMAKE) --build build/dev --parallel $(JOBS)
+	@$(CMAKE) --install build/dev --prefix $(CURDIR) >/dev/null
+
+SANITIZERS := asan tsan
+FLAGS_asan := address,undefined
+FLAGS_tsan := thread
+export ASAN_OPTIONS := detect_leaks=1
+export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1
+# Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
+# watches), and what Python keeps is no leak.
+LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
+
+sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan
+
+sanitize-%: $(VENV)/test.stamp
+	@$(CMAKE) -S . -B build/$* -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DHC_SANITIZE=$(FLAGS_$*) \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
+	  --log-level=WARNING >/dev/null
+	$(CMAKE) --build build/$* --parallel $(JOBS)
+ifeq ($(GTEST),ON)
+	$(BIN)/ctest --test-dir build/$* --output-on-failure --parallel $(JOBS) --timeout 300
+else
+	@echo "$(NO_GTEST)"
+endif
+	@rm -rf build/$*/site && mkdir -p build/$*/site && cp -r horocache build/$*/site/ && rm -f build/$*/site/horocache/*.so
+	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
+	@if [ -e "$(call LIBRARY,lib$*.so)" ]; then set -x; \
+	  LD_PRELOAD="$(call LIBRARY,lib$*.so) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest tests/inproc --capture=sys $(PYTEST_ARGS); \
+	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
+CPP_FILES = $(shell find cpp_core tests/cpp -name '*.cc' -o -name '*.h')
+PYTHON_FOLDERS := horocache framework_bindings tests benchmarks docs setup.py
+MYPY_FOLDERS := horocache framework_bindings tests/lint benchmarks docs
+
+lint: $(VENV)/lint.stamp build  ## Check style, types, layers, sizes and what is forbidden
+	$(BIN)/ruff check $(PYTHON_FOLDERS)
+	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
+	$(BIN)/mypy $(MYPY_FOLDERS)
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@status=0; for check in tests/lint/check_*.py; do $(BIN)/python $$check || status=1; done; exit $$status
+
+format: $(VENV)/lint.stamp  ## Format all sources
+	$(BIN)/ruff check --fix-only $(PYTHON_FOLDERS)
+	$(BIN)/ruff format $(PYTHON_FOLDERS)
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+
+bench: $(VENV)/bench.stamp build  ## Measure everything against its peers (under 10 minutes; results/)
+	$(BIN)/python benchmarks/run.py
+
+bench-control: $(VENV)/bench.stamp build  ## The paper's experiment: what of the control plane grows with the ranks
+	$(BIN)/python benchmarks/control.py
+
+dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+docs: $(VENV)/test.stamp build  ## Write the generated pages of docs/reference
+	$(BIN)/python docs/generate.py
+
+clean:  ## Remove everything that was built or installed here
+	rm -rf build dist results $(VENV) *.egg-info horocache/*.so .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,7 @@
+"""One file per thing that is measured.
+
+A case has ``jobs(plan)`` (what to start) or ``local(plan)`` (measured by the orchestrator itself), ``measure(rank,
+**parameters)`` (what one rank does; gives its series), perhaps ``tables(figures)`` where the usual table does not do.
+"""
+
+ORDER = ("startup", "idle", "latency", "burst", "bandwidth", "gradients", "training")

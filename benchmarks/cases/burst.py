@@ -1,0 +1,193 @@
+"""Many small tensors at once, submitted and waited for, with what the control plane did for them.
+
+161 tensors of 1 KiB are a model's worth of gradients without their bytes; 100 to 10,000 tensors of 4 bytes leave the
+control plane alone, with the response cache and without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.figures import Figure, Series
+from benchmarks.job import Job
+from benchmarks.peers import Rank, each_async
+from benchmarks.report import Table, plain
+from benchmarks.timing import Contestant, Times, alternate, check
+
+TITLE = "Many small tensors, submitted and waited for"
+
+# Counters of horocache.metrics() that are printed, per step.
+COUNTERS = (
+    "rounds",
+    "slow_rounds",
+    "flushes",
+    "cache_hits",
+    "cache_misses",
+    "control_bytes",
+    "control_frames",
+    "fused_operations",
+    "sleeps",
+    "wakeups",
+    "role_taken",
+)
+
+
+def jobs(quick: bool) -> list[Job]:
+    """One job per number of tensors."""
+    sizes = [(161, 256), (100, 1), (1000, 1)] + ([] if quick else [(10_000, 1)])
+    return [
+        Job("burst", 2, {"tensors": tensors, "elements": elements, "budget_s": 1.5 if quick else 5.0})
+        for tensors, elements in sizes
+    ]
+
+
+@dataclass
+class Burst:
+    """One set of tensors and its expected sums."""
+
+    tensors: list[Any]
+    patterns: list[Any]
+    expected: list[Any]
+    submit_s: list[float] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Give the tensors this rank's values again."""
+        import torch
+
+        torch._foreach_copy_(self.tensors, self.patterns)
+
+    def wrong(self) -> int:
+        """Elements that are not the sum."""
+        pairs = zip(self.tensors, self.expected, strict=True)
+        return sum(int((tensor != expected).sum()) for tensor, expected in pairs)
+
+
+def make_burst(shapes: Sequence[Sequence[int]], rank: int, size: int) -> Burst:
+    """Tensors whose values depend on tensor and rank and whose sums are exact."""
+    import torch
+
+    tensors = [torch.empty(tuple(shape)) for shape in shapes]
+    patterns = [torch.full_like(tensor, i % 97 + rank) for i, tensor in enumerate(tensors)]
+    total = size * (size - 1) // 2
+    expected = [torch.full_like(tensor, size * (i % 97) + total) for i, tensor in enumerate(tensors)]
+    return Burst(tensors, patterns, expected)
+
+
+def measure(rank: Rank, tensors: int, elements: int, budget_s: float) -> list[Series]:
+    """With peers first, then horocache alone under other cache sizes."""
+    label = f"{tensors:,} x {'1 KiB' if elements == 256 else '4 B'}"
+    names = [f"t{i}" for i in range(tensors)]
+    burst = make_burst([[elements]] * tensors, rank.rank, rank.size)
+    contestants = [
+        Contestant(impl, lambda run=run: run(burst.tensors), burst.prepare, wrong=burst.wrong)  # type: ignore[misc]
+        for impl, run in each_async(rank, names).items()
+        if impl != "horocache"
+    ]
+    if not rank.has("horocache"):
+        check(rank.page, contestants)
+        times = alternate(rank.page, contestants, repetitions=30, budget_s=budget_s)
+        return _series(label, times)
+    series = []
+    for cache in _caches(tensors):
+        case = f"{label}, cache {cache or 'on'}" if tensors != 161 else label
+        series += _with_cache(rank, burst, names, contestants, case, cache, budget_s)
+        contestants = []  # the peers know no cache: once is enough
+    return series
+
+
+def _caches(tensors: int) -> list[str]:
+    if tensors == 161:
+        return [""]
+    # By default the cache does not grow for a program that cycles through many times its capacity.
+    return ["", "16384", "off"] if tensors > 4096 else ["", "off"]
+
+
+def _with_cache(
+    rank: Rank,
+    burst: Burst,
+    names: list[str],
+    peers: list[Contestant],
+    case: str,
+    cache: str,
+    budget_s: float,
+) -> list[Series]:
+    import horocache as hc
+
+    knobs = {"cache_capacity": 0 if cache == "off" else int(cache)} if cache else {}
+    hvd = rank.horocache(**knobs)
+    burst.submit_s.clear()
+    ours = [
+        Contestant("horocache", submit_all(hvd, burst, names), burst.prepare, wrong=burst.wrong),
+        Contestant("horocache, one group", _group(hvd, burst, names), burst.prepare, wrong=burst.wrong),
+    ]
+    check(rank.page, [*ours, *peers])
+    before, cpu = hc.metrics(), (time.process_time(), time.thread_time())
+    alone = alternate(rank.page, ours[:1], repetitions=20, budget_s=budget_s / 3)
+    runs = len(alone["horocache"].seconds) + 2  # and the warm-up
+    counters = counters_per_step(before, hc.metrics(), runs)
+    counters.update(_cpu_per_step(cpu, runs))
+    burst.submit_s.clear()
+    series = _series(case, alternate(rank.page, [*ours, *peers], repetitions=30, budget_s=budget_s))
+    for one in series:
+        if one.impl == "horocache":
+            one.counters = counters
+            submitted = burst.submit_s[-len(one.values) :]
+            series.append(Series(case, "horocache, submission alone", "us", submitted, partial=True))
+            break
+    return series
+
+
+def _series(case: str, times: dict[str, Times]) -> list[Series]:
+    return [Series(case, impl, "us", one.seconds, cpu_seconds=one.cpu_seconds) for impl, one in times.items()]
+
+
+def _cpu_per_step(before: tuple[float, float], runs: int) -> dict[str, float]:
+    process = time.process_time() - before[0]
+    own = time.thread_time() - before[1]
+    return {"daemon_cpu_us": (process - own) / runs * 1e6}
+
+
+def submit_all(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
+    """All tensors, each by itself; notes how long the submission took."""
+
+    def run() -> None:
+        start, op = hvd.allreduce_async_, hvd.Sum
+        begin = time.perf_counter()
+        handles = [start(tensor, name=name, op=op) for tensor, name in zip(burst.tensors, names, strict=True)]
+        burst.submit_s.append(time.perf_counter() - begin)
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    return run
+
+
+def _group(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
+    name = f"group of {len(names)}"
+
+    def run() -> None:
+        hvd.synchronize(hvd.grouped_allreduce_async_(burst.tensors, name=name, op=hvd.Sum))
+
+    return run
+
+
+def counters_per_step(
+    before: dict[str, Any], after: dict[str, Any], steps: int, names: Sequence[str] = COUNTERS
+) -> dict[str, float]:
+    """What the named counters grew by per step on this rank."""
+    return {name: (after.get(name, 0) - before.get(name, 0)) / steps for name in names}
+
+
+def tables(figures: Sequence[Figure]) -> list[Table]:
+    """Times, then counters."""
+    counted = [figure for figure in figures if figure.counters]
+    if not counted:
+        return [plain(TITLE, figures)]
+    columns = ["case", *(name.replace("_", " ") for name in COUNTERS), "daemon CPU us"]
+    rows = [
+        [figure.case, *(f"{figure.counters[name]:.4g}" for name in (*COUNTERS, "daemon_cpu_us"))] for figure in counted
+    ]
+    title = "Counters per step (the largest of the ranks; daemon CPU: all threads but the one that submits)"
+    return [plain(TITLE, figures), Table(title, columns, rows)]

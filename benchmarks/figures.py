@@ -1,0 +1,134 @@
+"""Figures: what the ranks measured, put together, with median, spread and ratios to the peers."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+OURS = "horocache"
+# Seconds become these by multiplication; everything else is an amount per second, or a plain value.
+_TIME_SCALES = {"us": 1e6, "ms": 1e3, "s": 1.0}
+_RATE_SCALES = {"GB/s": 1e-9, "samples/s": 1.0}
+
+
+@dataclass
+class Series:
+    """One contestant's repetitions in one case, as one rank measured them."""
+
+    case: str
+    impl: str
+    unit: str  # us, ms, s: shown as time; GB/s, samples/s: as amount over time; any other: plain values
+    values: list[float]  # seconds, but for plain units
+    amount: float = 1.0  # bytes or samples of one run, summed over the ranks where ranks do different work
+    cpu_seconds: list[float] = field(default_factory=list)  # of this rank's process, for each of the values
+    partial: bool = False  # a part of what the peers' times hold: no ratio
+    counters: dict[str, float] = field(default_factory=dict)  # of this rank; the largest over the ranks is shown
+    detail: dict[str, Any] = field(default_factory=dict)  # equal on all ranks: sizes, dtypes, ...
+
+
+@dataclass
+class Figure:
+    """One line of the results."""
+
+    bench: str
+    case: str
+    impl: str
+    ranks: int
+    value: float
+    unit: str
+    median: float
+    spread: tuple[float, float]  # quartiles
+    best: float
+    repetitions: int
+    cpu_us: float | None  # processor time of one rank's process, all threads, for one run; median
+    ratio: dict[str, float]  # peer -> how many times as fast as the peer, median over the repetitions' pairs
+    counters: dict[str, float] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+def merge(bench: str, ranks: int, of_ranks: Sequence[Sequence[Series]]) -> list[Figure]:
+    """The figures of one job: per repetition the slowest rank counts.
+
+    Raises:
+        ValueError: the ranks did not measure the same things.
+    """
+    merged: list[tuple[Series, list[float]]] = []
+    for parts in zip(*of_ranks, strict=True):
+        first = parts[0]
+        keys = {(part.case, part.impl, part.unit, len(part.values)) for part in parts}
+        if len(keys) != 1:
+            raise ValueError(f"{bench}: the ranks measured different things: {sorted(map(str, keys))}")
+        slowest = [max(values) for values in zip(*(part.values for part in parts), strict=True)]
+        counters = {name: max(part.counters.get(name, 0.0) for part in parts) for name in first.counters}
+        cpu = [statistics.fmean(values) for values in zip(*(part.cpu_seconds for part in parts), strict=True)]
+        both = replace(first, values=slowest, cpu_seconds=cpu, counters=counters)
+        merged.append((both, [_shown(both, value) for value in slowest]))
+    return [_figure(bench, ranks, series, shown, merged) for series, shown in merged]
+
+
+def _shown(series: Series, value: float) -> float:
+    if series.unit in _TIME_SCALES:
+        return value * _TIME_SCALES[series.unit]
+    if series.unit in _RATE_SCALES:
+        return series.amount / value * _RATE_SCALES[series.unit]
+    return value
+
+
+def _figure(
+    bench: str, ranks: int, series: Series, shown: list[float], all_series: Sequence[tuple[Series, list[float]]]
+) -> Figure:
+    ratio = {}
+    if series.impl.startswith(OURS) and not series.partial:
+        for peer, of_peer in all_series:
+            if peer.case == series.case and peer.unit == series.unit and not peer.impl.startswith(OURS):
+                ratio[peer.impl] = paired_ratio(series.unit, shown, of_peer)
+    median = statistics.median(shown)
+    low, high = quartiles(shown)
+    best = max(shown) if series.unit in _RATE_SCALES else min(shown)
+    return Figure(
+        bench,
+        series.case,
+        series.impl,
+        ranks,
+        _round(median),
+        series.unit,
+        _round(median),
+        (_round(low), _round(high)),
+        _round(best),
+        len(shown),
+        _round(statistics.median(series.cpu_seconds) * 1e6) if series.cpu_seconds else None,
+        {peer: _round(value) for peer, value in ratio.items()},
+        {name: _round(value) for name, value in series.counters.items()},
+        series.detail,
+    )
+
+
+def paired_ratio(unit: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """How many times as fast we are: the median over the pairs of the same repetition."""
+    pairs = list(zip(ours, theirs, strict=False))
+    if unit in _RATE_SCALES:
+        return statistics.median(mine / other if other else float("inf") for mine, other in pairs)
+    return statistics.median(other / mine if mine else float("inf") for mine, other in pairs)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile; of one value, the value itself."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def write_jsonl(path: Path, figures: Iterable[Figure], about: Mapping[str, Any]) -> None:
+    """One JSON object per figure and line, each with everything that is needed to judge it alone."""
+    with path.open("w", encoding="utf-8") as file:
+        for figure in figures:
+            file.write(json.dumps({**asdict(figure), **about}) + "\n")

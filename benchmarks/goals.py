@@ -1,0 +1,106 @@
+"""The project's goals for speed, held against the figures of a run. A missed goal is printed; it fails nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.figures import Figure
+from benchmarks.report import Table, number
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What to look at in which figures, and the limit."""
+
+    text: str
+    bench: str
+    value: Callable[[Figure], float | None]  # None: this figure does not say
+    limit: float
+    at_least: bool = False
+    case: str = ""  # the case starts so
+    impl: str = "horocache"
+    unit: str = ""
+    ranks: int = 0  # 0: any
+    until: str = ""  # the case ends so
+    worst: bool = False  # of many cases only the worst is shown
+
+    def concerns(self, figure: Figure) -> bool:
+        """Whether the goal is about this figure."""
+        return (
+            figure.bench == self.bench
+            and figure.case.startswith(self.case)
+            and figure.case.endswith(self.until)
+            and figure.impl == self.impl
+            and self.unit in ("", figure.unit)
+            and self.ranks in (0, figure.ranks)
+        )
+
+    def met(self, value: float) -> bool:
+        """Whether the value is within the limit."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+def _median(figure: Figure) -> float:
+    return figure.median
+
+
+def _against(peer: str, from_bytes: int = 0) -> Callable[[Figure], float | None]:
+    def ratio(figure: Figure) -> float | None:
+        if figure.detail.get("bytes", from_bytes) < from_bytes:
+            return None
+        found = [value for name, value in figure.ratio.items() if name.startswith(peer)]
+        return found[0] if found else None
+
+    return ratio
+
+
+def _counter(name: str) -> Callable[[Figure], float | None]:
+    return lambda figure: figure.counters.get(name)
+
+
+def _daemon_us_per_tensor(figure: Figure) -> float | None:
+    cpu = figure.counters.get("daemon_cpu_us")
+    return None if cpu is None else cpu / float(figure.case.split()[0].replace(",", ""))
+
+
+_MIB16 = 16 << 20
+GOALS = (
+    Goal("4 B blocking, 2 ranks: us", "latency", _median, 80.0, ranks=2),
+    Goal("4 B blocking, 2 ranks: x gloo", "latency", _against("gloo"), 2.0, True, ranks=2),
+    Goal("4 B blocking, 8 ranks: x gloo", "latency", _against("gloo"), 1.0, True, ranks=8),
+    Goal("161 x 1 KiB: us", "burst", _median, 600.0, case="161 x 1 KiB", unit="us"),
+    Goal("cached, daemon CPU us per tensor", "burst", _daemon_us_per_tensor, 1.0, case="1,000", until="cache on"),
+    Goal(
+        "allreduce from 16 MiB: x yard-stick", "bandwidth", _against("yard-stick", _MIB16), 0.5, True, until="in place"
+    ),
+    Goal("allreduce, any size: x gloo", "bandwidth", _against("gloo"), 1.0, True, worst=True),
+    Goal("allreduce from 16 MiB: x mpi4py", "bandwidth", _against("mpi4py", _MIB16), 1.0, True, worst=True),
+    Goal("gradients: x gloo in 25-MiB buckets", "gradients", _against("gloo"), 2.0, True),
+    Goal("training: x DDP", "training", _against("gloo, DDP"), 1.0, True),
+    Goal("import horocache: s", "startup", _median, 0.15, case="import horocache", until="import horocache"),
+    Goal("init, 2 ranks: s", "startup", _median, 0.1, case="init", ranks=2),
+    Goal("init, 8 ranks: s", "startup", _median, 0.5, case="init", ranks=8),
+    Goal("idle: rounds", "idle", _median, 0.0, unit="rounds"),
+    Goal("idle: % of a core", "idle", _median, 1.0, unit="% of a core"),
+)
+
+
+def judge(figures: Sequence[Figure]) -> Table:
+    """One row per goal and figure that it is about, or per goal and its worst figure."""
+    rows = [row for goal in GOALS for row in _rows(goal, figures)]
+    return Table("Goals", ["goal", "case", "limit", "value", "verdict"], rows)
+
+
+def _rows(goal: Goal, figures: Sequence[Figure]) -> Iterator[list[str]]:
+    sign = ">=" if goal.at_least else "<="
+    found = []
+    for figure in figures:
+        value = goal.value(figure) if goal.concerns(figure) else None
+        if value is not None:
+            found.append((value, figure.case))
+    if goal.worst and found:
+        found = [min(found) if goal.at_least else max(found)]
+    for value, case in found:
+        verdict = "met" if goal.met(value) else "MISSED"
+        yield [goal.text, case, f"{sign} {goal.limit:g}", number(value), verdict]

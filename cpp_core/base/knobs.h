@@ -1,0 +1,66 @@
+// The settings of one runtime, typed, with where each value came from. See knobs.def.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace horocache {
+
+enum class KnobType { Int, Float, Bool, String, Choice };
+enum class KnobScope { agree, rank, launch };
+enum class KnobSource { kDefault, kEnvironment, kHorovodAlias, kArgument };
+
+std::string_view KnobSourceName(KnobSource source);
+
+struct KnobInfo {
+  std::string_view name;
+  KnobType type;
+  std::string_view default_value;
+  std::string_view minimum;  // of a Choice: the allowed words
+  std::string_view maximum;
+  std::string_view horovod_alias;  // empty if Horovod has none
+  KnobScope scope;
+  std::string_view doc;
+};
+
+const std::vector<KnobInfo>& KnobTable();
+
+namespace knob_types {
+using Int = int64_t;
+using Float = double;
+using Bool = bool;
+using String = std::string;
+using Choice = std::string;
+}  // namespace knob_types
+
+struct Knobs {
+#define HC_KNOB(name, type, default_value, minimum, maximum, alias, scope, doc) knob_types::type name{};
+#include "base/knobs.def"
+#undef HC_KNOB
+
+  // Text and source of every knob, in the order of KnobTable().
+  struct Entry {
+    std::string text;
+    KnobSource source = KnobSource::kDefault;
+  };
+  std::vector<Entry> entries;
+
+  // True if nobody set it: the value is the default.
+  bool IsDefault(std::string_view name) const;
+
+  // Argument over HOROCACHE_X over HOROVOD_X over default. Unknown HOROCACHE_ names and arguments, and values that do
+  // not parse or are out of range, are kInvalidArgument with the name, the value, what is allowed, and the nearest
+  // valid name. `environment` is what ReadEnvironment() returns; tests pass their own.
+  static StatusOr<Knobs> Parse(const std::map<std::string, std::string>& environment,
+                               const std::map<std::string, std::string>& arguments);
+
+  // The knobs of scope `agree` as lines "name=value", for the handshake.
+  std::string AgreeText() const;
+};
+
+}  // namespace horocache

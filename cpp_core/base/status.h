@@ -1,0 +1,81 @@
+// What went wrong, as a value. No exception crosses a thread or a layer of the core; Python turns a code into its
+// exception class.
+//
+// A message names rank, tensor, both values where two disagree, and what to do.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace horocache {
+
+// The order is part of the C ABI (hc.h) and of the Python error tree (horocache/errors.py); append only.
+enum class StatusCode : int {
+  kOk = 0,
+  kInvalidArgument,  // the caller's mistake, seen by this rank alone
+  kNotInitialized,
+  kUnsupported,    // nothing can run this; says what could
+  kMismatch,       // ranks submitted incompatible requests; names both ranks and both values
+  kDuplicateName,  // the name is in flight already
+  kStall,          // some rank did not submit, or did not answer, in time
+  kPeerLost,       // a rank died
+  kShutDown,       // a rank left, or this one did
+  kForked,         // used in a child of fork
+  kOutOfMemory,
+  kVersionSkew,  // ranks run different versions or knobs
+  kStartup,      // the job could not be assembled
+  kAborted,      // a rank raised an error while others waited for it
+  kCorrupt,      // a message or a file does not decode
+  kInternal,     // a defect in horocache
+};
+
+std::string_view StatusCodeName(StatusCode code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  static Status Ok() { return {}; }
+
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  std::string ToString() const;
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+// A value, or why there is none.
+template <typename T>
+class [[nodiscard]] StatusOr {
+ public:
+  StatusOr(Status status) : status_(std::move(status)) {
+    if (status_.ok()) std::abort();
+  }
+  StatusOr(T value) : value_(std::move(value)) {}
+
+  bool ok() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+  T& value() { return *value_; }
+  const T& value() const { return *value_; }
+  T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+#define HC_RETURN_IF_ERROR(expr)                                                   \
+  do {                                                                             \
+    if (::horocache::Status hc_status = (expr); !hc_status.ok()) return hc_status; \
+  } while (false)
+
+}  // namespace horocache

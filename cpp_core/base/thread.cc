@@ -1,0 +1,31 @@
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+namespace horocache {
+
+NamedThread::NamedThread(const std::string& name, std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits the mask
+  thread_ = std::thread([name, body = std::move(body)] {
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    body();
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+NamedThread& NamedThread::operator=(NamedThread&& other) noexcept {
+  Join();
+  thread_ = std::move(other.thread_);
+  return *this;
+}
+
+void NamedThread::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace horocache

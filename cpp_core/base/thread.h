@@ -1,0 +1,27 @@
+// A thread with a name that its destructor joins. Nothing in the core detaches a thread.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace horocache {
+
+class NamedThread {
+ public:
+  NamedThread() = default;
+  // `name` has at most 15 bytes (the kernel's limit); signals are blocked in the thread, so that Python's handlers run
+  // in Python's threads.
+  NamedThread(const std::string& name, std::function<void()> body);
+  ~NamedThread() { Join(); }
+  NamedThread(NamedThread&&) = default;
+  NamedThread& operator=(NamedThread&& other) noexcept;
+
+  void Join();
+  bool joinable() const { return thread_.joinable(); }
+
+ private:
+  std::thread thread_;
+};
+
+}  // namespace horocache

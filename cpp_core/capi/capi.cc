@@ -1,0 +1,227 @@
+// hc.h over Runtime. Nothing throws across this boundary.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "capi/hc.h"
+#include "capi/header.h"
+#include "runtime/runtime.h"
+
+using horocache::DType;
+using horocache::Status;
+using horocache::StatusCode;
+using horocache::runtime::Operation;
+using horocache::runtime::Runtime;
+namespace wire = horocache::wire;
+
+struct hc_runtime {
+  std::unique_ptr<Runtime> runtime;
+};
+
+namespace {
+
+static_assert(static_cast<int>(StatusCode::kInternal) == HC_INTERNAL, "hc_status and StatusCode are one list");
+
+int Report(const Status& status, hc_error* error) {
+  if (error != nullptr) {
+    const size_t length = std::min(status.message().size(), sizeof(error->text) - 1);
+    std::memcpy(error->text, status.message().data(), length);
+    error->text[length] = '\0';
+  }
+  return static_cast<int>(status.code());
+}
+
+Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+bool RowsDiffer(wire::Op op) {
+  return op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather || op == wire::Op::kScatter;
+}
+
+void Assign(const hc_text& text, std::string* out) {
+  out->assign(text.data == nullptr ? "" : text.data, text.data == nullptr ? 0 : text.bytes);
+}
+
+Status FillTensor(const hc_request& request, int index, Operation* operation) {
+  const hc_tensor& input = request.inputs[index];
+  if (input.dtype < 0 || input.dtype >= horocache::kNumDTypes || input.ndim < 0)
+    return Invalid("tensor " + std::to_string(index) + " is malformed");
+  wire::Signature& signature = operation->request.signature;
+  wire::TensorMeta& meta = signature.tensors[index];
+  meta.dtype = static_cast<DType>(input.dtype);
+  meta.shape.assign(input.shape, input.shape + input.ndim);
+  meta.name = signature.name;
+  if (request.num_tensors > 1)
+    meta.name += "_" + std::to_string(index + 1) + "of" + std::to_string(request.num_tensors);
+  auto& argument = operation->tensors[index];
+  argument.input = static_cast<const std::byte*>(input.data);
+  argument.output = request.outputs == nullptr ? nullptr : static_cast<std::byte*>(request.outputs[index].data);
+  argument.count = 1;
+  for (const int64_t extent : meta.shape) argument.count *= extent;
+  argument.rows = meta.shape.empty() ? 1 : meta.shape[0];
+  if (RowsDiffer(signature.op)) {
+    if (meta.shape.empty()) meta.shape.push_back(1);
+    meta.shape[0] = -1;
+  }
+  return Status::Ok();
+}
+
+Status Fill(const hc_request& request, Operation* operation) {
+  if (request.op < 0 || request.op >= wire::kNumOps)
+    return Invalid("there is no operation " + std::to_string(request.op));
+  if (request.reduce_op < 0 || request.reduce_op >= wire::kNumReduceOps)
+    return Invalid("there is no reduction " + std::to_string(request.reduce_op));
+  wire::Signature& signature = operation->request.signature;
+  signature.op = static_cast<wire::Op>(request.op);
+  signature.reduce_op = static_cast<wire::ReduceOp>(request.reduce_op);
+  signature.root = request.root;
+  signature.prescale = request.prescale;
+  signature.postscale = request.postscale;
+  signature.device_class = wire::DeviceClass::kCpu;
+  Assign(request.backend, &signature.backend);
+  Assign(request.layers, &signature.layers);
+  Assign(request.name, &signature.name);
+  signature.tensors.resize(static_cast<size_t>(request.num_tensors));
+  operation->tensors.resize(static_cast<size_t>(request.num_tensors));
+  operation->splits.assign(request.splits, request.splits + (request.splits == nullptr ? 0 : request.num_splits));
+  operation->allocate_results = request.outputs == nullptr;
+  for (int i = 0; i < request.num_tensors; ++i) {
+    if (Status status = FillTensor(request, i, operation); !status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Operation* Done(hc_runtime* runtime, int64_t handle) {
+  Operation* operation = runtime->runtime->Find(handle);
+  return operation != nullptr && operation->done.load(std::memory_order_acquire) != 0 ? operation : nullptr;
+}
+
+}  // namespace
+
+int hc_abi_version(void) { return HC_ABI_VERSION; }
+const char* hc_version(void) { return HC_VERSION; }
+const char* hc_header(void) { return horocache::capi::kHeader; }
+int hc_num_dtypes(void) { return horocache::kNumDTypes; }
+int hc_num_ops(void) { return wire::kNumOps; }
+
+// The tables hold literals, so the views end with a zero byte.
+const char* hc_dtype_name(int dtype) {
+  return dtype < 0 || dtype >= horocache::kNumDTypes ? nullptr : horocache::DTypeName(static_cast<DType>(dtype)).data();
+}
+const char* hc_op_name(int op) {
+  return op < 0 || op >= wire::kNumOps ? nullptr : wire::OpName(static_cast<wire::Op>(op)).data();
+}
+
+int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
+             hc_error* error) {
+  *out = nullptr;
+  std::map<std::string, std::string> arguments;
+  for (int i = 0; i < count; ++i) arguments.emplace(names[i], values[i]);
+  const auto environment = horocache::ReadEnvironment();
+  auto knobs = horocache::Knobs::Parse(environment, arguments);
+  if (!knobs.ok()) return Report(knobs.status(), error);
+  auto identity = horocache::net::DetectIdentity(*knobs, environment);
+  if (!identity.ok()) return Report(identity.status(), error);
+  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
+  if (!runtime.ok()) return Report(runtime.status(), error);
+  *out = new hc_runtime{std::move(*runtime)};
+  return HC_OK;
+}
+
+void hc_stop(hc_runtime* runtime) { runtime->runtime->Stop(); }
+void hc_free(hc_runtime* runtime) { delete runtime; }
+void hc_forked_child(hc_runtime* runtime) { runtime->runtime->ForkedChild(); }
+
+int hc_get(hc_runtime* runtime, hc_property property) {
+  const horocache::net::Identity& identity = runtime->runtime->identity();
+  switch (property) {
+    case HC_RANK:
+      return identity.rank;
+    case HC_SIZE:
+      return identity.size;
+    case HC_LOCAL_RANK:
+      return identity.local_rank;
+    case HC_LOCAL_SIZE:
+      return identity.local_size;
+    case HC_CROSS_RANK:
+      return identity.cross_rank;
+    case HC_CROSS_SIZE:
+      return identity.cross_size;
+    case HC_ALIVE:
+      return runtime->runtime->alive() ? 1 : 0;
+  }
+  return -1;
+}
+
+int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error) {
+  Operation* operation = runtime->runtime->NewOperation();
+  if (const Status status = Fill(*request, operation); !status.ok()) {
+    runtime->runtime->Recycle(operation);
+    return Report(status, error);
+  }
+  const Status status = runtime->runtime->Submit(operation, request->wait_follows != 0);
+  if (status.ok()) *handle = operation->handle;
+  return Report(status, error);
+}
+
+int hc_poll(hc_runtime* runtime, int64_t handle) {
+  const Operation* operation = runtime->runtime->Find(handle);
+  return operation == nullptr ? -1 : operation->done.load(std::memory_order_acquire) != 0;
+}
+
+int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s) {
+  Operation* operation = runtime->runtime->Find(handle);
+  if (operation == nullptr) return -1;
+  return runtime->runtime->Wait(operation, horocache::NowNs() + static_cast<int64_t>(timeout_s * 1e9)) ? 1 : 0;
+}
+
+int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error) {
+  const Operation* operation = Done(runtime, handle);
+  return Report(
+      operation == nullptr ? Invalid("the handle is unknown, or its operation is not done") : operation->status, error);
+}
+
+int hc_num_results(hc_runtime* runtime, int64_t handle) {
+  const Operation* operation = Done(runtime, handle);
+  return operation == nullptr ? 0 : static_cast<int>(operation->results.size());
+}
+
+int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* out, const int64_t** rows, int* num_rows) {
+  const Operation* operation = Done(runtime, handle);
+  if (operation == nullptr || index < 0 || index >= static_cast<int>(operation->results.size()))
+    return HC_INVALID_ARGUMENT;
+  const horocache::runtime::Result& result = operation->results[static_cast<size_t>(index)];
+  *out = {result.bytes.get(), static_cast<int32_t>(result.dtype), static_cast<int32_t>(result.shape.size()),
+          result.shape.data()};
+  *rows = result.rows.empty() ? nullptr : result.rows.data();
+  *num_rows = static_cast<int>(result.rows.size());
+  return HC_OK;
+}
+
+int hc_last_joined(hc_runtime* runtime, int64_t handle) {
+  const Operation* operation = Done(runtime, handle);
+  return operation == nullptr ? -1 : operation->last_joined;
+}
+
+int hc_consume(hc_runtime* runtime, int64_t handle) {
+  Operation* operation = Done(runtime, handle);
+  if (operation == nullptr) return HC_INVALID_ARGUMENT;
+  runtime->runtime->Recycle(operation);
+  return HC_OK;
+}
+
+void hc_abort(hc_runtime* runtime, const char* why) { runtime->runtime->Abort(why); }
+
+void hc_metrics(hc_runtime* runtime, void (*visit)(void*, const char*, uint64_t), void* context) {
+  for (const auto& [name, value] : runtime->runtime->metrics().Snapshot()) visit(context, name.c_str(), value);
+}
+
+void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*, const char*), void* context) {
+  const auto& entries = runtime->runtime->knobs().entries;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    visit(context, std::string(horocache::KnobTable()[i].name).c_str(), entries[i].text.c_str(),
+          std::string(horocache::KnobSourceName(entries[i].source)).c_str());
+  }
+}

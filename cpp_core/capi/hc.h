@@ -1,0 +1,130 @@
+/* The C interface of horocache: what other languages and frameworks bind to. The only header of libhorocache.so.
+ *
+ * Every function that can fail returns a code (0 is success; the numbers are those of hc_status) and, if `error` is not
+ * null, fills it with a text that names rank, tensor and both values. Functions may be called from any thread. The
+ * library neither prints nor exits.
+ */
+#ifndef HOROCACHE_HC_H
+#define HOROCACHE_HC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HC_API __attribute__((visibility("default")))
+#define HC_ABI_VERSION 1
+
+typedef enum {
+  HC_OK = 0,
+  HC_INVALID_ARGUMENT,
+  HC_NOT_INITIALIZED,
+  HC_UNSUPPORTED,
+  HC_MISMATCH,
+  HC_DUPLICATE_NAME,
+  HC_STALL,
+  HC_PEER_LOST,
+  HC_SHUT_DOWN,
+  HC_FORKED,
+  HC_OUT_OF_MEMORY,
+  HC_VERSION_SKEW,
+  HC_STARTUP,
+  HC_ABORTED,
+  HC_CORRUPT,
+  HC_INTERNAL
+} hc_status;
+
+typedef struct hc_runtime hc_runtime;
+
+/* Cut at its size; always ends with a zero byte. */
+typedef struct {
+  char text[4096];
+} hc_error;
+
+/* Compact, row-major memory on the CPU. `dtype` is an index for hc_dtype_name. */
+typedef struct {
+  void* data;
+  int32_t dtype;
+  int32_t ndim;
+  const int64_t* shape;
+} hc_tensor;
+
+/* `bytes` bytes of any value; a null `data` is an empty text. */
+typedef struct {
+  const char* data;
+  size_t bytes;
+} hc_text;
+
+typedef struct {
+  int32_t op;        /* index for hc_op_name */
+  int32_t reduce_op; /* 0 average, 1 sum, 3 min, 4 max, 5 product, 6 and, 7 or, 8 xor */
+  int32_t root;      /* -1 where the operation has none */
+  int32_t num_tensors;
+  const hc_tensor* inputs;
+  const hc_tensor* outputs; /* as many, may be the inputs; null: the library allocates, see hc_result */
+  hc_text name;             /* of the tensor or the group; empty: an automatic name */
+  const hc_text* names;     /* of a group's members; null: derived from `name` */
+  hc_text layers;           /* such as "compression=fp16" */
+  hc_text backend;          /* empty: the selector chooses */
+  double prescale, postscale;
+  const int64_t* splits; /* alltoall, reducescatter: rows for each rank; null for none */
+  int32_t num_splits;
+  int32_t group;        /* not 0: the tensors are one group even if there is only one */
+  int32_t wait_follows; /* not 0: the caller waits for it next */
+} hc_request;
+
+HC_API int hc_abi_version(void);
+HC_API const char* hc_version(void);
+/* The text of this header, for bindings that are made at run time. */
+HC_API const char* hc_header(void);
+HC_API int hc_num_dtypes(void);
+HC_API const char* hc_dtype_name(int dtype); /* null out of range */
+HC_API int hc_num_ops(void);
+HC_API const char* hc_op_name(int op);
+
+/* Joins the job that the environment describes; `names` and `values` are knobs that override it. */
+HC_API int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
+                    hc_error* error);
+/* Leaves the job and joins all threads. Pending operations fail with HC_SHUT_DOWN. */
+HC_API void hc_stop(hc_runtime* runtime);
+/* Stops it if need be, and frees it. Results not consumed become invalid. */
+HC_API void hc_free(hc_runtime* runtime);
+/* In a child of fork(): closes descriptors. The runtime must not be used, or freed, afterwards. */
+HC_API void hc_forked_child(hc_runtime* runtime);
+
+typedef enum { HC_RANK, HC_SIZE, HC_LOCAL_RANK, HC_LOCAL_SIZE, HC_CROSS_RANK, HC_CROSS_SIZE, HC_ALIVE } hc_property;
+HC_API int hc_get(hc_runtime* runtime, hc_property property);
+
+/* Queues an operation. The tensors' memory must stay valid until it is done. */
+HC_API int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error);
+/* 1 done, 0 not yet, -1 no such handle. */
+HC_API int hc_poll(hc_runtime* runtime, int64_t handle);
+/* Waits at most `timeout_s`. 1 done, 0 not yet, -1 no such handle. */
+HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s);
+/* The outcome of an operation that is done; the handle stays. */
+HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
+/* Tensors that the library allocated for an operation that is done, and the rows from each rank (null if it has none).
+ * Valid until hc_consume. */
+HC_API int hc_num_results(hc_runtime* runtime, int64_t handle);
+HC_API int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* out, const int64_t** rows,
+                     int* num_rows);
+/* The last rank that joined, for an operation `join` that is done; -1 otherwise. */
+HC_API int hc_last_joined(hc_runtime* runtime, int64_t handle);
+/* Gives the handle back. Not before the operation is done. */
+HC_API int hc_consume(hc_runtime* runtime, int64_t handle);
+HC_API void hc_abort(hc_runtime* runtime, const char* why);
+
+/* Calls `visit` for every counter. */
+HC_API void hc_metrics(hc_runtime* runtime, void (*visit)(void* context, const char* name, uint64_t value),
+                       void* context);
+/* Calls `visit` for every knob of the runtime: its value and where it came from. */
+HC_API void hc_knobs(hc_runtime* runtime,
+                     void (*visit)(void* context, const char* name, const char* value, const char* source),
+                     void* context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,372 @@
+#include "control/agreements/bits.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "control/agreements/strategies.h"
+#include "control/rank_set.h"
+#include "control/words.h"
+#include "wire/codec.h"
+
+namespace horocache::control {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kShortestPauseNs = 1'000'000;
+constexpr int64_t kLongestPauseNs = 100'000'000;
+// A cycle_time of 0 in tick mode means "as often as possible", not "without end in one call".
+constexpr int64_t kShortestTickNs = 10'000;
+
+bool SomeonePublished(const Controller& controller, ControlChannel& channel) {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (rank != channel.rank() && channel.HasPublished(rank, controller.round())) return true;
+  }
+  return false;
+}
+
+std::vector<int32_t> Unpublished(const Controller& controller, ControlChannel& channel) {
+  std::vector<int32_t> ranks;
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (!channel.HasPublished(rank, controller.round())) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::span<const std::byte> Bytes(const std::string& frame) { return std::as_bytes(std::span(frame)); }
+
+Status FrameError(int from, const Controller& controller, const Status& why) {
+  return {why.code(), "from rank " + std::to_string(from) + " in round " + std::to_string(controller.round()) + ": " +
+                          why.message()};
+}
+
+}  // namespace
+
+StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  const bool progressed = channel.Progress();
+  if (!started_) {
+    started_ = true;
+    ResetPause(now_ns);
+  }
+  if (controller.closed()) {
+    wake_ns_ = progressed ? now_ns + kShortestPauseNs : kNever;
+    return progressed;
+  }
+  controller.Inspect(now_ns);
+  const StatusOr<bool> moved = StepState(controller, channel, now_ns);
+  if (!moved.ok()) {
+    wake_ns_ = kNever;
+    return moved.status();
+  }
+  if (*moved) ResetPause(now_ns);
+  wake_ns_ = ComputeWake(controller);
+  return *moved || progressed;
+}
+
+StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  switch (state_) {
+    case State::kOpen:
+      return StepOpen(controller, channel, now_ns);
+    case State::kPublished:
+      return StepPublished(controller, channel, now_ns);
+    case State::kGathering:
+      return StepGathering(controller, channel, now_ns);
+    case State::kAwaiting:
+      return StepAwaiting(controller, channel, now_ns);
+  }
+  return Status(StatusCode::kInternal, "the agreement is in no state.");
+}
+
+// ---- hints
+
+bool BitsAgreement::FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const {
+  if (controller.waiting() || controller.Raised() != 0 || channel.size() == 1) return true;
+  if ((DecodeFlags(hint_and_[kFlagWord]) & (kWaiting | kGatherFlags)) != 0) return true;
+  return now_ns - controller.UnflushedSinceNs() >= controller.config().cycle_time_ns;
+}
+
+bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering) {
+  controller.HintWords(lingering, &scratch_);
+  if (scratch_ == hint_) return false;
+  std::swap(scratch_, hint_);
+  channel.SetHint(hint_);
+  return true;
+}
+
+bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  bool shown = RefreshHint(controller, channel, controller.HasUnflushed());
+  // Read after setting: of two ranks that do so, one sees the other.
+  channel.HintAnd(&hint_and_);
+  if (controller.HasUnflushed() && FlushIsDue(controller, channel, now_ns)) {
+    controller.Flush();
+    shown |= RefreshHint(controller, channel, false);
+    channel.HintAnd(&hint_and_);
+    ResetPause(now_ns);
+  }
+  // Every thread of every rank waits, and no operation is on all of them: then some may be stuck for good.
+  if ((hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_) && controller.HasPending() &&
+      (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) == 0 && !controller.HasUnflushed()) {
+    controller.RaiseStalled();
+    if (RefreshHint(controller, channel, false)) {
+      shown = true;
+      channel.HintAnd(&hint_and_);
+    }
+  }
+  return shown;
+}
+
+// ---- kOpen
+
+bool BitsAgreement::MustPropose(const Controller& controller) const {
+  if ((controller.Raised() & kGatherFlags) != 0 || AnyBit(hint_and_)) return true;
+  // Published early, the words are there when the last rank comes. Once for each change: an empty round must not call
+  // for the next.
+  return controller.waiting() && controller.HasHitsPending() && controller.changes() != published_changes_;
+}
+
+StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  if (controller.config().tick) {
+    if (now_ns < next_tick_ns_) return false;
+    next_tick_ns_ = now_ns + std::max(controller.config().cycle_time_ns, kShortestTickNs);
+  } else {
+    PauseIsOver(now_ns);
+    Observe(controller, channel, now_ns);
+    const bool called =
+        (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0 && SomeonePublished(controller, channel);
+    if (!called && !MustPropose(controller)) return false;
+  }
+  Publish(controller, channel, now_ns);
+  const StatusOr<bool> moved = StepPublished(controller, channel, now_ns);
+  if (!moved.ok()) return moved.status();
+  return true;
+}
+
+void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  const bool tick = controller.config().tick;
+  controller.Freeze(&words_);
+  if (!tick) {
+    RefreshHint(controller, channel, false);  // before the snapshot, so that who sees that one sees why
+    channel.HintAnd(&hint_and_);
+  }
+  channel.Publish(controller.round(), words_);
+  controller.CountSent(0, words_.size() * sizeof(uint64_t));
+  published_changes_ = controller.changes();
+  state_ = State::kPublished;
+  just_published_ = true;
+  overdue_reported_ = false;
+  demanded_since_ns_ = tick ? now_ns : -1;
+  ResetPause(now_ns);
+  if (tick) return;
+  const uint64_t flags = DecodeFlags(hint_and_[kFlagWord]);
+  const bool all_have_to = (controller.Raised() & kGatherFlags) != 0 || AnyBit(hint_and_);
+  const bool end_lingering = controller.waiting() && (flags & kLingering) != 0;
+  if (all_have_to || end_lingering) RingUnpublished(controller, channel);
+}
+
+void BitsAgreement::RingUnpublished(const Controller& controller, ControlChannel& channel) {
+  for (const int32_t rank : Unpublished(controller, channel)) channel.Ring(rank);
+}
+
+void BitsAgreement::RingOthers(ControlChannel& channel) {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (rank != channel.rank()) channel.Ring(rank);
+  }
+}
+
+// ---- kPublished
+
+StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  const bool fresh = just_published_;
+  just_published_ = false;
+  if (!channel.TestRound(controller.round(), &words_)) {
+    HC_RETURN_IF_ERROR(AwaitOthers(controller, channel, fresh, now_ns));
+    return false;
+  }
+  outcome_ = controller.Intersect(words_, now_ns);
+  // A rank that finds the round complete as soon as it has published is the last: the others sleep.
+  if (fresh && (outcome_.agreed > 0 || outcome_.gather)) RingOthers(channel);
+  if (outcome_.gather) return StartGather(controller, channel, outcome_, now_ns);
+  if (outcome_.agreed == 0 && outcome_.all_wait && controller.HasPending()) controller.RaiseStalled();
+  HC_RETURN_IF_ERROR(EndRound(controller, channel, nullptr, now_ns));
+  return true;
+}
+
+Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channel, bool fresh, int64_t now_ns) {
+  bool shown = false;
+  if (!controller.config().tick) {
+    shown = Observe(controller, channel, now_ns);
+    const bool demanded = (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0 || AnyBit(hint_and_);
+    if (!demanded) demanded_since_ns_ = -1;  // who has nothing to say need not answer
+    if (demanded && demanded_since_ns_ < 0) demanded_since_ns_ = now_ns;
+  }
+  const bool again = PauseIsOver(now_ns);
+  if (demanded_since_ns_ < 0) return Status::Ok();
+  if (!fresh && (shown || again)) RingUnpublished(controller, channel);
+  return CheckOverdue(controller, Unpublished(controller, channel), now_ns);
+}
+
+Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses,
+                               int64_t now_ns) {
+  HC_RETURN_IF_ERROR(controller.Finish(responses, now_ns));
+  state_ = State::kOpen;
+  demanded_since_ns_ = -1;
+  if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
+  return Status::Ok();
+}
+
+// ---- kGathering, kAwaiting: MasterWorkerCoordination
+
+StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel& channel, const RoundOutcome& outcome,
+                                          int64_t now_ns) {
+  // The agreed hits of this round are planned already and shall not be proposed again.
+  if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
+  demanded_since_ns_ = now_ns;
+  overdue_reported_ = false;
+  wire::RequestList list;
+  controller.FillRequests(outcome, now_ns, &list);
+  if (channel.rank() == 0) {
+    lists_.clear();
+    lists_.push_back(std::move(list));
+    state_ = State::kGathering;
+    return true;  // the caller hands out the agreed hits before it steps again
+  }
+  frame_.clear();
+  wire::Encode(list, &frame_);
+  channel.Send(0, frame_);
+  controller.CountSent(1, frame_.size());
+  channel.Progress();
+  channel.Ring(0);
+  state_ = State::kAwaiting;
+  return true;
+}
+
+StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  bool moved = false;
+  int from = -1;
+  while (lists_.size() < static_cast<size_t>(channel.size()) && channel.Receive(&from, &frame_)) {
+    StatusOr<wire::RequestList> list = wire::DecodeRequestList(Bytes(frame_));
+    if (!list.ok()) return FrameError(from, controller, list.status());
+    const StatusOr<bool> ours = controller.Accept(*list, from);
+    if (!ours.ok()) return ours.status();
+    if (*ours) lists_.push_back(std::move(*list));
+    moved = true;
+  }
+  if (lists_.size() == static_cast<size_t>(channel.size())) return Answer(controller, channel, now_ns);
+  std::vector<int32_t> missing;
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    const auto is_of = [rank](const wire::RequestList& list) { return list.rank == rank; };
+    if (std::ranges::none_of(lists_, is_of)) missing.push_back(rank);
+  }
+  if (Status overdue = CheckOverdue(controller, missing, now_ns); !overdue.ok()) {
+    // The others wait for rank 0's answer and cannot see who is missing.
+    wire::ResponseList verdict;
+    verdict.process_set = controller.config().process_set;
+    verdict.epoch = controller.config().epoch;
+    verdict.round = controller.round();
+    verdict.fatal = overdue.code();
+    verdict.report = overdue.message();
+    SendToAll(controller, channel, verdict);
+    return overdue;
+  }
+  if (PauseIsOver(now_ns)) {
+    for (const int32_t rank : missing) channel.Ring(rank);
+  }
+  return moved;
+}
+
+void BitsAgreement::SendToAll(Controller& controller, ControlChannel& channel, const wire::ResponseList& responses) {
+  frame_.clear();
+  wire::Encode(responses, &frame_);
+  for (int rank = 1; rank < channel.size(); ++rank) channel.Send(rank, frame_);
+  controller.CountSent(channel.size() - 1, frame_.size() * static_cast<size_t>(channel.size() - 1));
+  channel.Progress();
+  RingOthers(channel);
+}
+
+StatusOr<bool> BitsAgreement::Answer(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  wire::ResponseList responses;
+  HC_RETURN_IF_ERROR(controller.Coordinate(lists_, outcome_, now_ns, &responses));
+  lists_.clear();
+  SendToAll(controller, channel, responses);
+  HC_RETURN_IF_ERROR(EndRound(controller, channel, &responses, now_ns));
+  return true;
+}
+
+StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  int from = -1;
+  while (channel.Receive(&from, &frame_)) {
+    const StatusOr<wire::ResponseList> responses = wire::DecodeResponseList(Bytes(frame_));
+    if (!responses.ok()) return FrameError(from, controller, responses.status());
+    const StatusOr<bool> ours = controller.Accept(*responses);
+    if (!ours.ok()) return ours.status();
+    if (!*ours) continue;
+    HC_RETURN_IF_ERROR(EndRound(controller, channel, &*responses, now_ns));
+    return true;
+  }
+  // Rank 0 may itself wait for somebody: it gets half a limit more, so that its verdict, which names that rank, comes
+  // first.
+  HC_RETURN_IF_ERROR(CheckOverdue(controller, {0}, now_ns - controller.config().stall_warn_ns / 2));
+  if (PauseIsOver(now_ns)) channel.Ring(0);
+  return false;
+}
+
+// ---- time
+
+void BitsAgreement::ResetPause(int64_t now_ns) {
+  pause_ns_ = kShortestPauseNs;
+  pause_until_ns_ = now_ns + pause_ns_;
+}
+
+bool BitsAgreement::PauseIsOver(int64_t now_ns) {
+  if (now_ns < pause_until_ns_) return false;
+  pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
+  pause_until_ns_ = now_ns + pause_ns_;
+  return true;
+}
+
+// Somebody's operation has already waited for the whole limit when the stalled flag goes up, so a rank that does not
+// answer that has been silent for longer.
+int64_t BitsAgreement::OverdueWarnNs(const Controller& controller) const {
+  const ControllerConfig& config = controller.config();
+  const bool looked_for = (controller.Raised() & kStalled) != 0;
+  return demanded_since_ns_ + (looked_for ? config.stall_warn_ns / 4 : config.stall_warn_ns);
+}
+
+int64_t BitsAgreement::OverdueFailNs(const Controller& controller) const {
+  const ControllerConfig& config = controller.config();
+  if (config.stall_fail_ns == 0) return kNever;
+  const bool looked_for = (controller.Raised() & kStalled) != 0;
+  return demanded_since_ns_ + std::max<int64_t>(0, config.stall_fail_ns - (looked_for ? config.stall_warn_ns : 0));
+}
+
+Status BitsAgreement::CheckOverdue(Controller& controller, const std::vector<int32_t>& missing, int64_t now_ns) {
+  if (!controller.config().stall_check || demanded_since_ns_ < 0 || missing.empty()) return Status::Ok();
+  const bool fail = now_ns >= OverdueFailNs(controller);
+  if (!fail && (overdue_reported_ || now_ns < OverdueWarnNs(controller))) return Status::Ok();
+  const std::string text = RankText(missing) + (missing.size() == 1 ? " has" : " have") + " not answered round " +
+                           std::to_string(controller.round()) + " of process set " +
+                           std::to_string(controller.config().process_set) + " (stopped, or without processor time?)";
+  if (fail) return {StatusCode::kStall, text + " within HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."};
+  overdue_reported_ = true;
+  controller.AddReport(text + ".");
+  return Status::Ok();
+}
+
+int64_t BitsAgreement::ComputeWake(const Controller& controller) const {
+  const ControllerConfig& config = controller.config();
+  int64_t wake_ns = controller.NextInspectNs();
+  const auto by = [&](int64_t when_ns) { wake_ns = std::min(wake_ns, when_ns); };
+  if (config.tick && state_ == State::kOpen) {
+    by(next_tick_ns_);
+    return wake_ns;
+  }
+  // While requests are gathered nothing is flushed: the end of the gather is what to wait for.
+  const bool flushes = !config.tick && (state_ == State::kOpen || state_ == State::kPublished);
+  if (flushes && controller.HasUnflushed()) by(controller.UnflushedSinceNs() + config.cycle_time_ns);
+  const bool in_round = state_ != State::kOpen && (demanded_since_ns_ >= 0 || config.tick);
+  if (in_round || controller.HasPending()) by(pause_until_ns_);
+  return wake_ns;
+}
+
+std::unique_ptr<Agreement> MakeBitsAgreement(const AgreementConfig&) { return std::make_unique<BitsAgreement>(); }
+
+}  // namespace horocache::control

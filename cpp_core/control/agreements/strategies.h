@@ -1,0 +1,22 @@
+// The constructors of the agreement strategies, one file each; MakeAgreement chooses among them.
+#pragma once
+
+#include <memory>
+
+#include "control/agreement.h"
+
+namespace horocache::control {
+
+// The paper's Algorithms 1 and 2: one AND over all ranks; a gather to rank 0 only for what the caches do not know.
+std::unique_ptr<Agreement> MakeBitsAgreement(const AgreementConfig& config);
+
+// The same, with one leader per host that speaks for its host.
+std::unique_ptr<Agreement> MakeLeadersAgreement(const AgreementConfig& config);
+
+// Every round, all requests go to rank 0 and the responses come back.
+std::unique_ptr<Agreement> MakeCoordinatorAgreement(const AgreementConfig& config);
+
+// Requests merge on their way up a tree of config.radix children per node; responses come down the same way.
+std::unique_ptr<Agreement> MakeTreeAgreement(const AgreementConfig& config);
+
+}  // namespace horocache::control

@@ -1,0 +1,14 @@
+// Kurth et al.'s hierarchical design: requests merge on their way up a radix-r tree, so no rank hears from more than r
+// others; requests still travel in every step unless the cache is on. It exists to be measured; see
+// docs/explanation/agreement.md.
+#include "control/agreements/relay.h"
+#include "control/agreements/strategies.h"
+
+namespace horocache::control {
+
+std::unique_ptr<Agreement> MakeTreeAgreement(const AgreementConfig& config) {
+  return std::make_unique<RelayAgreement>(
+      RelayOptions{.shape = RelayOptions::Shape::kTree, .radix = config.radix, .with_requests = true, .merge = true});
+}
+
+}  // namespace horocache::control

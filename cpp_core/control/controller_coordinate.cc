@@ -1,0 +1,194 @@
+// Rank 0's part of a round that gathers, and the look-out for stalls of every rank.
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+#include "control/controller_impl.h"
+#include "control/signature.h"
+#include "control/words.h"
+
+namespace horocache::control {
+namespace {
+
+using wire::CacheBit;
+using wire::RequestList;
+using wire::ResponseList;
+
+// In order of rank; empty if a rank is missing or came twice.
+std::vector<const RequestList*> SortByRank(std::span<const RequestList> lists, int size) {
+  std::vector<const RequestList*> sorted(static_cast<size_t>(size));
+  for (const RequestList& list : lists) {
+    if (list.rank < 0 || list.rank >= size || sorted[static_cast<size_t>(list.rank)] != nullptr) return {};
+    sorted[static_cast<size_t>(list.rank)] = &list;
+  }
+  if (std::ranges::find(sorted, nullptr) != sorted.end()) return {};
+  return sorted;
+}
+
+std::string HashReport(const std::vector<const RequestList*>& lists) {
+  std::map<uint64_t, std::vector<int32_t>> ranks_of;
+  for (const RequestList* list : lists)
+    ranks_of[list->cache_hash.empty() ? 0 : list->cache_hash[0]].push_back(list->rank);
+  std::vector<std::vector<int32_t>> camps;
+  for (auto& [hash, ranks] : ranks_of) camps.push_back(std::move(ranks));
+  std::ranges::stable_sort(camps, [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  std::string text = "the response caches of the ranks differ in round " + std::to_string(lists[0]->round) + ": ";
+  for (size_t i = 1; i < camps.size(); ++i) text += (i > 1 ? ", " : "") + RankText(camps[i]);
+  return text + (camps.size() == 2 && camps[1].size() == 1 ? " differs from " : " differ from ") + RankText(camps[0]) +
+         ". This is a defect in horocache; please report it. HOROCACHE_CACHE_CAPACITY=0 avoids it.";
+}
+
+// The first reason why the set cannot go on.
+bool FindFatal(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome, ResponseList* out) {
+  if (outcome.hashes_differ) {
+    out->fatal = StatusCode::kInternal;
+    out->report = HashReport(lists);
+    return true;
+  }
+  for (const RequestList* list : lists) {
+    if (list->error.empty()) continue;
+    out->fatal = StatusCode::kAborted;
+    out->report += (out->report.empty() ? "" : "; ") + RankText({list->rank}) + " aborted: " + list->error;
+  }
+  return out->fatal != StatusCode::kOk;
+}
+
+}  // namespace
+
+// Algorithm 1 (RunCycleOnce), the coordinator's part of MasterWorkerCoordination.
+Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::span<const MergedRequest> merged,
+                                    const RoundOutcome& outcome, int64_t now_ns, ResponseList* out) {
+  *out = {};
+  out->process_set = config.process_set;
+  out->epoch = config.epoch;
+  out->round = round;
+  const std::vector<const RequestList*> lists = SortByRank(unsorted, config.size);
+  if (lists.empty()) return {StatusCode::kCorrupt, "a round's request lists do not come from each rank once."};
+  if (FindFatal(lists, outcome, out)) return Status::Ok();
+  RankSet joined_now = joined;
+  for (const RequestList* list : lists) {
+    for (const wire::Request& request : list->requests) {
+      if (request.signature.op != wire::Op::kJoin || joined_now.Has(list->rank)) continue;
+      joined_now.Add(list->rank);
+      out->joined.push_back(list->rank);
+    }
+    if (list->leaving) out->left.push_back(list->rank);
+  }
+  for (const RequestList* list : lists) HC_RETURN_IF_ERROR(AddRequests(*list, joined_now, now_ns, out));
+  for (const MergedRequest& request : merged) HC_RETURN_IF_ERROR(AddMerged(request, joined_now, now_ns, out));
+  coordinator.Respond(joined_now, &out->responses);
+  InspectStalls(lists, outcome, joined_now, now_ns, out);
+  if (joined_now.count() == config.size) {
+    wire::Response all_joined;
+    all_joined.signature.op = wire::Op::kJoin;
+    all_joined.last_joined = out->joined.back();
+    out->responses.push_back(std::move(all_joined));
+  }
+  return Status::Ok();
+}
+
+Status Controller::Impl::AddRequests(const RequestList& list, const RankSet& joined_now, int64_t now_ns,
+                                     ResponseList* out) {
+  for (const wire::Request& request : list.requests) {
+    if (request.signature.op == wire::Op::kJoin) continue;
+    HC_RETURN_IF_ERROR(NoteErased(request, list.rank, out));
+    HC_RETURN_IF_ERROR(coordinator.Add(list.rank, request, joined_now, now_ns, &out->responses));
+  }
+  return Status::Ok();
+}
+
+Status Controller::Impl::NoteErased(const wire::Request& request, int rank, ResponseList* out) const {
+  const CacheBit bit = request.changed_bit;
+  if (bit == wire::kNoBit) return Status::Ok();
+  const ResponseCache::Entry* entry = cache.At(bit);
+  if (entry == nullptr || entry->signature->name != request.signature.name) {
+    return {StatusCode::kCorrupt, "rank " + std::to_string(rank) + " says that " + Describe(request.signature) +
+                                      " replaces cache bit " + std::to_string(bit) +
+                                      ", which stands for something else."};
+  }
+  if (std::ranges::find(out->erase, bit) == out->erase.end()) out->erase.push_back(bit);
+  return Status::Ok();
+}
+
+Status Controller::Impl::AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns,
+                                   ResponseList* out) {
+  if (merged.ranks.empty()) return {StatusCode::kCorrupt, "a merged request is of no rank."};
+  HC_RETURN_IF_ERROR(NoteErased(merged.request, merged.ranks.front().begin, out));
+  return coordinator.AddMerged(merged, joined_now, now_ns, &out->responses);
+}
+
+// What is pending on which ranks: uncached requests as the coordinator counts them, cached ones as the lists tell.
+std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const RequestList*>& lists,
+                                                        const ResponseList& out, int64_t now_ns) const {
+  std::vector<PendingOp> ops;
+  std::vector<const Coordinator::Pending*> uncached;
+  for (const auto& [name, pending] : coordinator.pending()) uncached.push_back(&pending);
+  std::ranges::sort(uncached, {}, [](const auto* pending) { return pending->sequence; });
+  for (const auto* pending : uncached) {
+    ops.push_back({pending->signature, pending->has, now_ns - pending->first_ns >= config.stall_warn_ns, false});
+  }
+  std::map<CacheBit, PendingOp> cached;
+  const auto note = [&](CacheBit bit, int rank, bool stalled_there) {
+    const ResponseCache::Entry* entry = cache.At(bit);
+    if (entry == nullptr) return;  // cannot be pending anywhere; whoever says so is wrong about itself alone
+    PendingOp& op =
+        cached.try_emplace(bit, PendingOp{*entry->signature, RankSet(config.size), false, false}).first->second;
+    op.has.Add(rank);
+    op.stalled |= stalled_there;
+    op.moving = TestBit(agreed_bits, bit) || std::ranges::find(out.erase, bit) != out.erase.end();
+  };
+  for (const RequestList* list : lists) {
+    for (const CacheBit bit : list->stalled_bits) note(bit, list->rank, true);
+    for (const CacheBit bit : list->pending_bits) note(bit, list->rank, false);
+  }
+  for (auto& [bit, op] : cached) ops.push_back(std::move(op));
+  return ops;
+}
+
+void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome,
+                                     const RankSet& joined_now, int64_t now_ns, ResponseList* out) {
+  const bool look = (outcome.raised & kStalled) != 0;
+  const bool some_wait = std::ranges::any_of(lists, [](const RequestList* list) { return list->all_waiting; });
+  if (!config.stall_check || (!look && !some_wait)) return;
+  std::vector<WaitingRank> ranks;
+  for (const RequestList* list : lists) ranks.push_back({list->all_waiting && outcome.agreed == 0, list->last_done});
+  for (const wire::Response& response : out->responses) {
+    for (const int32_t rank : response.ranks) ranks[static_cast<size_t>(rank)].all_waiting = false;
+    if (!response.ranks.empty()) continue;
+    for (WaitingRank& rank : ranks) rank.all_waiting = false;  // everybody has it pending, and goes on
+  }
+  StallInspector::Verdict verdict =
+      stalls.Inspect(CollectPending(lists, *out, now_ns), ranks, joined_now, look, now_ns);
+  for (wire::Response& failure : verdict.failures) {
+    coordinator.Drop(failure.signature.name);
+    out->responses.push_back(std::move(failure));
+  }
+  out->report = std::move(verdict.report);
+  next_inspect_ns = std::min(next_inspect_ns, stalls.NextFailNs());
+}
+
+int64_t Controller::Impl::OldestPendingNs() const {
+  int64_t oldest_ns = kNever;
+  ForEachBit(table.pending_words(),
+             [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, table.hit(bit).submitted_ns); });
+  if (!table.uncached().empty()) oldest_ns = std::min(oldest_ns, table.uncached().front().submitted_ns);
+  for (const auto& [name, pending] : coordinator.pending()) oldest_ns = std::min(oldest_ns, pending.first_ns);
+  return oldest_ns;
+}
+
+void Controller::Impl::Inspect(int64_t now_ns) {
+  if (now_ns < next_inspect_ns) return;
+  const int64_t oldest_ns = OldestPendingNs();
+  next_inspect_ns = kNever;
+  if (oldest_ns == kNever || closed) return;
+  if (oldest_ns + config.stall_warn_ns > now_ns) {
+    next_inspect_ns = oldest_ns + config.stall_warn_ns;
+    return;
+  }
+  stalled = true;
+  next_inspect_ns = now_ns + config.stall_warn_ns;
+  if (const int64_t fail_ns = stalls.NextFailNs(); fail_ns > now_ns)
+    next_inspect_ns = std::min(next_inspect_ns, fail_ns);
+}
+
+}  // namespace horocache::control

@@ -1,0 +1,133 @@
+// The state of a Controller; private to controller*.cc.
+#pragma once
+
+#include <deque>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/controller.h"
+#include "control/coordinator.h"
+#include "control/fusion_planner.h"
+#include "control/rank_set.h"
+#include "control/response_cache.h"
+#include "control/stall_inspector.h"
+#include "control/tensor_table.h"
+
+namespace horocache::control {
+
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+struct Controller::Impl {
+  explicit Impl(ControllerConfig config_in)
+      : config(std::move(config_in)),
+        cache(config.cache_capacity, config.cache_capacity_fixed),
+        table(&cache),
+        planner(config.fusion_threshold_bytes, config.disable_group_fusion, config.epoch),
+        joined(config.size),
+        coordinator(config.size, &config.selector),
+        stalls(config.stall_warn_ns, config.stall_fail_ns) {}
+
+  // A join waits for everything that this rank submitted before it, is announced, and then holds until all have joined.
+  enum class JoinState { kNone, kSubmitted, kAnnounced, kJoined };
+
+  // ---- controller.cc
+  Status Submit(OpId op, const wire::Request& request, int64_t now_ns);
+  Status SubmitJoin(OpId op, const wire::Signature& signature, int64_t now_ns);
+  Status CheckOpen(const wire::Signature& signature) const;
+  void NoteSubmitted(int64_t now_ns);
+  uint64_t Raised() const;
+  // The set has ended: everything pending fails with what `why` makes of it.
+  template <typename F>
+  void End(const Status& status, F&& why);
+  void Moved();  // plans or failures were made: nobody is known to wait any more
+
+  // ---- controller_rounds.cc
+  void WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
+  RoundOutcome Intersect(std::span<const uint64_t> words);
+  void PlanHit(wire::CacheBit bit);
+  void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
+  Status Finish(const wire::ResponseList* responses);
+  Status Apply(const wire::ResponseList& list);
+  Status ApplyResponse(const wire::Response& response);
+  void ApplyFailure(const wire::Response& response);
+  void InsertIntoCache(std::shared_ptr<const wire::Signature> signature, wire::Choice choice);
+  void ApplyAllJoined(const wire::Response& response);
+  void ApplyLeft(const std::vector<int32_t>& left);
+
+  // ---- controller_coordinate.cc
+  Status Coordinate(std::span<const wire::RequestList> lists, std::span<const MergedRequest> merged,
+                    const RoundOutcome& outcome, int64_t now_ns, wire::ResponseList* out);
+  Status AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  Status NoteErased(const wire::Request& request, int rank, wire::ResponseList* out) const;
+  Status AddRequests(const wire::RequestList& list, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  void InspectStalls(const std::vector<const wire::RequestList*>& lists, const RoundOutcome& outcome,
+                     const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  std::vector<PendingOp> CollectPending(const std::vector<const wire::RequestList*>& lists,
+                                        const wire::ResponseList& out, int64_t now_ns) const;
+  int64_t OldestPendingNs() const;
+  void Inspect(int64_t now_ns);
+
+  bool joined_here() const { return join_state == JoinState::kJoined; }
+  bool has_pending() const { return !table.empty() || join_op != kNoOp; }
+  // Whether all threads here wait for what the control plane has; who waits for what already runs will go on.
+  bool all_wait() const { return all_waiting && has_pending(); }
+
+  const ControllerConfig config;
+  ResponseCache cache;
+  TensorTable table;
+  FusionPlanner planner;
+  std::deque<Failure> failures;
+  std::deque<std::string> reports;
+  ControllerCounters counters;
+  uint64_t round = 0;
+  uint64_t changes = 0;
+
+  // What the runtime says.
+  bool waiting = false;
+  bool all_waiting = false;
+  std::string last_done;
+  bool leaving = false;
+  std::string abort_why;
+  bool closed = false;
+  Status end;  // why, once closed
+
+  // Flushing. Requests that a flush has shown to the others raise the uncached flag.
+  int64_t unflushed_since_ns = kNever;
+  size_t flushed_unsent = 0;
+
+  JoinState join_state = JoinState::kNone;
+  OpId join_op = kNoOp;
+  wire::Signature join_signature;
+  RankSet joined;
+  std::vector<int32_t> joined_list;  // `joined` as a list, for plans
+
+  // Stalls.
+  bool stalled = false;
+  int64_t next_inspect_ns = kNever;
+  int64_t last_raised_ns = 0;
+  uint64_t raised_at_change = 0;
+
+  // Rank 0 alone.
+  Coordinator coordinator;
+  StallInspector stalls;
+  std::vector<uint64_t> agreed_bits;  // of this round
+};
+
+template <typename F>
+void Controller::Impl::End(const Status& status, F&& why) {
+  if (closed) return;
+  closed = true;
+  end = status;
+  const auto fail = [&](OpId op, const wire::Signature& signature) { failures.push_back({op, why(signature)}); };
+  table.Clear(fail);
+  if (join_op != kNoOp) fail(join_op, join_signature);
+  join_op = kNoOp;
+  flushed_unsent = 0;
+  unflushed_since_ns = kNever;
+  next_inspect_ns = kNever;
+  Moved();
+}
+
+}  // namespace horocache::control

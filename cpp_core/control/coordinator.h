@@ -1,0 +1,69 @@
+// Counts, on rank 0 of a process set, who has submitted what, and turns what everybody has submitted into responses:
+// the coordinator of the paper's coordinator-worker step, asked only about requests that the caches do not know.
+//
+// Role: coordinator (rank 0). Pure. Owns the requests until they are answered.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "control/group_conflicts.h"
+#include "control/merged_request.h"
+#include "control/rank_set.h"
+#include "control/selector.h"
+#include "control/string_map.h"
+#include "wire/message.h"
+
+namespace horocache::control {
+
+class Coordinator {
+ public:
+  // One request that some ranks have submitted.
+  struct Pending {
+    wire::Signature signature;  // the first rank's
+    int first_rank = 0;
+    RankSet has;
+    std::string mismatch;  // the first difference between two ranks' signatures
+    int64_t first_ns = 0;
+    uint64_t sequence = 0;
+  };
+
+  Coordinator(int size, const Selector* selector) : size_(size), selector_(selector), conflicts_(size) {}
+
+  // A rank's request. Failures that are certain already go to *responses. Not ok: the rank broke the protocol.
+  Status Add(int rank, const wire::Request& request, const RankSet& joined, int64_t now_ns,
+             std::vector<wire::Response>* responses);
+
+  // The same for a request that several ranks made alike: in one go, where nothing else is known of it.
+  Status AddMerged(const MergedRequest& merged, const RankSet& joined, int64_t now_ns,
+                   std::vector<wire::Response>* responses);
+
+  // Appends a response for every request that all ranks but the joined ones have submitted, in order of first arrival.
+  void Respond(const RankSet& joined, std::vector<wire::Response>* responses);
+
+  // The request is failed by somebody else.
+  void Drop(const std::string& name);
+
+  const StringMap<Pending>& pending() const { return pending_; }
+
+ private:
+  void FailConflict(int rank, const wire::Signature& signature, const std::vector<std::string>& names,
+                    const std::string& key, const RankSet& joined, std::vector<wire::Response>* responses);
+  wire::Response Answer(const Pending& pending, const RankSet& joined) const;
+
+  const int size_;
+  const Selector* const selector_;
+  GroupConflicts conflicts_;
+  StringMap<Pending> pending_;
+  std::vector<std::string> complete_;  // candidates for Respond
+  int joined_seen_ = 0;
+  uint64_t next_sequence_ = 0;
+};
+
+// A response that fails a request.
+wire::Response MakeFailure(const wire::Signature& signature, StatusCode code, std::string message,
+                           std::vector<int32_t> ranks = {});
+
+}  // namespace horocache::control

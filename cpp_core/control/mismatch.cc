@@ -1,0 +1,104 @@
+#include "control/mismatch.h"
+
+#include <array>
+#include <charconv>
+
+#include "base/text.h"
+#include "control/signature.h"
+
+namespace horocache::control {
+namespace {
+
+using wire::Signature;
+using wire::TensorMeta;
+
+std::string NumberText(double value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+// Two ranks and the subject that they disagree about; makes the sentence.
+struct Pair {
+  std::string subject;
+  int rank_a, rank_b;
+
+  std::string Say(const std::string& what, const std::string& a, const std::string& b, const std::string& todo) const {
+    const std::string space = what.empty() ? "" : what + " ";
+    return subject + ": rank " + std::to_string(rank_a) + " submitted " + space + a + ", rank " +
+           std::to_string(rank_b) + " submitted " + space + b + ". " + todo;
+  }
+  std::string Same(const std::string& what, const std::string& a, const std::string& b) const {
+    return Say(what, a, b, "Submit the same " + what + " on all ranks.");
+  }
+  std::string Text(const std::string& what, const std::string& a, const std::string& b) const {
+    return Same(what, "'" + Printable(a) + "'", "'" + Printable(b) + "'");
+  }
+};
+
+std::string MemberDifference(const Pair& pair, const Signature& a, const Signature& b) {
+  const auto count = [](const Signature& s) {
+    return std::to_string(s.tensors.size()) + (s.tensors.size() == 1 ? " tensor" : " tensors");
+  };
+  if (a.tensors.size() != b.tensors.size()) {
+    return pair.Say("", count(a), count(b), "A group must have the same members, in the same order, on all ranks.");
+  }
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    if (a.tensors[i].name == b.tensors[i].name) continue;
+    return pair.Say("as member " + std::to_string(i), "'" + Printable(a.tensors[i].name) + "'",
+                    "'" + Printable(b.tensors[i].name) + "'",
+                    "A group must have the same members, in the same order, on all ranks.");
+  }
+  return {};
+}
+
+std::string TensorDifference(Pair pair, const Signature& signature, const TensorMeta& a, const TensorMeta& b) {
+  if (a.name != signature.name) pair.subject += ", tensor '" + Printable(a.name) + "'";
+  if (a.dtype != b.dtype) return pair.Same("dtype", std::string(DTypeName(a.dtype)), std::string(DTypeName(b.dtype)));
+  if (a.shape != b.shape) {
+    if (!SizesDiffer(signature.op)) return pair.Same("shape", ShapeText(a.shape), ShapeText(b.shape));
+    return pair.Say("shape", ShapeText(a.shape), ShapeText(b.shape),
+                    "Only the first dimension may differ between ranks (*).");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += shape[i] == -1 ? "*" : std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string Difference(const Signature& a, int rank_a, const Signature& b, int rank_b) {
+  const Pair pair{Describe(a), rank_a, rank_b};
+  if (a.op != b.op) {
+    const Pair named{"'" + Printable(a.name) + "'", rank_a, rank_b};
+    return named.Same("operation", std::string(OpName(a.op)), std::string(OpName(b.op)));
+  }
+  if (std::string text = MemberDifference(pair, a, b); !text.empty()) return text;
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    if (std::string text = TensorDifference(pair, a, a.tensors[i], b.tensors[i]); !text.empty()) return text;
+  }
+  if (a.reduce_op != b.reduce_op) {
+    return pair.Same("reduce op", std::string(ReduceOpName(a.reduce_op)), std::string(ReduceOpName(b.reduce_op)));
+  }
+  if (a.root != b.root) return pair.Same("root", std::to_string(a.root), std::to_string(b.root));
+  if (a.prescale != b.prescale) return pair.Same("prescale factor", NumberText(a.prescale), NumberText(b.prescale));
+  if (a.postscale != b.postscale) {
+    return pair.Same("postscale factor", NumberText(a.postscale), NumberText(b.postscale));
+  }
+  if (a.device_class != b.device_class) {
+    return pair.Same("device class", std::string(DeviceClassName(a.device_class)),
+                     std::string(DeviceClassName(b.device_class)));
+  }
+  if (a.layers != b.layers) return pair.Text("list of layers", a.layers, b.layers);
+  if (a.backend != b.backend) return pair.Text("backend", a.backend, b.backend);
+  return {};
+}
+
+}  // namespace horocache::control

@@ -1,0 +1,16 @@
+// Why two ranks' requests of one name cannot run together, in words.
+#pragma once
+
+#include <string>
+
+#include "wire/message.h"
+
+namespace horocache::control {
+
+// The first difference, with both ranks and both values and what to do; empty if there is none.
+std::string Difference(const wire::Signature& a, int rank_a, const wire::Signature& b, int rank_b);
+
+// "[4, 5]"; -1, a dimension that may differ between ranks, is "*".
+std::string ShapeText(const std::vector<int64_t>& shape);
+
+}  // namespace horocache::control

@@ -1,0 +1,44 @@
+// What the control plane decides: which operations run next, fused how, and which failed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "wire/message.h"
+
+namespace horocache::control {
+
+using OpId = uint64_t;  // the runtime's name for one submitted request (a tensor or a whole group)
+inline constexpr OpId kNoOp = 0;
+
+// One request, or a run of the tensors of a group that is larger than the fusion threshold.
+struct PlanItem {
+  OpId op = kNoOp;                                   // kNoOp: this rank has joined and has no data of its own
+  std::shared_ptr<const wire::Signature> signature;  // shared with the response cache
+  int first_tensor = 0;
+  int num_tensors = 0;
+  bool last_piece = true;  // the op is complete when this piece is
+};
+
+// One fused operation. Equal on all ranks of the process set, but for `OpId`s.
+struct Plan {
+  wire::Op op = wire::Op::kAllreduce;
+  wire::Choice choice;
+  uint64_t sequence = 0;  // position in the agreed order of the process set
+  uint32_t epoch = 0;
+  wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  std::vector<PlanItem> items;
+  std::vector<int32_t> joined;  // ranks without data of their own
+  int32_t last_joined = -1;     // for kJoin
+};
+
+// An operation that will not run. Every submitted OpId ends in exactly one Plan (its last piece) or exactly one
+// Failure.
+struct Failure {
+  OpId op = kNoOp;
+  Status status;
+};
+
+}  // namespace horocache::control

@@ -1,0 +1,222 @@
+#include "control/selector.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/text.h"
+#include "control/hashing.h"
+#include "control/signature.h"
+
+namespace horocache::control {
+namespace {
+
+constexpr std::string_view kForm = "op[:low-high]=backend[/algorithm]";
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+Status BadRule(std::string_view rule, const std::string& why) {
+  return {StatusCode::kInvalidArgument, "HOROCACHE_SELECT: rule '" + Printable(rule) + "': " + why};
+}
+
+std::string Unknown(const std::string& what, std::string_view name, const std::vector<std::string>& known) {
+  std::string text = "there is no " + what + " '" + Printable(name) + "'";
+  if (const std::string near = Nearest(name, known); !near.empty()) text += "; did you mean '" + near + "'?";
+  return text + " Known: " + (known.empty() ? "none" : Join(known, ", ")) + ".";
+}
+
+std::vector<std::string> BackendNames(const std::vector<BackendTraits>& backends) {
+  std::vector<std::string> names;
+  for (const BackendTraits& backend : backends) names.push_back(backend.name);
+  return names;
+}
+
+// "64k" as bytes; false if it is no size.
+bool ParseSize(std::string_view text, int64_t* bytes) {
+  int shift = 0;
+  if (!text.empty()) {
+    switch (text.back()) {
+      case 'k':
+      case 'K':
+        shift = 10;
+        break;
+      case 'm':
+      case 'M':
+        shift = 20;
+        break;
+      case 'g':
+      case 'G':
+        shift = 30;
+        break;
+      default:
+        break;
+    }
+    if (shift > 0) text.remove_suffix(1);
+  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *bytes);
+  if (error != std::errc{} || end != text.data() + text.size() || *bytes < 0) return false;
+  if (*bytes > (std::numeric_limits<int64_t>::max() >> shift)) return false;
+  *bytes <<= shift;
+  return true;
+}
+
+Status ParseOp(std::string_view rule, std::string_view text, int* op) {
+  *op = -1;
+  if (text == "*") return Status::Ok();
+  std::vector<std::string> names = {"*"};
+  for (int i = 0; i < wire::kNumOps; ++i) {
+    const std::string_view name = OpName(static_cast<wire::Op>(i));
+    if (name == text) *op = i;
+    names.emplace_back(name);
+  }
+  return *op >= 0 ? Status::Ok() : BadRule(rule, Unknown("operation", text, names));
+}
+
+Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t* low, int64_t* high) {
+  const size_t dash = text.find('-');
+  const std::string_view high_text = dash == std::string_view::npos ? "" : text.substr(dash + 1);
+  if (dash == std::string_view::npos || !ParseSize(text.substr(0, dash), low) ||
+      (!high_text.empty() && !ParseSize(high_text, high))) {
+    return BadRule(rule, "'" + Printable(text) + "' is no size range; write low-high, such as 0-64k or 64k-.");
+  }
+  if (*high >= 0 && *high <= *low) return BadRule(rule, "the size range '" + Printable(text) + "' is empty.");
+  if (op >= 0 && SizesDiffer(static_cast<wire::Op>(op))) {
+    return BadRule(rule, "the sizes of " + std::string(OpName(static_cast<wire::Op>(op))) +
+                             " differ by rank, so it cannot be chosen by size; leave the range away.");
+  }
+  return Status::Ok();
+}
+
+bool Can(const BackendTraits& backend, const wire::Signature& signature, int world) {
+  return (backend.ops >> static_cast<int>(signature.op) & 1) != 0 &&
+         (backend.device_classes >> static_cast<int>(signature.device_class) & 1) != 0 && world >= backend.min_ranks &&
+         world <= backend.max_ranks;
+}
+
+}  // namespace
+
+StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides) {
+  Selector selector;
+  selector.backends_ = std::move(backends);
+  selector.world_ = world;
+  while (!overrides.empty()) {
+    const size_t semicolon = overrides.find(';');
+    const std::string_view rule = Trim(overrides.substr(0, semicolon));
+    overrides.remove_prefix(semicolon == std::string_view::npos ? overrides.size() : semicolon + 1);
+    if (rule.empty()) continue;
+    StatusOr<Rule> parsed = ParseRule(rule, selector.backends_);
+    if (!parsed.ok()) return parsed.status();
+    selector.rules_.push_back(*parsed);
+  }
+  return selector;
+}
+
+StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends) {
+  const size_t equals = rule.find('=');
+  if (equals == std::string_view::npos) return BadRule(rule, "write " + std::string(kForm) + ".");
+  const std::string_view left = Trim(rule.substr(0, equals));
+  const std::string_view right = Trim(rule.substr(equals + 1));
+  Rule parsed;
+  const size_t colon = left.find(':');
+  HC_RETURN_IF_ERROR(ParseOp(rule, Trim(left.substr(0, colon)), &parsed.op));
+  if (colon != std::string_view::npos) {
+    HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
+  }
+  const size_t slash = right.find('/');
+  const std::string_view backend_name = Trim(right.substr(0, slash));
+  const auto backend = std::ranges::find(backends, backend_name, &BackendTraits::name);
+  if (backend == backends.end()) return BadRule(rule, Unknown("backend", backend_name, BackendNames(backends)));
+  parsed.backend = static_cast<uint8_t>(backend - backends.begin());
+  if (slash != std::string_view::npos) {
+    const std::string_view algorithm_name = Trim(right.substr(slash + 1));
+    const auto algorithm = std::ranges::find(backend->algorithms, algorithm_name);
+    if (algorithm == backend->algorithms.end()) {
+      return BadRule(rule, Unknown("algorithm of backend " + backend->name, algorithm_name, backend->algorithms));
+    }
+    parsed.algorithm = static_cast<uint8_t>(algorithm - backend->algorithms.begin());
+  }
+  return parsed;
+}
+
+StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
+  const auto can = [&](const BackendTraits& backend) { return Can(backend, signature, world_); };
+  const auto choice = [](size_t backend, uint8_t algorithm) {
+    // One lane per backend: its index is the lane's.
+    return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
+  };
+  if (!signature.backend.empty()) {
+    const auto asked = std::ranges::find(backends_, signature.backend, &BackendTraits::name);
+    if (asked == backends_.end()) {
+      return Status(StatusCode::kUnsupported,
+                    Describe(signature) + ": " + Unknown("backend", signature.backend, BackendNames(backends_)));
+    }
+    if (can(*asked)) return choice(static_cast<size_t>(asked - backends_.begin()), 0);
+    return Unsupported(signature);
+  }
+  for (const Rule& rule : rules_) {
+    if (Applies(rule, signature.op, bytes) && can(backends_[rule.backend])) return choice(rule.backend, rule.algorithm);
+  }
+  const auto first = std::ranges::find_if(backends_, can);
+  if (first == backends_.end()) return Unsupported(signature);
+  return choice(static_cast<size_t>(first - backends_.begin()), 0);
+}
+
+bool Selector::Applies(const Rule& rule, wire::Op op, int64_t bytes) {
+  if (rule.op >= 0 && rule.op != static_cast<int>(op)) return false;
+  const bool by_size = rule.low > 0 || rule.high >= 0;
+  if (!by_size) return true;
+  return !SizesDiffer(op) && bytes >= rule.low && (rule.high < 0 || bytes < rule.high);
+}
+
+Status Selector::Unsupported(const wire::Signature& signature) const {
+  const std::vector<std::string> names = BackendNames(backends_);
+  const std::string who =
+      signature.backend.empty() ? "no backend runs " : "backend '" + Printable(signature.backend) + "' does not run ";
+  return {StatusCode::kUnsupported, Describe(signature) + ": " + who + std::string(OpName(signature.op)) + " on " +
+                                        std::string(DeviceClassName(signature.device_class)) + " tensors with " +
+                                        std::to_string(world_) + (world_ == 1 ? " rank" : " ranks") +
+                                        ". Backends here: " + (names.empty() ? "none" : Join(names, ", ")) + "."};
+}
+
+uint64_t Selector::Hash() const {
+  Hasher hash;
+  hash.Add(static_cast<uint64_t>(world_));
+  for (const BackendTraits& backend : backends_) {
+    hash.Add(backend.name);
+    hash.Add(backend.ops);
+    hash.Add(backend.device_classes);
+    hash.Add(static_cast<uint64_t>(backend.min_ranks));
+    hash.Add(static_cast<uint64_t>(backend.max_ranks));
+    for (const std::string& algorithm : backend.algorithms) hash.Add(algorithm);
+  }
+  hash.Add(backends_.size());
+  for (const Rule& rule : rules_) {
+    hash.Add(static_cast<uint64_t>(static_cast<int64_t>(rule.op)));
+    hash.Add(static_cast<uint64_t>(rule.low));
+    hash.Add(static_cast<uint64_t>(rule.high));
+    hash.Add(static_cast<uint64_t>(rule.backend) << 8 | rule.algorithm);
+  }
+  return hash.value();
+}
+
+std::string Selector::ToString() const {
+  std::string text;
+  for (const Rule& rule : rules_) {
+    text += rule.op < 0 ? "*" : std::string(OpName(static_cast<wire::Op>(rule.op)));
+    if (rule.low > 0 || rule.high >= 0) {
+      text += ":" + std::to_string(rule.low) + "-" + (rule.high < 0 ? "" : std::to_string(rule.high));
+    }
+    const BackendTraits& backend = backends_[rule.backend];
+    text += "=" + backend.name;
+    if (rule.algorithm < backend.algorithms.size()) text += "/" + backend.algorithms[rule.algorithm];
+    text += "\n";
+  }
+  for (size_t i = 0; i < backends_.size(); ++i) text += "default " + std::to_string(i) + "=" + backends_[i].name + "\n";
+  return text;
+}
+
+}  // namespace horocache::control

@@ -1,0 +1,59 @@
+// Rules that choose backend, algorithm and lane of an operation from (op, dtype, device class, world, bytes). Pure
+// data: equal tables give equal choices, and the handshake compares Hash().
+//
+// Text of an override: `op[:low-high]=backend[/algorithm]` separated by semicolons; sizes take k, m, g (powers of
+// 1024); `high` may be empty;
+// `*` is any op. Example: "allreduce:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather, alltoall,
+// gather, scatter) take no size range: kInvalidArgument.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "wire/message.h"
+
+namespace horocache::control {
+
+// What a backend of this runtime can do, as the selector needs it. The order of backends is their index in wire::Choice
+// and is equal on all ranks.
+struct BackendTraits {
+  std::string name;
+  uint32_t ops = 0;             // bit per wire::Op
+  uint32_t device_classes = 0;  // bit per wire::DeviceClass
+  int min_ranks = 1;
+  int max_ranks = 1 << 30;
+  std::vector<std::string> algorithms;  // names; index is Choice::algorithm
+};
+
+class Selector {
+ public:
+  Selector() = default;
+  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides);
+
+  // kUnsupported if no backend runs it, naming what was asked and what there is. `bytes` is ignored for ops whose sizes
+  // differ by rank.
+  StatusOr<wire::Choice> Choose(const wire::Signature& signature, int64_t bytes) const;
+  uint64_t Hash() const;
+  std::string ToString() const;  // the table, one rule a line
+  const std::vector<BackendTraits>& backends() const { return backends_; }
+
+ private:
+  struct Rule {
+    int op = -1;                 // -1: any
+    int64_t low = 0, high = -1;  // bytes, [low, high); high < 0: no limit
+    uint8_t backend = 0, algorithm = 0;
+  };
+  static StatusOr<Rule> ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends);
+  static bool Applies(const Rule& rule, wire::Op op, int64_t bytes);
+  Status Unsupported(const wire::Signature& signature) const;
+
+  std::vector<BackendTraits> backends_;
+  std::vector<Rule> rules_;
+  int world_ = 1;
+};
+
+}  // namespace horocache::control

@@ -1,0 +1,172 @@
+#include "control/stall_inspector.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/text.h"
+#include "control/coordinator.h"
+#include "control/signature.h"
+
+namespace horocache::control {
+namespace {
+
+std::vector<int32_t> Lacking(const PendingOp& op, const RankSet& joined) {
+  std::vector<int32_t> ranks;
+  for (int rank = 0; rank < op.has.size(); ++rank) {
+    if (!op.has.Has(rank) && !joined.Has(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Two pending operations with a tensor in common: each waits for company that the other can never give. The text for
+// each operation that has such a counterpart, by its index.
+std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops) {
+  std::vector<std::string> texts(ops.size());
+  StringMap<size_t> first_with;  // key -> operation
+  const auto text = [&](const std::string& key, size_t one, size_t other) {
+    return "tensor '" + Printable(key) + "' is pending as a part of " + Describe(ops[one].signature) + " on " +
+           RankText(ops[one].has.ToVector()) + " and as a part of " + Describe(ops[other].signature) + " on " +
+           RankText(ops[other].has.ToVector()) + ". Form the same groups on all ranks.";
+  };
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].moving) continue;
+    ForEachKey(ops[i].signature, [&](const std::string& key) {
+      const size_t first = first_with.try_emplace(key, i).first->second;
+      if (ops[first].signature.name == ops[i].signature.name) return;
+      texts[i] = text(key, i, first);
+      if (texts[first].empty()) texts[first] = text(key, first, i);
+    });
+  }
+  return texts;
+}
+
+// Whether a rank that has not submitted the operation never will.
+bool IsDead(const PendingOp& op, const RankSet& stuck) {
+  if (op.moving) return false;
+  for (int rank = 0; rank < stuck.size(); ++rank) {
+    if (stuck.Has(rank) && !op.has.Has(rank)) return true;
+  }
+  return false;
+}
+
+// A rank that has nothing pending waits for something that the control plane has already let go, and will go on.
+bool StaysStuck(int rank, const std::vector<PendingOp>& ops, const RankSet& stuck) {
+  bool has_any = false;
+  for (const PendingOp& op : ops) {
+    if (!op.has.Has(rank)) continue;
+    if (!IsDead(op, stuck)) return false;
+    has_any = true;
+  }
+  return has_any;
+}
+
+std::string Seconds(int64_t ns) {
+  std::string text = std::to_string(ns / 1'000'000'000) + "." + std::to_string(ns / 100'000'000 % 10);
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text + " s";
+}
+
+}  // namespace
+
+std::vector<size_t> FindDeadlocked(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
+                                   const RankSet& joined) {
+  RankSet stuck(static_cast<int>(ranks.size()));
+  for (int rank = 0; rank < stuck.size(); ++rank) {
+    if (ranks[static_cast<size_t>(rank)].all_waiting && !joined.Has(rank)) stuck.Add(rank);
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const int32_t rank : stuck.ToVector()) {
+      if (StaysStuck(rank, ops, stuck)) continue;
+      stuck.Remove(rank);
+      changed = true;
+    }
+  }
+  std::vector<size_t> found;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (IsDead(ops[i], stuck)) found.push_back(i);
+  }
+  return found;
+}
+
+StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& ops,
+                                                const std::vector<WaitingRank>& ranks, const RankSet& joined, bool look,
+                                                int64_t now_ns) {
+  Verdict verdict;
+  const std::vector<size_t> dead = FindDeadlocked(ops, ranks, joined);
+  if (dead.empty() && !look) return verdict;
+  const std::vector<std::string> conflicts = FindConflicts(ops);
+  std::vector<bool> failed(ops.size());
+  const auto fail = [&](size_t i, StatusCode code, const std::string& message) {
+    failed[i] = true;
+    verdict.failures.push_back(MakeFailure(ops[i].signature, code, message));
+  };
+  for (const size_t i : dead) {
+    if (!conflicts[i].empty()) continue;
+    fail(i, StatusCode::kStall,
+         Describe(ops[i], ranks, joined) +
+             " It can never complete: who lacks it waits, itself, for what others have not submitted. Submit the same "
+             "operations on all ranks, and wait for none before all that it needs is submitted.");
+  }
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (!conflicts[i].empty()) fail(i, StatusCode::kMismatch, conflicts[i]);
+  }
+  if (look) Report(ops, ranks, joined, now_ns, &failed, &verdict);
+  return verdict;
+}
+
+void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
+                            const RankSet& joined, int64_t now_ns, std::vector<bool>* failed, Verdict* verdict) {
+  constexpr size_t kMostReported = 32;
+  StringMap<int64_t> still;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
+    const auto first = reported_ns_.find(ops[i].signature.name);
+    const int64_t since_ns = first == reported_ns_.end() ? now_ns : first->second;
+    if (fail_ns_ > 0 && now_ns - since_ns >= fail_ns_ - warn_ns_) {
+      (*failed)[i] = true;
+      verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
+                                              Describe(ops[i], ranks, joined) + " Gave up after " + Seconds(fail_ns_) +
+                                                  " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
+      continue;
+    }
+    still.emplace(ops[i].signature.name, since_ns);
+    if (still.size() <= kMostReported) verdict->report += "\n  " + Describe(ops[i], ranks, joined);
+  }
+  reported_ns_ = std::move(still);
+  if (reported_ns_.empty()) return;
+  verdict->report = "operations wait for more than " + Seconds(warn_ns_) +
+                    " for ranks that have not submitted them:" + verdict->report;
+  if (reported_ns_.size() > kMostReported) {
+    verdict->report += "\n  and " + std::to_string(reported_ns_.size() - kMostReported) + " more.";
+  }
+}
+
+int64_t StallInspector::NextFailNs() const {
+  int64_t next_ns = std::numeric_limits<int64_t>::max();
+  if (fail_ns_ == 0) return next_ns;
+  for (const auto& [name, since_ns] : reported_ns_) {
+    next_ns = std::min(next_ns, since_ns + std::max<int64_t>(0, fail_ns_ - warn_ns_));
+  }
+  return next_ns;
+}
+
+std::string StallInspector::Describe(const PendingOp& op, const std::vector<WaitingRank>& ranks,
+                                     const RankSet& joined) const {
+  constexpr size_t kMostDescribed = 8;
+  const std::vector<int32_t> lacking = Lacking(op, joined);
+  std::string text = control::Describe(op.signature) + " was submitted by " + RankText(op.has.ToVector()) +
+                     " and not by " + RankText(lacking);
+  for (size_t i = 0; i < lacking.size() && i < kMostDescribed; ++i) {
+    const WaitingRank& rank = ranks[static_cast<size_t>(lacking[i])];
+    text += i == 0 ? " (" : "; ";
+    text += "rank " + std::to_string(lacking[i]) +
+            (rank.last_done.empty() ? " has completed nothing yet"
+                                    : " last completed '" + Printable(rank.last_done) + "'") +
+            (rank.all_waiting ? " and waits" : "");
+    if (i + 1 == std::min(lacking.size(), kMostDescribed)) text += ")";
+  }
+  return text + ".";
+}
+
+}  // namespace horocache::control

@@ -1,0 +1,107 @@
+// What this rank has submitted and not yet planned or failed: cached requests by bit, the others by name.
+//
+// A group is one request here, so nothing of it is ready before all of it is; its members are indexed to find a tensor
+// that is pending twice.
+//
+// Role: coordinator. Pure. Steady state (AddHit, TakeHit) allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "control/plan.h"
+#include "control/response_cache.h"
+#include "control/string_map.h"
+#include "wire/message.h"
+
+namespace horocache::control {
+
+class TensorTable {
+ public:
+  struct Uncached {
+    OpId op = kNoOp;
+    wire::Signature signature;
+    int64_t submitted_ns = 0;
+    bool sent = false;  // to the coordinator
+  };
+  struct Hit {
+    OpId op = kNoOp;
+    int64_t submitted_ns = 0;
+  };
+
+  // The cache is read only; it outlives the table.
+  explicit TensorTable(const ResponseCache* cache) : cache_(cache) {}
+
+  // kDuplicateName if the request's name or one of its tensors' is pending.
+  Status AddHit(OpId op, wire::CacheBit bit, int64_t now_ns);
+  Status AddUncached(OpId op, const wire::Signature& signature, int64_t now_ns);
+
+  // The op that had the bit pending; kNoOp if none.
+  OpId TakeHit(wire::CacheBit bit);
+  // The op that has `name` pending uncached; kNoOp if none.
+  OpId TakeUncached(const std::string& name);
+  // The entry of `bit` is gone: if it was pending here it is now an uncached request, not sent yet, in the place of its
+  // age.
+  void Demote(wire::CacheBit bit, const wire::Signature& signature);
+
+  // Makes the words of the hint those of everything pending.
+  void Flush();
+  std::span<const uint64_t> pending_words() const { return pending_; }
+  std::span<const uint64_t> flushed_words() const { return flushed_; }
+
+  bool empty() const { return hits_pending_ == 0 && uncached_.empty(); }
+  size_t hits_pending() const { return hits_pending_; }
+  size_t unsent() const { return unsent_; }
+  const Hit& hit(wire::CacheBit bit) const { return hits_[bit]; }
+  // In order of submission.
+  const std::list<Uncached>& uncached() const { return uncached_; }
+  // Calls f(signature) for each request that was not sent yet, in order, and marks it as sent.
+  template <typename F>
+  void Send(F&& f) {
+    for (Uncached& entry : uncached_) {
+      if (!entry.sent) f(entry.signature);
+      entry.sent = true;
+    }
+    unsent_ = 0;
+  }
+  // Removes everything, calling f(op, signature): cached requests in cache order, then the others.
+  template <typename F>
+  void Clear(F&& f);
+
+ private:
+  Status Duplicate(const wire::Signature& signature, const std::string& key, const wire::Signature& pending) const;
+  Status CheckUncachedKeys(const wire::Signature& signature) const;
+  void Grow();
+  void Insert(std::list<Uncached>::iterator before, Uncached entry);
+  void Remove(std::list<Uncached>::iterator entry);
+
+  const ResponseCache* const cache_;
+  std::vector<Hit> hits_;
+  size_t hits_pending_ = 0;
+  std::vector<uint64_t> pending_;
+  std::vector<uint64_t> flushed_;
+  std::list<Uncached> uncached_;
+  size_t unsent_ = 0;
+  StringMap<std::list<Uncached>::iterator> by_name_;
+  StringMap<std::list<Uncached>::iterator> by_key_;
+};
+
+template <typename F>
+void TensorTable::Clear(F&& f) {
+  for (wire::CacheBit bit = 0; bit < hits_.size(); ++bit) {
+    if (hits_[bit].op == kNoOp) continue;
+    const OpId op = TakeHit(bit);
+    f(op, *cache_->At(bit)->signature);
+  }
+  while (!uncached_.empty()) {
+    f(uncached_.front().op, uncached_.front().signature);
+    Remove(uncached_.begin());
+  }
+}
+
+}  // namespace horocache::control

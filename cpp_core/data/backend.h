@@ -1,0 +1,123 @@
+// The one interface of the data plane: a backend runs collectives on the tensors of one rank, together with its peers
+// on the other ranks.
+//
+// All ranks of a lane start the same collectives in the same order; a backend may rely on it. Nothing here blocks:
+// Start enqueues, Test moves the work on by a bounded amount (about 100 us at most) and tells whether it is finished.
+//
+// Role: lanes (held by one thread at a time).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "control/selector.h"
+#include "wire/message.h"
+
+namespace horocache::data {
+
+// `count` elements; input and output may be the same memory. output is null where this rank receives nothing.
+struct Segment {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  int64_t count = 0;
+};
+
+// Tells when the inputs of a collective are ready to be read; null on the CPU, where they always are.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool Ready() = 0;
+};
+
+// A result whose size is known only after the ranks met (allgather, alltoall, gather, scatter, uneven reducescatter).
+struct VariableOutput {
+  std::function<StatusOr<std::byte*>(int64_t bytes)> allocate;  // called once
+  std::vector<int64_t> rows;                                    // filled: rows received from each rank
+};
+
+struct Collective {
+  wire::Op op = wire::Op::kAllreduce;
+  wire::ReduceOp reduce_op = wire::ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+  wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  double prescale = 1.0;   // each input is multiplied by it before the fold
+  double postscale = 1.0;  // the result is multiplied by it; kAverage divides by the number of ranks besides
+  int root = -1;
+  uint8_t algorithm = 0;
+  uint64_t sequence = 0;
+
+  // allreduce, broadcast, reduce: counts are equal on all ranks. allgather, alltoall, reducescatter, gather, scatter:
+  // one segment.
+  std::vector<Segment> segments;
+  // For the operations that work on rows: elements in a row.
+  int64_t row_elements = 1;
+  // Rows of the one segment; -1: count / row_elements. To be given where rows may have no elements.
+  int64_t rows = -1;
+  // alltoall, scatter at the root: rows for each rank, may differ between ranks. reducescatter: rows for each rank,
+  // equal on all ranks (empty: as even as possible, the first ranks get one more).
+  std::vector<int64_t> splits;
+  VariableOutput* output = nullptr;
+  // Ranks without data of their own (they have joined): left out of folds, no rows in gathers. Equal on all ranks.
+  std::vector<int32_t> joined;
+  // Null, or not ready before this fires.
+  Event* ready = nullptr;
+};
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  // Moves on; true when finished, well or not. Not called again afterwards.
+  virtual bool Test() = 0;
+  // After Test returned true.
+  virtual Status status() const = 0;
+  // Bounded progress was made in the last Test: calling again at once is worth while.
+  virtual bool progressed() const = 0;
+  // For stall reports: ranks this operation waits for now; empty if for none.
+  virtual std::vector<int> WaitingFor() const { return {}; }
+};
+
+struct DataCounters {
+  uint64_t operations = 0;
+  uint64_t payload_bytes = 0;  // bytes of the tensors
+  uint64_t bytes_copied = 0;   // bytes that were moved in memory for them, each store counted once
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const control::BackendTraits& traits() const = 0;
+  // kUnsupported, saying why and what could run it, before anything is sent.
+  virtual Status Supports(const Collective& collective) const = 0;
+  // Everything `collective` points to stays valid until the operation is finished.
+  virtual std::unique_ptr<Operation> Start(Collective collective) = 0;
+  virtual const DataCounters& counters() const = 0;
+};
+
+// Memory of one process set's lane on one host, laid out by net/arena.h: one data area per rank, written by that rank
+// only, read by all.
+struct SharedArea {
+  int rank = 0;
+  int size = 1;
+  std::vector<std::byte*> data;        // per rank; 64-byte aligned, zero at the start of the epoch
+  size_t data_bytes = 0;               // of each
+  std::function<void(int rank)> ring;  // wakes the thread that drives `rank`'s lanes, if it sleeps; cheap if not
+};
+
+struct BackendOptions {
+  int64_t tile_bytes = 256 << 10;
+  int64_t oneshot_max_bytes = 16 << 10;
+  std::string kernels = "auto";
+  int64_t fakedevice_delay_ns = 0;
+};
+
+// Creates every backend that can run in this area, in a fixed order: shm (size >= 1 and area.data filled), loopback
+// (size == 1), fakedevice. data/registry.cc holds the one list.
+StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options);
+
+}  // namespace horocache::data

@@ -1,0 +1,138 @@
+// The backend of a job with one rank: the same kernels, nothing to wait for.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "data/backends/backends.h"
+#include "data/backends/segment_cursor.h"
+#include "data/check.h"
+#include "data/kernels/fold.h"
+#include "data/rows.h"
+
+namespace horocache::data {
+namespace {
+
+constexpr int64_t kBudgetBytes = 512 << 10;  // of one Test
+
+// Copies or scales the input to the output, a piece in every Test.
+class LoopbackOperation : public Operation {
+ public:
+  LoopbackOperation(Collective collective, const KernelSet* kernels, DataCounters* counters)
+      : collective_(std::move(collective)),
+        counters_(*counters),
+        element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))) {
+    for (const Segment& segment : collective_.segments) total_ += segment.count;
+    ++counters_.operations;
+    counters_.payload_bytes += static_cast<uint64_t>(total_ * element_bytes_);
+    const wire::Op op = collective_.op;
+    if (op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter) {
+      function_ = kernels->Find(collective_.dtype, collective_.reduce_op);
+      scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, 1);
+    }
+    if (!collective_.joined.empty()) total_ = 0;
+  }
+
+  bool Test() override {
+    if (!prepared_) Prepare();
+    prepared_ = true;
+    const FloatMode mode;
+    int64_t budget = kBudgetBytes;
+    while (status_.ok() && done_ < total_ && budget > 0) Piece(&budget);
+    return !status_.ok() || done_ >= total_;
+  }
+
+  Status status() const override { return status_; }
+  bool progressed() const override { return true; }
+
+ private:
+  // Operations on rows: checks them, and makes room for the result.
+  void Prepare() {
+    const auto width = static_cast<size_t>(element_bytes_);
+    cursor_ = SegmentCursor(&collective_.segments, width);
+    if (collective_.op == wire::Op::kBarrier || collective_.op == wire::Op::kAllreduce ||
+        collective_.op == wire::Op::kReduce || collective_.op == wire::Op::kBroadcast || !collective_.joined.empty()) {
+      return;
+    }
+    StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, 0, 1);
+    if (!splits.ok()) {
+      status_ = splits.status();
+    } else if (collective_.output != nullptr) {
+      collective_.output->rows = *splits;
+      StatusOr<std::byte*> memory = collective_.output->allocate(total_ * element_bytes_);
+      if (!memory.ok()) {
+        status_ = memory.status();
+      } else if (!collective_.segments.empty()) {
+        collective_.segments[0].output = *memory;
+      }
+    }
+  }
+
+  void Piece(int64_t* budget) {
+    cursor_.Seek(done_);
+    const int64_t run = cursor_.Run(std::min(total_ - done_, std::max<int64_t>(1, *budget / element_bytes_)));
+    const std::byte* const input = cursor_.input();
+    std::byte* const output = cursor_.output();
+    const int64_t bytes = run * element_bytes_;
+    if (output != nullptr && (output != input || !scaling_.none())) {
+      if (function_ != nullptr) {
+        FoldCall call;
+        call.inputs = &input;
+        call.num_inputs = 1;
+        call.count = run;
+        call.output = output;
+        call.scaling = scaling_;
+        Fold(function_, collective_.dtype, call);
+      } else {
+        std::memcpy(output, input, static_cast<size_t>(bytes));
+      }
+      counters_.bytes_copied += static_cast<uint64_t>(bytes);
+    }
+    done_ += run;
+    *budget -= bytes;
+  }
+
+  Collective collective_;
+  DataCounters& counters_;
+  const int64_t element_bytes_;
+  FoldFunction function_ = nullptr;
+  Scaling scaling_;
+  SegmentCursor cursor_;
+  bool prepared_ = false;
+  int64_t total_ = 0;
+  int64_t done_ = 0;
+  Status status_;
+};
+
+// Role: lanes.
+class LoopbackBackend : public Backend {
+ public:
+  explicit LoopbackBackend(const KernelSet* kernels) : kernels_(kernels) {
+    traits_.name = "loopback";
+    traits_.ops = AllCollectives();
+    traits_.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
+    traits_.max_ranks = 1;
+    traits_.algorithms = {"copy"};
+  }
+
+  const control::BackendTraits& traits() const override { return traits_; }
+  Status Supports(const Collective& collective) const override { return CheckCollective(collective, traits_, 1); }
+  std::unique_ptr<Operation> Start(Collective collective) override {
+    return std::make_unique<LoopbackOperation>(std::move(collective), kernels_, &counters_);
+  }
+  const DataCounters& counters() const override { return counters_; }
+
+ private:
+  control::BackendTraits traits_;
+  const KernelSet* const kernels_;
+  DataCounters counters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels) {
+  return std::make_unique<LoopbackBackend>(kernels);
+}
+
+}  // namespace horocache::data

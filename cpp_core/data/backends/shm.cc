@@ -1,0 +1,56 @@
+// The backend for ranks of one host: shared memory, no locks, no system calls but to wake a sleeper.
+
+#include <memory>
+#include <utility>
+
+#include "data/backends/backends.h"
+#include "data/backends/shm_operation.h"
+#include "data/check.h"
+
+namespace horocache::data {
+namespace {
+
+// Role: lanes. Owns the queue and this rank's view of the area; the memory belongs to the arena.
+class ShmBackend : public Backend {
+ public:
+  ShmBackend(const SharedArea& area, const BackendOptions& options, const KernelSet* kernels)
+      : queue_(area, options, kernels) {
+    traits_.name = "shm";
+    traits_.ops = AllCollectives();
+    traits_.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
+    traits_.algorithms = {"auto", "oneshot", "twoshot"};
+  }
+
+  const control::BackendTraits& traits() const override { return traits_; }
+
+  Status Supports(const Collective& collective) const override {
+    return CheckCollective(collective, traits_, queue_.port.size());
+  }
+
+  std::unique_ptr<Operation> Start(Collective collective) override {
+    switch (collective.op) {
+      case wire::Op::kAllreduce:
+      case wire::Op::kReduce:
+        return MakeShmFold(&queue_, std::move(collective));
+      case wire::Op::kReducescatter:
+        return MakeShmReducescatter(&queue_, std::move(collective));
+      default:
+        return MakeShmMove(&queue_, std::move(collective));
+    }
+  }
+
+  const DataCounters& counters() const override { return queue_.counters; }
+
+ private:
+  control::BackendTraits traits_;
+  ShmQueue queue_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
+                                        const KernelSet* kernels) {
+  return std::make_unique<ShmBackend>(area, options, kernels);
+}
+
+}  // namespace horocache::data

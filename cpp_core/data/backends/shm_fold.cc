@@ -1,0 +1,209 @@
+// allreduce and reduce over tiles.
+//
+// One-shot: every rank packs all of its tile; every rank that wants the result folds all ranks' tiles by itself.
+// Two-shot: a tile is cut into one slice for each rank. A rank packs the slices of the others, folds its own straight
+// from its private input and the others' slots, writes the result at once to its private output and into the gap that
+// its own slice left in its slot, and copies the other slices of the result from the others' slots.
+// The oldest tile goes first: a rank packs ahead only while it would wait, so few slots travel through the caches.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "data/backends/segment_cursor.h"
+#include "data/backends/shm_operation.h"
+#include "data/kernels/copy.h"
+
+namespace horocache::data {
+namespace {
+
+constexpr uint8_t kOneshot = 1;
+constexpr uint8_t kTwoshot = 2;
+
+struct Range {
+  int64_t begin = 0, end = 0;
+};
+
+class ShmFold : public ShmOperation {
+ public:
+  ShmFold(ShmQueue* queue, Collective collective) : ShmOperation(queue, std::move(collective)) {
+    for (const Segment& segment : collective_.segments) total_ += segment.count;
+    header_count_ = total_;
+    const int64_t bytes = total_ * element_bytes_;
+    large_ = Large(bytes);
+    oneshot_ =
+        collective_.algorithm == kOneshot || (collective_.algorithm != kTwoshot && bytes <= queue->oneshot_max_bytes);
+    inline_ = oneshot_ && bytes <= ShmPort::kInlineBytes;
+    tile_elements_ = port_.tile_bytes() / element_bytes_;
+    tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
+    wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());
+    function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
+    scaling_ =
+        MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, size());
+    for (int r = 0; r < size(); ++r) {
+      if (!joined(r)) contributors_.push_back(r);
+    }
+    inputs_.resize(contributors_.size());
+    const auto width = static_cast<size_t>(element_bytes_);
+    pack_cursor_ = fold_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, width);
+  }
+
+ private:
+  bool Step(int64_t* budget) override { return Unpack(budget) || FoldSome(budget) || Pack(budget); }
+  bool Complete() const override { return (oneshot_ ? fold_.tile : unpack_.tile) == tiles_; }
+
+  Range Tile(uint64_t tile) const {
+    const int64_t begin = static_cast<int64_t>(tile) * tile_elements_;
+    return {begin, std::min(begin + tile_elements_, total_)};
+  }
+
+  // The part of a tile that `owner` folds, in whole cache lines but for the last one.
+  Range Slice(uint64_t tile, int owner) const {
+    const Range all = Tile(tile);
+    const int64_t line = 64 / element_bytes_;
+    const int64_t share = ((all.end - all.begin + size() - 1) / size() + line - 1) / line * line;
+    return {std::min(all.begin + owner * share, all.end), std::min(all.begin + (owner + 1) * share, all.end)};
+  }
+
+  // Where element `at` of a tile lies in `owner`'s slot.
+  std::byte* InSlot(int owner, uint64_t tile, int64_t at) {
+    if (inline_) return port_.inline_payload(owner, Number(tile)) + at * element_bytes_;
+    return port_.payload(owner, Number(tile)) + (at - Tile(tile).begin) * element_bytes_;
+  }
+
+  bool Pack(int64_t* budget);
+  bool FoldSome(int64_t* budget);
+  void FoldPiece(int64_t limit, int64_t* budget);
+  bool Unpack(int64_t* budget);
+
+  int64_t total_ = 0;
+  int64_t tile_elements_ = 0;
+  bool oneshot_ = false;
+  bool inline_ = false;
+  bool large_ = false;
+  bool wants_ = false;
+  FoldFunction function_ = nullptr;
+  Scaling scaling_;
+  std::vector<int> contributors_;
+  std::vector<const std::byte*> inputs_;
+  Stage pack_, fold_, unpack_;
+  int unpack_owner_ = 0;
+  SegmentCursor pack_cursor_, fold_cursor_, unpack_cursor_;
+};
+
+bool ShmFold::Pack(int64_t* budget) {
+  if (pack_.tile == tiles_ || (pack_.tile > 0 && !HeadersArrived())) return false;
+  if (ended()) return true;
+  const Range all = Tile(pack_.tile);
+  if (!pack_.open) {
+    if (!port_.SlotFree(Number(pack_.tile))) return Block(Wait::kConsumed, pack_.tile);
+    pack_.open = true;
+    pack_.at = joined(rank()) ? all.end : all.begin;
+  }
+  const Range own = oneshot_ ? Range{all.end, all.end} : Slice(pack_.tile, rank());
+  while (pack_.at < all.end && *budget > 0) {
+    if (pack_.at == own.begin) {
+      pack_.at = own.end;
+      continue;
+    }
+    const int64_t limit = pack_.at < own.begin ? own.begin : all.end;
+    pack_cursor_.Seek(pack_.at);
+    const int64_t run = pack_cursor_.Run(std::min(limit - pack_.at, PieceElements(*budget)));
+    Move(InSlot(rank(), pack_.tile, pack_.at), pack_cursor_.input(), run * element_bytes_, true, budget);
+    pack_.at += run;
+  }
+  if (pack_.at < all.end) return true;
+  if (pack_.tile == 0) {
+    PublishFirst();
+  } else {
+    port_.PublishPacked(Number(pack_.tile));
+  }
+  pack_.Next();
+  return true;
+}
+
+bool ShmFold::FoldSome(int64_t* budget) {
+  if (fold_.tile == pack_.tile) return false;
+  const Range range = oneshot_ ? Tile(fold_.tile) : Slice(fold_.tile, rank());
+  if (!fold_.open) {
+    if (!(fold_.tile == 0 ? HeadersArrived() : AllPacked(fold_.tile))) return false;
+    if (ended()) return true;
+    fold_.open = true;
+    fold_.at = oneshot_ && !wants_ ? range.end : range.begin;
+  }
+  while (fold_.at < range.end && *budget > 0) FoldPiece(range.end, budget);
+  if (fold_.at < range.end) return true;
+  if (oneshot_) {
+    port_.PublishConsumed(Number(fold_.tile));
+  } else {
+    port_.PublishReduced(Number(fold_.tile));
+  }
+  fold_.Next();
+  return true;
+}
+
+// Folds what lies in one segment, from fold_.at on.
+void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
+  fold_cursor_.Seek(fold_.at);
+  const int64_t run = fold_cursor_.Run(std::min(limit - fold_.at, PieceElements(*budget)));
+  for (size_t i = 0; i < contributors_.size(); ++i) {
+    const int r = contributors_[i];
+    inputs_[i] = r == rank() ? fold_cursor_.input() : InSlot(r, fold_.tile, fold_.at);
+  }
+  FoldCall call;
+  call.inputs = inputs_.data();
+  call.num_inputs = static_cast<int>(inputs_.size());
+  call.count = run;
+  call.scaling = scaling_;
+  std::byte* const shared = oneshot_ ? nullptr : InSlot(rank(), fold_.tile, fold_.at);
+  std::byte* const own = wants_ ? fold_cursor_.output() : nullptr;
+  call.output = own != nullptr ? own : shared;
+  call.second = own != nullptr ? shared : nullptr;
+  call.stream_second = run * element_bytes_ >= static_cast<int64_t>(kStreamBytes);
+  call.stream_output = call.stream_second && (own == nullptr || (large_ && own != fold_cursor_.input()));
+  if (call.output != nullptr && call.num_inputs > 0) {
+    FoldNow(function_, call, budget);
+  } else {
+    Charge(0, budget);
+  }
+  fold_.at += run;
+}
+
+bool ShmFold::Unpack(int64_t* budget) {
+  if (oneshot_ || unpack_.tile == fold_.tile) return false;
+  if (!unpack_.open) {
+    unpack_.open = true;
+    unpack_owner_ = 0;
+    unpack_.at = Tile(unpack_.tile).begin;
+  }
+  bool moved = false;
+  for (; wants_ && unpack_owner_ < size(); ++unpack_owner_) {
+    const Range slice = Slice(unpack_.tile, unpack_owner_);
+    if (unpack_owner_ == rank() || slice.begin == slice.end) continue;
+    if (*budget <= 0) return true;
+    if (!port_.Reduced(unpack_owner_, Number(unpack_.tile))) return Block(Wait::kReduced, unpack_.tile) || moved;
+    unpack_.at = std::max(unpack_.at, slice.begin);
+    while (unpack_.at < slice.end) {
+      if (*budget <= 0) return true;
+      unpack_cursor_.Seek(unpack_.at);
+      const int64_t run = unpack_cursor_.Run(std::min(slice.end - unpack_.at, PieceElements(*budget)));
+      if (std::byte* to = unpack_cursor_.output(); to != nullptr) {
+        const bool stream = large_ && to != unpack_cursor_.input();
+        Move(to, InSlot(unpack_owner_, unpack_.tile, unpack_.at), run * element_bytes_, stream, budget);
+      }
+      unpack_.at += run;
+      moved = true;
+    }
+  }
+  port_.PublishConsumed(Number(unpack_.tile));
+  unpack_.Next();
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<ShmOperation> MakeShmFold(ShmQueue* queue, Collective collective) {
+  return std::make_unique<ShmFold>(queue, std::move(collective));
+}
+
+}  // namespace horocache::data

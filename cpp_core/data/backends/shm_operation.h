@@ -1,0 +1,139 @@
+// One operation of the shm backend, and the queue in which the operations of a lane run one after the other.
+//
+// Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/backend.h"
+#include "data/backends/shm_port.h"
+#include "data/kernels/fold.h"
+
+namespace horocache::data {
+
+class ShmOperation;
+
+// What the operations of one backend share.
+struct ShmQueue {
+  ShmQueue(const SharedArea& area, const BackendOptions& options, const KernelSet* kernel_set)
+      : port(area, options.tile_bytes), oneshot_max_bytes(options.oneshot_max_bytes), kernels(kernel_set) {}
+
+  // Moves the operations before `operation` and itself on by a bounded amount; true when it is finished.
+  bool Drive(ShmOperation* operation);
+  void Abandon(ShmOperation* operation);
+
+  ShmPort port;
+  const int64_t oneshot_max_bytes;
+  const KernelSet* const kernels;
+  std::deque<ShmOperation*> waiting;
+  DataCounters counters;
+  Status broken;  // not ok: an operation was given up half way, so this rank is out of step with the others
+};
+
+// A state machine that goes through the tiles of one operation. Subclasses do the work of the stages; see
+// Note [The first tile carries the operation] in shm_port.h for what is common.
+class ShmOperation : public Operation {
+ public:
+  ~ShmOperation() override;
+  ShmOperation(const ShmOperation&) = delete;
+  ShmOperation& operator=(const ShmOperation&) = delete;
+
+  bool Test() final;
+  Status status() const final { return status_; }
+  bool progressed() const final { return progressed_; }
+  std::vector<int> WaitingFor() const final;
+
+ protected:
+  // How far one stage has come: tile `tile` of the operation (counted from 0), and `at` within it.
+  struct Stage {
+    uint64_t tile = 0;
+    int64_t at = 0;
+    bool open = false;
+    void Next() {
+      ++tile;
+      open = false;
+    }
+  };
+  enum class Wait { kNone, kPacked, kReduced, kConsumed };
+
+  ShmOperation(ShmQueue* queue, Collective collective);
+
+  // Does a part of the next thing that can be done; false if it has to wait for other ranks. Called again while there
+  // is budget, which it reduces by the bytes that it moved.
+  virtual bool Step(int64_t* budget) = 0;
+  // All tiles are consumed.
+  virtual bool Complete() const = 0;
+
+  // The caller's mistake; every rank then fails with kMismatch, or all with this if all made it.
+  void Refuse(Status why) { refused_ = std::move(why); }
+  bool refused() const { return !refused_.ok(); }
+  // An error of this rank alone: the operation runs to its end, for the others, and ends with it.
+  void FailAtEnd(const Status& why) {
+    if (status_.ok()) status_ = why;
+  }
+
+  // Fills and publishes the first tile's header; the payload is in place.
+  void PublishFirst();
+  // True if all ranks' first tiles are there. Ends the operation (see ended()) if they do not agree.
+  bool HeadersArrived();
+  bool ended() const { return ended_; }
+  // Every rank does so, having seen the same.
+  void EndAfterFirstTile(Status why);
+
+  // Remembers what this stage waits for, for stall reports; returns false. The first one in a step counts.
+  bool Block(Wait wait, uint64_t tile);
+  // True if all other ranks have packed the operation's tile.
+  bool AllPacked(uint64_t tile);
+
+  bool joined(int rank) const;
+  int rank() const { return port_.rank(); }
+  int size() const { return port_.size(); }
+  uint64_t Number(uint64_t tile) const { return first_ + tile; }
+  // Copies, and takes it off the budget. With `stream` around the caches.
+  void Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
+  void FoldNow(FoldFunction function, const FoldCall& call, int64_t* budget);
+  static void Charge(int64_t bytes, int64_t* budget);
+  // True if an output of this size is worth writing around the caches where it is not the input as well.
+  static bool Large(int64_t bytes);
+  // Elements of one go: what is left of the budget, in whole cache lines.
+  int64_t PieceElements(int64_t budget) const;
+
+  ShmQueue& queue_;
+  ShmPort& port_;
+  const Collective collective_;
+  const int64_t element_bytes_;
+  int64_t header_count_ = 0;  // of TileHeader
+  uint64_t tiles_ = 1;
+  std::vector<uint8_t> joined_;
+
+ private:
+  friend struct ShmQueue;
+  bool Advance(int64_t budget);
+  TileHeader MakeHeader() const;
+  bool Reached(int rank) const;
+
+  uint64_t first_ = 0;
+  bool begun_ = false;
+  bool agreed_ = false;
+  bool ended_ = false;
+  bool done_ = false;
+  bool progressed_ = false;
+  Wait wait_ = Wait::kNone;
+  uint64_t wait_tile_ = 0;
+  Status refused_;
+  Status status_;
+};
+
+// allreduce, reduce
+std::unique_ptr<ShmOperation> MakeShmFold(ShmQueue* queue, Collective collective);
+// reducescatter
+std::unique_ptr<ShmOperation> MakeShmReducescatter(ShmQueue* queue, Collective collective);
+// allgather, broadcast, alltoall, gather, scatter, barrier
+std::unique_ptr<ShmOperation> MakeShmMove(ShmQueue* queue, Collective collective);
+
+}  // namespace horocache::data

@@ -1,0 +1,166 @@
+// reducescatter over tiles: a rank packs a part for each other rank and folds its own straight from its private input
+// and the others' slots into its output.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "data/backends/segment_cursor.h"
+#include "data/backends/shm_operation.h"
+#include "data/rows.h"
+
+namespace horocache::data {
+namespace {
+
+class ShmReducescatter : public ShmOperation {
+ public:
+  ShmReducescatter(ShmQueue* queue, Collective collective) : ShmOperation(queue, std::move(collective)) {
+    capacity_ = port_.tile_bytes() / std::max(1, size() - 1) / 64 * 64 / element_bytes_;
+    header_count_ = collective_.segments.empty() ? 0 : collective_.segments[0].count;
+    function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
+    scaling_ =
+        MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, size());
+    for (int r = 0; r < size(); ++r) {
+      if (!joined(r)) contributors_.push_back(r);
+    }
+    inputs_.resize(contributors_.size());
+    StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, rank(), size());
+    if (splits.ok()) {
+      rows_ = std::move(*splits);
+      Plan();
+    } else {
+      Refuse(splits.status());
+    }
+  }
+
+ private:
+  bool Step(int64_t* budget) override { return FoldSome(budget) || Pack(budget); }
+  bool Complete() const override { return fold_.tile == tiles_; }
+
+  void Plan() {
+    int64_t first = 0;
+    int64_t longest = 0;
+    for (const int64_t rows : rows_) {
+      firsts_.push_back(first);
+      counts_.push_back(rows * collective_.row_elements);
+      first += counts_.back();
+      longest = std::max(longest, counts_.back());
+    }
+    tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (longest + capacity_ - 1) / capacity_));
+  }
+
+  int64_t Begin(uint64_t tile) const { return static_cast<int64_t>(tile) * capacity_; }
+  int64_t End(int owner, uint64_t tile) const { return std::min(counts_[owner], Begin(tile) + capacity_); }
+  // In the input: element `at` of the part of `owner`.
+  const std::byte* Input(int owner, int64_t at) const {
+    const std::byte* const base = collective_.segments[0].input;
+    return base == nullptr ? nullptr : base + (firsts_[owner] + at) * element_bytes_;
+  }
+  // Where `source` packs it.
+  std::byte* InSlot(int source, int owner, uint64_t tile, int64_t at) {
+    const int place = owner < source ? owner : owner - 1;
+    return port_.payload(source, Number(tile)) + (place * capacity_ + at - Begin(tile)) * element_bytes_;
+  }
+
+  bool Pack(int64_t* budget);
+  bool FoldSome(int64_t* budget);
+  void FoldPiece(int64_t end, int64_t* budget);
+  void Allocate();
+
+  int64_t capacity_ = 0;  // elements of a part in one tile
+  FoldFunction function_ = nullptr;
+  Scaling scaling_;
+  std::vector<int64_t> rows_, firsts_, counts_;
+  std::vector<int> contributors_;
+  std::vector<const std::byte*> inputs_;
+  std::byte* result_ = nullptr;
+  Stage pack_, fold_;
+  int pack_owner_ = 0;
+};
+
+bool ShmReducescatter::Pack(int64_t* budget) {
+  if (pack_.tile == tiles_ || (pack_.tile > 0 && !HeadersArrived())) return false;
+  if (ended()) return true;
+  const uint64_t tile = pack_.tile;
+  if (!pack_.open) {
+    if (!port_.SlotFree(Number(tile))) return Block(Wait::kConsumed, tile);
+    pack_.open = true;
+    pack_owner_ = joined(rank()) || refused() ? size() : 0;
+    pack_.at = Begin(tile);
+  }
+  for (; pack_owner_ < size(); ++pack_owner_, pack_.at = Begin(tile)) {
+    if (pack_owner_ == rank()) continue;
+    const int64_t end = End(pack_owner_, tile);
+    while (pack_.at < end && *budget > 0) {
+      const int64_t run = std::min(end - pack_.at, PieceElements(*budget));
+      Move(InSlot(rank(), pack_owner_, tile, pack_.at), Input(pack_owner_, pack_.at), run * element_bytes_, true,
+           budget);
+      pack_.at += run;
+    }
+    if (pack_.at < end) return true;
+  }
+  if (tile == 0) {
+    PublishFirst();
+  } else {
+    port_.PublishPacked(Number(tile));
+  }
+  pack_.Next();
+  return true;
+}
+
+void ShmReducescatter::Allocate() {
+  if (joined(rank())) return;
+  if (collective_.output == nullptr) {
+    result_ = collective_.segments[0].output;
+    return;
+  }
+  collective_.output->rows = rows_;
+  StatusOr<std::byte*> memory = collective_.output->allocate(counts_[rank()] * element_bytes_);
+  if (memory.ok()) {
+    result_ = *memory;
+  } else {
+    FailAtEnd(memory.status());
+  }
+}
+
+bool ShmReducescatter::FoldSome(int64_t* budget) {
+  if (fold_.tile == pack_.tile) return false;
+  if (!fold_.open) {
+    if (!(fold_.tile == 0 ? HeadersArrived() : AllPacked(fold_.tile))) return false;
+    if (ended()) return true;
+    if (fold_.tile == 0) Allocate();
+    fold_.open = true;
+    fold_.at = Begin(fold_.tile);
+  }
+  const int64_t end = result_ == nullptr ? 0 : End(rank(), fold_.tile);
+  while (fold_.at < end && *budget > 0) FoldPiece(end, budget);
+  if (fold_.at < end) return true;
+  port_.PublishConsumed(Number(fold_.tile));
+  fold_.Next();
+  return true;
+}
+
+void ShmReducescatter::FoldPiece(int64_t end, int64_t* budget) {
+  const int64_t run = std::min(end - fold_.at, PieceElements(*budget));
+  for (size_t i = 0; i < contributors_.size(); ++i) {
+    const int r = contributors_[i];
+    inputs_[i] = r == rank() ? Input(r, fold_.at) : InSlot(r, rank(), fold_.tile, fold_.at);
+  }
+  FoldCall call;
+  call.inputs = inputs_.data();
+  call.num_inputs = static_cast<int>(inputs_.size());
+  call.count = run;
+  call.output = result_ + fold_.at * element_bytes_;
+  call.scaling = scaling_;
+  call.stream_output = Large(counts_[rank()] * element_bytes_);
+  FoldNow(function_, call, budget);
+  fold_.at += run;
+}
+
+}  // namespace
+
+std::unique_ptr<ShmOperation> MakeShmReducescatter(ShmQueue* queue, Collective collective) {
+  return std::make_unique<ShmReducescatter>(queue, std::move(collective));
+}
+
+}  // namespace horocache::data

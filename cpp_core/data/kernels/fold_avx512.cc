@@ -1,0 +1,32 @@
+// The kernels for AVX512; called only where the processor has them.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "data/kernels/fold.h"
+
+// From here on, so that no inline function of the headers above is compiled with these instructions. No fma: a result
+// must not depend on the kernel set.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
+#else
+#pragma GCC target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+
+#define HC_VECTOR_BYTES 64
+#include "data/kernels/fold_body.h"
+
+namespace horocache::data {
+
+constexpr KernelTable kTable = MakeTable();
+const KernelTable kAvx512Table = kTable;
+
+}  // namespace horocache::data
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,53 @@
+// The one list of backends. Their order is their number in wire::Choice, so it depends on nothing that may differ
+// between ranks.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "data/backend.h"
+#include "data/backends/backends.h"
+#include "data/backends/shm_port.h"
+
+namespace horocache::data {
+namespace {
+
+// Of the data areas, for the fake device's own staging: two backends must not count tiles in the same memory.
+constexpr size_t kFakeDeviceShare = 8;
+
+SharedArea Part(const SharedArea& area, size_t begin, size_t bytes) {
+  SharedArea part = area;
+  for (std::byte*& base : part.data) base += begin;
+  part.data_bytes = bytes;
+  return part;
+}
+
+}  // namespace
+
+StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options) {
+  StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
+  if (!kernels.ok()) return kernels.status();
+  std::vector<std::unique_ptr<Backend>> backends;
+  auto device = std::make_shared<FakeDevice>(options.fakedevice_delay_ns, [ring = area.ring, rank = area.rank] {
+    if (ring) ring(rank);
+  });
+  std::unique_ptr<Backend> staging;
+  if (!area.data.empty()) {
+    const size_t staged = area.data_bytes / kFakeDeviceShare / 64 * 64;
+    const SharedArea main = Part(area, 0, area.data_bytes - staged);
+    HC_RETURN_IF_ERROR(ShmPort::Check(main));
+    backends.push_back(MakeShmBackend(main, options, *kernels));
+    const SharedArea rest = Part(area, area.data_bytes - staged, staged);
+    if (ShmPort::Check(rest).ok()) staging = MakeShmBackend(rest, options, *kernels);
+  }
+  if (area.size == 1) {
+    backends.push_back(MakeLoopbackBackend(*kernels));
+    staging = MakeLoopbackBackend(*kernels);
+  }
+  if (staging != nullptr) {
+    backends.push_back(MakeFakeDeviceBackend(std::move(staging), area.rank, area.size, std::move(device)));
+  }
+  return backends;
+}
+
+}  // namespace horocache::data

@@ -1,0 +1,253 @@
+#include "net/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "base/futex.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
+constexpr uint32_t kVersion = 1;
+constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
+constexpr size_t kLine = 64;
+constexpr size_t kPage = 4096;
+constexpr size_t kRingHeader = 3 * kLine;  // head, tail, blocked: each has another writer
+constexpr size_t kReserveStep = size_t{4} << 20;
+
+constexpr size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::string Megabytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+Status NoMemory(const ArenaLayout& layout, size_t total, std::string_view what, int error) {
+  return Status(StatusCode::kOutOfMemory,
+                "cannot " + std::string(what) + " " + Megabytes(total) + " (" + std::to_string(total) +
+                    " bytes) of shared memory for " + std::to_string(layout.ranks) + " ranks with " +
+                    std::to_string(layout.data_bytes) + " bytes each: " + std::strerror(error) +
+                    "; lower HOROCACHE_SHM_BYTES or raise the memory limit");
+}
+
+// The kernel's internal tmpfs: no mount, no name, no size limit but the memory itself.
+int OpenMemfd() {
+#ifndef MFD_NOEXEC_SEAL
+  constexpr unsigned MFD_NOEXEC_SEAL = 0x8;
+#endif
+  const int fd = memfd_create("horocache", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd >= 0 || errno != EINVAL) return fd;
+  return memfd_create("horocache", MFD_CLOEXEC | MFD_ALLOW_SEALING);  // Linux before 6.3
+}
+
+// Takes the pages now, so that a lack of memory is an error here and not SIGBUS in the middle of a step. In steps: a
+// signal makes fallocate give back what the call had taken.
+int Reserve(int fd, size_t total) {
+  for (size_t at = 0; at < total;) {
+    const size_t step = std::min(kReserveStep, total - at);
+    if (fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(step)) == 0) {
+      at += step;
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+void Doorbell::Ring() { Ring(~0u); }
+void Doorbell::RingForData() { Ring(kData); }
+
+void Doorbell::Ring(uint32_t wanted) {
+  words_->rung.fetch_add(1, std::memory_order_seq_cst);
+  if ((words_->armed.load(std::memory_order_seq_cst) & wanted) == 0) return;
+  // Several may ring at once; the one that takes the bits makes the system call.
+  if (const uint32_t who = words_->armed.exchange(0, std::memory_order_seq_cst); who != 0) FutexWake(words_->rung, who);
+}
+
+void Doorbell::Arm(uint32_t who) { words_->armed.fetch_or(who, std::memory_order_seq_cst); }
+
+void Doorbell::Disarm(uint32_t who) { words_->armed.fetch_and(~who, std::memory_order_seq_cst); }
+
+void Doorbell::Sleep(uint32_t seen, uint32_t who, int64_t timeout_ns) {
+  FutexWait(words_->rung, seen, timeout_ns, who);
+  Disarm(who);
+}
+
+struct Arena::Header {
+  uint64_t magic;
+  uint32_t version;
+  int32_t ranks;
+  int64_t max_words;
+  int64_t ring_bytes;
+  int64_t data_bytes;
+  uint64_t total;
+};
+
+struct Arena::Seat {
+  DoorbellWords doorbell;
+  alignas(kLine) std::atomic<RankState> state;
+  alignas(kLine) std::atomic<int32_t> pid;
+};
+
+Status Arena::CheckLayout(ArenaLayout* layout) {
+  if (layout->max_words == 0) layout->max_words = kDefaultWords;
+  const bool good = layout->ranks >= 1 && layout->ranks <= (1 << 16) && layout->max_words >= 1 &&
+                    layout->max_words <= (int64_t{1} << 26) && layout->ring_bytes >= 64 &&
+                    layout->ring_bytes <= (int64_t{1} << 30) && layout->data_bytes >= 0 &&
+                    layout->data_bytes <= (int64_t{1} << 40);
+  if (good) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, "no arena can be laid out for " + std::to_string(layout->ranks) +
+                                                  " ranks, " + std::to_string(layout->max_words) + " words, rings of " +
+                                                  std::to_string(layout->ring_bytes) + " bytes and data areas of " +
+                                                  std::to_string(layout->data_bytes) + " bytes");
+}
+
+Arena::Places Arena::Place(const ArenaLayout& layout) {
+  const auto ranks = static_cast<size_t>(layout.ranks);
+  Places places;
+  places.seats = RoundUp(sizeof(Header), kLine);
+  places.words = places.seats + ranks * sizeof(Seat);
+  // Round, count and the first words share a line: a short snapshot costs its reader one miss.
+  places.words_stride = RoundUp((2 + static_cast<size_t>(layout.max_words)) * sizeof(uint64_t), kLine);
+  places.rings = places.words + 3 * ranks * places.words_stride;
+  places.ring_stride = kRingHeader + RoundUp(static_cast<size_t>(layout.ring_bytes), kLine);
+  places.data = RoundUp(places.rings + 2 * (ranks - 1) * places.ring_stride, kPage);
+  places.data_stride = RoundUp(static_cast<size_t>(layout.data_bytes), kPage);
+  places.total = places.data + ranks * places.data_stride;
+  return places;
+}
+
+Status Arena::MapShared() {
+  void* memory = mmap(nullptr, places_.total, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (memory == MAP_FAILED) return NoMemory(layout_, places_.total, "map", errno);
+  base_ = static_cast<std::byte*>(memory);
+  // A child of fork must neither write into the job's memory nor keep it alive.
+  if (madvise(memory, places_.total, MADV_DONTFORK) != 0) {
+    return Status(StatusCode::kInternal, std::string("madvise(MADV_DONTFORK) failed: ") + std::strerror(errno));
+  }
+  return Status::Ok();
+}
+
+StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) {
+  std::shared_ptr<Arena> arena(new Arena());
+  arena->layout_ = layout;
+  HC_RETURN_IF_ERROR(CheckLayout(&arena->layout_));
+  arena->places_ = Place(arena->layout_);
+  const size_t total = arena->places_.total;
+  // Beyond this limit the kernel would send SIGXFSZ, which ends the process.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && total > limit.rlim_cur) {
+    return NoMemory(arena->layout_, total, "create (ulimit -f forbids it)", EFBIG);
+  }
+  arena->fd_ = OpenMemfd();
+  if (arena->fd_ < 0) {
+    return Status(StatusCode::kStartup, std::string("memfd_create failed: ") + std::strerror(errno));
+  }
+  if (ftruncate(arena->fd_, static_cast<off_t>(total)) != 0) return NoMemory(arena->layout_, total, "size", errno);
+  if (const int error = Reserve(arena->fd_, total); error != 0) {
+    return NoMemory(arena->layout_, total, "reserve", error);
+  }
+  // Nobody can shrink the file under a peer that has mapped it.
+  if (fcntl(arena->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Status(StatusCode::kInternal, std::string("sealing the arena failed: ") + std::strerror(errno));
+  }
+  HC_RETURN_IF_ERROR(arena->MapShared());
+  const ArenaLayout& l = arena->layout_;
+  const Header header{kMagic, kVersion, l.ranks, l.max_words, l.ring_bytes, l.data_bytes, total};
+  std::memcpy(arena->base_, &header, sizeof(header));
+  return arena;
+}
+
+StatusOr<std::shared_ptr<Arena>> Arena::Attach(int fd) {
+  std::shared_ptr<Arena> arena(new Arena());
+  arena->fd_ = fd;
+  const auto corrupt = [](const std::string& why) {
+    return Status(StatusCode::kCorrupt, "the shared memory that rank 0 handed over is not an arena: " + why);
+  };
+  struct stat file{};
+  if (fstat(fd, &file) != 0) return corrupt(std::strerror(errno));
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return corrupt("it is not sealed against shrinking");
+  Header header{};
+  if (pread(fd, &header, sizeof(header), 0) != static_cast<ssize_t>(sizeof(header))) return corrupt("it is too short");
+  if (header.magic != kMagic) return corrupt("it does not begin with the magic number");
+  if (header.version != kVersion) {
+    return corrupt("its version is " + std::to_string(header.version) + ", this rank's is " + std::to_string(kVersion));
+  }
+  arena->layout_ = {header.ranks, header.max_words, header.ring_bytes, header.data_bytes};
+  if (Status status = CheckLayout(&arena->layout_); !status.ok()) return corrupt(status.message());
+  arena->places_ = Place(arena->layout_);
+  if (header.total != arena->places_.total || static_cast<uint64_t>(file.st_size) != header.total) {
+    return corrupt("it has " + std::to_string(file.st_size) + " bytes, its layout needs " +
+                   std::to_string(arena->places_.total));
+  }
+  HC_RETURN_IF_ERROR(arena->MapShared());
+  return arena;
+}
+
+std::shared_ptr<Arena> Arena::CreateOnHeap(const ArenaLayout& layout) {
+  std::shared_ptr<Arena> arena(new Arena());
+  arena->layout_ = layout;
+  if (!CheckLayout(&arena->layout_).ok()) return nullptr;
+  arena->places_ = Place(arena->layout_);
+  // Anonymous pages instead of operator new: zero without being touched.
+  void* memory =
+      mmap(nullptr, arena->places_.total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  arena->base_ = static_cast<std::byte*>(memory);
+  return arena;
+}
+
+Arena::~Arena() {
+  if (base_ != nullptr) munmap(base_, places_.total);
+  CloseFd();
+}
+
+void Arena::CloseFd() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+// Zero bytes are the initial value of every word in the arena, so nothing is constructed: pages stay untouched until
+// their owner writes.
+Arena::Seat& Arena::seat(int rank) {
+  return *reinterpret_cast<Seat*>(base_ + places_.seats + static_cast<size_t>(rank) * sizeof(Seat));
+}
+
+Doorbell Arena::doorbell(int rank) { return Doorbell(&seat(rank).doorbell); }
+std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
+std::atomic<int32_t>& Arena::pid(int rank) { return seat(rank).pid; }
+
+Arena::Words Arena::WordsAt(size_t index) {
+  auto* first = reinterpret_cast<std::atomic<uint64_t>*>(base_ + places_.words + index * places_.words_stride);
+  return {first, first + 1, first + 2};
+}
+
+Arena::Words Arena::hint(int rank) { return WordsAt(3 * static_cast<size_t>(rank)); }
+
+Arena::Words Arena::snapshot(int rank, uint64_t round) {
+  return WordsAt(3 * static_cast<size_t>(rank) + 1 + round % 2);
+}
+
+Arena::Ring Arena::ring(int from, int to) {
+  const size_t index = from == 0 ? 2 * static_cast<size_t>(to - 1) : 2 * static_cast<size_t>(from - 1) + 1;
+  std::byte* at = base_ + places_.rings + index * places_.ring_stride;
+  return {reinterpret_cast<std::atomic<uint64_t>*>(at), reinterpret_cast<std::atomic<uint64_t>*>(at + kLine),
+          reinterpret_cast<std::atomic<uint32_t>*>(at + 2 * kLine), at + kRingHeader,
+          static_cast<size_t>(layout_.ring_bytes)};
+}
+
+std::span<std::byte> Arena::data(int rank) {
+  return {base_ + places_.data + static_cast<size_t>(rank) * places_.data_stride,
+          static_cast<size_t>(layout_.data_bytes)};
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,130 @@
+// The shared memory of one job on one host: doorbells, words, frame rings and data areas of every local rank.
+//
+// A memfd that rank 0 of the host creates and hands over on the start-up socket, so that nothing is left behind when
+// all ranks are gone; or plain heap memory shared by several runtimes of one process. Every word has one writer, but
+// for the doorbells. No locks: a rank may die anywhere.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+
+namespace horocache::net {
+
+struct ArenaLayout {
+  int ranks = 1;
+  int64_t max_words = 0;  // of one hint or snapshot; 0: enough for 2^20 cache entries
+  int64_t ring_bytes = 1 << 16;
+  int64_t data_bytes = 8 << 20;  // per rank
+};
+
+enum class RankState : uint32_t { kAbsent, kRunning, kLeft };
+
+// One per rank; the only words that several ranks write.
+//
+// Note [Doorbell]
+// Who rings adds one to `rung` and then, if it finds `armed` not zero and is the one who zeroes it, wakes the sleepers
+// whose bits were armed. Who sleeps arms, looks once more for work, and waits on `rung`. Both sides are sequentially
+// consistent, so either the sleeper sees the work or the ringer sees it armed. A sleeper with no collective under way
+// does not arm kData, and progress in the data plane leaves it asleep.
+struct alignas(64) DoorbellWords {
+  std::atomic<uint32_t> rung{0};
+  std::atomic<uint32_t> armed{0};  // bits: who would sleep
+};
+
+class Doorbell {
+ public:
+  static constexpr uint32_t kBackground = 1;  // the coordinator thread
+  static constexpr uint32_t kWaiter = 2;      // a user's thread that has taken the role
+  static constexpr uint32_t kData = 4;  // armed besides: the sleeper wants to know of progress in the data plane, too
+
+  Doorbell() = default;
+  explicit Doorbell(DoorbellWords* words) : words_(words) {}
+
+  void Ring();
+  void RingForData();  // wakes only sleepers that armed kData
+  uint32_t Rung() const { return words_->rung.load(std::memory_order_seq_cst); }
+  // Says that `who` (and kData) is about to sleep; the caller, who has read Rung() before, looks for work once more,
+  // then calls Sleep or Disarm.
+  void Arm(uint32_t who);
+  void Disarm(uint32_t who = ~0u);
+  // Sleeps until rung differs from `seen`, at most timeout_ns; may return early. `who` is disarmed afterwards.
+  void Sleep(uint32_t seen, uint32_t who, int64_t timeout_ns);
+
+ private:
+  void Ring(uint32_t wanted);
+
+  DoorbellWords* words_ = nullptr;
+};
+
+class Arena {
+ public:
+  // Reserves the memory at once: kOutOfMemory with size and knob instead of SIGBUS later.
+  static StatusOr<std::shared_ptr<Arena>> CreateShared(const ArenaLayout& layout);
+  // Takes ownership of `fd`. kCorrupt if it is not an arena of this version.
+  static StatusOr<std::shared_ptr<Arena>> Attach(int fd);
+  // nullptr if the layout is invalid or there is no memory.
+  static std::shared_ptr<Arena> CreateOnHeap(const ArenaLayout& layout);
+  ~Arena();
+
+  int fd() const { return fd_; }  // -1 on the heap, and after CloseFd
+  // The mapping lives on without its descriptor; called when every rank has attached.
+  void CloseFd();
+  const ArenaLayout& layout() const { return layout_; }
+
+  Doorbell doorbell(int rank);
+  std::atomic<RankState>& state(int rank);
+  std::atomic<int32_t>& pid(int rank);
+
+  // One rank's words in the control area.
+  struct Words {
+    // Of a snapshot: one more than the round it belongs to, stored last; of a hint: a version. 0: never written.
+    std::atomic<uint64_t>* round = nullptr;
+    std::atomic<uint64_t>* count = nullptr;
+    std::atomic<uint64_t>* words = nullptr;
+  };
+  Words hint(int rank);
+  Words snapshot(int rank, uint64_t round);  // the buffer of round modulo 2
+
+  // The frame ring from one rank to another; rings exist between rank 0 and every other rank, in both directions.
+  struct Ring {
+    std::atomic<uint64_t>* head = nullptr;     // bytes ever written; written by the sender
+    std::atomic<uint64_t>* tail = nullptr;     // bytes ever read; written by the receiver
+    std::atomic<uint32_t>* blocked = nullptr;  // 1: the sender waits for room; the receiver clears it and rings
+    std::byte* bytes = nullptr;
+    size_t capacity = 0;
+  };
+  Ring ring(int from, int to);
+
+  std::span<std::byte> data(int rank);
+
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+ private:
+  // Where everything lies; computed by one function from the layout, for every kind of memory.
+  struct Places {
+    size_t seats = 0, words = 0, words_stride = 0, rings = 0, ring_stride = 0, data = 0, data_stride = 0, total = 0;
+  };
+  struct Header;
+  struct Seat;
+
+  Arena() = default;
+  static Status CheckLayout(ArenaLayout* layout);
+  static Places Place(const ArenaLayout& layout);
+  Seat& seat(int rank);
+  Words WordsAt(size_t index);
+  Status MapShared();
+
+  // Private copies: what peers may write is never trusted for addresses.
+  ArenaLayout layout_;
+  Places places_;
+  std::byte* base_ = nullptr;
+  int fd_ = -1;
+};
+
+}  // namespace horocache::net

@@ -1,0 +1,274 @@
+#include "net/bootstrap.h"
+
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "net/bootstrap_common.h"
+#include "net/bootstrap_root.h"
+#include "net/connection.h"
+#include "net/handshake.h"
+#include "net/rendezvous.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int64_t kLastWordNs = 2 * kNsPerS;  // for rank 0's answer to a rank that gives up
+constexpr int64_t kFirstNapNs = kNsPerMs / 2;
+constexpr int64_t kLongestNapNs = 10 * kNsPerMs;
+
+Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
+
+// Every rank but 0; and a second process that claims to be rank 0, to be told so.
+class Worker {
+ public:
+  Worker(const BootstrapConfig& config, MeetingPlace place, int64_t deadline_ns)
+      : config_(config), place_(std::move(place)), deadline_ns_(deadline_ns) {}
+
+  StatusOr<Peers> Run();
+
+ private:
+  StatusOr<UniqueFd> Connect() const;
+  StatusOr<Peers> Converse(Connection& connection);
+  // True when the verdict is there.
+  StatusOr<bool> Handle(Connection& connection, Message message);
+  Status TakeOffer(Message message);
+  Status TakeDescriptors(Message message);
+  Status Ended(Connection::Io io) const;
+  std::string Root() const { return "rank 0 of " + std::to_string(config_.identity.size); }
+
+  const BootstrapConfig& config_;
+  const MeetingPlace place_;
+  const int64_t deadline_ns_;
+  int root_pid_ = 0;
+  UniqueFd pidfd_;
+  Peers peers_;
+  size_t awaited_ = 0;  // pidfds still to come
+  bool offered_ = false;
+  bool answered_ = false;  // kReady was sent
+  Status verdict_;
+};
+
+StatusOr<UniqueFd> Worker::Connect() const {
+  int64_t nap_ns = kFirstNapNs;
+  while (true) {
+    StatusOr<UniqueFd> socket = TryConnect(place_);
+    if (!socket.ok() || socket->get() >= 0) return socket;
+    if (NowNs() >= deadline_ns_) {
+      return Startup(Root() + " did not call init() within " + SecondsText(config_.timeout_ns) +
+                     ": nobody listens on '" + place_.socket + "'. Is rank 0 running, on this host, with the same " +
+                     "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
+    }
+    const timespec nap{0, static_cast<long>(nap_ns)};
+    nanosleep(&nap, nullptr);
+    nap_ns = std::min(2 * nap_ns, kLongestNapNs);
+  }
+}
+
+StatusOr<Peers> Worker::Run() {
+  StatusOr<UniqueFd> socket = Connect();
+  if (!socket.ok()) return socket.status();
+  const PeerCredentials root = CredentialsOf(socket->get());
+  if (root.uid != geteuid()) {
+    return Startup("the process that listens on '" + place_.socket + "' belongs to user " + std::to_string(root.uid) +
+                   ", not to this user (" + std::to_string(geteuid()) + ")");
+  }
+  root_pid_ = root.pid;
+  Connection connection(std::move(*socket));
+  pidfd_ = OpenPidfd(getpid());
+  connection.Queue(MessageType::kHello, EncodeHello(OwnHello(config_)),
+                   pidfd_.get() >= 0 ? std::vector<int>{pidfd_.get()} : std::vector<int>{});
+  return Converse(connection);
+}
+
+StatusOr<Peers> Worker::Converse(Connection& connection) {
+  int64_t until_ns = deadline_ns_;
+  bool gave_up = false;
+  while (true) {
+    Connection::Io io = connection.Flush();
+    const Connection::Io filled = connection.Fill();
+    if (filled != Connection::Io::kOk) io = filled;
+    Message message;
+    while (connection.Take(&message)) {  // what came before the end counts
+      const StatusOr<bool> decided = Handle(connection, std::move(message));
+      if (!decided.ok()) return decided.status();
+      if (!*decided) continue;
+      if (!verdict_.ok()) return verdict_;
+      peers_.links.push_back(connection.TakeSocket());
+      return std::move(peers_);
+    }
+    if (io != Connection::Io::kOk) return Ended(io);
+    if (NowNs() >= until_ns && gave_up) {
+      return Startup(Root() + " (pid " + std::to_string(root_pid_) + ") listens but did not answer within " +
+                     SecondsText(config_.timeout_ns) + "; is it stopped?");
+    }
+    if (NowNs() >= until_ns) {
+      // Rank 0 knows who is missing.
+      gave_up = true;
+      connection.Queue(MessageType::kGiveUp, "");
+      until_ns = NowNs() + kLastWordNs;
+      continue;
+    }
+    pollfd polled{connection.fd(), static_cast<short>(connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0};
+    poll(&polled, 1, PollTimeoutMs(until_ns));
+  }
+}
+
+StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
+  Status status;
+  switch (message.type) {
+    case MessageType::kVerdict: {
+      const std::optional<Status> verdict = DecodeStatus(message.payload);
+      if (!verdict || (verdict->ok() && !answered_)) {
+        return Status(StatusCode::kCorrupt, "rank 0 sent a start-up verdict that does not decode");
+      }
+      verdict_ = *verdict;
+      return true;
+    }
+    case MessageType::kOffer:
+      status = TakeOffer(std::move(message));
+      break;
+    case MessageType::kDescriptors:
+      status = TakeDescriptors(std::move(message));
+      break;
+    default:
+      return Status(StatusCode::kCorrupt, "rank 0 sent a start-up message of type " +
+                                              std::to_string(static_cast<int>(message.type)) + " to a rank");
+  }
+  if (!answered_ && (!status.ok() || (offered_ && awaited_ == 0))) {
+    // A failure here is everybody's: it comes back as the verdict.
+    answered_ = true;
+    connection.Queue(MessageType::kReady, EncodeStatus(status));
+    connection.Flush();
+  }
+  return false;
+}
+
+Status Worker::TakeOffer(Message message) {
+  const auto size = static_cast<size_t>(config_.identity.size);
+  const std::optional<std::vector<uint32_t>> numbers = DecodeNumbers(message.payload);
+  if (offered_ || !numbers || numbers->size() != size + 1 || (*numbers)[0] > size || message.fds.size() != 1) {
+    return Status(StatusCode::kCorrupt, "rank 0's start-up offer does not decode");
+  }
+  StatusOr<std::shared_ptr<Arena>> arena = Arena::Attach(message.fds[0].release());
+  if (!arena.ok()) return arena.status();
+  if ((*arena)->layout().ranks != config_.identity.size) {
+    return Status(StatusCode::kCorrupt, "rank 0 offered an arena for " + std::to_string((*arena)->layout().ranks) +
+                                            " ranks, the job has " + std::to_string(size));
+  }
+  offered_ = true;
+  awaited_ = (*numbers)[0];
+  peers_.arena = std::move(*arena);
+  peers_.pids.assign(numbers->begin() + 1, numbers->end());
+  peers_.pidfds.resize(size);
+  return Status::Ok();
+}
+
+Status Worker::TakeDescriptors(Message message) {
+  if (answered_) return Status::Ok();  // the offer could not be taken
+  const std::optional<std::vector<uint32_t>> ranks = DecodeNumbers(message.payload);
+  const bool good = offered_ && ranks && ranks->size() == message.fds.size() && ranks->size() <= awaited_ &&
+                    std::ranges::all_of(*ranks, [&](uint32_t rank) { return rank < peers_.pidfds.size(); });
+  if (!good) return Status(StatusCode::kCorrupt, "rank 0's start-up descriptors do not decode");
+  for (size_t i = 0; i < ranks->size(); ++i) peers_.pidfds[(*ranks)[i]] = std::move(message.fds[i]);
+  awaited_ -= ranks->size();
+  return Status::Ok();
+}
+
+Status Worker::Ended(Connection::Io io) const {
+  if (io == Connection::Io::kNoFds) return TooManyFiles(config_.identity.size);
+  const std::string pid = " (pid " + std::to_string(root_pid_) + ")";
+  if (io == Connection::Io::kGarbage) {
+    return Startup("the process" + pid + " that listens on '" + place_.socket +
+                   "' does not speak horocache's start-up protocol");
+  }
+  RemoveIfStale(place_);
+  return Startup(Root() + pid +
+                 " closed the connection during start-up: it ended (see its output for the cause), or this " +
+                 "process is one too many in the job");
+}
+
+Status CheckConfig(const BootstrapConfig& config) {
+  const Identity& identity = config.identity;
+  if (identity.cross_size > 1) {
+    return Status(StatusCode::kUnsupported,
+                  "the job has " + std::to_string(identity.size) + " ranks on " + std::to_string(identity.cross_size) +
+                      " hosts (" + identity.source +
+                      "); ranks on several hosts need the MPI channel, which this build does not have. Start all "
+                      "ranks on one host");
+  }
+  if (identity.size < 1 || identity.rank < 0 || identity.rank >= identity.size) {
+    return Status(StatusCode::kInvalidArgument, "rank " + std::to_string(identity.rank) + " of " +
+                                                    std::to_string(identity.size) + " ranks is not possible");
+  }
+  return Status::Ok();
+}
+
+StatusOr<Peers> Alone(const BootstrapConfig& config) {
+  ArenaLayout layout = config.layout;
+  layout.ranks = 1;
+  Peers peers;
+  peers.arena = Arena::CreateOnHeap(layout);
+  if (peers.arena == nullptr) {
+    return Status(StatusCode::kOutOfMemory, "cannot map memory for one rank with " + std::to_string(layout.data_bytes) +
+                                                " bytes; lower HOROCACHE_SHM_BYTES or raise the memory limit");
+  }
+  peers.pidfds.push_back(OpenPidfd(getpid()));
+  peers.pids.push_back(getpid());
+  peers.links.emplace_back();
+  return peers;
+}
+
+StatusOr<Peers> Together(const BootstrapConfig& config) {
+  const int64_t deadline_ns = NowNs() + config.timeout_ns;
+  StatusOr<MeetingPlace> place = FindMeetingPlace(config);
+  if (!place.ok()) return place.status();
+  if (config.identity.rank != 0) return Worker(config, *place, deadline_ns).Run();
+  StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*place, deadline_ns);
+  if (!listener.ok()) return listener.status();
+  if (*listener == nullptr) return Worker(config, *place, deadline_ns).Run();
+  return BootstrapRoot(config, std::move(*listener), deadline_ns);
+}
+
+}  // namespace
+
+UniqueFd::~UniqueFd() { Close(); }
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    Close();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+void UniqueFd::Close() {
+  const int error = errno;  // destructors run between a failure and its message
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+  errno = error;
+}
+
+void Peers::CloseInChild() {
+  for (UniqueFd& fd : pidfds) fd.Close();
+  for (UniqueFd& fd : links) fd.Close();
+  if (arena != nullptr) arena->CloseFd();
+}
+
+StatusOr<Peers> Bootstrap(const BootstrapConfig& config) {
+  HC_RETURN_IF_ERROR(CheckConfig(config));
+  StatusOr<Peers> peers = config.identity.size == 1 ? Alone(config) : Together(config);
+  if (!peers.ok()) return peers;
+  peers->arena->CloseFd();
+  peers->arena->pid(config.identity.rank).store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
+  peers->arena->state(config.identity.rank).store(RankState::kRunning, std::memory_order_release);
+  return peers;
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,52 @@
+#include "net/bootstrap_common.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/clock.h"
+
+namespace horocache::net {
+
+Hello OwnHello(const BootstrapConfig& config) {
+  Hello hello;
+  hello.rank = static_cast<uint32_t>(config.identity.rank);
+  hello.size = static_cast<uint32_t>(config.identity.size);
+  hello.pid = static_cast<uint32_t>(getpid());
+  hello.byte_order = OwnByteOrder();
+  hello.job = config.identity.job;
+  hello.handshake = config.handshake;
+  return hello;
+}
+
+UniqueFd OpenPidfd(int pid) {
+#ifndef SYS_pidfd_open
+  constexpr long SYS_pidfd_open = 434;  // the same number on every architecture
+#endif
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+}
+
+std::string SecondsText(int64_t time_ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g s", static_cast<double>(time_ns) / static_cast<double>(kNsPerS));
+  return text;
+}
+
+int PollTimeoutMs(int64_t until_ns) {
+  const int64_t left = until_ns - NowNs();
+  return left <= 0 ? 0 : static_cast<int>(std::min<int64_t>((left + kNsPerMs - 1) / kNsPerMs, 1'000'000));
+}
+
+Status TooManyFiles(int ranks) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return Status(StatusCode::kStartup, "this process may not open more files: its limit is " +
+                                          std::to_string(limit.rlim_cur) + ", start-up of " + std::to_string(ranks) +
+                                          " ranks needs about " + std::to_string(2 * ranks + 8) +
+                                          " beside those that are open; raise it (ulimit -n)");
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,19 @@
+// Small things that both halves of start-up use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "net/bootstrap.h"
+#include "net/handshake.h"
+
+namespace horocache::net {
+
+Hello OwnHello(const BootstrapConfig& config);
+UniqueFd OpenPidfd(int pid);               // -1 where the kernel has none or a container forbids it
+std::string SecondsText(int64_t time_ns);  // "30 s"
+int PollTimeoutMs(int64_t until_ns);       // rounded up, so that the time has come when poll returns
+Status TooManyFiles(int ranks);            // the limit of open files, and what is needed
+
+}  // namespace horocache::net

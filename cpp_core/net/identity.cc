@@ -1,0 +1,283 @@
+#include "net/identity.h"
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace horocache::net {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+constexpr int64_t kMaxRanks = 1 << 20;
+constexpr int64_t kUnset = -1;
+
+Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
+
+std::string Text(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+bool Has(const Environment& environment, const std::string& name) { return environment.contains(name); }
+
+// Reads variables by name and remembers the first that is wrong, so that a launcher's block of reads needs one check.
+class Reader {
+ public:
+  Reader(const Environment& environment, std::string launcher)
+      : environment_(environment), launcher_(std::move(launcher)) {}
+
+  int64_t Required(const std::string& name) {
+    if (!Has(environment_, name)) {
+      Fail("started by " + launcher_ + ", but " + name + " is not set; start every rank with " + launcher_ +
+           ", or unset its other variables");
+      return 0;
+    }
+    return Optional(name, 0);
+  }
+
+  int64_t Optional(const std::string& name, int64_t otherwise) {
+    const auto found = environment_.find(name);
+    if (found == environment_.end()) return otherwise;
+    const std::string& text = found->second;
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kMaxRanks) return value;
+    Fail(name + " is '" + Printable(text) + "'; a number from 0 to " + std::to_string(kMaxRanks) +
+         " was expected from " + launcher_);
+    return otherwise;
+  }
+
+  void Fail(const std::string& text) {
+    if (status_.ok()) status_ = Startup(text);
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  const Environment& environment_;
+  const std::string launcher_;
+  Status status_;
+};
+
+// The numbers as a launcher gave them, kUnset where it gave none, and the names to blame.
+struct Claim {
+  std::string source, job, job_hint;
+  int64_t rank = kUnset, size = kUnset;
+  int64_t local_rank = kUnset, local_size = kUnset;
+  int64_t cross_rank = kUnset, cross_size = kUnset;
+  std::string rank_names, local_names, cross_names;  // "RANK and WORLD_SIZE"
+};
+
+// Fills in what follows from the rest: a launcher that says nothing of hosts has one; one that gives local sizes but no
+// hosts is taken to place ranks in blocks.
+void Complete(Claim* claim) {
+  if (claim->local_size == kUnset) claim->local_size = claim->cross_size > 1 ? 1 : claim->size;
+  if (claim->local_rank == kUnset) claim->local_rank = claim->local_size == claim->size ? claim->rank : 0;
+  const int64_t local = claim->local_size > 0 ? claim->local_size : 1;
+  if (claim->cross_size == kUnset) claim->cross_size = (claim->size + local - 1) / local;
+  if (claim->cross_rank == kUnset) claim->cross_rank = claim->cross_size == 1 ? 0 : claim->rank / local;
+}
+
+Status CheckPair(const std::string& names, int64_t number, int64_t count, int64_t most) {
+  if (count >= 1 && count <= most && number >= 0 && number < count) return Status::Ok();
+  return Startup(names + " are " + std::to_string(number) + " and " + std::to_string(count) +
+                 ": the first must be at least 0 and less than the second, which may be at most " +
+                 std::to_string(most));
+}
+
+StatusOr<Identity> Finish(Claim claim) {
+  HC_RETURN_IF_ERROR(CheckPair(claim.rank_names, claim.rank, claim.size, kMaxRanks));
+  Complete(&claim);
+  HC_RETURN_IF_ERROR(CheckPair(claim.local_names, claim.local_rank, claim.local_size, claim.size));
+  HC_RETURN_IF_ERROR(CheckPair(claim.cross_names, claim.cross_rank, claim.cross_size, claim.size));
+  if ((claim.cross_size == 1) != (claim.local_size == claim.size)) {
+    return Startup(claim.rank_names + " say that the job has " + std::to_string(claim.size) + " ranks, " +
+                   claim.local_names + " that this host has " + std::to_string(claim.local_size) + ", " +
+                   claim.cross_names + " that there are " + std::to_string(claim.cross_size) +
+                   " hosts; these do not fit together");
+  }
+  if (claim.job.empty() && claim.size > 1) return Startup(claim.job_hint);
+  Identity identity;
+  identity.rank = static_cast<int>(claim.rank);
+  identity.size = static_cast<int>(claim.size);
+  identity.local_rank = static_cast<int>(claim.local_rank);
+  identity.local_size = static_cast<int>(claim.local_size);
+  identity.cross_rank = static_cast<int>(claim.cross_rank);
+  identity.cross_size = static_cast<int>(claim.cross_size);
+  identity.job = claim.job.empty() ? "alone" : claim.source + ":" + claim.job;
+  identity.source = claim.source;
+  return identity;
+}
+
+StatusOr<Identity> FromKnobs(const Knobs& knobs) {
+  if (knobs.rank < 0 || knobs.size < 0) {
+    const bool rank = knobs.rank >= 0;
+    return Startup(std::string(rank ? "HOROCACHE_RANK" : "HOROCACHE_SIZE") + " is " +
+                   std::to_string(rank ? knobs.rank : knobs.size) + ", but " +
+                   (rank ? "HOROCACHE_SIZE" : "HOROCACHE_RANK") + " is not set; horocacherun sets both");
+  }
+  Claim claim;
+  claim.source = "horocacherun";
+  claim.job = knobs.job_id;
+  claim.job_hint =
+      "HOROCACHE_RANK and HOROCACHE_SIZE are set, but HOROCACHE_JOB_ID is not; set it to the same text on "
+      "every rank of the job (horocacherun does), and to another for every other job";
+  claim.rank = knobs.rank;
+  claim.size = knobs.size;
+  claim.local_rank = knobs.local_rank;
+  claim.local_size = knobs.local_size;
+  claim.cross_rank = knobs.cross_rank;
+  claim.cross_size = knobs.cross_size;
+  claim.rank_names = "HOROCACHE_RANK and HOROCACHE_SIZE";
+  claim.local_names = "HOROCACHE_LOCAL_RANK and HOROCACHE_LOCAL_SIZE";
+  claim.cross_names = "HOROCACHE_CROSS_RANK and HOROCACHE_CROSS_SIZE";
+  return Finish(std::move(claim));
+}
+
+StatusOr<Identity> FromTorchrun(const Knobs& knobs, const Environment& environment) {
+  Reader reader(environment, "torchrun");
+  Claim claim;
+  claim.source = "torchrun";
+  claim.rank = reader.Required("RANK");
+  claim.size = reader.Required("WORLD_SIZE");
+  claim.local_rank = reader.Optional("LOCAL_RANK", kUnset);
+  claim.local_size = reader.Optional("LOCAL_WORLD_SIZE", kUnset);
+  claim.cross_rank = reader.Optional("GROUP_RANK", kUnset);
+  claim.cross_size = reader.Optional("GROUP_WORLD_SIZE", kUnset);
+  HC_RETURN_IF_ERROR(reader.status());
+  claim.job = knobs.job_id;
+  const std::string port = Text(environment, "MASTER_PORT");
+  const std::string run = Text(environment, "TORCHELASTIC_RUN_ID");
+  if (claim.job.empty() && !(port.empty() && run.empty())) {
+    claim.job = Text(environment, "MASTER_ADDR") + ":" + port + ":" + run + ":" +
+                Text(environment, "TORCHELASTIC_RESTART_COUNT");
+  }
+  claim.job_hint =
+      "RANK and WORLD_SIZE are set, but neither MASTER_PORT nor TORCHELASTIC_RUN_ID is, which torchrun "
+      "sets and by which ranks of one job find each other; start with torchrun or horocacherun, or set "
+      "HOROCACHE_JOB_ID";
+  claim.rank_names = "RANK and WORLD_SIZE";
+  claim.local_names = "LOCAL_RANK and LOCAL_WORLD_SIZE";
+  claim.cross_names = "GROUP_RANK and GROUP_WORLD_SIZE";
+  return Finish(std::move(claim));
+}
+
+// The number of tasks on node `node` by Slurm's notation "2(x3),1": three nodes with two tasks, one with one.
+std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
+  const auto number = [&text]() -> std::optional<int64_t> {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || value < 1 || value > kMaxRanks) return std::nullopt;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    return value;
+  };
+  while (true) {
+    const std::optional<int64_t> tasks = number();
+    if (!tasks) return std::nullopt;
+    int64_t nodes = 1;
+    if (text.starts_with("(x")) {
+      text.remove_prefix(2);
+      const std::optional<int64_t> times = number();
+      if (!times || !text.starts_with(")")) return std::nullopt;
+      text.remove_prefix(1);
+      nodes = *times;
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    if (!text.starts_with(",")) return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
+StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment) {
+  Reader reader(environment, "srun");
+  Claim claim;
+  claim.source = "srun";
+  claim.rank = reader.Required("SLURM_PROCID");
+  claim.size = reader.Optional("SLURM_STEP_NUM_TASKS", kUnset);
+  if (claim.size == kUnset) claim.size = reader.Required("SLURM_NTASKS");
+  claim.local_rank = reader.Optional("SLURM_LOCALID", kUnset);
+  claim.cross_rank = reader.Optional("SLURM_NODEID", kUnset);
+  claim.cross_size = reader.Optional("SLURM_STEP_NUM_NODES", kUnset);
+  if (claim.cross_size == kUnset) claim.cross_size = reader.Optional("SLURM_NNODES", 1);
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    if (claim.cross_size <= 1 || claim.local_size != kUnset || !Has(environment, name)) continue;
+    const std::string text = Text(environment, name);
+    const std::optional<int64_t> tasks = TasksOnNode(text, claim.cross_rank < 0 ? 0 : claim.cross_rank);
+    if (tasks) {
+      claim.local_size = *tasks;
+    } else {
+      reader.Fail(std::string(name) + " is '" + Printable(text) + "', which names no number of tasks for node " +
+                  std::to_string(claim.cross_rank) + " (SLURM_NODEID)");
+    }
+  }
+  HC_RETURN_IF_ERROR(reader.status());
+  const std::string job = Text(environment, "SLURM_JOB_ID");
+  claim.job = !knobs.job_id.empty() ? knobs.job_id : job.empty() ? "" : job + "." + Text(environment, "SLURM_STEP_ID");
+  claim.job_hint = "SLURM_STEP_ID is set, but SLURM_JOB_ID is not; start with srun, or set HOROCACHE_JOB_ID";
+  claim.rank_names = "SLURM_PROCID and SLURM_NTASKS";
+  claim.local_names = "SLURM_LOCALID and SLURM_STEP_TASKS_PER_NODE";
+  claim.cross_names = "SLURM_NODEID and SLURM_NNODES";
+  return Finish(std::move(claim));
+}
+
+// Open MPI, and every launcher that speaks PMI or PMIx (MPICH's and Intel's Hydra, PALS, PRRTE).
+StatusOr<Identity> FromMpiexec(const Knobs& knobs, const Environment& environment) {
+  Reader reader(environment, "mpiexec");
+  Claim claim;
+  claim.source = "mpiexec";
+  if (Has(environment, "OMPI_COMM_WORLD_RANK") || Has(environment, "OMPI_COMM_WORLD_SIZE")) {
+    claim.rank_names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE";
+    claim.local_names = "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE";
+    claim.rank = reader.Required("OMPI_COMM_WORLD_RANK");
+    claim.size = reader.Required("OMPI_COMM_WORLD_SIZE");
+    claim.local_rank = reader.Optional("OMPI_COMM_WORLD_LOCAL_RANK", kUnset);
+    claim.local_size = reader.Optional("OMPI_COMM_WORLD_LOCAL_SIZE", kUnset);
+  } else {
+    claim.rank_names = "PMI_RANK and PMI_SIZE";
+    claim.local_names = "MPI_LOCALRANKID and MPI_LOCALNRANKS";
+    claim.rank = reader.Required("PMI_RANK");
+    claim.size = reader.Required("PMI_SIZE");
+    const bool mpich = Has(environment, "MPI_LOCALRANKID");
+    claim.local_rank = reader.Optional(mpich ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK", kUnset);
+    claim.local_size = reader.Optional(mpich ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE", kUnset);
+  }
+  claim.cross_names = claim.local_names;
+  HC_RETURN_IF_ERROR(reader.status());
+  claim.job = knobs.job_id;
+  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid"}) {
+    if (claim.job.empty()) claim.job = Text(environment, name);
+  }
+  claim.job_hint = claim.rank_names +
+                   " are set, but this mpiexec names the job neither in PMIX_NAMESPACE nor in "
+                   "PMI_JOBID nor in OMPI_MCA_ess_base_jobid; set HOROCACHE_JOB_ID to the same text on every rank "
+                   "(mpiexec -genv HOROCACHE_JOB_ID name ...), or start with horocacherun";
+  return Finish(std::move(claim));
+}
+
+}  // namespace
+
+StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string, std::string>& environment) {
+  const auto has = [&](const char* name) { return Has(environment, name); };
+  if (knobs.rank >= 0 || knobs.size >= 0) return FromKnobs(knobs);
+  // RANK alone is too common a name to mean torchrun.
+  if (has("TORCHELASTIC_RUN_ID") || (has("RANK") && has("WORLD_SIZE"))) return FromTorchrun(knobs, environment);
+  // Inside salloc or sbatch, but outside a step, there is one process whatever SLURM_NTASKS says. Open MPI's and
+  // MPICH's launchers start their daemons with srun, and their variables are then the ones that count ranks.
+  const bool ompi = has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE");
+  if (has("SLURM_STEP_ID") && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
+    return FromSlurm(knobs, environment);
+  }
+  if (ompi || has("PMI_RANK") || has("PMI_SIZE")) return FromMpiexec(knobs, environment);
+  Identity alone;
+  alone.job = "alone";
+  alone.source = "none";
+  return alone;
+}
+
+}  // namespace horocache::net

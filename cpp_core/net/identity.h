@@ -1,0 +1,27 @@
+// Who this process is in the job, from the launcher's variables. Pure: the environment is an argument.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/knobs.h"
+#include "base/status.h"
+
+namespace horocache::net {
+
+struct Identity {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+  int cross_rank = 0, cross_size = 1;
+  std::string job;     // equal on all ranks of the job and on no other job of this user and host
+  std::string source;  // "horocacherun", "torchrun", "srun", "mpiexec" or "none", for messages
+};
+
+// Takes the first that applies: knobs rank/size (set by horocacherun), torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
+// LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), srun
+// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, SLURM_JOB_ID, SLURM_STEP_ID; only if SLURM_STEP_ID is there
+// and SLURM_NTASKS > 1 or SLURM_PROCID is set by a step), Open MPI (OMPI_COMM_WORLD_*), PMI/PMIx; else one rank alone.
+// Inconsistent values are kStartup with the variables named.
+StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string, std::string>& environment);
+
+}  // namespace horocache::net

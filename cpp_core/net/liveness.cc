@@ -1,0 +1,183 @@
+#include "net/liveness.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "net/exit_info.h"
+
+namespace horocache::net {
+namespace {
+
+// A link closes a moment before its process's pidfd says how the process ended.
+constexpr int64_t kPidfdFollowsNs = 100 * kNsPerMs;
+constexpr int64_t kLookNs = 100 * kNsPerMs;
+
+// What rank 0 tells the others over the links about a rank that is gone; they may have no pidfd of it.
+struct Notice {
+  uint32_t rank;
+  std::array<char, 124> how;  // ends with zeros
+};
+static_assert(sizeof(Notice) == 128);
+
+}  // namespace
+
+// Everything but `stopping` and the eventfd belongs to the thread.
+struct Liveness::Impl {
+  Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in)
+      : peers(peers_in), rank(rank_in), on_lost(std::move(on_lost_in)), stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    const size_t size = peers->pids.size();
+    done.resize(size, false);
+    done[static_cast<size_t>(rank)] = true;
+    closed_until.resize(size);
+    linked.resize(size, false);
+    received.resize(size);
+    for (size_t r = 0; r < size; ++r) linked[r] = Link(r) >= 0;
+  }
+
+  int Link(size_t r) const {
+    if (rank != 0) return r == 0 && !peers->links.empty() ? peers->links[0].get() : -1;
+    return r < peers->links.size() ? peers->links[r].get() : -1;
+  }
+
+  void Run();
+  int TimeoutMs() const;
+  void OnPidfd(size_t r);
+  void OnLink(size_t r);
+  void OnNotice(const Notice& notice);
+  void OnClosed(size_t r);
+  void Gone(size_t r, const std::string& how);
+  void TellOthers(size_t r, const std::string& how);
+
+  Peers* const peers;
+  const int rank;
+  const std::function<void(int, const std::string&)> on_lost;
+  std::atomic<bool> stopping{false};
+  UniqueFd stop;                                     // -1 if there were no descriptors left: then the thread looks up
+  std::vector<bool> done;                            // by rank: gone, or left, or this one
+  std::vector<std::optional<int64_t>> closed_until;  // by rank: its link has closed; how long to wait for its pidfd
+  std::vector<bool> linked;                          // by rank: its link is open
+  std::vector<std::string> received;                 // by rank: a part of a notice
+  NamedThread thread;                                // last: joined before the rest goes
+};
+
+void Liveness::Impl::Run() {
+  std::vector<pollfd> polled;
+  while (true) {
+    polled.assign(1, {stop.get(), POLLIN, 0});
+    for (size_t r = 0; r < done.size(); ++r) {
+      polled.push_back({done[r] ? -1 : peers->pidfds[r].get(), POLLIN, 0});
+      polled.push_back({linked[r] ? Link(r) : -1, POLLIN, 0});
+    }
+    if (poll(polled.data(), polled.size(), TimeoutMs()) < 0 && errno != EINTR) {
+      poll(nullptr, 0, 100);  // the kernel has no memory, as nothing else is possible: look again a little later
+    }
+    if (stopping.load(std::memory_order_acquire)) return;
+    for (size_t r = 0; r < done.size(); ++r) {
+      if (polled[1 + 2 * r].revents != 0 && !done[r]) OnPidfd(r);
+      if (polled[2 + 2 * r].revents != 0) OnLink(r);
+      if (!done[r] && closed_until[r] && NowNs() >= *closed_until[r]) {
+        Gone(r, "closed its connection without shutdown()");
+      }
+    }
+  }
+}
+
+int Liveness::Impl::TimeoutMs() const {
+  int64_t until = INT64_MAX;
+  for (size_t r = 0; r < done.size(); ++r) {
+    if (!done[r] && closed_until[r]) until = std::min(until, *closed_until[r]);
+  }
+  if (stop.get() < 0) until = std::min(until, NowNs() + kLookNs);
+  if (until == INT64_MAX) return -1;  // until a descriptor speaks; the eventfd ends it
+  return static_cast<int>(std::max<int64_t>(0, (until - NowNs() + kNsPerMs - 1) / kNsPerMs));
+}
+
+void Liveness::Impl::OnPidfd(size_t r) {
+  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kLeft) {
+    done[r] = true;
+    return;
+  }
+  Gone(r, DescribeEnd(peers->pidfds[r].get(), peers->pids[r]));
+}
+
+void Liveness::Impl::OnLink(size_t r) {
+  std::array<char, 4096> buffer;
+  const ssize_t got = recv(Link(r), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    OnClosed(r);
+    return;
+  }
+  if (rank == 0) return;  // workers send nothing; what a stranger to the protocol sends is dropped
+  received[r].append(buffer.data(), static_cast<size_t>(got));
+  while (received[r].size() >= sizeof(Notice)) {
+    Notice notice;
+    std::memcpy(&notice, received[r].data(), sizeof(notice));
+    received[r].erase(0, sizeof(notice));
+    OnNotice(notice);
+  }
+}
+
+void Liveness::Impl::OnNotice(const Notice& notice) {
+  if (notice.rank >= done.size() || done[notice.rank]) return;
+  const std::string how(notice.how.data(), strnlen(notice.how.data(), notice.how.size()));
+  Gone(notice.rank, how);
+}
+
+void Liveness::Impl::OnClosed(size_t r) {
+  linked[r] = false;
+  if (done[r]) return;
+  // A rank says that it leaves before it closes.
+  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kLeft) {
+    done[r] = true;
+  } else if (peers->pidfds[r].get() >= 0) {
+    closed_until[r] = NowNs() + kPidfdFollowsNs;
+  } else {
+    Gone(r, "closed its connection without shutdown()");
+  }
+}
+
+void Liveness::Impl::Gone(size_t r, const std::string& how) {
+  done[r] = true;
+  if (rank == 0) TellOthers(r, how);
+  on_lost(static_cast<int>(r), how);
+}
+
+void Liveness::Impl::TellOthers(size_t r, const std::string& how) {
+  Notice notice{static_cast<uint32_t>(r), {}};
+  std::memcpy(notice.how.data(), how.data(), std::min(how.size(), notice.how.size() - 1));
+  for (size_t other = 0; other < done.size(); ++other) {
+    // A rank whose buffer is full of such notices knows enough.
+    if (linked[other] && !done[other]) send(Link(other), &notice, sizeof(notice), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+}
+
+Liveness::Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost)
+    : impl_(std::make_unique<Impl>(peers, rank, std::move(on_lost))) {
+  impl_->thread = NamedThread("hc-liveness", [impl = impl_.get()] { impl->Run(); });
+}
+
+Liveness::~Liveness() {
+  impl_->stopping.store(true, std::memory_order_release);
+  const uint64_t one = 1;
+  while (impl_->stop.get() >= 0 && write(impl_->stop.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+}
+
+void Liveness::CloseInChild() { impl_->stop.Close(); }
+
+}  // namespace horocache::net

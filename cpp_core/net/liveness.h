@@ -1,0 +1,28 @@
+// One thread that watches the other ranks' pidfds and links, and says which rank is gone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "net/bootstrap.h"
+
+namespace horocache::net {
+
+class Liveness {
+ public:
+  // `on_lost(rank, how)` runs on the liveness thread, once per rank, within milliseconds of the rank's end; `how` says
+  // what was seen ("exited without shutdown()", "was killed by signal 9", with the exit code where the kernel tells).
+  // Not called for ranks whose state is RankState::kLeft.
+  Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost);
+  ~Liveness();  // stops and joins
+
+  // For the child of a fork, where the thread does not exist: closes the descriptors. The object is then to be leaked.
+  void CloseInChild();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace horocache::net

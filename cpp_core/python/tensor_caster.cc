@@ -1,0 +1,161 @@
+#include "python/tensor_caster.h"
+
+#include <string_view>
+
+#include "python/dlpack_abi.h"
+
+namespace py = pybind11;
+
+namespace horocache::python {
+namespace {
+
+std::string TypeName(PyObject* object) { return Py_TYPE(object)->tp_name; }
+
+Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+// Takes the pending Python error as a status.
+Status FetchError(PyObject* object) {
+  py::error_already_set error;
+  return Invalid("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
+}
+
+bool IsCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
+  int64_t expected = unit;
+  for (int i = ndim - 1; i >= 0; --i) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+void SetShape(int ndim, const int64_t* shape, TensorView* view) {
+  view->shape.assign(shape, shape + ndim);
+  view->count = 1;
+  for (const int64_t extent : view->shape) view->count *= extent;
+}
+
+Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* view) {
+  const auto dtype = DTypeFromDlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
+  if (!dtype) {
+    return Invalid("a " + TypeName(object) + " has element type (DLPack code " + std::to_string(tensor.dtype.code) +
+                   ", " + std::to_string(tensor.dtype.bits) + " bits), which no operation supports");
+  }
+  if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
+    return {
+        StatusCode::kUnsupported,
+        std::string(tensor.device.type == dlpack::kCuda ? "a CUDA tensor" : "a tensor that is not in CPU memory") +
+            " cannot be communicated: there is no backend for its device yet. Move it to the CPU first: tensor.cpu()."};
+  }
+  if (tensor.strides != nullptr && !IsCompact(tensor.ndim, tensor.shape, tensor.strides, 1)) {
+    return Invalid("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
+  }
+  view->data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  view->dtype = *dtype;
+  SetShape(tensor.ndim, tensor.shape, view);
+  return Status::Ok();
+}
+
+// The buffer protocol's format characters, by kind and size.
+std::optional<DType> FromFormat(std::string_view format, int64_t item_bytes) {
+  if (!format.empty() && (format[0] == '<' || format[0] == '=' || format[0] == '@')) format.remove_prefix(1);
+  if (format == "Zf") return DType::kComplex64;
+  if (format == "Zd") return DType::kComplex128;
+  if (format.size() != 1) return std::nullopt;
+  static constexpr std::string_view kSigned = "bhilq";
+  const int bits = static_cast<int>(item_bytes * 8);
+  if (kSigned.find(format[0]) != std::string_view::npos) return DTypeFromDlpack(0, bits, 1);
+  if (format[0] == 'B') return DType::kUint8;
+  if (format[0] == '?') return DType::kBool;
+  if (format[0] == 'e' || format[0] == 'f' || format[0] == 'd') return DTypeFromDlpack(2, bits, 1);
+  return std::nullopt;
+}
+
+Status FromBuffer(PyObject* object, const Py_buffer& buffer, TensorView* view) {
+  const std::string_view format = buffer.format == nullptr ? "B" : buffer.format;
+  const auto dtype = FromFormat(format, buffer.itemsize);
+  if (!dtype)
+    return Invalid("an array of " + TypeName(object) + " has element format '" + std::string(format) +
+                   "', which no operation supports");
+  static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
+  const auto* shape = reinterpret_cast<const int64_t*>(buffer.shape);
+  const auto* strides = reinterpret_cast<const int64_t*>(buffer.strides);
+  if (strides != nullptr && !IsCompact(buffer.ndim, shape, strides, buffer.itemsize)) {
+    return Invalid("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
+  }
+  view->data = static_cast<std::byte*>(buffer.buf);
+  view->dtype = *dtype;
+  view->writable = buffer.readonly == 0;
+  SetShape(buffer.ndim, shape, view);
+  return Status::Ok();
+}
+
+// NumPy's bfloat16 comes from an extension and has no buffer format.
+Status FromArrayInterface(PyObject* object, TensorView* view) {
+  const py::object array = py::reinterpret_borrow<py::object>(object);
+  const auto name = py::str(array.attr("dtype").attr("name")).cast<std::string>();
+  if (name != "bfloat16") return Invalid("an array of dtype " + name + " is not supported");
+  const py::dict interface = array.attr("__array_interface__");
+  if (!interface["strides"].is_none()) return Invalid("an array of bfloat16 is not contiguous; pass a contiguous copy");
+  const py::tuple data = interface["data"];
+  view->data = reinterpret_cast<std::byte*>(data[0].cast<uintptr_t>());
+  view->writable = !data[1].cast<bool>();
+  view->dtype = DType::kBfloat16;
+  const auto shape = interface["shape"].cast<py::tuple>();
+  std::vector<int64_t> extents;
+  for (const py::handle extent : shape) extents.push_back(extent.cast<int64_t>());
+  SetShape(static_cast<int>(extents.size()), extents.data(), view);
+  return Status::Ok();
+}
+
+Status FromCapsule(PyObject* object, TensorView* view) {
+  const py::object capsule = py::reinterpret_borrow<py::object>(object).attr("__dlpack__")();
+  auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (managed == nullptr) throw py::error_already_set();
+  return FromDlpack(object, managed->tensor, view);  // the tensor owns the memory; the capsule only describes it
+}
+
+}  // namespace
+
+Status TensorCaster::Read(PyObject* object, TensorView* view) {
+  view->writable = true;
+  view->device_class = wire::DeviceClass::kCpu;
+  PyTypeObject* type = Py_TYPE(object);
+  auto it = tables_.find(type);
+  if (it == tables_.end()) {
+    void* table = nullptr;
+    if (PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+        capsule != nullptr) {
+      table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+      Py_DECREF(capsule);
+      if (table != nullptr && static_cast<dlpack::ExchangeApi*>(table)->header.version.major != 1) table = nullptr;
+    }
+    PyErr_Clear();  // a type without the table is normal
+    Py_INCREF(type);
+    it = tables_.emplace(type, table).first;
+  }
+  if (it->second != nullptr) {
+    dlpack::Tensor tensor{};
+    if (static_cast<dlpack::ExchangeApi*>(it->second)->tensor_from_object(object, &tensor) != 0)
+      return FetchError(object);
+    return FromDlpack(object, tensor, view);
+  }
+  if (PyObject_CheckBuffer(object)) {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(object, &buffer, PyBUF_FORMAT | PyBUF_STRIDES) == 0) {
+      const Status status = FromBuffer(object, buffer, view);
+      PyBuffer_Release(&buffer);
+      return status;
+    }
+    PyErr_Clear();  // an element type that the buffer protocol cannot name; the next way says what it is
+  }
+  try {
+    if (py::hasattr(object, "__array_interface__")) return FromArrayInterface(object, view);
+    if (py::hasattr(object, "__dlpack__")) return FromCapsule(object, view);
+  } catch (const py::error_already_set& error) {
+    return Invalid("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
+  }
+  return Invalid("a " + TypeName(object) + " is not a tensor: it has neither DLPack nor the buffer protocol");
+}
+
+}  // namespace horocache::python

@@ -1,0 +1,42 @@
+// Reads a Python tensor's memory, dtype and shape without any framework's headers.
+//
+// In this order: the DLPack C exchange table of the tensor's type (torch), the buffer protocol (NumPy),
+// __array_interface__ for NumPy's bfloat16 extension type, __dlpack__(). The tensor is borrowed: the caller keeps it
+// alive.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "wire/message.h"
+
+namespace horocache::python {
+
+struct TensorView {
+  std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;
+  wire::DeviceClass device_class = wire::DeviceClass::kCpu;
+  std::vector<int64_t> shape;
+  int64_t count = 1;
+  bool writable = true;
+};
+
+class TensorCaster {
+ public:
+  // The GIL is held. kInvalidArgument for what is no tensor, not contiguous, or of a dtype that DType lacks;
+  // kUnsupported for a device without backend.
+  Status Read(PyObject* object, TensorView* view);
+
+ private:
+  // Exchange table per type; null where the type has none. Types live as long as the interpreter for all practical
+  // purposes, but hold a reference.
+  std::unordered_map<PyTypeObject*, void*> tables_;
+};
+
+}  // namespace horocache::python

@@ -1,0 +1,160 @@
+// The background thread and the one role it shares with waiting threads.
+//
+// Note [The role]
+// Whoever holds the role drives everything of this rank that is not shared: controller, agreement and lanes. It is
+// passed by one try-lock. The coordinator thread takes it when the doorbell rings; a thread that waits for an operation
+// takes it if it is free, so that a blocking call needs no hand-over to another thread. Nothing blocks while holding
+// the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves work behind rings its own
+// doorbell, and the coordinator thread goes on.
+//
+// Threads: Run on the coordinator thread; Wait on any; Notify and Lose on any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "control/agreement.h"
+#include "control/controller.h"
+#include "data/backend.h"
+#include "net/arena.h"
+#include "net/shm_channel.h"
+#include "runtime/fault.h"
+#include "runtime/lane.h"
+#include "runtime/metrics.h"
+#include "runtime/operation_table.h"
+
+namespace horocache::runtime {
+
+class HC_CAPABILITY("role") Role {
+ public:
+  bool TryTake() HC_TRY_ACQUIRE(true) { return !held_.exchange(true, std::memory_order_acquire); }
+  void Release() HC_RELEASE() { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+struct LoopConfig {
+  int rank = 0;
+  int size = 1;
+  int64_t spin_ns = 0;
+  int64_t yield_ns = 0;
+  bool stall_check = true;
+  int64_t stall_warn_ns = 0;
+  int64_t stall_fail_ns = 0;
+};
+
+class CoordinatorLoop {
+ public:
+  struct Parts {
+    std::unique_ptr<control::Controller> controller;
+    std::unique_ptr<control::Agreement> agreement;
+    std::unique_ptr<net::ShmChannel> channel;
+    std::vector<std::unique_ptr<data::Backend>> backends;
+    net::Doorbell doorbell;
+    FaultInjector faults;
+  };
+
+  CoordinatorLoop(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics, const Logger* logger);
+  ~CoordinatorLoop();
+
+  // ---- any thread
+  // Something was submitted; `wake`: nobody else is going to drive this rank now. Not ok only for an injected fault.
+  Status NoteSubmission(bool wake);
+  // Drives or sleeps until the operation is done; false at the deadline (steady-clock ns), or when `go_on`, which is
+  // asked several times a second without the role, says no. `go_on` may be null.
+  bool Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on);
+  // A rank is gone. Everything pending fails with `why`.
+  void Lose(const Status& why);
+  // This rank cannot go on; the others are told.
+  void Abort(const std::string& why);
+  // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
+  // deadline.
+  void Leave(int64_t deadline_ns);
+  // Joins the background thread.
+  void Stop();
+
+ private:
+  // One pass over everything; true if anything moved.
+  bool Step(int64_t now_ns) HC_REQUIRES(role_);
+  void TakeSubmissions(int64_t now_ns) HC_REQUIRES(role_);
+  void TakeOrders(int64_t now_ns) HC_REQUIRES(role_);
+  void HandOut() HC_REQUIRES(role_);
+  void FailOperation(uint64_t op, const Status& status) HC_REQUIRES(role_);
+  void FailEverything(const Status& why) HC_REQUIRES(role_);
+  void FailLanes() HC_REQUIRES(role_);
+  void CheckLanes(int64_t now_ns) HC_REQUIRES(role_);
+  void PublishMetrics() HC_REQUIRES(role_);
+  bool LanesBusy() const HC_REQUIRES(role_);
+  bool Ended() const HC_REQUIRES(role_);
+
+  // Steps until `finished`, sleeping on the doorbell in between; returns at the deadline, too.
+  void Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) HC_REQUIRES(role_);
+  // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
+  bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
+  void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);
+  uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
+  int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
+  void HandBack() HC_RELEASE(role_);
+  void Run();
+  // Every thread that ever submitted has waited for a while, for operations that have not begun to run: nothing more
+  // will come from this rank by itself. A while, because another thread may be about to submit for the first time.
+  bool IsStuck(int64_t now_ns) HC_REQUIRES(role_);
+  bool AllSubmittersWait() const;
+  bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
+  bool WaitSlice(Operation* operation, int64_t deadline_ns);
+  void StopWaiting() HC_EXCLUDES(threads_mutex_);
+
+  const LoopConfig config_;
+  Role role_;
+  const std::unique_ptr<control::Controller> controller_ HC_PT_GUARDED_BY(role_);
+  const std::unique_ptr<control::Agreement> agreement_ HC_PT_GUARDED_BY(role_);
+  const std::unique_ptr<net::ShmChannel> channel_ HC_PT_GUARDED_BY(role_);
+  const std::vector<std::unique_ptr<data::Backend>> backends_;
+  const FaultInjector faults_;
+  std::vector<Lane> lanes_ HC_GUARDED_BY(role_);
+  std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
+  control::Plan plan_ HC_GUARDED_BY(role_);
+  Status lost_ HC_GUARDED_BY(role_);  // why the job cannot go on; ok while it can
+  int64_t lanes_warned_ns_ HC_GUARDED_BY(role_) = 0;
+  // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
+  int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
+
+  net::Doorbell doorbell_;
+  OperationTable* const table_;
+  Metrics* const metrics_;
+  const Logger* const logger_;
+
+  // Orders from other threads to the holder of the role.
+  std::atomic<bool> ordered_{false};
+  Mutex orders_mutex_;
+  Status lose_ HC_GUARDED_BY(orders_mutex_);
+  std::string abort_ HC_GUARDED_BY(orders_mutex_);
+  bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
+
+  // Who submits and who waits, for the certain-deadlock check.
+  mutable Mutex threads_mutex_;
+  std::vector<std::thread::id> submitters_ HC_GUARDED_BY(threads_mutex_);
+  struct Waiter {
+    std::thread::id thread;
+    const Operation* operation;
+  };
+  std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
+  std::atomic<std::thread::id> last_submitter_{};
+  std::atomic<int> waiting_{0};
+  // The coordinator thread sleeps until a linger ends and looks at the queue then: submissions need not wake it.
+  std::atomic<bool> lingers_{false};
+  std::atomic<bool> stop_{false};
+  NamedThread thread_;  // last: it uses everything above
+};
+
+}  // namespace horocache::runtime

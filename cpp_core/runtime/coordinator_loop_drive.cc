@@ -1,0 +1,173 @@
+// Who drives a rank, and how it waits: see Note [The role] in coordinator_loop.h.
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "runtime/coordinator_loop.h"
+
+namespace horocache::runtime {
+namespace {
+
+using net::Doorbell;
+
+// A sleeper looks up this often whatever happens, so that a lost wake-up or a lost rank costs time, never for ever.
+constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
+// How long a waiting thread tries to get the role before it sleeps.
+constexpr int64_t kPatienceNs = 50 * kNsPerUs;
+}  // namespace
+
+bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on) {
+  if (IsDone(*operation)) return true;
+  {
+    MutexLock lock(threads_mutex_);
+    waiters_.push_back({std::this_thread::get_id(), operation});
+  }
+  waiting_.fetch_add(1);
+  bool waiting = true;
+  while (waiting && NowNs() < deadline_ns) {
+    waiting = !WaitSlice(operation, std::min(deadline_ns, NowNs() + kLongestSleepNs));
+    if (waiting && go_on && !go_on()) break;
+  }
+  if (waiting) StopWaiting();
+  return IsDone(*operation);
+}
+
+// True when the operation is done; the thread then no longer counts as waiting.
+bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
+  const auto finished = [operation] { return IsDone(*operation); };
+  if (TryTakePatiently(finished)) {
+    metrics_->role_taken.Add(1);
+    doorbell_.Disarm();
+    Drive(Doorbell::kWaiter, deadline_ns, finished);
+    const bool done = finished();
+    if (done) {
+      StopWaiting();
+      Step(NowNs());  // the others learn that nobody waits here any more
+    }
+    HandBack();
+    return done;
+  }
+  if (!finished()) {
+    doorbell_.Ring();  // the holder learns that somebody waits
+    operation->sleepers.fetch_add(1);
+    FutexWait(operation->done, 0, deadline_ns - NowNs());
+    operation->sleepers.fetch_sub(1);
+  }
+  if (!finished()) return false;
+  StopWaiting();
+  return true;
+}
+
+void CoordinatorLoop::StopWaiting() {
+  waiting_.fetch_sub(1);
+  MutexLock lock(threads_mutex_);
+  waiters_.erase(std::ranges::find(waiters_, std::this_thread::get_id(), &Waiter::thread));
+}
+
+// The coordinator thread gives the role up when it finds that somebody waits, so a moment's patience saves a hand-over.
+bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
+  if (role_.TryTake()) return true;
+  const int64_t until_ns = NowNs() + kPatienceNs;
+  while (!finished() && NowNs() < until_ns) {
+    sched_yield();
+    if (role_.TryTake()) return true;
+  }
+  return false;
+}
+
+// ---- driving and sleeping
+
+bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
+  const int64_t began_ns = NowNs();
+  for (int64_t now_ns = began_ns; now_ns - began_ns < config_.spin_ns + config_.yield_ns; now_ns = NowNs()) {
+    if (Step(now_ns) || finished()) return true;
+    if (now_ns - began_ns < config_.spin_ns) {
+      for (int i = 0; i < 16; ++i) CpuRelax();
+    } else {
+      sched_yield();
+    }
+  }
+  return false;
+}
+
+// With no collective under way, what peers do in the data plane is none of this rank's business.
+uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
+
+int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) const {
+  const int64_t own_ns = std::min(deadline_ns - now_ns, kLongestSleepNs);
+  return lost_.ok() ? std::min(agreement_->NextWakeNs() - now_ns, own_ns) : own_ns;
+}
+
+void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
+  const uint32_t seen = doorbell_.Rung();
+  doorbell_.Arm(Armed(who));
+  const int64_t now_ns = NowNs();
+  if (Step(now_ns)) {  // something came between the last look and the arming
+    doorbell_.Disarm();
+    return;
+  }
+  CheckLanes(now_ns);
+  const int64_t sleep_ns = SleepNs(now_ns, deadline_ns);
+  std::vector<int> blamed;
+  for (const Lane& lane : lanes_) {
+    for (const int rank : lane.WaitingFor()) blamed.push_back(rank);
+  }
+  metrics_->sleeps.Add(1);
+  doorbell_.Sleep(seen, who, sleep_ns);
+  doorbell_.Disarm();
+  metrics_->wakeups.Add(1);
+  for (const int rank : blamed)
+    metrics_->wait_ns.at(static_cast<size_t>(rank)).Add(static_cast<uint64_t>(NowNs() - now_ns));
+}
+
+void CoordinatorLoop::Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) {
+  while (!finished()) {
+    const int64_t now_ns = NowNs();
+    if (now_ns >= deadline_ns) return;
+    if (Step(now_ns) || finished() || StepPatiently(finished)) continue;
+    Sleep(who, deadline_ns);
+  }
+}
+
+void CoordinatorLoop::HandBack() {
+  // From here on peers wake the coordinator thread, which sleeps or is about to.
+  doorbell_.Arm(Doorbell::kBackground);
+  const bool more =
+      controller_->HasPending() || LanesBusy() || table_->HasQueued() || ordered_.load() || waiting_.load() > 0;
+  role_.Release();
+  if (more) doorbell_.Ring();
+}
+
+void CoordinatorLoop::Run() {
+  while (!stop_.load()) {
+    const uint32_t seen = doorbell_.Rung();
+    if (!role_.TryTake()) {
+      doorbell_.Sleep(seen, Doorbell::kBackground, kLongestSleepNs);
+      continue;
+    }
+    const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
+    while (Step(NowNs()) && !stop_.load()) {
+    }
+    if (LanesBusy()) StepPatiently(wanted);
+    const uint32_t seen_now = doorbell_.Rung();
+    doorbell_.Arm(Armed(Doorbell::kBackground));
+    const int64_t now_ns = NowNs();
+    const bool moved = Step(now_ns);
+    CheckLanes(now_ns);
+    const int64_t sleep_ns = SleepNs(now_ns, INT64_MAX);
+    const bool lingers = controller_->HasUnflushed();
+    role_.Release();
+    if (moved || stop_.load()) continue;
+    metrics_->sleeps.Add(1);
+    lingers_.store(lingers);
+    // Looked at after `lingers_` is set: either this thread sees the submission, or the submitter sees that it must
+    // ring.
+    if (!table_->HasQueued()) doorbell_.Sleep(seen_now, Doorbell::kBackground, sleep_ns);
+    lingers_.store(false);
+    metrics_->wakeups.Add(1);
+  }
+}
+
+}  // namespace horocache::runtime

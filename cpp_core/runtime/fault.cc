@@ -1,0 +1,77 @@
+#include "runtime/fault.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace horocache::runtime {
+namespace {
+
+constexpr std::array<std::string_view, 4> kPlaces = {"submit", "start", "data", "done"};
+constexpr std::array<std::string_view, 4> kActions = {"kill", "stop", "exit", "error"};
+
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+bool ParseInt(const std::string& text, int* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Status Malformed(std::string_view text) {
+  return {StatusCode::kInvalidArgument,
+          "knob fault (HOROCACHE_FAULT) has '" + Printable(text) +
+              "'; allowed: place[:rank[:count]]=action with place one of submit, start, data, done and action "
+              "one of kill, stop, exit, error"};
+}
+
+}  // namespace
+
+StatusOr<FaultInjector> FaultInjector::Parse(std::string_view text, int rank) {
+  FaultInjector injector;
+  if (text.empty()) return injector;
+  for (const std::string& entry : Split(text, ';')) {
+    const std::vector<std::string> sides = Split(entry, '=');
+    if (sides.size() != 2) return Malformed(entry);
+    const std::vector<std::string> where = Split(sides[0], ':');
+    int only_rank = rank;
+    Fault fault;
+    fault.place = where[0];
+    fault.action = sides[1];
+    const bool known = std::ranges::find(kPlaces, fault.place) != kPlaces.end() &&
+                       std::ranges::find(kActions, fault.action) != kActions.end();
+    const bool numbers =
+        (where.size() < 2 || ParseInt(where[1], &only_rank)) && (where.size() < 3 || ParseInt(where[2], &fault.count));
+    if (!known || !numbers || where.size() > 3) return Malformed(entry);
+    if (only_rank == rank) injector.faults_.push_back(std::move(fault));
+  }
+  return injector;
+}
+
+Status FaultInjector::Trigger(std::string_view place) const {
+  for (const Fault& fault : faults_) {
+    if (fault.place != place || fault.seen->fetch_add(1) + 1 != fault.count) continue;
+    if (fault.action == "kill") raise(SIGKILL);
+    if (fault.action == "stop") kill(getpid(), SIGSTOP);  // all threads, as a user's SIGSTOP would
+    if (fault.action == "exit") _exit(3);
+    if (fault.action == "error") return {StatusCode::kAborted, "injected at " + std::string(place)};
+  }
+  return Status::Ok();
+}
+
+}  // namespace horocache::runtime

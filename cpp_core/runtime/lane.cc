@@ -1,0 +1,228 @@
+#include "runtime/lane.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace horocache::runtime {
+namespace {
+
+constexpr size_t kAlignment = 64;
+// Rounds go on between steps, so a long queue of small operations must not keep the role for itself.
+constexpr int kTasksPerStep = 32;
+
+// Operations whose tensors all travel in one collective, as segments.
+bool IsFused(wire::Op op) {
+  return op == wire::Op::kAllreduce || op == wire::Op::kBroadcast || op == wire::Op::kReduce;
+}
+
+bool HasData(wire::Op op) { return op != wire::Op::kBarrier && op != wire::Op::kJoin && op != wire::Op::kRegister; }
+
+int64_t Elements(const std::vector<int64_t>& shape, size_t from = 0) {
+  int64_t count = 1;
+  for (size_t i = from; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
+  const size_t rounded = (static_cast<size_t>(bytes) + kAlignment) / kAlignment * kAlignment;
+  result->bytes.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
+  result->size_bytes = bytes;
+  if (result->bytes != nullptr) return result->bytes.get();
+  return Status(StatusCode::kOutOfMemory, "no memory for a result of " + std::to_string(bytes) + " bytes");
+}
+
+}  // namespace
+
+void Lane::Enqueue(control::Plan* plan) {
+  if (spare_.empty()) spare_.emplace_back();
+  plans_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+  std::swap(plans_.back(), *plan);
+}
+
+bool Lane::Step() {
+  bool moved = false;
+  for (int tasks = 0; tasks < kTasksPerStep && !plans_.empty() && (this->*task_)(); ++tasks) moved = true;
+  return moved || (running_ != nullptr && running_->progressed());
+}
+
+bool Lane::StartCollective() {
+  const control::Plan& plan = plans_.front();
+  if (item_ == 0 && tensor_ == 0) running_since_ns_ = NowNs();
+  Inject("start");
+  if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
+    task_ = &Lane::CompletePlan;
+    return true;
+  }
+  data::Collective collective;
+  collective.op = plan.op;
+  collective.device_class = plan.device_class;
+  collective.algorithm = plan.choice.algorithm;
+  collective.sequence = plan.sequence;
+  collective.joined = plan.joined;
+  if (HasData(plan.op)) {
+    const wire::Signature& signature = *plan.items[item_].signature;
+    collective.reduce_op = signature.reduce_op;
+    collective.prescale = signature.prescale;
+    collective.postscale = signature.postscale;
+    collective.root = signature.root;
+    collective.dtype = signature.tensors[static_cast<size_t>(plan.items[item_].first_tensor)].dtype;
+    if (IsFused(plan.op)) {
+      BuildFused(plan, &collective);
+    } else {
+      BuildSingle(plan, &collective);
+    }
+  }
+  if (const Status supported = backend_->Supports(collective); !supported.ok()) {
+    status_ = supported;
+    task_ = &Lane::CompletePlan;
+    return true;
+  }
+  running_ = backend_->Start(std::move(collective));
+  task_ = &Lane::TestCollective;
+  return true;
+}
+
+void Lane::BuildFused(const control::Plan& plan, data::Collective* collective) const {
+  size_t tensors = 0;
+  for (const control::PlanItem& item : plan.items) tensors += static_cast<size_t>(item.num_tensors);
+  collective->segments.reserve(tensors);
+  int64_t bytes = 0;
+  for (const control::PlanItem& item : plan.items) {
+    const Operation* operation = item.op == control::kNoOp ? nullptr : OperationTable::FromId(item.op);
+    for (int i = item.first_tensor; i < item.first_tensor + item.num_tensors; ++i) {
+      data::Segment segment;
+      if (operation != nullptr) {
+        const TensorArgument& tensor = operation->tensors[i];
+        segment = {tensor.input, tensor.output, tensor.count};
+      } else {
+        segment.count = Elements(item.signature->tensors[i].shape);
+      }
+      bytes += segment.count * static_cast<int64_t>(DTypeBytes(collective->dtype));
+      collective->segments.push_back(segment);
+    }
+  }
+  const auto width = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1) - 1)));
+  metrics_->fused_size.at(width).Add(1);
+}
+
+void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) {
+  const control::PlanItem& item = plan.items[item_];
+  const int index = item.first_tensor + tensor_;
+  const wire::TensorMeta& meta = item.signature->tensors[index];
+  collective->dtype = meta.dtype;
+  collective->row_elements = Elements(meta.shape, 1);
+  data::Segment segment;
+  if (item.op != control::kNoOp) {
+    const Operation& operation = *OperationTable::FromId(item.op);
+    const TensorArgument& tensor = operation.tensors[index];
+    segment = {tensor.input, tensor.output, tensor.count};
+    collective->rows = tensor.rows;
+    collective->splits = operation.splits;
+  } else if (plan.op == wire::Op::kReducescatter) {
+    segment.count = Elements(meta.shape);
+  }
+  collective->segments.push_back(segment);
+  result_ = Result();
+  result_.dtype = meta.dtype;
+  result_.shape = meta.shape;
+  variable_.rows.clear();
+  variable_.allocate = [this](int64_t bytes) { return Allocate(bytes, &result_); };
+  collective->output = &variable_;
+}
+
+bool Lane::TestCollective() {
+  if (!running_->Test()) {
+    Inject("data");
+    return false;
+  }
+  Inject("done");
+  const Status status = running_->status();
+  running_.reset();
+  KeepResult(status);
+  task_ = status.ok() && NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
+  return true;
+}
+
+void Lane::KeepResult(Status status) {
+  const control::Plan& plan = plans_.front();
+  if (!status.ok()) status_ = std::move(status);
+  if (!status_.ok() || IsFused(plan.op) || !HasData(plan.op)) return;
+  const control::PlanItem& item = plan.items[item_];
+  if (item.op == control::kNoOp) return;
+  Operation* operation = OperationTable::FromId(item.op);
+  int64_t rows = 0;
+  for (const int64_t received : variable_.rows) rows += received;
+  if (plan.op == wire::Op::kReducescatter && rank_ < static_cast<int>(variable_.rows.size()))
+    rows = variable_.rows[rank_];
+  if (!result_.shape.empty()) result_.shape[0] = rows;
+  result_.rows = variable_.rows;
+  operation->results.push_back(std::move(result_));
+}
+
+void Lane::Inject(std::string_view place) {
+  if (Status fault = faults_->At(place); !fault.ok()) fault_ = std::move(fault);
+}
+
+// Moves the cursor; false if the plan's tensors are all done.
+bool Lane::NextTensor() {
+  const control::Plan& plan = plans_.front();
+  if (IsFused(plan.op) || !HasData(plan.op)) return false;
+  if (++tensor_ < plan.items[item_].num_tensors) return true;
+  tensor_ = 0;
+  return ++item_ < plan.items.size();
+}
+
+bool Lane::CompletePlan() {
+  control::Plan& plan = plans_.front();
+  for (const control::PlanItem& item : plan.items) {
+    if (plan.op == wire::Op::kJoin && item.op != control::kNoOp)
+      OperationTable::FromId(item.op)->last_joined = plan.last_joined;
+    FinishItem(item);
+  }
+  metrics_->fused_operations.Add(1);
+  plan.items.clear();
+  spare_.push_back(std::move(plan));
+  plans_.pop_front();
+  status_ = Status::Ok();
+  item_ = 0;
+  tensor_ = 0;
+  task_ = &Lane::StartCollective;
+  return true;
+}
+
+void Lane::FinishItem(const control::PlanItem& item) {
+  if (item.op == control::kNoOp) return;
+  Operation* operation = OperationTable::FromId(item.op);
+  if (!status_.ok() && operation->status.ok()) operation->status = status_;
+  if (!item.last_piece) return;
+  const auto op = static_cast<size_t>(operation->request.signature.op);
+  metrics_->op_count[op].Add(1);
+  metrics_->op_ns[op].Add(static_cast<uint64_t>(NowNs() - operation->submitted_ns));
+  last_done_ = operation->request.signature.name;
+  table_->Finish(operation, operation->status);
+}
+
+void Lane::Fail(const Status& why) {
+  running_.reset();
+  while (!plans_.empty()) {
+    status_ = why;
+    CompletePlan();
+  }
+}
+
+const Operation* Lane::Running() const {
+  if (plans_.empty()) return nullptr;
+  for (const control::PlanItem& item : plans_.front().items) {
+    if (item.op != control::kNoOp) return OperationTable::FromId(item.op);
+  }
+  return nullptr;
+}
+
+std::vector<int> Lane::WaitingFor() const { return running_ == nullptr ? std::vector<int>() : running_->WaitingFor(); }
+
+}  // namespace horocache::runtime

@@ -1,0 +1,68 @@
+// One submitted request and everything it needs until its handle is consumed.
+//
+// Records are pooled: a record that is used again keeps the capacity of its strings and vectors, so that steady state
+// allocates nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "wire/message.h"
+
+namespace horocache::runtime {
+
+// Memory of one tensor as the caller handed it over. `output` is null where the core allocates the result.
+struct TensorArgument {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  int64_t count = 0;  // elements of the input
+  int64_t rows = 0;   // its first dimension; 1 for a scalar
+};
+
+struct FreeDeleter {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
+
+// A tensor that the core allocated because its size was known only after the ranks had met.
+struct Result {
+  OwnedBytes bytes;
+  int64_t size_bytes = 0;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> rows;  // received from each rank
+};
+
+struct Operation {
+  // ---- written by the submitting thread before Submit, constant until the operation is done
+  wire::Request request;
+  std::vector<TensorArgument> tensors;
+  std::vector<int64_t> splits;
+  bool allocate_results = false;
+  void* owner = nullptr;  // what keeps the tensors alive; belongs to the binding
+
+  // ---- written by the runtime
+  int64_t handle = -1;
+  int64_t submitted_ns = 0;
+  int automatic_number = -1;   // of an automatic name; -1 if the caller named it
+  std::vector<bool*> claimed;  // flags of its names in the table's map
+
+  // ---- written by the holder of the role; read by others once `done` is set
+  int items_running = 0;
+  Status status;
+  std::vector<Result> results;
+  int32_t last_joined = -1;
+  std::atomic<uint32_t> done{0};  // futex word
+  std::atomic<uint32_t> sleepers{0};
+};
+
+inline bool IsDone(const Operation& operation) { return operation.done.load(std::memory_order_acquire) != 0; }
+
+}  // namespace horocache::runtime

@@ -1,0 +1,165 @@
+#include "runtime/operation_table.h"
+
+#include <utility>
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace horocache::runtime {
+namespace {
+
+constexpr size_t kManyNames = 1 << 20;
+
+// A lone tensor's member name is the request's name; a group's members have names of their own.
+bool IsGroup(const wire::Signature& signature) {
+  return signature.tensors.size() > 1 || (signature.tensors.size() == 1 && signature.tensors[0].name != signature.name);
+}
+
+}  // namespace
+
+Operation* OperationTable::New() {
+  MutexLock lock(mutex_);
+  int slot;
+  if (free_slots_.empty()) {
+    slot = static_cast<int>(slots_.size());
+    slots_.push_back({std::make_unique<Operation>(), 0, true});
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+    slots_[slot].used = true;
+  }
+  Operation* operation = slots_[slot].operation.get();
+  operation->handle = slot | (slots_[slot].generation << kSlotBits);
+  return operation;
+}
+
+void OperationTable::GiveName(Operation* operation) {
+  wire::Signature& signature = operation->request.signature;
+  if (!signature.name.empty()) return;
+  const auto op = static_cast<size_t>(signature.op);
+  Numbers& free = free_numbers_[op];
+  if (free.empty()) {
+    operation->automatic_number = next_number_[op]++;
+  } else {
+    operation->automatic_number = free.top();
+    free.pop();
+  }
+  signature.name.append(wire::OpName(signature.op))
+      .append(".noname.")
+      .append(std::to_string(operation->automatic_number));
+  const size_t members = signature.tensors.size();
+  for (size_t i = 0; i < members; ++i) {
+    std::string& member = signature.tensors[i].name;
+    member = signature.name;
+    if (members > 1) member.append("_").append(std::to_string(i + 1)).append("of").append(std::to_string(members));
+  }
+}
+
+Status OperationTable::ClaimName(Operation* operation, const std::string& name) {
+  auto it = in_flight_.find(std::string_view(name));
+  if (it == in_flight_.end()) {
+    if (in_flight_.size() >= kManyNames) std::erase_if(in_flight_, [](const auto& entry) { return !entry.second; });
+    it = in_flight_.emplace(name, false).first;
+  }
+  if (it->second) {
+    return {StatusCode::kDuplicateName,
+            "'" + Printable(name) +
+                "' is in flight already: a tensor of this name was submitted and has not completed. Wait for it first, "
+                "or give each tensor a name of its own."};
+  }
+  it->second = true;
+  operation->claimed.push_back(&it->second);
+  return Status::Ok();
+}
+
+void OperationTable::FreeNames(Operation* operation) {
+  for (bool* flag : operation->claimed) *flag = false;
+  operation->claimed.clear();
+}
+
+Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
+  MutexLock lock(mutex_);
+  GiveName(operation);
+  const wire::Signature& signature = operation->request.signature;
+  Status status = ClaimName(operation, signature.name);
+  if (IsGroup(signature)) {
+    for (const wire::TensorMeta& tensor : signature.tensors) {
+      if (!status.ok()) break;
+      status = ClaimName(operation, tensor.name);
+    }
+  }
+  if (!status.ok()) {
+    FreeNames(operation);
+    return status;
+  }
+  operation->submitted_ns = now_ns;
+  *first = queued_.empty();
+  queued_.push_back(operation);
+  queued_count_.store(queued_.size(), std::memory_order_seq_cst);
+  return Status::Ok();
+}
+
+void OperationTable::Drain(std::vector<Operation*>* out) {
+  out->clear();
+  if (!HasQueued()) return;
+  MutexLock lock(mutex_);
+  std::swap(*out, queued_);
+  queued_count_.store(0, std::memory_order_seq_cst);
+}
+
+Operation* OperationTable::Find(int64_t handle) {
+  MutexLock lock(mutex_);
+  const int64_t slot = handle & ((int64_t{1} << kSlotBits) - 1);
+  if (handle < 0 || slot >= static_cast<int64_t>(slots_.size())) return nullptr;
+  const Slot& found = slots_[slot];
+  return found.used && found.operation->handle == handle ? found.operation.get() : nullptr;
+}
+
+void OperationTable::Finish(Operation* operation, Status status) {
+  {
+    MutexLock lock(mutex_);
+    FreeNames(operation);
+    finished_.push_back({operation, operation->handle});
+    finished_count_.store(finished_.size(), std::memory_order_relaxed);
+  }
+  operation->status = std::move(status);
+  operation->done.store(1, std::memory_order_seq_cst);
+  if (operation->sleepers.load(std::memory_order_seq_cst) != 0) FutexWake(operation->done);
+}
+
+void OperationTable::TakeOwners(std::vector<void*>* owners) {
+  if (finished_count_.load(std::memory_order_relaxed) == 0) return;
+  MutexLock lock(mutex_);
+  for (const auto& [operation, handle] : finished_) {
+    if (operation->handle == handle && operation->owner != nullptr)
+      owners->push_back(std::exchange(operation->owner, nullptr));
+  }
+  finished_.clear();
+  finished_count_.store(0, std::memory_order_relaxed);
+}
+
+void OperationTable::Recycle(Operation* operation) {
+  MutexLock lock(mutex_);
+  FreeNames(operation);
+  const auto op = static_cast<size_t>(operation->request.signature.op);
+  if (operation->automatic_number >= 0) free_numbers_[op].push(std::exchange(operation->automatic_number, -1));
+  operation->results.clear();
+  operation->status = Status::Ok();
+  operation->done.store(0, std::memory_order_relaxed);
+  const int slot = static_cast<int>(operation->handle & ((int64_t{1} << kSlotBits) - 1));
+  ++slots_[slot].generation;
+  slots_[slot].used = false;
+  operation->handle = -1;
+  free_slots_.push_back(slot);
+}
+
+std::vector<Operation*> OperationTable::Unfinished() {
+  MutexLock lock(mutex_);
+  std::vector<Operation*> found;
+  for (const Slot& slot : slots_) {
+    if (slot.used && !slot.operation->claimed.empty()) found.push_back(slot.operation.get());
+  }
+  return found;
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,90 @@
+// All operations that are not yet consumed, by handle, and the names that are in flight.
+//
+// Shared: user threads submit and consume, the holder of the role finishes. One mutex guards slots and names; it is
+// held for a few instructions. Owns the records; Runtime owns the table.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <queue>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "runtime/operation.h"
+
+namespace horocache::runtime {
+
+class OperationTable {
+ public:
+  // A record to fill; its containers may hold stale values. Give it to Add or Recycle.
+  Operation* New() HC_EXCLUDES(mutex_);
+
+  // Names the operation if it has no name, gives it a handle and queues it. kDuplicateName if its name, or a member's,
+  // is in flight.
+  // `*first` tells whether the queue was empty.
+  Status Add(Operation* operation, int64_t now_ns, bool* first) HC_EXCLUDES(mutex_);
+
+  // Moves the queued operations to *out (cleared first), in order of submission.
+  void Drain(std::vector<Operation*>* out) HC_EXCLUDES(mutex_);
+  bool HasQueued() const { return queued_count_.load(std::memory_order_seq_cst) != 0; }
+
+  // Null if the handle is unknown or was consumed.
+  Operation* Find(int64_t handle) HC_EXCLUDES(mutex_);
+  // The controller's name for an operation. A record lives until its handle is consumed, which is after the controller
+  // has let go of it.
+  static uint64_t IdOf(Operation* operation) { return reinterpret_cast<uintptr_t>(operation); }
+  static Operation* FromId(uint64_t id) { return reinterpret_cast<Operation*>(static_cast<uintptr_t>(id)); }
+
+  // Marks it done, frees its names and wakes who waits for it.
+  void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
+  // Operations finished since the last call whose `owner` is still set; cheap when there is none.
+  void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
+  // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
+  void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
+
+  // Every operation that is not done, in order of handles.
+  std::vector<Operation*> Unfinished() HC_EXCLUDES(mutex_);
+
+ private:
+  // A handle is slot + generation << kSlotBits, so that a consumed handle is never mistaken for a new one.
+  static constexpr int kSlotBits = 24;
+  struct Slot {
+    std::unique_ptr<Operation> operation;
+    int64_t generation = 0;
+    bool used = false;
+  };
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  using Numbers = std::priority_queue<int, std::vector<int>, std::greater<>>;
+
+  void GiveName(Operation* operation) HC_REQUIRES(mutex_);
+  Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
+  void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  std::vector<Slot> slots_ HC_GUARDED_BY(mutex_);
+  std::vector<int> free_slots_ HC_GUARDED_BY(mutex_);
+  std::vector<Operation*> queued_ HC_GUARDED_BY(mutex_);
+  std::atomic<size_t> queued_count_{0};
+  // Names stay in the map when they are free, so that a name used in every step costs no allocation; swept when there
+  // are very many.
+  std::unordered_map<std::string, bool, NameHash, std::equal_to<>> in_flight_ HC_GUARDED_BY(mutex_);
+  std::array<Numbers, wire::kNumOps> free_numbers_ HC_GUARDED_BY(mutex_);
+  std::array<int, wire::kNumOps> next_number_ HC_GUARDED_BY(mutex_) = {};
+  struct Finished {
+    Operation* operation;
+    int64_t handle;  // tells whether the record has been used again since
+  };
+  std::vector<Finished> finished_ HC_GUARDED_BY(mutex_);
+  std::atomic<size_t> finished_count_{0};
+};
+
+}  // namespace horocache::runtime

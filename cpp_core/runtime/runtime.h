@@ -1,0 +1,88 @@
+// One rank's daemon: puts the parts together, starts them in one place and stops them in one place.
+//
+// Owns everything; there are no singletons, so tests run several runtimes in one process (with an arena on the heap).
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/knobs.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/arena.h"
+#include "net/bootstrap.h"
+#include "net/identity.h"
+#include "net/liveness.h"
+#include "runtime/coordinator_loop.h"
+#include "runtime/metrics.h"
+#include "runtime/operation_table.h"
+
+namespace horocache::runtime {
+
+struct RuntimeConfig {
+  Knobs knobs;
+  net::Identity identity;
+  uint32_t epoch = 0;
+  std::string version;
+  // Shared by the runtimes of one process instead of a start-up over a socket; null for real jobs.
+  std::shared_ptr<net::Arena> arena;
+};
+
+// The layout that init() uses for these knobs; for arenas shared within a process.
+net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
+
+class Runtime {
+ public:
+  static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config);
+  ~Runtime();
+
+  const net::Identity& identity() const { return config_.identity; }
+  const Knobs& knobs() const { return config_.knobs; }
+  const Metrics& metrics() const { return metrics_; }
+  bool alive() const { return alive_; }
+
+  // A record to fill in: request, tensors, splits, owner.
+  Operation* NewOperation() { return table_.New(); }
+  // Checks and queues it; the handle is operation->handle. After an error the record is back in the pool and `owner` is
+  // the caller's again. `wait_follows`: the caller waits for it next, so that nobody is woken for it now.
+  Status Submit(Operation* operation, bool wait_follows);
+  // The operation of a handle, or null if it is unknown or was consumed.
+  Operation* Find(int64_t handle) { return table_.Find(handle); }
+  // See CoordinatorLoop::Wait.
+  bool Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on = nullptr) {
+    return loop_->Wait(operation, deadline_ns, go_on);
+  }
+  void Recycle(Operation* operation) { table_.Recycle(operation); }
+  void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
+
+  // All ranks' pending operations fail with kAborted.
+  void Abort(const std::string& why) { loop_->Abort(why); }
+  // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
+  void Stop();
+  // In the child of a fork: closes what must not be kept open. The object must not be used, or destroyed, afterwards.
+  void ForkedChild();
+
+ private:
+  explicit Runtime(RuntimeConfig config);
+  Status Assemble();
+  Status MakeLoop();
+  StatusOr<std::vector<std::unique_ptr<data::Backend>>> MakeBackends();
+  void OnLost(int rank, const std::string& how);
+  Status Check(const Operation& operation) const;
+
+  RuntimeConfig config_;
+  Logger logger_;
+  Metrics metrics_;
+  OperationTable table_;
+  net::Peers peers_;
+  std::unique_ptr<CoordinatorLoop> loop_;
+  std::unique_ptr<net::Liveness> liveness_;
+  bool alive_ = false;
+};
+
+}  // namespace horocache::runtime

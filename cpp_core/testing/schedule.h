@@ -1,0 +1,68 @@
+// Which actor steps next, and when those that sleep wake: the seeded schedule of a simulation.
+//
+// Role: the simulation's one thread, which owns it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <vector>
+
+#include "net/inproc_random.h"
+
+namespace horocache::testing {
+
+inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
+
+class Schedule {
+ public:
+  Schedule(uint64_t seed, int actors) : random_(seed), place_(static_cast<size_t>(actors), kNowhere) {}
+
+  void MakeRunnable(int actor) {
+    size_t& place = place_[static_cast<size_t>(actor)];
+    if (place != kNowhere) return;
+    place = runnable_.size();
+    runnable_.push_back(actor);
+  }
+  void MakeAsleep(int actor) {
+    size_t& place = place_[static_cast<size_t>(actor)];
+    if (place == kNowhere) return;
+    place_[static_cast<size_t>(runnable_.back())] = place;
+    runnable_[place] = runnable_.back();
+    runnable_.pop_back();
+    place = kNowhere;
+  }
+  void WakeAt(int64_t at_ns, int actor) {
+    if (at_ns != kNeverNs) timers_.push(Timer{at_ns, order_++, actor});
+  }
+  void WakeDue(int64_t now_ns) {
+    while (!timers_.empty() && timers_.top().at_ns <= now_ns) {
+      MakeRunnable(timers_.top().actor);
+      timers_.pop();
+    }
+  }
+  int64_t NextNs() const { return timers_.empty() ? kNeverNs : timers_.top().at_ns; }
+  bool NobodyRunnable() const { return runnable_.empty(); }
+  int PickRunnable() { return runnable_[random_.Below(runnable_.size())]; }
+  net::SeededRandom& random() { return random_; }
+
+ private:
+  static constexpr size_t kNowhere = ~size_t{0};
+  struct Timer {
+    int64_t at_ns;
+    uint64_t order;
+    int actor;
+    bool operator>(const Timer& other) const {
+      return at_ns != other.at_ns ? at_ns > other.at_ns : order > other.order;
+    }
+  };
+
+  net::SeededRandom random_;
+  std::vector<int> runnable_;
+  std::vector<size_t> place_;  // of each actor in runnable_
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
+  uint64_t order_ = 0;
+};
+
+}  // namespace horocache::testing

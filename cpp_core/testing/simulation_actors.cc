@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "testing/simulation_impl.h"
+
+namespace horocache::testing {
+
+namespace {
+constexpr int64_t kSpinNs = 1000;
+}  // namespace
+
+void Simulation::Impl::Step(int actor) {
+  const bool is_member = actor >= scenario_.ranks;
+  Member* member = is_member ? &members_[static_cast<size_t>(actor - scenario_.ranks)] : nullptr;
+  const int rank = is_member ? member->rank : actor;
+  const Application& application = applications_[static_cast<size_t>(rank)];
+  if (!application.alive) {
+    schedule_.MakeAsleep(actor);
+    return;
+  }
+  if (application.paused_until_ns > now_ns_) {
+    schedule_.MakeAsleep(actor);
+    schedule_.WakeAt(application.paused_until_ns, actor);
+    return;
+  }
+  if (is_member) {
+    StepMember(*member);
+  } else {
+    StepApplication(rank);
+  }
+}
+
+void Simulation::Impl::StepApplication(int rank) {
+  Application& application = applications_[static_cast<size_t>(rank)];
+  if (application.next >= application.program.size()) {
+    application.finished = true;
+    schedule_.MakeAsleep(rank);
+    return;
+  }
+  const Instruction& instruction = application.program[application.next];
+  switch (instruction.act) {
+    case Act::kSubmit:
+      Submit(rank, instruction);
+      break;
+    case Act::kWait:
+      if (static_cast<size_t>(instruction.index) < application.submitted.size() &&
+          !StepWait(rank, application.submitted[static_cast<size_t>(instruction.index)])) {
+        return;
+      }
+      break;
+    case Act::kWaitAll:
+      for (; application.wait_cursor < application.submitted.size(); ++application.wait_cursor) {
+        if (!StepWait(rank, application.submitted[application.wait_cursor])) return;
+      }
+      break;
+    case Act::kCompute:
+      schedule_.MakeAsleep(rank);
+      schedule_.WakeAt(now_ns_ + instruction.duration_ns, rank);
+      break;
+    case Act::kLeave: {
+      Member& member = MemberOf(instruction.set, rank);
+      if (!member.lost.ok() || member.controller->closed()) break;
+      HistoryOf(member).left = true;
+      member.controller->Leave(now_ns_);
+      schedule_.MakeRunnable(member.actor);
+      break;
+    }
+    case Act::kAbort:
+      for (const int index : members_of_rank_[static_cast<size_t>(rank)]) {
+        Member& member = members_[static_cast<size_t>(index)];
+        HistoryOf(member).aborted = true;
+        member.controller->Abort("rank " + std::to_string(rank) + " raised an error");
+        schedule_.MakeRunnable(member.actor);
+      }
+      break;
+  }
+  ++application.next;
+}
+
+// True once `op` has ended; until then the application sleeps and its process set knows that it waits.
+bool Simulation::Impl::StepWait(int rank, control::OpId op) {
+  Application& application = applications_[static_cast<size_t>(rank)];
+  const Submitted& operation = operations_[op];
+  Member& member = members_[static_cast<size_t>(operation.member)];
+  if (operation.ended) {
+    if (std::exchange(application.waits_for, control::kNoOp) != control::kNoOp) {
+      schedule_.MakeRunnable(member.actor);
+    }
+    return true;
+  }
+  application.waits_for = op;
+  schedule_.MakeRunnable(member.actor);
+  schedule_.MakeAsleep(rank);
+  return false;
+}
+
+void Simulation::Impl::Submit(int rank, const Instruction& instruction) {
+  Member& member = MemberOf(instruction.set, rank);
+  const control::OpId op = operations_.size();
+  operations_.push_back(
+      Submitted{.rank = rank, .member = member.actor - scenario_.ranks, .name = instruction.signature.name});
+  applications_[static_cast<size_t>(rank)].submitted.push_back(op);
+  HistoryOf(member).submitted.push_back(
+      SubmitRecord{history_.steps, now_ns_, op, std::make_shared<wire::Signature>(instruction.signature)});
+  wire::Request request{.signature = instruction.signature};
+  if (Status status = member.controller->Submit(op, request, now_ns_); !status.ok()) End(member, op, status, true);
+  schedule_.MakeRunnable(member.actor);
+}
+
+void Simulation::Impl::StepMember(Member& member) {
+  if (member.stopped) {
+    schedule_.MakeAsleep(member.actor);
+    return;
+  }
+  SayWhoWaits(member);
+  StatusOr<bool> moved = member.agreement->Step(*member.controller, *member.channel, now_ns_);
+  if (!moved.ok()) {
+    broken_ = true;
+    history_.run = {StatusCode::kInternal, "set " + std::to_string(member.set) + " rank " +
+                                               std::to_string(member.rank) + " step " + std::to_string(history_.steps) +
+                                               ": the agreement failed: " + moved.status().ToString()};
+    return;
+  }
+  Drain(member);
+  MemberHistory& history = HistoryOf(member);
+  const RoundRecord now{history_.steps, member.controller->round(), member.controller->cache_hash(),
+                        member.controller->cache_size()};
+  // A step ends at most one round, so the first sight of a round is the state in which it was frozen.
+  if (history.rounds.empty() || history.rounds.back().round != now.round) history.rounds.push_back(now);
+  if (*moved) return;
+  schedule_.MakeAsleep(member.actor);
+  if (member.controller->closed()) {
+    member.stopped = true;
+  } else {
+    // One that asks for a time that has come, although it could not move, spins; a turn of that takes some time.
+    const int64_t wake_ns = member.agreement->NextWakeNs();
+    if (wake_ns <= now_ns_) ++history.spins;
+    schedule_.WakeAt(std::max(wake_ns, now_ns_ + kSpinNs), member.actor);
+  }
+}
+
+// A rank has one thread; it waits here if it waits for an operation of this set. Nothing more will come of it only if
+// nothing that was planned can still end and let it go on.
+void Simulation::Impl::SayWhoWaits(Member& member) {
+  const control::OpId op = applications_[static_cast<size_t>(member.rank)].waits_for;
+  const bool here = op != control::kNoOp && operations_[op].member == member.actor - scenario_.ranks;
+  const bool waiting = here && !operations_[op].ended;
+  member.controller->SetWaiting(waiting, waiting && member.running == 0);
+}
+
+// What the runtime does after every step of the agreement.
+void Simulation::Impl::Drain(Member& member) {
+  MemberHistory& history = HistoryOf(member);
+  while (member.controller->NextPlan(&plan_)) {
+    history.planned.push_back(PlanRecord{history_.steps, plan_});
+    if (member.lost.ok()) {
+      for (const control::PlanItem& item : plan_.items) {
+        if (item.op != control::kNoOp && item.last_piece) ++member.running;
+      }
+      data_plane_.Enqueue(member.set, member.index, plan_, now_ns_);
+      continue;
+    }
+    for (const control::PlanItem& item : plan_.items) {
+      if (item.op != control::kNoOp && item.last_piece) End(member, item.op, member.lost);
+    }
+  }
+  control::Failure failure;
+  while (member.controller->NextFailure(&failure)) End(member, failure.op, failure.status);
+  std::string text;
+  while (member.controller->NextReport(&text)) history.reports.push_back(text);
+}
+
+void Simulation::Impl::End(const Member& member, control::OpId op, const Status& status, bool rejected) {
+  HistoryOf(member).ended.push_back(EndRecord{history_.steps, now_ns_, op, rejected, status});
+  if (op >= operations_.size()) return;  // the checker of ends will say so
+  operations_[op].ended = true;
+  const int rank = operations_[op].rank;
+  if (applications_[static_cast<size_t>(rank)].waits_for == op) schedule_.MakeRunnable(rank);
+}
+
+}  // namespace horocache::testing

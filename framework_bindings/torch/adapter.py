@@ -1,0 +1,134 @@
+"""torch tensors, as the operations of horocache see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.ops import Collectives
+from torch.utils.dlpack import from_dlpack
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+
+DTYPES = frozenset(
+    (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.bool,
+    )
+)
+
+# Complex tensors may be conjugated lazily, which takes a closer look.
+_AS_IS = frozenset(dtype for dtype in DTYPES if not dtype.is_complex)
+_Tensor = torch.Tensor
+_strided = torch.strided
+# Tells autograd that memory has changed; torch has it since 2.2.
+_increment_version: Callable[[Any], None] | None = getattr(torch.autograd.graph, "increment_version", None)
+
+
+class TorchAdapter:
+    """:class:`~horocache.adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
+
+    def check(self, value: Any) -> torch.Tensor:
+        """The tensor itself, if a backend can send it."""
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgumentError(
+                f"expected a torch.Tensor, got {type(value).__module__}.{type(value).__qualname__}."
+            )
+        if not value.is_cpu:
+            raise UnsupportedError(
+                f"the tensor is on {value.device}; there is no {value.device.type.upper()} backend yet. "
+                "Move it with .cpu()."
+            )
+        if value.layout is not torch.strided:
+            raise UnsupportedError(f"tensors of layout {value.layout} cannot be sent; see sparse_allreduce_async.")
+        if value.dtype not in DTYPES:
+            names = ", ".join(sorted(str(dtype) for dtype in DTYPES))
+            raise UnsupportedError(f"tensors of dtype {value.dtype} cannot be sent; there are {names}.")
+        return value
+
+    def as_is(self, value: Any, writable: bool) -> bool:
+        """Whether the tensor can be sent from, and written into, where it is."""
+        return (
+            type(value) is _Tensor
+            and value.is_cpu
+            and not value.requires_grad
+            and value.dtype in _AS_IS
+            and value.layout is _strided
+            and value.is_contiguous()
+            and not value.is_neg()
+        )
+
+    def check_writable(self, tensor: torch.Tensor) -> None:
+        """Refuse tensors whose elements share memory."""
+        if any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise InvalidArgumentError(
+                f"the tensor of shape {tuple(tensor.shape)} is expanded: several of its elements are the same memory, "
+                "so an in-place operation cannot store its result in it. Use .clone()."
+            )
+
+    def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """Dimensions."""
+        return tuple(tensor.shape)
+
+    def dense(self, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """The tensor itself, without its graph, if it is contiguous, else a copy."""
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            return tensor, False
+        return tensor.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg(), True
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new contiguous tensor."""
+        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+    def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Store the values, unseen by autograd."""
+        target.detach().copy_(source)
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """Make autograd refuse a graph that saved the values that are gone."""
+        if _increment_version is not None and not tensor.is_inference():
+            _increment_version(tensor)
+
+    def as_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A scalar as one row."""
+        return tensor if tensor.dim() else tensor.reshape(1)
+
+    def first_rows(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
+        """The first rows."""
+        return tensor if rows == tensor.shape[0] else tensor[:rows]
+
+    def from_result(self, result: Result) -> torch.Tensor:
+        """A tensor on the core's memory, by DLPack."""
+        tensor: torch.Tensor = from_dlpack(result)
+        return tensor
+
+    def integers(self, values: Sequence[int]) -> torch.Tensor:
+        """An int32 vector."""
+        return torch.tensor(values, dtype=torch.int32)
+
+    def split_list(self, splits: Any) -> list[int]:
+        """Plain integers."""
+        tensor = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
+        if tensor.dim() != 1:
+            raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {tuple(tensor.shape)}.")
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+            raise InvalidArgumentError(f"alltoall expects a splits tensor with integer elements, not {tensor.dtype}.")
+        return [int(rows) for rows in tensor.tolist()]
+
+
+collectives: Collectives[torch.Tensor] = Collectives(TorchAdapter())

@@ -1,0 +1,176 @@
+"""The gradients of the collectives.
+
+The convention is Horovod's: each rank differentiates its own loss, and what is optimized is the mean of the losses. So
+the gradient of a sum over ranks is a sum, and that of a copy to all ranks is the mean of what comes back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from horocache.errors import UnsupportedError
+from horocache.handles import synchronize
+from horocache.layers import CompressorClass
+from horocache.ops import Average, Name, Sum
+from horocache.process_set import ProcessSet
+
+from .adapter import collectives
+
+
+def backward_name(name: Name) -> Name:
+    """The name of the operation that computes the gradient of ``name``."""
+    if name is None:
+        return None
+    return name + b".backward" if isinstance(name, bytes) else f"{name}.backward"
+
+
+def _refuse_unless_linear(op: int, what: str) -> None:
+    if op not in (Average, Sum):
+        raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
+
+
+class Allreduce(torch.autograd.Function):
+    """Gradient: allreduce with the same operation and scales."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: Name,
+        compression: CompressorClass,
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduce one tensor, or a group."""
+        _refuse_unless_linear(op, "allreduce")
+        ctx.call = (name, compression, op, scales, process_set, group)
+        if group:
+            return tuple(
+                collectives.grouped_allreduce(list(tensors), None, name, compression, op, *scales, process_set)
+            )
+        return (collectives.allreduce(tensors[0], None, name, compression, op, *scales, process_set),)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Reduce the gradients the same way."""
+        name, compression, op, scales, process_set, group = ctx.call
+        call = (None, backward_name(name), compression, op, *scales, process_set)
+        if group:
+            reduced = collectives.grouped_allreduce(list(grads), *call)
+        else:
+            reduced = [collectives.allreduce(grads[0], *call)]
+        return (None, None, None, None, None, None, *reduced)
+
+
+class Allgather(torch.autograd.Function):
+    """Gradient: the mean over the ranks, and of it this rank's rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: Name, process_set: ProcessSet, group: bool, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Gather one tensor, or a group."""
+        gathered = collectives.allgather_with_rows(list(tensors), name, process_set, group)
+        ctx.call = (name, process_set, group)
+        ctx.rows = [rows for _, rows in gathered]
+        ctx.shapes = [tensor.shape for tensor in tensors]
+        return tuple(output for output, _ in gathered)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Average, and slice."""
+        name, process_set, group = ctx.call
+        options = {"name": backward_name(name), "op": Average, "process_set": process_set}
+        if group:
+            means = collectives.grouped_allreduce(list(grads), **options)
+        else:
+            means = [collectives.allreduce(grads[0], **options)]
+        own = process_set.rank()
+        slices = []
+        for mean, rows, shape in zip(means, ctx.rows, ctx.shapes, strict=True):
+            start = sum(rows[:own])
+            slices.append(mean[start : start + rows[own]].reshape(shape))
+        return (None, None, None, *slices)
+
+
+class Broadcast(torch.autograd.Function):
+    """Gradient: the mean over the ranks on the root, zero elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Name, process_set: ProcessSet) -> torch.Tensor:
+        """Copy from the root."""
+        ctx.call = (root_rank, name, process_set)
+        return collectives.broadcast(tensor, root_rank, name, process_set)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Average to the root."""
+        root_rank, name, process_set = ctx.call
+        mean = collectives.allreduce(grads[0], name=backward_name(name), op=Average, process_set=process_set)
+        if process_set.ranks[process_set.rank()] != root_rank:
+            mean = torch.zeros_like(mean)
+        return mean, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    """Gradient: alltoall the way back, with the splits that were received."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, splits: Any, name: Name, process_set: ProcessSet
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Exchange rows."""
+        output, received = synchronize(collectives.alltoall_async(tensor, splits, name, process_set))
+        ctx.call = (received, name, process_set, tensor.shape)
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Exchange the gradient's rows; rows that were sent to nobody have none."""
+        received, name, process_set, shape = ctx.call
+        handle = collectives.alltoall_async(grads[0], received, backward_name(name), process_set)
+        back, _ = synchronize(handle)
+        if back.shape != shape:
+            padded = back.new_zeros(shape)
+            padded[: back.shape[0]] = back
+            back = padded
+        return back, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    """Gradient: allgather, times the number of ranks for Sum, times the scales."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: Name,
+        compression: CompressorClass,
+        op: int,
+        process_set: ProcessSet,
+        scales: tuple[float, float],
+        group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Reduce and share out one tensor, or a group."""
+        _refuse_unless_linear(op, "reducescatter")
+        ctx.call = (name, process_set, group)
+        ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+        call = (name, compression, op, process_set, *scales)
+        if group:
+            return tuple(collectives.grouped_reducescatter(list(tensors), *call))
+        return (collectives.reducescatter(tensors[0], *call),)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Gather the scaled gradients."""
+        name, process_set, group = ctx.call
+        scaled = [grad if ctx.factor == 1.0 else grad * ctx.factor for grad in grads]
+        if group:
+            gathered = collectives.grouped_allgather(scaled, backward_name(name), process_set)
+        else:
+            gathered = [collectives.allgather(scaled[0], backward_name(name), process_set)]
+        return (None, None, None, None, None, None, *gathered)

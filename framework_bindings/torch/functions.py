@@ -1,0 +1,214 @@
+"""The collectives on torch tensors, differentiable where they are blocking and return new tensors.
+
+Argument orders are Horovod's. What an operation does, its names and its errors are described at
+:class:`horocache.ops.Collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from horocache.errors import UnsupportedError
+from horocache.layers import CompressorClass
+from horocache.ops import Average, Name, Sum, check_op, resolve_op, synchronize
+from horocache.process_set import ProcessSet, global_process_set
+
+from . import differentiable
+from .adapter import collectives
+from .compression import Compression
+
+# These need no autograd: they are asynchronous, or store their result in their input.
+allreduce_ = collectives.allreduce_
+allreduce_async = collectives.allreduce_async
+allreduce_async_ = collectives.allreduce_async_
+allgather_async = collectives.allgather_async
+alltoall_async = collectives.alltoall_async
+broadcast_ = collectives.broadcast_
+broadcast_async = collectives.broadcast_async
+broadcast_async_ = collectives.broadcast_async_
+grouped_allgather_async = collectives.grouped_allgather_async
+grouped_allreduce_ = collectives.grouped_allreduce_
+grouped_allreduce_async = collectives.grouped_allreduce_async
+grouped_allreduce_async_ = collectives.grouped_allreduce_async_
+grouped_broadcast_ = collectives.grouped_broadcast_
+grouped_broadcast_async_ = collectives.grouped_broadcast_async_
+grouped_reducescatter_async = collectives.grouped_reducescatter_async
+reducescatter_async = collectives.reducescatter_async
+
+
+def _needs_grad(tensors: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def _apply(function: Any, *arguments: Any) -> Any:
+    return function.apply(*arguments)
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: Name = None,
+    compression: CompressorClass = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce the ranks' tensors element by element; see :meth:`horocache.ops.Collectives.allreduce`.
+
+    Differentiable for Average and Sum: the gradient is reduced in the same way.
+    """
+    op = resolve_op(op, average)
+    if _needs_grad([tensor]):
+        scales = (prescale_factor, postscale_factor)
+        (output,) = _apply(differentiable.Allreduce, name, compression, op, scales, process_set, False, tensor)
+        result: torch.Tensor = output
+        return result
+    return collectives.allreduce(
+        tensor, None, name, compression, op, prescale_factor, postscale_factor, process_set=process_set
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: Name = None,
+    compression: CompressorClass = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """:func:`allreduce` of several tensors as one; nothing of the group is run before all ranks have all of it."""
+    op = resolve_op(op, average)
+    scales = (prescale_factor, postscale_factor)
+    if _needs_grad(tensors):
+        return list(_apply(differentiable.Allreduce, name, compression, op, scales, process_set, True, *tensors))
+    return collectives.grouped_allreduce(tensors, None, name, compression, op, *scales, process_set)
+
+
+def allgather(tensor: torch.Tensor, name: Name = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.ops.Collectives.allgather`.
+
+    Differentiable: the gradient is averaged over the ranks, and each gets that of its rows.
+    """
+    if _needs_grad([tensor]):
+        (output,) = _apply(differentiable.Allgather, name, process_set, False, tensor)
+        result: torch.Tensor = output
+        return result
+    return collectives.allgather(tensor, name, process_set)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: Name = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """:func:`allgather` of several tensors as one; results in the order of ``tensors``."""
+    if _needs_grad(tensors):
+        return list(_apply(differentiable.Allgather, name, process_set, True, *tensors))
+    return collectives.grouped_allgather(tensors, name, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: Name = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Copy one rank's tensor to all ranks; see :meth:`horocache.ops.Collectives.broadcast`.
+
+    Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
+    """
+    if _needs_grad([tensor]):
+        result: torch.Tensor = _apply(differentiable.Broadcast, tensor, root_rank, name, process_set)
+        return result
+    return collectives.broadcast(tensor, root_rank, name, process_set)
+
+
+def alltoall(
+    tensor: torch.Tensor, splits: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.ops.Collectives.alltoall`.
+
+    Differentiable: the gradient's rows go back where the rows came from.
+    """
+    if not _needs_grad([tensor]):
+        return collectives.alltoall(tensor, splits, name, process_set)
+    output, received = _apply(differentiable.Alltoall, tensor, splits, name, process_set)
+    if splits is None:
+        result: torch.Tensor = output
+        return result
+    return output, received
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: Name = None,
+    compression: CompressorClass = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`.
+
+    Differentiable for Average and Sum: the gradients are gathered.
+    """
+    scales = (prescale_factor, postscale_factor)
+    if _needs_grad([tensor]):
+        call = (name, compression, check_op(op), process_set, scales, False)
+        (output,) = _apply(differentiable.Reducescatter, *call, tensor)
+        result: torch.Tensor = output
+        return result
+    return collectives.reducescatter(tensor, name, compression, op, process_set, *scales)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: Name = None,
+    compression: CompressorClass = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """:func:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
+    scales = (prescale_factor, postscale_factor)
+    if _needs_grad(tensors):
+        call = (name, compression, check_op(op), process_set, scales, True)
+        return list(_apply(differentiable.Reducescatter, *call, *tensors))
+    return collectives.grouped_reducescatter(tensors, name, compression, op, process_set, *scales)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Start to add up or average the ranks' sparse tensors, by gathering indices and values.
+
+    Args:
+        tensor: a COO tensor; its shape must be equal on all ranks, the number of its values need not be.
+        name: identifies the tensor across ranks.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+
+    Returns:
+        A function, to be called once, that waits and returns the result: a COO tensor, not coalesced.
+
+    Raises:
+        UnsupportedError: another ``op``, or a tensor that is not COO.
+    """
+    if check_op(op) not in (Average, Sum):
+        raise UnsupportedError(f"sparse tensors can be reduced with Average or Sum, not with op={op}.")
+    if tensor.layout is not torch.sparse_coo:
+        raise UnsupportedError(f"sparse_allreduce_async takes tensors of layout torch.sparse_coo, not {tensor.layout}.")
+    # Rows are what an allgather concatenates, so each index becomes a row.
+    indices = allgather_async(tensor._indices().t(), f"{name}.indices", process_set)
+    values = allgather_async(tensor._values(), f"{name}.values", process_set)
+    ranks = process_set.size()
+
+    def finish() -> torch.Tensor:
+        all_values = synchronize(values)
+        all_indices = synchronize(indices)
+        if op == Average:
+            all_values = all_values / ranks
+        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, check_invariants=False)
+
+    return finish

@@ -1,0 +1,276 @@
+"""An optimizer whose gradients are reduced over the ranks before each step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from horocache.errors import InvalidArgumentError
+from horocache.layers import CompressorClass
+from horocache.ops import Average, check_op
+from horocache.process_set import ProcessSet, global_process_set
+
+from .compression import Compression
+from .reducer import GradientReducer, ReducerOptions
+
+Groups = int | list[list[torch.Tensor]] | None
+
+
+class DistributedMixin(torch.optim.Optimizer):
+    """What :func:`DistributedOptimizer` adds to the class of the user's optimizer.
+
+    Role: never used alone; the first base of a class made for each wrapped optimizer, so that ``isinstance`` and
+    learning-rate schedulers see the user's class. With one rank there is no reducer, and every method is the user's
+    optimizer's.
+    """
+
+    _reducer: GradientReducer | None
+    _names: dict[torch.Tensor, str]
+    _synchronized: bool
+    _should_synchronize: bool
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
+
+        Parameters without a gradient take part with zeros, because another rank may have one.
+
+        Raises:
+            MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
+            been waited for.
+        """
+        if self._reducer is not None:
+            self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let :meth:`step` inside it not synchronize, because :meth:`synchronize` was called before.
+
+        For whoever needs the reduced gradients before the step, to clip them for example.
+        """
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Synchronize, then step with the user's optimizer.
+
+        Args:
+            closure: recomputes the loss; the gradients of each call are synchronized before they are used.
+        """
+        if not self._should_synchronize:
+            self._synchronized = False
+            return super().step(closure)
+        if self._synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
+                "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context "
+                "if you use optimizer.synchronize() in your code.",
+                stacklevel=2,
+            )
+        if closure is None or (self._reducer is not None and self._reducer.busy):
+            self.synchronize()
+        self._synchronized = False
+        if closure is None:
+            return super().step()
+        recompute = closure
+
+        def synchronized_closure() -> Any:
+            loss = recompute()
+            if self._reducer is not None:
+                self._reducer.synchronize()
+            return loss
+
+        return super().step(synchronized_closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients.
+
+        Raises:
+            AssertionError: gradients are in flight, between ``backward()`` and ``step()`` or ``synchronize()``.
+        """
+        if self._reducer is not None and self._reducer.busy:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        super().zero_grad(set_to_none)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
+        _check_passes(passes)
+        if self._reducer is not None:
+            self._reducer.set_passes(passes)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the user's optimizer's state and start a new step: what is in flight is waited for and dropped."""
+        if self._reducer is not None:
+            self._reducer.reset()
+        self._synchronized = False
+        self._should_synchronize = True
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; every rank must do so between the same two steps."""
+        super().add_param_group(param_group)
+        if self._reducer is None:
+            return
+        if self._reducer.busy:
+            raise AssertionError(
+                "optimizer.add_param_group() was called while gradients are in flight; call it after step()."
+            )
+        number = len(self.param_groups) - 1
+        added = self.param_groups[-1]["params"]
+        self._reducer.add([(self._names.get(p, f"noname.{number}.{i}"), p) for i, p in enumerate(added)])
+
+
+def _check_passes(passes: int) -> None:
+    if passes <= 0:
+        raise InvalidArgumentError(f"backward_passes_per_step must be > 0; it is {passes}.")
+
+
+def _checked_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> list[tuple[str, torch.Tensor]]:
+    """A name for every parameter, in the order of registration."""
+    own = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
+    if named_parameters is None:
+        return [(f"noname.{g}.{i}", param) for g, i, param in own]
+    named = list(named_parameters)
+    _check_pairs(named)
+    known = {param for _, param in named}
+    unnamed = [f"group {g}, position {i}, shape {tuple(p.shape)}" for g, i, p in own if p not in known]
+    if unnamed:
+        raise InvalidArgumentError(
+            "named_parameters was specified, but one or more model parameters were not named: " + "; ".join(unnamed)
+        )
+    registered = {param for _, _, param in own}
+    return [(name, param) for name, param in named if param in registered]
+
+
+def _check_pairs(named: list[Any]) -> None:
+    """Raise if these are not pairs of a name of its own and a parameter."""
+    if any(not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str) for item in named):
+        raise InvalidArgumentError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    names = [name for name, _ in named]
+    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if repeated:
+        raise InvalidArgumentError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(repeated)}."
+        )
+
+
+def _checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[torch.Tensor]] | None]:
+    """The number of groups to make (0: none), or the user's groups."""
+    if num_groups < 0:
+        raise InvalidArgumentError(f"num_groups must not be negative; it is {num_groups}.")
+    if groups is None:
+        return num_groups, None
+    if num_groups:
+        raise InvalidArgumentError(f"num_groups={num_groups} and groups are both given; give one of them.")
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+        return groups, None
+    if not isinstance(groups, list):
+        raise InvalidArgumentError(
+            f"groups should be a positive integer or a list of lists of torch.Tensor, not {groups!r}."
+        )
+    seen: set[torch.Tensor] = set()
+    for group in groups:
+        if not isinstance(group, list) or any(not isinstance(param, torch.Tensor) for param in group):
+            raise InvalidArgumentError("groups must consist of lists of torch.Tensor.")
+        for param in group:
+            if param in seen:
+                raise InvalidArgumentError(f"a parameter of shape {tuple(param.shape)} is in groups more than once.")
+            seen.add(param)
+    return 0, groups
+
+
+def DistributedOptimizer(  # noqa: N802  (Horovod's name)
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: CompressorClass = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> DistributedMixin:
+    """Wrap an optimizer so that each step uses gradients reduced over all ranks.
+
+    Gradients are submitted while the backward pass still runs. The wrapped optimizer shares parameters and state with
+    ``optimizer``, which should not be used any more; create learning-rate schedulers on the result. Every rank must
+    wrap the same parameters with the same options.
+
+    Args:
+        optimizer: any ``torch.optim.Optimizer``.
+        named_parameters: pairs of name and parameter, as from ``model.named_parameters()``; names identify gradients
+            across ranks and in errors. Two optimizers that are used at the same time need different names.
+        compression: a class of ``Compression``; gradients travel in this type.
+        backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
+        op: Average, Sum, Min, Max or Product.
+        gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
+            number of ranks.
+        num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
+            Groups are cut by equal bytes (by equal counts with the knob ``group_by=count``), for the first step from
+            the last registered parameter to the first, then in the order in which rank 0's gradients became ready.
+        groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
+            each by itself.
+        sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.
+        process_set: the ranks that take part.
+
+    Returns:
+        An instance of a class that derives from the class of ``optimizer``, with the methods of
+        :class:`DistributedMixin`.
+
+    Raises:
+        ValueError: names missing or not unique, bad groups, a predivide factor without Average, or
+            ``backward_passes_per_step`` below 1.
+        UnsupportedError: Adasum. NotInitializedError: before ``init()``.
+    """
+    if isinstance(optimizer, DistributedMixin):
+        raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
+    check_op(op)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average.")
+    if gradient_predivide_factor <= 0:
+        raise InvalidArgumentError(f"gradient_predivide_factor must be > 0; it is {gradient_predivide_factor}.")
+    _check_passes(backward_passes_per_step)
+    named = _checked_names(optimizer, named_parameters)
+    count, fixed = _checked_groups(num_groups, groups)
+    options = ReducerOptions(
+        compression=compression,
+        passes=backward_passes_per_step,
+        op=op,
+        prescale=1.0 / gradient_predivide_factor,
+        postscale=gradient_predivide_factor,
+        num_groups=count,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+    )
+    reducer = GradientReducer(named, fixed, options) if process_set.size() > 1 else None
+    return _wrapped(optimizer, reducer, named)
+
+
+def _wrapped(
+    optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, named: list[tuple[str, torch.Tensor]]
+) -> DistributedMixin:
+    plain_class = type(optimizer)
+    distributed_class: Any = type(plain_class.__name__, (DistributedMixin, plain_class), {})
+    distributed = cast(DistributedMixin, distributed_class.__new__(distributed_class))
+    # State and parameter groups are shared, not copied; a scheduler's wrapper of the plain step must not replace ours.
+    distributed.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    distributed._reducer = reducer
+    distributed._names = {param: name for name, param in named}
+    distributed._synchronized = False
+    distributed._should_synchronize = True
+    return distributed

@@ -1,0 +1,338 @@
+"""Submits gradients while the backward pass runs, and puts the reduced ones in their place."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+import torch
+from horocache import _state
+from horocache.errors import HorocacheError, UnsupportedError
+from horocache.grouping import complete_order, split_by_bytes, split_by_count
+from horocache.handles import OP_ALLREDUCE
+from horocache.layers import CompressorClass, layer_list
+from horocache.numpy_binding import collectives as numpy_collectives
+from horocache.ops import full_name, set_id
+from horocache.process_set import ProcessSet
+
+from .adapter import collectives
+from .compression import CastCompressor, wire_dtype_of
+from .functions import sparse_allreduce_async
+
+
+class ReducerOptions(NamedTuple):
+    """How gradients are reduced; the same on all ranks."""
+
+    compression: CompressorClass
+    passes: int  # backward passes before a gradient is complete
+    op: int
+    prescale: float
+    postscale: float
+    num_groups: int  # 0: every gradient by itself, or in the fixed groups
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+class _Slot:
+    """One parameter and what its gradient needs on the way."""
+
+    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse")
+
+    def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
+        self.index = index
+        self.name = name
+        self.param = param
+        self.delay = delay  # backward passes until the gradient is complete
+        self.bucket: _Bucket | None = None
+        self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
+        self.context: Any = None  # of a compressor of the user's
+        self.sparse: Callable[[], torch.Tensor] | None = None
+
+
+class _Bucket:
+    """The gradients that are submitted together: a group, or one alone."""
+
+    __slots__ = ("finish", "handle", "missing", "name", "names", "slots", "submitted")
+
+    def __init__(self, slots: list[_Slot], group: bool) -> None:
+        self.slots = slots
+        first = slots[0].name
+        kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
+        self.name = full_name(kind, base)
+        self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
+        self.missing = len(slots)
+        self.submitted = False
+        self.handle: int | None = None
+        self.finish: list[_Slot] = []  # whose gradient went through a buffer
+        for slot in slots:
+            slot.bucket = self
+
+
+def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: _Slot, _: torch.Tensor) -> None:
+    # A weak reference: hooks live as long as the parameter, the reducer only as long as its optimizer.
+    reducer = reducer_ref()
+    if reducer is not None:
+        reducer.gradient_ready(slot)
+
+
+class GradientReducer:
+    """The gradients of one optimizer between the backward pass and the step.
+
+    A hook on each parameter counts its backward passes; when the last gradient of a bucket is complete the bucket is
+    submitted as one operation, in place on the gradients unless they need another layout or element type.
+    ``synchronize`` submits what no hook did (a parameter that the loss did not use counts as a zero gradient) and
+    waits.
+
+    Role: owned by the optimizer; used by the thread that runs backward and step.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.Tensor]],
+        groups: list[list[torch.Tensor]] | None,
+        options: ReducerOptions,
+    ) -> None:
+        self._options = options
+        layers = layer_list(options.compression, False)
+        # submit()'s arguments after the tensors and names, in its order.
+        self._tail = (
+            options.op,
+            options.prescale,
+            options.postscale,
+            -1,
+            None,
+            set_id(options.process_set),
+            "",
+            layers.signature,
+        )
+        self._plain = not layers.signature
+        self._cast = issubclass(options.compression, CastCompressor)
+        self.passes = options.passes
+        self._slots: list[_Slot] = []
+        self._buckets: list[_Bucket] = []
+        self._in_flight: list[_Bucket] = []
+        self._frozen: list[tuple[str, torch.Tensor]] = []
+        self._fixed_groups = groups
+        self._ready: list[int] | None = [] if options.num_groups > 0 else None
+        self._hooks: list[Any] = []
+        weakref.finalize(self, _remove_hooks, self._hooks)
+        self.add(named)
+
+    # ---- parameters and buckets
+
+    def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take more parameters; those that need no gradient are taken when they do."""
+        for name, param in named:
+            if param.requires_grad:
+                self._hook(name, param)
+            else:
+                self._frozen.append((name, param))
+        self._make_buckets(list(reversed(range(len(self._slots)))))
+
+    def _hook(self, name: str, param: torch.Tensor) -> _Slot:
+        slot = _Slot(len(self._slots), name, param, self.passes)
+        self._slots.append(slot)
+        hook = partial(_on_gradient, weakref.ref(self), slot)
+        self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(hook))
+        return slot
+
+    def _make_buckets(self, order: list[int]) -> None:
+        wanted = min(self._options.num_groups, len(order))
+        if self._fixed_groups is not None:
+            self._buckets = self._fixed_buckets(self._fixed_groups)
+        elif wanted == 0:
+            self._buckets = [_Bucket([slot], False) for slot in self._slots]
+        else:
+            by_count = _state.current().runtime.knobs()["group_by"][0] == "count"
+            sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
+            runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
+            self._buckets = [bucket for run in runs for bucket in self._of_one_dtype([self._slots[i] for i in run])]
+
+    def _fixed_buckets(self, groups: list[list[torch.Tensor]]) -> list[_Bucket]:
+        slot_of = {slot.param: slot for slot in self._slots}
+        buckets = []
+        for group in groups:
+            slots = [slot_of.pop(param) for param in group if param in slot_of]
+            buckets.extend(self._of_one_dtype(slots))
+        return buckets + [_Bucket([slot], False) for slot in slot_of.values()]
+
+    @staticmethod
+    def _of_one_dtype(slots: list[_Slot]) -> list[_Bucket]:
+        by_dtype: dict[torch.dtype, list[_Slot]] = {}
+        for slot in slots:
+            by_dtype.setdefault(slot.param.dtype, []).append(slot)
+        return [_Bucket(same, True) for same in by_dtype.values()]
+
+    def _adopt_measured_order(self) -> None:
+        """Regroup by rank 0's order of readiness; every rank does so after its first complete step."""
+        measured = self._ready
+        if measured is None:
+            return
+        self._ready = None
+        order = np.array(complete_order(measured, len(self._slots)), dtype=np.int64)
+        root = self._options.process_set.ranks[0]
+        name = f"ready_order.{self._slots[0].name}" if self._slots else "ready_order"
+        numpy_collectives.broadcast_(order, root, name, self._options.process_set)
+        self._make_buckets([int(index) for index in order])
+
+    # ---- the backward pass
+
+    def gradient_ready(self, slot: _Slot) -> None:
+        """Count one backward pass of a parameter; called by its hook."""
+        slot.delay -= 1
+        if slot.delay > 0:
+            return
+        if slot.delay < 0:
+            slot.delay = 0
+            raise AssertionError(
+                f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to "
+                f"step(); the parameter is {slot.name}. Increase backward_passes_per_step to accumulate gradients "
+                "locally."
+            )
+        bucket = slot.bucket
+        assert bucket is not None
+        if self._ready is not None:
+            self._ready.append(slot.index)
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            self._submit(bucket)
+
+    def _submit(self, bucket: _Bucket) -> None:
+        tensors = []
+        for slot in bucket.slots:
+            grad = slot.param.grad
+            if grad is None:
+                # Another rank may have computed it, where the graph depends on the data.
+                grad = slot.param.grad = torch.zeros_like(slot.param)
+            if grad.is_sparse:
+                if not self._options.sparse_as_dense:
+                    self._submit_sparse(slot, grad)
+                    continue
+                grad = slot.param.grad = grad.to_dense()
+            if not (self._plain and grad.is_contiguous()):
+                grad = self._staged(bucket, slot, grad)
+            tensors.append(grad)
+        bucket.submitted = True
+        self._in_flight.append(bucket)
+        if tensors:
+            names = bucket.names if len(tensors) == len(bucket.slots) else None
+            bucket.handle = _state.current().runtime.submit(
+                OP_ALLREDUCE, tensors, tensors, bucket.name, names, *self._tail, bucket.names is not None
+            )
+
+    def _submit_sparse(self, slot: _Slot, grad: torch.Tensor) -> None:
+        if not self._plain:
+            raise UnsupportedError(
+                f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
+                "Compression.none."
+            )
+        slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
+
+    def _staged(self, bucket: _Bucket, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of the type to send; kept for the next step unless a compressor of the user's made it."""
+        bucket.finish.append(slot)
+        if not self._plain and not self._cast:
+            packed, slot.context = self._options.compression.compress(grad.detach())
+            slot.buffer, _ = collectives.adapter.dense(packed)
+            if slot.buffer.data_ptr() == grad.data_ptr():
+                slot.buffer = slot.buffer.clone()
+            return slot.buffer
+        dtype = wire_dtype_of(grad.dtype, self._options.compression)
+        buffer = slot.buffer
+        if buffer is None or buffer.shape != grad.shape or buffer.dtype is not dtype:
+            buffer = slot.buffer = torch.empty(grad.shape, dtype=dtype, device=grad.device)
+        buffer.copy_(grad)
+        return buffer
+
+    # ---- the step
+
+    @property
+    def busy(self) -> bool:
+        """Whether gradients are in flight."""
+        return bool(self._in_flight)
+
+    def synchronize(self) -> None:
+        """Wait for all gradients, submitting those that no hook did.
+
+        Raises:
+            HorocacheError: the first failure, after all others have been waited for, so that nothing is left in flight.
+        """
+        if self._frozen:
+            self._adopt_unfrozen()
+        for bucket in self._buckets:
+            if not bucket.submitted:
+                self._submit(bucket)
+        self._finish_all()
+        self._adopt_measured_order()
+
+    def _adopt_unfrozen(self) -> None:
+        """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
+        still_frozen = []
+        for name, param in self._frozen:
+            if param.requires_grad:
+                # By itself: buckets that are in flight must not change.
+                self._buckets.append(_Bucket([self._hook(name, param)], False))
+            else:
+                still_frozen.append((name, param))
+        self._frozen = still_frozen
+
+    def _finish_all(self) -> None:
+        failure: HorocacheError | None = None
+        runtime = _state.current().runtime
+        in_flight = self._in_flight
+        while in_flight:
+            # Popped before the wait is over only on failure: an interrupt leaves the bucket to be waited for again.
+            bucket = in_flight[0]
+            try:
+                if bucket.handle is not None:
+                    runtime.wait(bucket.handle)
+                    bucket.handle = None
+                self._unpack(bucket)
+            except HorocacheError as error:
+                failure = failure or error
+            del in_flight[0]
+            self._rearm(bucket)
+        if failure is not None:
+            raise failure
+
+    def _unpack(self, bucket: _Bucket) -> None:
+        for slot in bucket.finish:
+            grad, buffer = slot.param.grad, slot.buffer
+            assert grad is not None and buffer is not None
+            if self._plain or self._cast:
+                grad.copy_(buffer)
+            else:
+                grad.copy_(self._options.compression.decompress(buffer, slot.context))
+        for slot in bucket.slots:
+            if slot.sparse is not None:
+                slot.param.grad = slot.sparse()
+
+    def _rearm(self, bucket: _Bucket) -> None:
+        bucket.submitted = False
+        bucket.handle = None
+        bucket.missing = len(bucket.slots)
+        bucket.finish.clear()
+        for slot in bucket.slots:
+            slot.delay = self.passes
+            slot.sparse = None
+
+    def set_passes(self, passes: int) -> None:
+        """Change how many backward passes make a gradient, from now on."""
+        self.passes = passes
+        for bucket in self._buckets:
+            if not bucket.submitted:
+                self._rearm(bucket)
+
+    def reset(self) -> None:
+        """Forget this step: wait for what is in flight, and count from the start again."""
+        self._finish_all()
+        self.set_passes(self.passes)
+
+
+def _remove_hooks(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

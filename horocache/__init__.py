@@ -1,0 +1,279 @@
+"""A coordination daemon for distributed deep learning.
+
+Ranks agree on a collective once and then run it from a response cache. ``import horocache as hc`` gives the collectives
+on NumPy arrays::
+
+    hc.init()
+    total = hc.allreduce(array, op=hc.Sum)
+
+``import horocache.torch as hvd`` gives them on torch tensors, with an optimizer. Names and argument orders are
+Horovod's.
+
+Importing this package loads neither a framework nor the core; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horocache._state import (
+        abort,
+        ccl_built,
+        cross_rank,
+        cross_size,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        metrics,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rank,
+        rocm_built,
+        shutdown,
+        size,
+    )
+    from horocache.errors import (
+        AbortedError,
+        CollectiveError,
+        CorruptError,
+        DuplicateNameError,
+        ForkedProcessError,
+        HorocacheError,
+        HorovodInternalError,
+        InternalError,
+        InvalidArgumentError,
+        MismatchError,
+        NotInitializedError,
+        OutOfMemoryError,
+        PeerLost,
+        PeerLostError,
+        ShutDownError,
+        StallError,
+        StartupError,
+        UnsupportedError,
+        VersionSkewError,
+    )
+    from horocache.numpy_binding import Compression
+    from horocache.objects import allgather_object, broadcast_object
+    from horocache.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
+    from horocache.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set, world
+
+    __version__: str
+
+    from horocache.numpy_binding import collectives as _collectives
+
+    allgather = _collectives.allgather
+    allgather_async = _collectives.allgather_async
+    allreduce = _collectives.allreduce
+    allreduce_ = _collectives.allreduce_
+    allreduce_async = _collectives.allreduce_async
+    allreduce_async_ = _collectives.allreduce_async_
+    alltoall = _collectives.alltoall
+    alltoall_async = _collectives.alltoall_async
+    broadcast = _collectives.broadcast
+    broadcast_ = _collectives.broadcast_
+    broadcast_async = _collectives.broadcast_async
+    broadcast_async_ = _collectives.broadcast_async_
+    grouped_allgather = _collectives.grouped_allgather
+    grouped_allgather_async = _collectives.grouped_allgather_async
+    grouped_allreduce = _collectives.grouped_allreduce
+    grouped_allreduce_ = _collectives.grouped_allreduce_
+    grouped_allreduce_async = _collectives.grouped_allreduce_async
+    grouped_allreduce_async_ = _collectives.grouped_allreduce_async_
+    grouped_broadcast_ = _collectives.grouped_broadcast_
+    grouped_broadcast_async_ = _collectives.grouped_broadcast_async_
+    grouped_reducescatter = _collectives.grouped_reducescatter
+    grouped_reducescatter_async = _collectives.grouped_reducescatter_async
+    reducescatter = _collectives.reducescatter
+    reducescatter_async = _collectives.reducescatter_async
+
+__all__ = [
+    "AbortedError",
+    "Adasum",
+    "Average",
+    "CollectiveError",
+    "Compression",
+    "CorruptError",
+    "DuplicateNameError",
+    "ForkedProcessError",
+    "HorocacheError",
+    "HorovodInternalError",
+    "InternalError",
+    "InvalidArgumentError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "OutOfMemoryError",
+    "PeerLost",
+    "PeerLostError",
+    "ProcessSet",
+    "Product",
+    "ShutDownError",
+    "StallError",
+    "StartupError",
+    "Sum",
+    "UnsupportedError",
+    "VersionSkewError",
+    "__version__",
+    "abort",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_broadcast_",
+    "grouped_broadcast_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "synchronize",
+    "world",
+]
+
+# Where each name lives. Names that are not listed are methods of the NumPy collectives.
+_HOME = {
+    "_state": {
+        "abort",
+        "ccl_built",
+        "cross_rank",
+        "cross_size",
+        "cuda_built",
+        "ddl_built",
+        "gloo_built",
+        "gloo_enabled",
+        "init",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "metrics",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rank",
+        "rocm_built",
+        "shutdown",
+        "size",
+    },
+    "errors": {
+        "AbortedError",
+        "CollectiveError",
+        "CorruptError",
+        "DuplicateNameError",
+        "ForkedProcessError",
+        "HorocacheError",
+        "HorovodInternalError",
+        "InternalError",
+        "InvalidArgumentError",
+        "MismatchError",
+        "NotInitializedError",
+        "OutOfMemoryError",
+        "PeerLost",
+        "PeerLostError",
+        "ShutDownError",
+        "StallError",
+        "StartupError",
+        "UnsupportedError",
+        "VersionSkewError",
+    },
+    "ops": {
+        "Adasum",
+        "Average",
+        "Max",
+        "Min",
+        "Product",
+        "Sum",
+        "barrier",
+        "join",
+        "poll",
+        "synchronize",
+    },
+    "process_set": {
+        "ProcessSet",
+        "add_process_set",
+        "global_process_set",
+        "remove_process_set",
+        "world",
+    },
+    "objects": {
+        "allgather_object",
+        "broadcast_object",
+    },
+    "numpy_binding": {
+        "Compression",
+    },
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'horocache' has no attribute {name!r}")
+    if name == "__version__":
+        value: Any = importlib.import_module("horocache._core").__version__
+    elif name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"horocache.{_MODULE_OF[name]}"), name)
+    else:
+        value = getattr(importlib.import_module("horocache.numpy_binding").collectives, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

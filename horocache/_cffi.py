@@ -1,0 +1,262 @@
+"""The core over its C interface: the second route of the NumPy binding, chosen with ``HOROCACHE_BINDING=cffi``.
+
+Same interface and behaviour as :class:`horocache._core.Runtime`. The declarations come from the library itself, which
+carries the text of its header, so they cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cffi
+import numpy as np
+
+from horocache.errors import ForkedProcessError, InvalidArgumentError, UnsupportedError, error_for
+
+_SLICE_S = 0.1  # Python gets to run signal handlers at least this often while it waits
+_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive")
+_JOIN = 9
+_BARRIER = 8
+
+
+def library_path() -> Path:
+    """Where the C library of this build is."""
+    return Path(__file__).parent / "libhorocache.so"
+
+
+def _load() -> tuple[cffi.FFI, Any]:
+    if not library_path().exists():
+        msg = (
+            f"binding=cffi needs {library_path()}, which is not there; this build has the native binding only. "
+            "Set binding=native, or install horocache again."
+        )
+        raise UnsupportedError(msg)
+    probe = cffi.FFI()
+    probe.cdef("const char* hc_header(void);")
+    header = probe.string(probe.dlopen(str(library_path())).hc_header()).decode()
+    ffi = cffi.FFI()
+    ffi.cdef(_declarations(header))
+    return ffi, ffi.dlopen(str(library_path()))
+
+
+def _declarations(header: str) -> str:
+    """The C declarations of ``header`` without what only a C compiler needs."""
+    text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("HC_API ", "")
+
+
+class Result:
+    """A tensor that the core allocated, copied out of it once; see :class:`horocache._core.Result`."""
+
+    def __init__(self, array: np.ndarray[Any, Any], dtype: str, rows: list[int]) -> None:
+        self._array = array
+        self.dtype = dtype
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return tuple(self._array.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._array, dtype=dtype, copy=copy) if copy else np.asarray(self._array, dtype=dtype)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class Runtime:
+    """One rank's daemon, reached through ``hc.h``. Takes NumPy arrays only.
+
+    Role: any thread may call it. Owns the C runtime and keeps the arrays of operations in flight alive.
+    """
+
+    def __init__(self, arguments: Mapping[str, str] | None = None, epoch: int = 0) -> None:
+        self._ffi, self._lib = _load()
+        self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
+        self._error = self._ffi.new("hc_error*")
+        self._kept: dict[int, tuple[Any, ...]] = {}
+        self._forked = False
+        pairs = list((arguments or {}).items())
+        names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
+        values = [self._ffi.new("char[]", value.encode()) for _, value in pairs]
+        out = self._ffi.new("hc_runtime**")
+        self._check(self._lib.hc_start(names, values, len(pairs), epoch, out, self._error))
+        self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
+
+    def __getattr__(self, name: str) -> int | bool:
+        if name not in _PROPERTIES:
+            raise AttributeError(name)
+        value: int = self._lib.hc_get(self._live(), _PROPERTIES.index(name))
+        return bool(value) if name == "alive" else value
+
+    def _live(self) -> Any:
+        if self._forked:
+            msg = "horocache cannot be used in a child of fork(); call init() in a new process instead."
+            raise ForkedProcessError(msg)
+        return self._runtime
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise error_for(code, self._ffi.string(self._error.text).decode(errors="backslashreplace"))
+
+    def stop(self) -> None:
+        """Leave the job and join all threads."""
+        self._lib.hc_stop(self._live())
+
+    def forked_child(self) -> None:
+        """In a child of fork: close descriptors, and never free what the parent owns."""
+        self._lib.hc_forked_child(self._live())
+        self._ffi.gc(self._runtime, None)
+        self._forked = True
+
+    def _tensors(self, arrays: Sequence[Any], kept: list[Any], writable: bool) -> Any:
+        out = self._ffi.new("hc_tensor[]", max(len(arrays), 1))
+        for slot, value in zip(out, arrays, strict=False):
+            array = np.asarray(value)
+            name = array.dtype.name
+            if name not in self._dtypes:
+                msg = f"an array of dtype {name} cannot be communicated; supported: {', '.join(self._dtypes)}"
+                raise InvalidArgumentError(msg)
+            if not array.flags.c_contiguous or (writable and not array.flags.writeable):
+                msg = (
+                    "an output array is read-only"
+                    if array.flags.c_contiguous
+                    else "an array is not contiguous; pass a contiguous copy"
+                )
+                raise InvalidArgumentError(msg)
+            shape = self._ffi.new("int64_t[]", list(array.shape) or [0])
+            slot.data = self._ffi.cast("void*", array.ctypes.data)
+            slot.dtype = self._dtypes.index(name)
+            slot.ndim = array.ndim
+            slot.shape = shape
+            kept += [array, shape]
+        kept.append(out)
+        return out
+
+    def _text(self, value: str | bytes | None, kept: list[Any]) -> dict[str, Any]:
+        data = value if isinstance(value, bytes) else (value or "").encode(errors="surrogateescape")
+        buffer = self._ffi.new("char[]", data)
+        kept.append(buffer)
+        return {"data": buffer, "bytes": len(data)}
+
+    def submit(
+        self,
+        op: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        name: str | bytes | None = None,
+        names: Sequence[str] | None = None,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        process_set: int = 0,
+        backend: str = "",
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+    ) -> int:
+        """Hand an operation over; returns its handle."""
+        if process_set != 0:
+            msg = "process sets other than the global one are not available yet"
+            raise UnsupportedError(msg)
+        kept: list[Any] = []
+        request = self._ffi.new("hc_request*")
+        request.op, request.reduce_op, request.root = op, reduce_op, root
+        request.num_tensors = len(inputs)
+        request.inputs = self._tensors(inputs, kept, writable=False)
+        if outputs is not None:
+            request.outputs = self._tensors(outputs, kept, writable=True)
+        request.name = self._text(name, kept)
+        request.layers = self._text(layers, kept)
+        request.backend = self._text(backend, kept)
+        if names is not None:
+            request.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in names])
+            kept.append(members)
+        request.prescale, request.postscale = prescale, postscale
+        if splits is not None:
+            request.splits = rows = self._ffi.new("int64_t[]", list(splits))
+            request.num_splits = len(rows)
+            kept.append(rows)
+        request.group, request.wait_follows = int(group), int(wait_follows)
+        handle = self._ffi.new("int64_t*")
+        self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
+        self._kept[handle[0]] = (*kept, op, outputs is None)
+        return int(handle[0])
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""
+        state = self._lib.hc_poll(self._live(), handle)
+        if state < 0:
+            msg = f"Handle {handle} was not created or has been cleared."
+            raise ValueError(msg)
+        return bool(state)
+
+    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+        """Wait for the operation and consume its handle; TimeoutError leaves it as it was."""
+        deadline = None if timeout_s < 0 else time.monotonic() + timeout_s
+        while not self.poll(handle):
+            left = _SLICE_S if deadline is None else min(_SLICE_S, deadline - time.monotonic())
+            if left <= 0:
+                msg = f"handle {handle} is not done after {timeout_s} s"
+                raise TimeoutError(msg)
+            self._lib.hc_wait(self._live(), handle, left)
+        *_, op, allocated = self._kept.pop(handle)
+        try:
+            self._check(self._lib.hc_outcome(self._runtime, handle, self._error))
+            if op == _JOIN:
+                return int(self._lib.hc_last_joined(self._runtime, handle))
+            return self._results(handle) if allocated and op != _BARRIER else None
+        finally:
+            self._lib.hc_consume(self._runtime, handle)
+
+    def _results(self, handle: int) -> list[Result]:
+        results = []
+        tensor = self._ffi.new("hc_tensor*")
+        rows = self._ffi.new("int64_t**")
+        num_rows = self._ffi.new("int*")
+        for index in range(self._lib.hc_num_results(self._runtime, handle)):
+            self._lib.hc_result(self._runtime, handle, index, tensor, rows, num_rows)
+            shape = [tensor.shape[i] for i in range(tensor.ndim)]
+            dtype = self._dtypes[tensor.dtype]
+            stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+            size = int(np.prod(shape, dtype=np.int64)) * stored.itemsize
+            data = np.frombuffer(bytearray(self._ffi.buffer(tensor.data, size)), stored).reshape(shape)
+            results.append(Result(data, dtype, [rows[0][i] for i in range(num_rows[0])]))
+        return results
+
+    def abort(self, why: str) -> None:
+        """Fail all ranks' pending operations."""
+        self._lib.hc_abort(self._live(), why.encode())
+
+    def metrics(self) -> dict[str, int]:
+        """Counters."""
+        out: dict[str, int] = {}
+        visit = self._ffi.callback(
+            "void(void*, const char*, uint64_t)", lambda _, name, value: out.update({self._str(name): value})
+        )
+        self._lib.hc_metrics(self._live(), visit, self._ffi.NULL)
+        return out
+
+    def knobs(self) -> dict[str, tuple[str, str]]:
+        """Value and source of every knob."""
+        out: dict[str, tuple[str, str]] = {}
+        visit = self._ffi.callback(
+            "void(void*, const char*, const char*, const char*)",
+            lambda _, name, value, source: out.update({self._str(name): (self._str(value), self._str(source))}),
+        )
+        self._lib.hc_knobs(self._live(), visit, self._ffi.NULL)
+        return out
+
+    def _str(self, text: Any) -> str:
+        return str(self._ffi.string(text).decode())

@@ -1,0 +1,88 @@
+"""The C++ core, bound with pybind11. Private: use :mod:`horocache` or a framework binding."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+__version__: str
+
+@final
+class Result:
+    """One tensor that the core allocated (allgather, alltoall, ...). Exports DLPack and buffers, zero-copy."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    rows: list[int]  # rows received from each rank; empty where the operation has none
+    def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Runtime:
+    """One rank's daemon: starts its threads in the constructor, joins them in stop().
+
+    ``arguments`` maps knob names to text, over the environment. Raises :class:`horocache.errors.StartupError`,
+    ``VersionSkewError`` or ``InvalidArgumentError``.
+    """
+
+    def __init__(self, arguments: Mapping[str, str] = ..., epoch: int = 0) -> None: ...
+    def stop(self) -> None: ...
+    def forked_child(
+        self,
+    ) -> None: ...  # in a child of fork(): closes descriptors; every later call raises ForkedProcessError
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def cross_rank(self) -> int: ...
+    @property
+    def cross_size(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+    def submit(
+        self,
+        op: int,  # wire::Op
+        inputs: Sequence[Any],  # tensors (DLPack exchange table, buffer protocol, or __dlpack__); kept alive until done
+        outputs: Sequence[Any] | None,  # same length, contiguous, writable, may be the inputs; None: the core allocates
+        name: str | bytes | None = None,  # of the tensor or the group; None takes the lowest free automatic name
+        names: Sequence[str] | None = None,  # of a group's members; None derives them from `name`
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,  # alltoall: rows for each rank; reducescatter: rows for each rank, or None
+        process_set: int = 0,
+        backend: str = "",
+        layers: str = "",
+        group: bool = False,  # the tensors are one group even if there is only one
+        wait_follows: bool = False,  # the caller calls wait() next: a blocking call wakes nobody for its submission
+    ) -> int: ...
+    def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
+    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+        """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.
+
+        Returns None if outputs were given, a list of Result if the core allocated, the last rank for join.
+        ``timeout_s`` < 0: the stall knobs alone limit the wait; a TimeoutError on time-out leaves the handle as it was.
+        """
+    def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
+    def metrics(self) -> dict[str, Any]: ...
+    def abort(self, why: str) -> None: ...  # all ranks' pending operations fail with AbortedError
+
+def knob_table() -> list[dict[str, str]]: ...  # name type default minimum maximum alias scope doc
+def parse_knobs(
+    arguments: Mapping[str, str] = ...,
+) -> dict[str, tuple[str, str]]: ...  # as Runtime would; raises InvalidArgumentError
+def identity() -> dict[
+    str, int | str
+]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
+def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
+def start_in_process(
+    size: int, arguments: Mapping[str, str] = ...
+) -> list[Runtime]: ...  # ranks as threads of one process, for tests
+def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds
+def bench_control(
+    strategy: str, ranks: int, tensors: int, cache: bool, steps: int = 5, radix: int = 4, ranks_per_host: int = 8
+) -> dict[str, float]: ...  # cost of agreement per step, all ranks in one thread

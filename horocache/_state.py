@@ -1,0 +1,323 @@
+"""The one default runtime of this process: its start, its end, and who this rank is."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+
+
+class Runtime(Protocol):
+    """What the API needs of a core: :class:`horocache._core.Runtime`, or the same over the C ABI."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    alive: bool
+
+    def submit(
+        self,
+        op: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        name: str | bytes | None = None,
+        names: Sequence[str] | None = None,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        process_set: int = 0,
+        backend: str = "",
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+    ) -> int:
+        """Hand an operation over; returns its handle."""
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is finished."""
+
+    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+        """Wait for the operation and consume its handle."""
+
+    def stop(self) -> None:
+        """End the runtime and join its threads."""
+
+    def knobs(self) -> dict[str, tuple[str, str]]:
+        """Value and source of every knob."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters."""
+
+    def abort(self, why: str) -> None:
+        """Fail all ranks' pending operations."""
+
+    def forked_child(self) -> None:
+        """In a child of fork: close descriptors, join nothing."""
+
+
+class Session:
+    """What lives from one ``init`` to the next ``shutdown``.
+
+    Role: owned by this module; the operations in :mod:`horocache.ops` keep their unfinished handles in it, so that
+    nothing of an old session can be mistaken for something of a new one.
+    """
+
+    __slots__ = ("arguments", "pending", "runtime")
+
+    def __init__(self, runtime: Runtime, arguments: dict[str, str]) -> None:
+        self.runtime = runtime
+        self.arguments = arguments
+        # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
+        self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
+
+
+class _Default:
+    """The process-wide state. One instance, below."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.orphan: Session | None = None  # in a child of fork: the parent's session, kept so that no destructor runs
+        self.epoch = 0
+        self.hooks_registered = False
+
+
+_default = _Default()
+
+
+def current() -> Session:
+    """The running session.
+
+    Raises:
+        NotInitializedError: there is none. ForkedProcessError: it belongs to this process's parent.
+    """
+    session = _default.session
+    if session is None:
+        raise _why_not_running()
+    return session
+
+
+def _why_not_running() -> Exception:
+    if _default.orphan is not None:
+        return ForkedProcessError(
+            f"process {os.getpid()} was forked from a process that runs horocache; the runtime belongs to the parent. "
+            "Start processes that use horocache with 'spawn', or fork before init()."
+        )
+    return NotInitializedError()
+
+
+def _after_fork_in_child() -> None:
+    session = _default.session
+    if session is None:
+        return
+    _default.orphan, _default.session = session, None
+    session.pending = {}
+    session.runtime.forked_child()
+
+
+def _knob_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def init(comm: object = None, process_sets: object = None, **knobs: object) -> None:
+    """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
+
+    Args:
+        comm: ``None``, or a list of all global ranks; a part of the ranks, or an MPI communicator, is not available
+            yet.
+        process_sets: ``None`` or an empty list; process sets come with a later version.
+        knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
+
+    Raises:
+        StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
+            in version or in a knob that must be equal. InvalidArgumentError: an unknown knob or a bad value, or other
+            knobs than those of the running session. UnsupportedError: see above. ForkedProcessError: this process was
+            forked from one that runs horocache.
+    """
+    arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
+    running = _default.session
+    if running is not None:
+        _check_same_knobs(running.arguments, arguments)
+        return
+    if _default.orphan is not None:
+        raise _why_not_running()
+    if process_sets:
+        raise UnsupportedError(f"process sets come with a later version; init() got process_sets={process_sets!r}.")
+    _check_comm(comm, arguments)
+    _default.session = Session(_make_runtime(arguments), arguments)
+    _default.epoch += 1
+    if not _default.hooks_registered:
+        _default.hooks_registered = True
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> None:
+    for name, value in asked.items():
+        if running.get(name) != value:
+            had = f"{name}={running[name]}" if name in running else f"no {name}"
+            raise InvalidArgumentError(
+                f"horocache runs already, started with {had}; init() now asks for {name}={value}. "
+                "Call shutdown() first."
+            )
+
+
+def _check_comm(comm: object, arguments: Mapping[str, str]) -> None:
+    if comm is None:
+        return
+    if not isinstance(comm, (list, tuple, range)):
+        raise UnsupportedError(
+            f"init() takes a list of ranks; a communicator ({type(comm).__name__}) "
+            "comes with the MPI channel in a later version."
+        )
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    size = int(arguments.get("size", "-1"))
+    if size < 0:
+        size = int(_core.identity()["size"])
+    if sorted(comm) != list(range(size)):
+        raise UnsupportedError(
+            f"init(comm={list(comm)}) names a part of the job's {size} ranks; jobs within a job come with process sets "
+            f"in a later version. Pass None or all ranks 0 to {size - 1}."
+        )
+
+
+def _make_runtime(arguments: dict[str, str]) -> Runtime:
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    binding = _core.parse_knobs(arguments)["binding"][0]
+    if binding == "cffi":
+        from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
+
+        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch))
+    return cast(Runtime, _core.Runtime(arguments, _default.epoch))
+
+
+def shutdown() -> None:
+    """End this rank's part in the job; pending operations of all ranks fail. Does nothing if it does not run."""
+    session = _default.session
+    if session is None:
+        return
+    _default.session = None
+    try:
+        session.runtime.stop()
+    finally:
+        session.pending.clear()
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` has been called and :func:`shutdown` has not; False in a child of fork."""
+    return _default.session is not None
+
+
+def rank() -> int:
+    """This process's number in the job, from 0. Raises NotInitializedError."""
+    return current().runtime.rank
+
+
+def size() -> int:
+    """Number of processes in the job. Raises NotInitializedError."""
+    return current().runtime.size
+
+
+def local_rank() -> int:
+    """This process's number on its host. Raises NotInitializedError."""
+    return current().runtime.local_rank
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host. Raises NotInitializedError."""
+    return current().runtime.local_size
+
+
+def cross_rank() -> int:
+    """Number of this host in the job. Raises NotInitializedError."""
+    return current().runtime.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts in the job. Raises NotInitializedError."""
+    return current().runtime.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether every host runs equally many ranks. Raises NotInitializedError."""
+    runtime = current().runtime
+    return runtime.local_size * runtime.cross_size == runtime.size
+
+
+def metrics() -> dict[str, Any]:
+    """Counters of this rank since ``init``: rounds, cache hits, bytes, waits. Raises NotInitializedError."""
+    return current().runtime.metrics()
+
+
+def abort(why: str) -> None:
+    """Tell all ranks that this one cannot go on: everything pending fails with AbortedError and this text."""
+    current().runtime.abort(why)
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be used from several threads.
+
+    Raises:
+        InvalidArgumentError: always: this build does not use MPI (Horovod raises ValueError here as well).
+    """
+    current()
+    raise InvalidArgumentError("this version of horocache does not use MPI.")
+
+
+def mpi_enabled() -> bool:
+    """Whether ranks talk over MPI: no."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Whether the MPI channel is there: not in this version."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Whether ranks talk over gloo: no, horocache has its own channels."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Whether gloo is there: no."""
+    return False
+
+
+def nccl_built() -> int:
+    """Version code of the NCCL backend; 0: there is none in this version."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Whether IBM's DDL is there: no."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether Intel's oneCCL is there: no."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether there is a CUDA backend: not in this version."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether there is a ROCm backend: no."""
+    return False

@@ -1,0 +1,75 @@
+"""What a framework implements so that every collective works on its tensors.
+
+A new framework is one :class:`TensorAdapter` (and, if it trains, an optimizer); the semantics of the collectives are in
+:mod:`horocache.ops`, once for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horocache._core import Result
+
+T = TypeVar("T")
+
+
+class TensorAdapter(Protocol[T]):
+    """One framework's tensors, as the operations see them.
+
+    Role: stateless; one instance per framework, shared by all threads.
+    """
+
+    def check(self, value: Any) -> T:
+        """The tensor to send for what the caller passed.
+
+        Raises:
+            InvalidArgumentError: not a tensor of this framework. UnsupportedError: a device, layout or element type
+                that no backend handles.
+        """
+
+    def as_is(self, value: Any, writable: bool) -> bool:
+        """Whether the core can read from, and where ``writable`` write to, the memory of ``value`` where it is.
+
+        True promises what :meth:`check`, :meth:`dense` and :meth:`check_writable` would find out more slowly; False
+        promises nothing.
+        """
+
+    def check_writable(self, tensor: T) -> None:
+        """Raise InvalidArgumentError if an in-place operation could not store its result."""
+
+    def shape(self, tensor: T) -> tuple[int, ...]:
+        """Dimensions."""
+
+    def dense(self, tensor: T) -> tuple[T, bool]:
+        """Contiguous memory in row-major order with the tensor's values, and whether it is a private copy."""
+
+    def empty_like(self, tensor: T) -> T:
+        """A new contiguous tensor of the same shape, element type and device; its values do not matter."""
+
+    def copy_into(self, target: T, source: T) -> None:
+        """Store the values of ``source`` in ``target``, whatever strides it has."""
+
+    def written(self, tensor: T) -> None:
+        """Take notice that the core wrote into the tensor's memory."""
+
+    def as_rows(self, tensor: T) -> T:
+        """The tensor itself, or one row for a scalar."""
+
+    def first_rows(self, tensor: T, rows: int) -> T:
+        """The first ``rows`` rows, sharing memory."""
+
+    def from_result(self, result: Result) -> T:
+        """A tensor on memory that the core allocated, without a copy."""
+
+    def integers(self, values: Sequence[int]) -> T:
+        """A one-dimensional tensor of 32-bit integers."""
+
+    def split_list(self, splits: Any) -> list[int]:
+        """Plain integers from a caller's splits: a sequence or a one-dimensional integer tensor.
+
+        Raises:
+            InvalidArgumentError: not one-dimensional, or not integers.
+        """

@@ -1,0 +1,113 @@
+"""Every error that horocache raises: one tree under :class:`HorocacheError`.
+
+Where Horovod's users catch ``RuntimeError`` or ``ValueError``, the class here derives from it too, so that their
+handlers keep working. A message names the rank, the tensor, both values where two disagree, and what to do.
+"""
+
+
+class HorocacheError(Exception):
+    """Base of all errors of horocache."""
+
+
+class InvalidArgumentError(HorocacheError, ValueError):
+    """The caller's mistake, seen by this rank alone before anything was sent."""
+
+
+class NotInitializedError(HorocacheError, ValueError):
+    """Something needs the runtime before :func:`horocache.init` or after :func:`horocache.shutdown`."""
+
+    def __init__(self, message: str = "horocache has not been initialized; call init() first.") -> None:
+        super().__init__(message)
+
+
+class UnsupportedError(HorocacheError, NotImplementedError):
+    """Nothing in this build can do it; the message says what could."""
+
+
+class CollectiveError(HorocacheError, RuntimeError):
+    """An operation failed after it was submitted; what Horovod's users catch as ``HorovodInternalError``."""
+
+
+class MismatchError(CollectiveError):
+    """Ranks submitted operations that do not go together; names two ranks and both values. The job goes on."""
+
+
+class DuplicateNameError(InvalidArgumentError):
+    """An operation of this name is in flight already; the first one is not disturbed."""
+
+
+class StallError(CollectiveError):
+    """Some rank did not submit an operation, or did not answer, in time."""
+
+
+class PeerLostError(CollectiveError):
+    """A rank of the job died; names it."""
+
+
+class ShutDownError(CollectiveError):
+    """A rank left the job, or this one did, while the operation was pending or before it was submitted."""
+
+
+class ForkedProcessError(HorocacheError, RuntimeError):
+    """The runtime belongs to the parent of this process; a child of fork cannot use it."""
+
+
+class OutOfMemoryError(HorocacheError, MemoryError):
+    """Memory for an operation could not be had."""
+
+
+class VersionSkewError(HorocacheError, RuntimeError):
+    """The ranks run different versions of horocache, or disagree about a knob that must be equal."""
+
+
+class StartupError(HorocacheError, RuntimeError, ValueError):
+    """The job could not be assembled; Horovod's ``init`` raises ValueError here."""
+
+
+class AbortedError(CollectiveError):
+    """A rank raised an error while others waited for it."""
+
+
+class CorruptError(CollectiveError):
+    """A message or a file does not decode."""
+
+
+class InternalError(CollectiveError):
+    """A defect in horocache; please report it."""
+
+
+PeerLost = PeerLostError
+HorovodInternalError = CollectiveError
+
+# In the order of StatusCode in cpp_core/base/status.h; position 0 is "no error".
+ERRORS: tuple[type[HorocacheError], ...] = (
+    InternalError,
+    InvalidArgumentError,
+    NotInitializedError,
+    UnsupportedError,
+    MismatchError,
+    DuplicateNameError,
+    StallError,
+    PeerLostError,
+    ShutDownError,
+    ForkedProcessError,
+    OutOfMemoryError,
+    VersionSkewError,
+    StartupError,
+    AbortedError,
+    CorruptError,
+    InternalError,
+)
+
+
+def error_for(code: int, message: str) -> HorocacheError:
+    """The exception for a status of the core; the caller raises it.
+
+    Args:
+        code: a ``StatusCode`` number. One that this table does not know, or 0, is itself a defect and gives an
+            :class:`InternalError` that says so.
+        message: the status's text.
+    """
+    if 0 < code < len(ERRORS):
+        return ERRORS[code](message)
+    return InternalError(f"the core reported status code {code}, which this version does not know: {message}")

@@ -1,0 +1,233 @@
+"""Handles, names and arguments: what the collectives of all frameworks have in common.
+
+Handles are ints. Each has a *finisher* in the session: what turns the core's answer into the caller's result.
+Submission is counted in tenths of a microsecond here; where the code avoids a call or a keyword, that is why.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from horocache import _state
+from horocache.adapter import TensorAdapter
+from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedError
+from horocache.process_set import ProcessSet, global_process_set
+
+T = TypeVar("T")
+Name = str | bytes | None
+Finisher = Callable[[Any], Any]
+
+# Horovod's numbers; the core's wire::ReduceOp has the same.
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+_REDUCE_OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
+RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
+
+# wire::Op of cpp_core/wire/message.h.
+OP_ALLREDUCE = 0
+OP_ALLGATHER = 1
+OP_BROADCAST = 2
+OP_REDUCESCATTER = 3
+OP_ALLTOALL = 4
+OP_BARRIER = 8
+OP_JOIN = 9
+
+
+def resolve_op(op: int | None, average: bool | None) -> int:
+    """The reduce operation that the two arguments mean; ``average`` is Horovod's old spelling.
+
+    Raises:
+        ValueError: both are given, or ``op`` is no reduce operation. UnsupportedError: Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
+        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=3)
+        return Average if average else Sum
+    return check_op(Average if op is None else op)
+
+
+def check_op(op: int) -> int:
+    """``op`` itself, if it can be run. Raises ValueError or UnsupportedError."""
+    if op not in _REDUCE_OPS:
+        allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
+        raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
+    if op == Adasum:
+        raise UnsupportedError("Adasum is not available; use Average or Sum.")
+    return op
+
+
+def full_name(kind: str, name: Name) -> str | bytes | None:
+    """The name that ranks compare: the operation, a dot, the user's name. None leaves it to the core."""
+    if name is None:
+        return None
+    if isinstance(name, bytes):
+        return kind.encode() + b"." + name
+    text = f"{kind}.{name}"
+    try:
+        # File names and the like may hold bytes that are no UTF-8; Python keeps them as lone surrogates.
+        return text if text.isascii() else text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"the name {name!r} cannot be encoded as UTF-8: {error.reason}.") from None
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """The number of a registered process set. Raises ValueError for any other object."""
+    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
+    if number is None:
+        raise InvalidArgumentError(
+            f"Process set provided does not exist, or has not been registered: {process_set!r}. Use global_process_set."
+        )
+    return number
+
+
+def poll(handle: int) -> bool:
+    """Whether the operation is finished, so that :func:`synchronize` would return at once.
+
+    Raises:
+        ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
+    """
+    session = _state.current()
+    if handle not in session.pending:
+        raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
+    return session.runtime.poll(handle)
+
+
+def synchronize(handle: int, *, timeout: float | None = None) -> Any:
+    """Wait for an asynchronous operation, consume its handle and return its result.
+
+    Args:
+        handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod.
+        timeout: seconds after which to give up with TimeoutError and leave the handle as it is; by default the stall
+            knobs alone limit the wait.
+
+    Raises:
+        MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
+        consumed.
+    """
+    session = _state.current()
+    pending = session.pending
+    finisher = pending.get(handle)
+    if finisher is None:
+        return None
+    try:
+        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
+    except HorocacheError:
+        pending.pop(handle, None)
+        raise
+    pending.pop(handle, None)
+    finish, state = finisher
+    return finish(state, answer)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when every rank of the set has called it. Raises as :func:`synchronize`."""
+    number = set_id(process_set)
+    runtime = _state.current().runtime
+    runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, wait_follows=True))
+
+
+def join(device: int = -1) -> int:
+    """Say that this rank has no more data, and wait until every rank has said so.
+
+    Meanwhile this rank takes part in the others' reductions without data of its own; Average still divides by the
+    number of all ranks.
+
+    Args:
+        device: -1; a device number needs a device backend, which this version does not have.
+
+    Returns:
+        The rank that joined last, the same on all ranks.
+    """
+    if device != -1:
+        raise UnsupportedError(
+            f"join(device={device}): there is no device backend in this version; leave device at -1."
+        )
+    runtime = _state.current().runtime
+    answer = runtime.wait(runtime.submit(OP_JOIN, (), None, wait_follows=True))
+    assert isinstance(answer, int)
+    return answer
+
+
+def _finish(finish: Finisher, answer: Any) -> Any:
+    return finish(answer)
+
+
+class Submitter(Generic[T]):
+    """How every collective starts: checked tensors in, a handle out.
+
+    Role: base of the classes with the operations; stateless but for the adapter, shared by all threads.
+    """
+
+    def __init__(self, adapter: TensorAdapter[T]) -> None:
+        self.adapter = adapter
+        self._as_is = adapter.as_is
+
+    def start(
+        self,
+        finish: Finisher,
+        op: int,
+        inputs: Sequence[T],
+        outputs: Sequence[T] | None,
+        name: Name,
+        process_set: ProcessSet,
+        reduce_op: int = Sum,
+        scales: tuple[float, float] = (1.0, 1.0),
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+    ) -> int:
+        """Submit to the core and keep the finisher for :func:`synchronize`."""
+        session = _state.current()
+        number = set_id(process_set)
+        # By position: keywords would double the cost of the call.
+        handle = session.runtime.submit(
+            op, inputs, outputs, name, None, reduce_op, *scales, root, splits, number, "", layers, group, wait_follows
+        )
+        session.pending[handle] = (_finish, finish)
+        return handle
+
+    def as_they_are(self, tensors: Sequence[Any], in_place: bool) -> bool:
+        """Whether the core can work on the very tensors of the call: the way of nearly every call."""
+        as_is = self._as_is
+        if type(tensors) is not list or not tensors:
+            return False
+        for tensor in tensors:  # noqa: SIM110  (a generator would cost as much as the test)
+            if not as_is(tensor, in_place):
+                return False
+        return True
+
+    def checked(self, tensors: Sequence[Any], kind: str, in_place: bool = False) -> list[T]:
+        """The tensors of a call, each accepted by the adapter."""
+        if not isinstance(tensors, (list, tuple)) or not tensors:
+            raise InvalidArgumentError(f"{kind} needs a list with at least one tensor, not {tensors!r}.")
+        sources = [self.adapter.check(tensor) for tensor in tensors]
+        if in_place:
+            for tensor, source in zip(tensors, sources, strict=True):
+                if source is not tensor:
+                    raise InvalidArgumentError(
+                        f"{kind} in place needs a tensor to store the result in, not {tensor!r}."
+                    )
+                self.adapter.check_writable(source)
+        return sources
+
+    def dense(self, sources: list[T], encoded: list[T]) -> tuple[list[T], list[bool]]:
+        """Contiguous tensors to send, and which of them are no memory of the user's."""
+        buffers, private = [], []
+        for source, tensor in zip(sources, encoded, strict=True):
+            buffer, copied = self.adapter.dense(tensor)
+            buffers.append(buffer)
+            private.append(copied or tensor is not source)
+        return buffers, private
+
+    def tensors(self, answer: Any) -> list[T]:
+        """The framework's tensors for what the core allocated."""
+        return [self.adapter.from_result(result) for result in answer]

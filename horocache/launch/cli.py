@@ -1,0 +1,172 @@
+"""``horocacherun``: from the command line to a supervised job."""
+
+import importlib.metadata
+import resource
+import shlex
+import shutil
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from horocache.launch.environment import (
+    JobEnvironment,
+    find_program,
+    new_job_id,
+    own_environment,
+    reserve_port,
+    threads_per_rank,
+)
+from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
+from horocache.launch.hosts import count_ranks
+from horocache.launch.job import Job
+from horocache.launch.output import Sink, same_file
+from horocache.launch.rank import RankProcess, start_rank
+from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
+from horocache.launch.usage import UsageError
+from horocache.launch.watch import Guardian
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``horocacherun`` and give its exit code."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except UsageError as error:
+        sys.stderr.write(f"horocacherun: {error}\n")
+        return error.status
+    except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
+        return 130
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from horocache.errors import InvalidArgumentError  # noqa: PLC0415  (a broken installation must give one line, too)
+
+    core = _load_core()
+    table: list[Knob] = list(core.knob_table())
+    parser = build_parser(table, _version())
+    options = parse(parser, arguments)
+    size = count_ranks(options.np, options.hosts)
+    if not options.command:
+        raise UsageError("what should the ranks run? Say it last, as in: horocacherun -np 2 python train.py")
+    program = _find(options.command[0])
+    knobs = knob_arguments(options, table)
+    try:
+        settings = core.parse_knobs(knobs)
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error
+    _check_descriptors(size)
+    directory = "" if settings["rendezvous_dir"][0] else _private_directory()
+    try:
+        return _launch(options, size, program, knobs, directory)
+    finally:
+        if directory:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str) -> int:
+    sinks = _sinks()
+    cores = find_cores()
+    own = own_environment()
+    output_dir = _output_dir(options.output_dir)
+    with reserve_port() as port:
+        environment = JobEnvironment(
+            base=own,
+            size=size,
+            job=new_job_id(),
+            port=port.getsockname()[1],
+            directory=directory,
+            knobs=knobs,
+            threads=threads_per_rank(own, cores.usable, size),
+        )
+        for line in _notes(environment, cores, options):
+            sinks[1].line("horocacherun: " + line)
+        shares = cpus_of_ranks(cores.cpus, size) if options.bind == "core" else None
+
+        def start(rank: int) -> RankProcess:
+            return start_rank(
+                rank,
+                program,
+                options.command,
+                environment=environment.of_rank(rank),
+                cpus=shares[rank] if shares is not None else None,
+                sinks=sinks,
+                prefix=b"" if options.no_prefix else b"[%d] " % rank,
+                output_dir=output_dir,
+            )
+
+        guardian = Guardian(environment.job, options.grace, directory)
+        try:
+            return Job(environment.job, size, options.grace, sinks, guardian).run(start)
+        finally:
+            guardian.dismiss()
+
+
+def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
+    size = environment.size
+    notes = []
+    if environment.threads is not None:
+        share = f"OMP_NUM_THREADS={environment.threads} for each of {size} ranks on {cores}"
+        notes.append(f"{share}; set it to choose otherwise")
+    if size > cores.usable:
+        notes.append(f"{size} ranks share {cores}: they take turns, and waiting threads do not spin")
+    if options.verbose:
+        what = f"{size} ranks of {shlex.join(options.command)}"
+        notes.append(f"job {environment.job}: {what}, MASTER_PORT={environment.port}")
+    return notes
+
+
+def _sinks() -> tuple[Sink, Sink]:
+    out = Sink(1)
+    return (out, out) if same_file(1, 2) else (out, Sink(2))
+
+
+def _find(command: str) -> str:
+    program, status = find_program(command, own_environment().get("PATH"))
+    if program is not None:
+        return program
+    if status == 126:
+        raise UsageError(f"'{command}' cannot be executed: it is a directory or has no execute permission", status)
+    hint = f" Did you mean: python {command}?" if command.endswith(".py") else ""
+    where = "there is no such file" if "/" in command else "it is in no directory of PATH"
+    raise UsageError(f"command '{command}' not found: {where}.{hint}", status)
+
+
+def _check_descriptors(size: int) -> None:
+    needed, (limit, _) = 2 * size + 32, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise UsageError(f"{size} ranks need {needed} file descriptors, the limit is {limit}: ulimit -n {needed}", 1)
+
+
+def _output_dir(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    folder = Path(name).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output-dir {name}: {error.strerror}") from error
+    return folder
+
+
+def _private_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="horocache-")
+    Path(directory).chmod(0o700)  # below a directory with the set-group-id bit it would have that bit, too
+    return directory
+
+
+def _load_core() -> Any:
+    try:
+        from horocache import _core  # noqa: PLC0415
+    except ImportError as error:
+        fix = "install it again: pip install --force-reinstall horocache"
+        raise UsageError(f"horocache's core cannot be loaded ({error}); {fix}", 1) from error
+    return _core
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("horocache")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        return "(not installed)"

@@ -1,0 +1,98 @@
+"""What each rank finds in its environment."""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Left over from an outer torchrun they would make torch.distributed look for that job's store.
+_FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
+
+
+@dataclass(frozen=True)
+class JobEnvironment:
+    """The part that all ranks share."""
+
+    base: Mapping[str, str]  # the launcher's own
+    size: int
+    job: str
+    port: int
+    directory: str  # for the start-up socket; empty: the user chose one
+    knobs: Mapping[str, str]  # from the command line
+    threads: int | None  # OMP_NUM_THREADS; None: leave it
+
+    def of_rank(self, rank: int) -> dict[str, str]:
+        """Give rank ``rank``'s environment."""
+        environment = {
+            name: value
+            for name, value in self.base.items()
+            if not name.startswith("TORCHELASTIC_") and name not in _FOREIGN
+        }
+        environment.update({"HOROCACHE_" + knob.upper(): value for knob, value in self.knobs.items()})
+        environment.update(self._identity(rank))
+        if self.directory:
+            environment["HOROCACHE_RENDEZVOUS_DIR"] = self.directory
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
+        return environment
+
+    def _identity(self, rank: int) -> dict[str, str]:
+        ours = {
+            "RANK": rank,
+            "SIZE": self.size,
+            "LOCAL_RANK": rank,
+            "LOCAL_SIZE": self.size,
+            "CROSS_RANK": 0,
+            "CROSS_SIZE": 1,
+            "JOB_ID": self.job,
+        }
+        torchrun = {
+            "RANK": rank,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": rank,
+            "LOCAL_WORLD_SIZE": self.size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self.port,
+        }
+        names = {"HOROCACHE_" + name: str(value) for name, value in ours.items()}
+        return names | {name: str(value) for name, value in torchrun.items()}
+
+
+def own_environment() -> dict[str, str]:
+    """Copy the launcher's own variables, which the ranks inherit."""
+    return dict(os.environ)
+
+
+def new_job_id() -> str:
+    """Make a name that no other job has."""
+    return secrets.token_hex(16)
+
+
+def reserve_port() -> socket.socket:
+    """Bind a free port of the loopback interface for torch.distributed's store.
+
+    The socket never listens. While it is open the kernel gives the port to nobody who asks for any port, yet a listener
+    that sets SO_REUSEADDR, as torch's store does, may have it.
+    """
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def threads_per_rank(base: Mapping[str, str], usable_cores: int, ranks: int) -> int | None:
+    """Give each rank its share of the cores, or None if the user has said otherwise."""
+    return None if "OMP_NUM_THREADS" in base else max(1, usable_cores // ranks)
+
+
+def find_program(name: str, path: str | None) -> tuple[str | None, int]:
+    """Look a command up as a shell does: the file and 0, or None and 127 (there is none) or 126 (it cannot be run)."""
+    folders = [""] if "/" in name else (path or os.defpath).split(":")
+    present = [file for folder in folders if (file := Path(folder or ".") / name).is_file()]
+    for file in present:
+        if os.access(file, os.X_OK):
+            return str(file.absolute()), 0
+    return None, 126 if present or Path(name).is_dir() else 127

@@ -1,0 +1,281 @@
+"""The supervisor: one loop that carries output, sees ranks end, and ends the rest.
+
+Note [How a job ends]
+RUNNING until the first rank fails, a signal arrives, or all ranks have ended. GRACE: the survivors see the error by
+themselves (or have been sent the signal) and have `grace` seconds. TERM: everything that is left in the ranks' sessions
+gets SIGTERM and the same time again; a job that was interrupted has had its signal and skips this. KILL: SIGKILL until
+nothing is left. SETTLE: the ranks have ended, and processes that they left behind have a moment to follow (helpers of
+multiprocessing do) before they get TERM. Nothing in the loop blocks but its one poll().
+"""
+
+import contextlib
+import enum
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from horocache.launch import sessions
+from horocache.launch.output import Sink, Stream
+from horocache.launch.rank import RankProcess, signal_name
+from horocache.launch.signals import SignalPipe
+from horocache.launch.summary import failure_summary, first_cause
+from horocache.launch.watch import Guardian
+
+_TICK_SECONDS = 0.05  # between looks at the processes while they are being ended
+_KILL_SECONDS = 5.0  # a process that is there so long after SIGKILL hangs in the kernel
+_SETTLE_SECONDS = 0.5
+_LEFTOVER_SECONDS = 2.0  # most time for TERM where only processes that ranks left behind remain
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # batch systems announce the end of a time slot with them
+
+
+class Phase(enum.Enum):
+    """See Note [How a job ends]."""
+
+    RUNNING = enum.auto()
+    GRACE = enum.auto()
+    TERM = enum.auto()
+    KILL = enum.auto()
+    SETTLE = enum.auto()
+    OVER = enum.auto()
+
+
+class Job:
+    """Supervises the ranks from their start until nothing of them is left.
+
+    Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks and the guardian.
+    """
+
+    def __init__(self, job: str, size: int, grace: float, sinks: tuple[Sink, Sink], guardian: Guardian) -> None:
+        self._job = job
+        self._size = size
+        self._grace = grace
+        self._sinks = sinks
+        self._guardian = guardian
+        self._ranks: dict[int, RankProcess] = {}  # by pid
+        self._sessions: set[int] = set()  # that may have members
+        self._failed: list[RankProcess] = []
+        self._phase = Phase.RUNNING
+        self._deadline = float("inf")
+        self._interrupted_by = 0
+        self._start_failure = 0
+
+    def run(self, start: Callable[[int], RankProcess]) -> int:
+        """Start every rank with ``start``, see the job through, and give the exit code."""
+        with SignalPipe() as signals:
+            self._start_all(start)
+            while self._phase is not Phase.OVER:
+                self._turn(signals)
+            self._finish_output()
+        return self._report()
+
+    # ---- starting ----
+
+    def _start_all(self, start: Callable[[int], RankProcess]) -> None:
+        for rank in range(self._size):
+            try:
+                process = start(rank)
+            except OSError as error:
+                self._start_failure = {2: 127, 8: 126, 13: 126}.get(error.errno or 0, 1)
+                what = f"{error.strerror} ({error.filename or 'fork'})"
+                self._say(f"cannot start rank {rank}: {what}{_start_hint(error)}")
+                self._enter(Phase.TERM)
+                return
+            self._ranks[process.pid] = process
+            self._sessions.add(process.pid)
+            self._guardian.started(process.pid)
+
+    # ---- the loop ----
+
+    def _turn(self, signals: SignalPipe) -> None:
+        streams = {stream.fd: stream for stream in self._streams()}
+        poller = select.poll()
+        poller.register(signals.fd, select.POLLIN)
+        for fd, stream in streams.items():
+            if stream.sink.waiting < Sink.FULL:
+                poller.register(fd, select.POLLIN)
+        writers = {sink.fd: sink for sink in self._sinks if sink.waiting}
+        for fd in writers:
+            poller.register(fd, select.POLLOUT)
+        for fd, _ in poller.poll(self._timeout_ms(streams.values())):
+            if fd in streams:
+                streams[fd].read()
+            elif fd in writers:
+                self._write(writers[fd])
+        for signum in signals.take():
+            self._on_signal(signum)
+        now = time.monotonic()
+        for stream in streams.values():
+            stream.show_partial(now)
+        self._advance(now)
+
+    def _timeout_ms(self, streams: Iterable[Stream]) -> float | None:
+        due = [stream.show_at for stream in streams if stream.show_at is not None]
+        if self._deadline != float("inf"):
+            due.append(self._deadline)
+        if self._phase not in (Phase.RUNNING, Phase.GRACE):
+            due.append(time.monotonic() + _TICK_SECONDS)
+        return max(0.0, (min(due) - time.monotonic()) * 1000 + 1) if due else None
+
+    def _streams(self) -> list[Stream]:
+        return [stream for rank in self._ranks.values() for stream in (rank.out, rank.err) if stream.open]
+
+    def _write(self, sink: Sink) -> None:
+        sink.write_some()
+        if sink.broken:
+            name = "stdout" if sink is self._sinks[0] else "stderr"
+            self._say(f"nobody reads {name} any more: what the ranks write there is dropped, the job goes on")
+
+    # ---- what happens ----
+
+    def _on_signal(self, signum: int) -> None:
+        if signum == signal.SIGCHLD:
+            self._reap()
+        elif signum in _FORWARDED:
+            self._forward(signum)
+        elif signum == signal.SIGTSTP:
+            self._suspend()
+        elif not self._interrupted_by:
+            self._interrupt(signum)
+        elif signum != signal.SIGHUP:  # a terminal that closes may send that on top
+            self._say(f"got {signal_name(signum)} again; killing the ranks")
+            self._enter(Phase.KILL)
+
+    def _interrupt(self, signum: int) -> None:
+        self._interrupted_by = signum
+        if self._phase in (Phase.TERM, Phase.KILL):  # being ended already; now there is no need for patience
+            self._enter(Phase.KILL)
+            return
+        self._say(f"got {signal_name(signum)}; passing it to the ranks, which have {self._grace:g} s to end")
+        self._forward(signum)
+        self._enter(Phase.GRACE)
+
+    def _suspend(self) -> None:
+        # The ranks' sessions have no terminal, where the kernel ignores SIGTSTP.
+        self._forward(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._forward(signal.SIGCONT)
+
+    def _forward(self, signum: int) -> None:
+        for rank in self._ranks.values():
+            rank.forward(signum)
+
+    def _reap(self) -> None:
+        ended = []
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid in self._ranks:
+                    self._ranks[pid].reaped(status)
+                    ended.append(self._ranks[pid])
+                elif pid == self._guardian.pid:
+                    self._guardian.reaped(status)
+                    self._say("the guardian process is gone: if horocacherun is killed now, ranks may be left behind")
+        # Several at once: who was killed is the cause, who exited has seen it.
+        for rank in sorted(ended, key=lambda rank: (not rank.killed, rank.rank)):
+            self._on_end(rank)
+
+    def _on_end(self, rank: RankProcess) -> None:
+        rank.stopped_by_launcher = self._phase in (Phase.TERM, Phase.KILL)
+        if not sessions.members({rank.pid}, ""):
+            self._sessions.discard(rank.pid)
+            self._guardian.ended(rank.pid)
+        if rank.status == 0 or self._interrupted_by:
+            return
+        self._failed.append(rank)
+        if self._phase is Phase.RUNNING:
+            rank.out.drain_now()
+            rank.err.drain_now()
+            others = sum(other.alive for other in self._ranks.values())
+            if others:
+                self._say(f"rank {rank.rank} {rank.how_it_ended()}; {_others(others)} {self._grace:g} s to end")
+            self._enter(Phase.GRACE)
+
+    # ---- phases ----
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        seconds = {
+            Phase.GRACE: self._grace,
+            Phase.TERM: self._grace,
+            Phase.KILL: _KILL_SECONDS,
+            Phase.SETTLE: _SETTLE_SECONDS,
+        }[phase]
+        if phase is Phase.TERM and not self._any_alive():
+            seconds = min(seconds, _LEFTOVER_SECONDS)
+        self._deadline = time.monotonic() + seconds
+        if phase is Phase.TERM:
+            sessions.send(self._members(), signal.SIGTERM)
+        elif phase is Phase.KILL:
+            sessions.send(self._members(), signal.SIGKILL)
+
+    def _advance(self, now: float) -> None:
+        late = now >= self._deadline
+        if self._phase in (Phase.RUNNING, Phase.GRACE):
+            if not self._any_alive():
+                self._enter(Phase.SETTLE)
+            elif late:
+                self._enter(Phase.KILL if self._interrupted_by else Phase.TERM)
+                return
+            else:
+                return
+        left = self._members()
+        if not left and not self._any_alive():
+            self._phase = Phase.OVER
+        elif self._phase is Phase.SETTLE and late:
+            self._say(f"the ranks have ended and left {len(left)} behind, which horocacherun ends: {_names(left)}")
+            self._enter(Phase.TERM)
+        elif self._phase is Phase.TERM and late:
+            self._enter(Phase.KILL)
+        elif self._phase is Phase.KILL and late:
+            self._say(f"cannot be killed, stuck in the kernel: {_names(left)}")
+            self._phase = Phase.OVER
+        elif self._phase is Phase.KILL:
+            sessions.send(left, signal.SIGKILL)  # some may have been started since
+
+    def _any_alive(self) -> bool:
+        return any(rank.alive for rank in self._ranks.values())
+
+    def _members(self) -> list[sessions.Member]:
+        return sessions.members(self._sessions, self._job)
+
+    # ---- the end ----
+
+    def _finish_output(self) -> None:
+        for stream in self._streams():
+            stream.drain()
+        if self._failed and not self._interrupted_by and not self._start_failure:
+            for line in failure_summary(self._failed, self._size):
+                self._sinks[1].line(line)
+        for sink in self._sinks:
+            sink.flush(patience_s=1.0 if self._interrupted_by else None)
+
+    def _report(self) -> int:
+        if self._start_failure:
+            return self._start_failure
+        if self._interrupted_by:
+            return 128 + self._interrupted_by
+        return first_cause(self._failed).exit_code if self._failed else 0
+
+    def _say(self, text: str) -> None:
+        self._sinks[1].line("horocacherun: " + text)
+
+
+def _others(count: int) -> str:
+    return "the other rank has" if count == 1 else f"the other {count} ranks have"
+
+
+def _names(left: Sequence[sessions.Member]) -> str:
+    shown = ", ".join(f"{member.name} (pid {member.pid})" for member in left[:5])
+    return shown + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+
+
+def _start_hint(error: OSError) -> str:
+    if error.errno == 8:
+        return "; a script needs a first line such as #!/usr/bin/env python3, or its interpreter before its name"
+    if error.errno == 11:
+        return "; the limit of processes (ulimit -u, or the container's) is reached"
+    return ""

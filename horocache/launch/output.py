@@ -1,0 +1,220 @@
+"""The ranks' output: lines with a prefix, progress bars and unfinished lines without delay, every byte as it came."""
+
+import os
+import re
+import select
+import time
+from collections import deque
+from typing import BinaryIO
+
+_SEGMENT = re.compile(rb"([^\r\n]*)([\r\n])")
+_PARTIAL_SECONDS = 0.1  # an unfinished line is shown after this time, so that prompts appear
+_MOST_PENDING = 1 << 16  # and at once if it is longer than this
+_PIECE = 4096  # poll() promises that a pipe takes this much without blocking (PIPE_BUF)
+_MOST_READS = 64  # when draining; a pipe holds no more
+_TAIL_LINES = 20
+_TAIL_WIDTH = 2000
+
+
+class Sink:
+    """One of the launcher's own outputs.
+
+    Bytes wait here until poll() says that they can be written, so a reader that does not read (a pager) never keeps the
+    launcher from seeing signals and ends of ranks. Knows whose unfinished line the terminal's cursor stands in.
+    """
+
+    FULL = 1 << 20  # more than this waiting: read no more from the ranks
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.broken = False  # the reader is gone: output is dropped, the job goes on
+        self._waiting = bytearray()
+        self._line_of: object | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Bytes not yet written."""
+        return len(self._waiting)
+
+    def write_some(self) -> None:
+        """Write as much as cannot block; call when poll() says so."""
+        try:
+            written = os.write(self.fd, self._waiting[:_PIECE])
+        except BlockingIOError:
+            return
+        except OSError:  # EPIPE, EIO of a terminal that is gone, ENOSPC
+            self.broken = True
+            self._waiting.clear()
+            return
+        del self._waiting[:written]
+
+    def flush(self, patience_s: float | None) -> None:
+        """Write everything, for at most ``patience_s`` if the reader does not read."""
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        poller = select.poll()
+        poller.register(self.fd, select.POLLOUT)
+        while self._waiting:
+            left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
+            if (left_ms is not None and left_ms <= 0) or not poller.poll(left_ms):
+                return
+            self.write_some()
+
+    def line(self, text: str) -> None:
+        """Add a line of the launcher's own."""
+        self._leave_line_of_others(self)
+        self._put(text.encode(errors="surrogateescape") + b"\n")
+
+    def segment(self, source: object, prefix: bytes, text: bytes, terminator: bytes) -> None:
+        """Add what ``source`` wrote up to a line feed, a carriage return, or so far (no terminator).
+
+        ``prefix`` is empty where the source is already inside its line.
+        """
+        self._leave_line_of_others(source)
+        # A line feed right behind a carriage return ends a line that has its prefix.
+        if text or (terminator == b"\n" and self._line_of is None):
+            self._put(prefix)
+        self._put(text + terminator)
+        if terminator == b"\n":
+            self._line_of = None
+        elif text:
+            self._line_of = source
+
+    def in_line_of(self, source: object) -> bool:
+        """Tell whether the cursor stands in a line of ``source``."""
+        return self._line_of is source
+
+    def _leave_line_of_others(self, source: object) -> None:
+        if self._line_of is not None and self._line_of is not source:
+            self._put(b"\n")
+            self._line_of = None
+
+    def _put(self, data: bytes) -> None:
+        if not self.broken:
+            self._waiting += data
+
+
+class Stream:
+    """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory."""
+
+    def __init__(self, fd: int, sink: Sink, prefix: bytes, copy: BinaryIO | None) -> None:
+        self.fd = fd
+        self.sink = sink
+        self.open = True
+        self.tail = Tail()
+        self.show_at: float | None = None  # when the unfinished line is due
+        self._prefix = prefix
+        self._copy = copy
+        self._pending = b""
+        self._inside = False  # the start of the current line has been shown
+        self._progress = False  # the current line began with a carriage return
+        os.set_blocking(fd, False)
+
+    def read(self) -> bool:
+        """Take what is there, and say whether there was something; closes itself at the end of the file."""
+        try:
+            data = os.read(self.fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        self._keep(data)
+        self.tail.add(data)
+        self._show(self._pending + data)
+        return True
+
+    def drain_now(self) -> None:
+        """Take what is there, without waiting for the end of the file: the pipe may be held by others yet."""
+        for _ in range(_MOST_READS):
+            if not (self.open and self.read()):
+                break
+
+    def drain(self) -> None:
+        """Take what is there, and close."""
+        self.drain_now()
+        self.close()
+
+    def show_partial(self, now: float) -> None:
+        """Show the unfinished line if it is due."""
+        if self.show_at is not None and now >= self.show_at:
+            self._emit(self._pending, b"")
+            self._pending = b""
+            self.show_at = None
+
+    def close(self) -> None:
+        """Show the rest and let go of the descriptor."""
+        if not self.open:
+            return
+        self.show_partial(float("inf"))
+        self.open = False
+        os.close(self.fd)
+        if self._copy is not None:
+            self._copy.close()
+
+    def _keep(self, data: bytes) -> None:
+        if self._copy is None:
+            return
+        try:
+            self._copy.write(data)
+        except OSError as error:
+            self.sink.line(f"horocacherun: cannot write {self._copy.name}: {error.strerror}; no more is kept there")
+            self._copy.close()
+            self._copy = None
+
+    def _show(self, data: bytes) -> None:
+        end = 0
+        for match in _SEGMENT.finditer(data):
+            self._emit(match[1], match[2])
+            end = match.end()
+        self._pending = data[end:]
+        self.show_at = None
+        if self._pending:
+            at_once = self._progress or len(self._pending) > _MOST_PENDING
+            self.show_at = 0.0 if at_once else time.monotonic() + _PARTIAL_SECONDS
+            self.show_partial(0.0)
+
+    def _emit(self, text: bytes, terminator: bytes) -> None:
+        # Another rank's output may have cut our line in two; the second half is then a line of its own.
+        cut = self._inside and not self.sink.in_line_of(self)
+        if not (cut and not text and terminator == b"\n"):
+            self.sink.segment(self, b"" if self._inside and not cut else self._prefix, text, terminator)
+        self._inside = not terminator and (self._inside or bool(text))
+        if terminator:
+            self._progress = terminator == b"\r"
+
+
+class Tail:
+    """The last lines of a stream, for the summary of a failure."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        self._current = b""
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes."""
+        *finished, rest = (self._current + data).split(b"\n")
+        self._lines.extend(filter(None, map(_visible, finished)))
+        self._current = rest[-_TAIL_WIDTH:]
+
+    def lines(self) -> list[str]:
+        """Give them as text that a terminal can show."""
+        lines = [*self._lines, _visible(self._current)] if _visible(self._current) else list(self._lines)
+        return ["".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in _text(line)) for line in lines]
+
+
+def _visible(line: bytes) -> bytes:
+    """Give what of a line with carriage returns is left on the screen."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2][-_TAIL_WIDTH:]
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="backslashreplace")
+
+
+def same_file(first: int, second: int) -> bool:
+    """Tell whether two descriptors are one terminal or file: their lines must then not cut each other."""
+    try:
+        one, other = os.fstat(first), os.fstat(second)
+    except OSError:
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

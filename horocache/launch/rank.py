@@ -1,0 +1,139 @@
+"""One rank's process."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horocache.launch.output import Sink, Stream
+
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "if nobody did that, the kernel did, for want of memory: see dmesg and the container's limit",
+    signal.SIGBUS: "often a full /dev/shm, or a mapped file that was cut short",
+    signal.SIGSEGV: "PYTHONFAULTHANDLER=1 shows where",
+}
+
+
+class RankProcess:
+    """The leader of one rank's session, its two streams, and how it ended.
+
+    Owned by the job's supervisor, which reaps it.
+    """
+
+    def __init__(self, rank: int, process: "subprocess.Popen[bytes]", out: Stream, err: Stream) -> None:
+        self.rank = rank
+        self.pid = process.pid
+        self.out = out
+        self.err = err
+        self.started = time.monotonic()
+        self.ended: float | None = None
+        self.status: int | None = None  # exit code, or minus the signal
+        self.stopped_by_launcher = False  # it was told to end before it did
+        self._process = process
+
+    @property
+    def alive(self) -> bool:
+        """Not yet reaped."""
+        return self.status is None
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell gives it."""
+        status = self.status or 0
+        return 128 - status if status < 0 else status
+
+    @property
+    def killed(self) -> bool:
+        """Ended by a signal."""
+        return self.status is not None and self.status < 0
+
+    def reaped(self, wait_status: int) -> None:
+        """Note the end."""
+        self.status = os.waitstatus_to_exitcode(wait_status)
+        self.ended = time.monotonic()
+        self._process.returncode = self.status
+
+    def forward(self, signum: int) -> None:
+        """Send a signal to the leader's process group, as a terminal would."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):  # ended, not yet reaped
+                os.killpg(self.pid, signum)
+
+    def how_it_ended(self) -> str:
+        """Say it in words."""
+        if self.killed:
+            number = -(self.status or 0)
+            return f"was killed by {signal_name(number)} (signal {number})"
+        return f"exited with code {self.status}"
+
+    def hint(self) -> str:
+        """Say what often is behind such an end; empty if nothing can be said."""
+        return _HINTS.get(-(self.status or 0), "")
+
+
+def start_rank(
+    rank: int,
+    program: str,
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cpus: set[int] | None,
+    sinks: tuple[Sink, Sink],
+    prefix: bytes,
+    output_dir: Path | None,
+) -> RankProcess:
+    """Start one rank in a session of its own; raises OSError if that cannot be done."""
+    copies = []
+    for name in ("stdout", "stderr"):
+        if output_dir is not None:
+            folder = output_dir / f"rank.{rank}"
+            folder.mkdir(parents=True, exist_ok=True)
+            copies.append((folder / name).open("wb", buffering=0))
+    with contextlib.ExitStack() as stack:
+        stdin = 0 if rank == 0 and _is_open(0) else stack.enter_context(Path(os.devnull).open("rb")).fileno()
+        if cpus is not None:  # inherited; setting it in the child would need code between fork and exec
+            own = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, cpus)
+            stack.callback(os.sched_setaffinity, 0, own)
+        process = subprocess.Popen(
+            list(command),
+            executable=program,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    streams = []
+    for index, pipe in enumerate((process.stdout, process.stderr)):
+        assert pipe is not None
+        fd = os.dup(pipe.fileno())
+        os.set_inheritable(fd, False)
+        pipe.close()
+        streams.append(Stream(fd, sinks[index], prefix, copies[index] if copies else None))
+    return RankProcess(rank, process, streams[0], streams[1])
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL, SIGRTMIN+1, ..."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+def host_name() -> str:
+    """Name this machine."""
+    return socket.gethostname()
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""The launcher's end of the guardian: see guardian.py."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = Path(__file__).with_name("guardian.py")
+
+
+class Guardian:
+    """A guardian process and the pipe that only this process holds.
+
+    Owned by the job's supervisor, which reaps every child and tells this object when the guardian was among them.
+    """
+
+    def __init__(self, job: str, grace: float, directory: str) -> None:
+        # An inherited environment would carry the id of an outer job if horocacherun runs inside one, and that job's
+        # end would then take the guardian with it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SCRIPT), "for-launcher", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        self._lost = False
+        self._tell({"job": job, "grace": grace, "directory": directory})
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def started(self, leader: int) -> None:
+        """Have the session of ``leader`` ended with the launcher."""
+        self._tell({"started": leader})
+
+    def ended(self, leader: int) -> None:
+        """Forget a session that has no members, before its number belongs to somebody else."""
+        self._tell({"ended": leader})
+
+    def reaped(self, status: int) -> None:
+        """Note that the supervisor has collected the process."""
+        self._process.returncode = status
+        self._lost = True
+
+    def dismiss(self) -> None:
+        """Say that the job is done, and wait for the process to go."""
+        self._tell({"done": True})
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.closed:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                self._lost = True
+        if not self._lost:
+            self._process.wait()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._lost or self._process.stdin is None:
+            return
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._lost = True  # the supervisor finds the process dead and says so

@@ -1,0 +1,166 @@
+"""What happens to a call's tensors between the user and the wire: an ordered list of layers.
+
+The order is fusion, compression, logging. Tensors pass it downwards before they are submitted and upwards when the
+result is there. What the list does to the wire format is text in the operation's signature (``"compression=fp16"``), so
+ranks that disagree about it get a mismatch error instead of each other's bytes in the wrong format.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any, Protocol, TypeVar
+
+_logger = logging.getLogger("horocache.layers")
+
+T = TypeVar("T")
+
+
+class Compressor(Protocol):
+    """Horovod's interface: a class with two static methods, never an instance.
+
+    ``wire_name`` enters the signature; a class without it is known by its own name. An empty ``wire_name`` means that
+    the tensors travel as they are.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """What to send, and a context for :meth:`decompress`; the tensor itself if there is nothing to gain."""
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """The values in the original element type."""
+
+
+CompressorClass = type[Compressor]
+
+
+def wire_name(compressor: CompressorClass) -> str:
+    """How the signature calls a compressor; empty for one that changes nothing."""
+    name = getattr(compressor, "wire_name", None)
+    return compressor.__name__ if name is None else str(name)
+
+
+class Layer(Protocol):
+    """One step between the user's tensors and the wire. Stateless: what ``decode`` needs, ``encode`` returns."""
+
+    def token(self) -> str:
+        """What must be equal on all ranks, as ``name=value``; empty if there is nothing."""
+
+    def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
+        """The tensors to pass down, and a context for :meth:`decode`."""
+
+    def decode(self, tensors: list[T], context: Any) -> list[T]:
+        """The tensors to pass up."""
+
+
+class FusionLayer:
+    """Makes the tensors of one call a group: agreed on, and fused, as one entry.
+
+    Membership and order are in the group's signature anyway, so there is no token.
+    """
+
+    def token(self) -> str:
+        """Nothing to add."""
+        return ""
+
+    def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
+        """Leave the tensors alone: the core packs them while it sends."""
+        return tensors, None
+
+    def decode(self, tensors: list[T], context: Any) -> list[T]:
+        """Leave the tensors alone."""
+        return tensors
+
+
+class CompressionLayer:
+    """Sends tensors in another element type."""
+
+    def __init__(self, compressor: CompressorClass) -> None:
+        self._compressor = compressor
+        self._token = f"compression={wire_name(compressor)}"
+
+    def token(self) -> str:
+        """``compression=`` and the compressor's name."""
+        return self._token
+
+    def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
+        """Compress each tensor."""
+        pairs = [self._compressor.compress(tensor) for tensor in tensors]
+        return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+    def decode(self, tensors: list[T], context: Any) -> list[T]:
+        """Decompress each tensor."""
+        return [self._compressor.decompress(tensor, ctx) for tensor, ctx in zip(tensors, context, strict=True)]
+
+
+class LoggingLayer:
+    """Says what goes down and comes up, for those who set the logger ``horocache.layers`` to DEBUG.
+
+    Ranks may differ in it: no token.
+    """
+
+    def token(self) -> str:
+        """Nothing that must be equal."""
+        return ""
+
+    def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
+        """Log what is sent."""
+        self._log("submit", tensors)
+        return tensors, None
+
+    def decode(self, tensors: list[T], context: Any) -> list[T]:
+        """Log what came back."""
+        self._log("finish", tensors)
+        return tensors
+
+    def _log(self, what: str, tensors: list[Any]) -> None:
+        _logger.debug("%s %s", what, ", ".join(f"{t.dtype}{list(t.shape)}" for t in tensors))
+
+
+class LayerList:
+    """The layers of one call, outermost first.
+
+    Role: immutable, shared by all calls with the same options.
+    """
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self._layers = tuple(layers)
+        self._upwards = tuple(reversed(self._layers))
+        self.signature = ",".join(token for token in (layer.token() for layer in layers) if token)
+        self.group = any(isinstance(layer, FusionLayer) for layer in layers)
+        # Nothing happens to the tensors on their way: callers may leave encode and decode out.
+        self.plain = all(isinstance(layer, FusionLayer) for layer in layers)
+
+    def encode(self, tensors: list[T]) -> tuple[list[T], list[Any]]:
+        """Pass the tensors down; also what :meth:`decode` needs."""
+        contexts = []
+        for layer in self._layers:
+            tensors, context = layer.encode(tensors)
+            contexts.append(context)
+        contexts.reverse()
+        return tensors, contexts
+
+    def decode(self, tensors: list[T], contexts: list[Any]) -> list[T]:
+        """Pass the results up."""
+        for layer, context in zip(self._upwards, contexts, strict=True):
+            tensors = layer.decode(tensors, context)
+        return tensors
+
+
+def layer_list(compressor: CompressorClass | None, group: bool) -> LayerList:
+    """The list for a call: fusion if its tensors are a group, compression if there is any, logging if wanted."""
+    key: Any = compressor
+    return _layer_list(key, group, _logger.isEnabledFor(logging.DEBUG))
+
+
+@functools.lru_cache(maxsize=256)
+def _layer_list(compressor: Any, group: bool, log: bool) -> LayerList:
+    layers: list[Layer] = []
+    if group:
+        layers.append(FusionLayer())
+    if compressor is not None and wire_name(compressor):
+        layers.append(CompressionLayer(compressor))
+    if log:
+        layers.append(LoggingLayer())
+    return LayerList(layers)

@@ -1,0 +1,173 @@
+"""NumPy arrays: the adapter, the functions of the package, and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.ops import Collectives
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+
+Array = npt.NDArray[Any]
+
+# What the core moves and NumPy has. bfloat16 is not among NumPy's types.
+_NAMES = (
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+)
+DTYPES = frozenset(np.dtype(name) for name in _NAMES)
+
+
+class NumpyAdapter:
+    """:class:`~horocache.adapter.TensorAdapter` for ``numpy.ndarray``; scalars and nested lists are taken as arrays."""
+
+    def check(self, value: Any) -> Array:
+        """The array for what the caller passed."""
+        if not isinstance(value, np.ndarray):
+            if not isinstance(value, (np.generic, bool, int, float, complex, list, tuple)):
+                raise InvalidArgumentError(
+                    f"expected a NumPy array, got {type(value).__module__}.{type(value).__qualname__}."
+                )
+            value = np.asarray(value)
+        if value.dtype.newbyteorder("=") not in DTYPES:
+            names = ", ".join(sorted(str(dtype) for dtype in DTYPES))
+            raise UnsupportedError(f"arrays of dtype {value.dtype} cannot be sent; there are {names}.")
+        array: Array = value
+        return array
+
+    def as_is(self, value: Any, writable: bool) -> bool:
+        """Whether the array can be sent from, and written into, where it is."""
+        if type(value) is not np.ndarray or value.dtype not in DTYPES:
+            return False
+        flags = value.flags
+        return bool(flags.c_contiguous and (flags.writeable or not writable))
+
+    def check_writable(self, tensor: Array) -> None:
+        """Refuse read-only arrays."""
+        if not tensor.flags.writeable:
+            raise InvalidArgumentError(
+                "the array is read-only, so an in-place operation cannot store its result in it."
+            )
+
+    def shape(self, tensor: Array) -> tuple[int, ...]:
+        """Dimensions."""
+        return tensor.shape
+
+    def dense(self, tensor: Array) -> tuple[Array, bool]:
+        """The array itself if it is in C order and native bytes, else a copy."""
+        if tensor.flags.c_contiguous and tensor.dtype.isnative:
+            return tensor, False
+        # Not ascontiguousarray, which turns a scalar into a vector.
+        return np.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C", copy=True), True
+
+    def empty_like(self, tensor: Array) -> Array:
+        """A new array in C order."""
+        return np.empty(tensor.shape, tensor.dtype)
+
+    def copy_into(self, target: Array, source: Array) -> None:
+        """Store the values."""
+        target[...] = source
+
+    def written(self, tensor: Array) -> None:
+        """Nobody keeps versions of an array."""
+
+    def as_rows(self, tensor: Array) -> Array:
+        """A scalar as one row."""
+        return tensor if tensor.ndim else tensor.reshape(1)
+
+    def first_rows(self, tensor: Array, rows: int) -> Array:
+        """The first rows."""
+        return tensor if rows == tensor.shape[0] else tensor[:rows]
+
+    def from_result(self, result: Result) -> Array:
+        """An array on the core's memory, by the buffer protocol."""
+        return np.asarray(result)
+
+    def integers(self, values: Sequence[int]) -> Array:
+        """An int32 vector."""
+        return np.array(values, dtype=np.int32)
+
+    def split_list(self, splits: Any) -> list[int]:
+        """Plain integers."""
+        array = np.asarray(splits)
+        if array.ndim != 1:
+            raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {array.shape}.")
+        if array.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"alltoall expects a splits tensor with integer elements, not {array.dtype}.")
+        return [int(rows) for rows in array]
+
+
+class NoneCompressor:
+    """Sends tensors as they are."""
+
+    wire_name = ""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """The array itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        """The array itself."""
+        return tensor
+
+
+class FP16Compressor:
+    """Sends float32 and float64 as float16; values beyond 65504 become infinite. Other arrays travel as they are."""
+
+    wire_name = "fp16"
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """The array in half precision, and its dtype."""
+        if tensor.dtype.kind == "f" and tensor.dtype.itemsize > 2:
+            return np.asarray(tensor.astype(np.float16)), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        """The array in its own precision."""
+        return tensor if ctx is None else np.asarray(tensor.astype(ctx))
+
+
+class BF16Compressor:
+    """NumPy has no bfloat16: every use raises UnsupportedError. ``horocache.torch`` has it."""
+
+    wire_name = "bf16"
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        """Raise UnsupportedError."""
+        raise UnsupportedError("NumPy has no bfloat16; use Compression.fp16, or horocache.torch.")
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        """Never reached."""
+        return tensor
+
+
+class Compression:
+    """The compressors, by Horovod's names."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+collectives: Collectives[Array] = Collectives(NumpyAdapter())

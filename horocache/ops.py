@@ -1,0 +1,68 @@
+"""The semantics of every collective, once for all frameworks.
+
+:class:`Collectives` is generic over a :class:`~horocache.adapter.TensorAdapter`: the functions of ``horocache`` are its
+methods on NumPy arrays, and ``horocache.torch`` puts autograd around the same methods. The rest of what frameworks need
+from here is re-exported below.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from horocache.handles import (
+    OP_ALLREDUCE,
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Name,
+    Product,
+    Sum,
+    barrier,
+    check_op,
+    full_name,
+    join,
+    poll,
+    resolve_op,
+    set_id,
+    synchronize,
+)
+from horocache.movements import Allgather, Alltoall, Broadcast
+from horocache.reductions import Allreduce
+from horocache.scatterings import Reducescatter
+
+__all__ = [
+    "OP_ALLREDUCE",
+    "Adasum",
+    "Average",
+    "Collectives",
+    "Max",
+    "Min",
+    "Name",
+    "Product",
+    "Sum",
+    "barrier",
+    "check_op",
+    "full_name",
+    "join",
+    "poll",
+    "resolve_op",
+    "set_id",
+    "synchronize",
+]
+
+T = TypeVar("T")
+
+
+class Collectives(Allreduce[T], Reducescatter[T], Allgather[T], Broadcast[T], Alltoall[T]):
+    """The collectives on one framework's tensors.
+
+    Names: tensors are matched across ranks by name. Without one, a name is made from the order of the calls in the
+    program, which must then be the same on all ranks. A name may be in flight once at a time.
+
+    All operations raise NotInitializedError before ``init``; InvalidArgumentError and UnsupportedError for arguments
+    that this rank can judge alone; DuplicateNameError if the name is in flight; and, from the blocking form or
+    :func:`synchronize`, MismatchError, PeerLostError, StallError, ShutDownError or AbortedError.
+
+    Role: stateless but for the adapter; shared by all threads.
+    """

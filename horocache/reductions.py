@@ -1,0 +1,284 @@
+"""Allreduce, once for all frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from horocache import _state
+from horocache.handles import (
+    OP_ALLREDUCE,
+    RUNNABLE,
+    Finisher,
+    Name,
+    Submitter,
+    full_name,
+    resolve_op,
+    set_id,
+    synchronize,
+)
+from horocache.layers import CompressorClass, LayerList, layer_list
+from horocache.process_set import ProcessSet, global_process_set
+
+T = TypeVar("T")
+
+
+class Allreduce(Submitter[T]):
+    """Reduces element by element over the ranks, with the result everywhere.
+
+    See :class:`horocache.ops.Collectives` for names and errors.
+    """
+
+    def _reduce(
+        self,
+        tensors: Sequence[Any],
+        name: Name,
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        compression: CompressorClass | None = None,
+        in_place: bool = False,
+        group: bool = False,
+        wait_follows: bool = False,
+    ) -> int:
+        """Submit an allreduce; the finisher returns the list of results, or the only one."""
+        kind = "grouped_allreduce" if group else "allreduce"
+        layers = layer_list(compression, group)
+        if layers.plain and self.as_they_are(tensors, in_place):
+            inputs: Sequence[T] = tensors
+            outputs = tensors if in_place else [self.adapter.empty_like(tensor) for tensor in tensors]
+            finish = self._finish_plain(outputs, in_place, group)
+        else:
+            inputs, outputs, finish = self._stage(tensors, kind, layers, in_place, group)
+        return self.start(
+            finish,
+            OP_ALLREDUCE,
+            inputs,
+            outputs,
+            full_name(kind, name),
+            process_set,
+            op,
+            scales,
+            layers=layers.signature,
+            group=group,
+            wait_follows=wait_follows,
+        )
+
+    def _in_place(
+        self,
+        tensor: T,
+        average: bool | None,
+        name: Name,
+        op: Any,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        wait_follows: bool,
+    ) -> int:
+        """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
+        if average is not None or op not in RUNNABLE:
+            op = resolve_op(op, average)
+        if not self._as_is(tensor, True):
+            return self._reduce([tensor], name, op, scales, process_set, None, True, False, wait_follows)
+        session = _state.current()
+        only = (tensor,)
+        handle: int = session.runtime.submit(
+            OP_ALLREDUCE,
+            only,
+            only,
+            full_name("allreduce", name),
+            None,
+            op,
+            *scales,
+            -1,
+            None,
+            0 if process_set is global_process_set else set_id(process_set),
+            "",
+            "",
+            False,
+            wait_follows,
+        )
+        session.pending[handle] = (self._finish_in_place, tensor)
+        return handle
+
+    def _finish_in_place(self, tensor: T, _: object) -> T:
+        self.adapter.written(tensor)
+        return tensor
+
+    def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
+        written = self.adapter.written
+
+        def finish(_: object) -> Any:
+            if in_place:
+                for output in outputs:
+                    written(output)
+            return list(outputs) if group else outputs[0]
+
+        return finish
+
+    def _stage(
+        self, tensors: Sequence[Any], kind: str, layers: LayerList, in_place: bool, group: bool
+    ) -> tuple[list[T], list[T], Finisher]:
+        """What to submit for tensors that have to be copied, cast or refused."""
+        adapter = self.adapter
+        sources = self.checked(tensors, kind, in_place)
+        encoded, contexts = layers.encode(sources)
+        buffers, private = self.dense(sources, encoded)
+        # A private copy can take the result; a user's tensor only if the operation is in place.
+        outputs = [b if in_place or own else adapter.empty_like(b) for b, own in zip(buffers, private, strict=True)]
+
+        def finish(_: object) -> Any:
+            results = layers.decode(outputs, contexts)
+            if in_place:
+                for source, result, own in zip(sources, results, private, strict=True):
+                    if own:
+                        adapter.copy_into(source, result)
+                    else:
+                        adapter.written(source)
+                results = list(tensors)
+            return results if group else results[0]
+
+        return buffers, outputs, finish
+
+    def allreduce_async(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
+        scales = (prescale_factor, postscale_factor)
+        return self._reduce([tensor], name, resolve_op(op, average), scales, process_set)
+
+    def allreduce(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: Name = None,
+        compression: CompressorClass | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """Reduce the ranks' tensors element by element; every rank gets the result.
+
+        Args:
+            tensor: the same shape and dtype on all ranks, any shape. Not modified.
+            average: deprecated, use ``op``.
+            name: identifies the tensor across ranks; generated from the program order when omitted.
+            compression: a class of ``Compression``, which all ranks must choose alike.
+            op: Average (the default), Sum, Min, Max or Product. Averages of integers are rounded down.
+            prescale_factor: multiplies every rank's tensor before the reduction.
+            postscale_factor: multiplies the result.
+            process_set: the ranks that take part.
+
+        Returns:
+            A new tensor of the same shape and dtype, with the same bits on every rank.
+
+        Raises:
+            MismatchError: shape, dtype, op, scales or compression differ between ranks; names both ranks and both
+                values. ValueError: both ``op`` and ``average`` are given. See also :class:`Collectives`.
+        """
+        scales = (prescale_factor, postscale_factor)
+        op = resolve_op(op, average)
+        result: T = synchronize(self._reduce([tensor], name, op, scales, process_set, compression, wait_follows=True))
+        return result
+
+    def allreduce_async_(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Start :meth:`allreduce_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
+        return self._in_place(tensor, average, name, op, (prescale_factor, postscale_factor), process_set, False)
+
+    def allreduce_(
+        self,
+        tensor: T,
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """Store the result of :meth:`allreduce` in the tensor itself and return it; ValueError if it is read-only."""
+        scales = (prescale_factor, postscale_factor)
+        result: T = synchronize(self._in_place(tensor, average, name, op, scales, process_set, True))
+        return result
+
+    def grouped_allreduce_async(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Start :meth:`grouped_allreduce`; returns one handle for the whole group."""
+        scales = (prescale_factor, postscale_factor)
+        return self._reduce(tensors, name, resolve_op(op, average), scales, process_set, group=True)
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: Name = None,
+        compression: CompressorClass | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """:meth:`allreduce` of several tensors as one: nothing of the group is run before all ranks have all of it.
+
+        Returns:
+            New tensors, in the order of ``tensors``.
+        """
+        scales = (prescale_factor, postscale_factor)
+        op = resolve_op(op, average)
+        handle = self._reduce(tensors, name, op, scales, process_set, compression, group=True, wait_follows=True)
+        result: list[T] = synchronize(handle)
+        return result
+
+    def grouped_allreduce_async_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Start :meth:`grouped_allreduce_`; returns one handle for the whole group."""
+        scales = (prescale_factor, postscale_factor)
+        return self._reduce(tensors, name, resolve_op(op, average), scales, process_set, in_place=True, group=True)
+
+    def grouped_allreduce_(
+        self,
+        tensors: Sequence[T],
+        average: bool | None = None,
+        name: Name = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[T]:
+        """:meth:`grouped_allreduce` into the tensors themselves, which are returned."""
+        scales = (prescale_factor, postscale_factor)
+        op = resolve_op(op, average)
+        handle = self._reduce(tensors, name, op, scales, process_set, in_place=True, group=True, wait_follows=True)
+        result: list[T] = synchronize(handle)
+        return result

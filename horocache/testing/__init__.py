@@ -1,0 +1,6 @@
+"""For tests of code that runs on several ranks: start ranks from a test, and describe faults to inject."""
+
+from horocache.testing.faults import Fault
+from horocache.testing.ranks import Outcome, RanksFailed, run_ranks
+
+__all__ = ["Fault", "Outcome", "RanksFailed", "run_ranks"]

@@ -1,0 +1,107 @@
+"""The command ``horocache``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from horocache.errors import HorocacheError
+from horocache.launch.usage import UsageError
+
+_SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``horocache`` and give its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = build_parser().parse_args(given)
+        return _run(options, given)
+    except UsageError as error:
+        sys.stderr.write(f"horocache: {error}\n")
+        return error.status
+    except HorocacheError as error:
+        sys.stderr.write(f"horocache: {type(error).__name__}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(options: argparse.Namespace, given: list[str]) -> int:
+    if options.command == "doctor":
+        from horocache.tools import doctor  # noqa: PLC0415  (each command loads only what it needs)
+
+        return doctor.run(as_json=options.json)
+    from horocache.tools import bench  # noqa: PLC0415
+
+    return bench.run(options, given)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of ``horocache``."""
+    parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench")
+    doctor = commands.add_parser(
+        "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    bench = commands.add_parser("bench", help="measure the collectives of this machine")
+    kinds = bench.add_subparsers(dest="what", required=True, metavar="allreduce|alltoall|control")
+    for name in ("allreduce", "alltoall"):
+        _add_collective(
+            kinds.add_parser(name, help=f"time and bandwidth of {name}, in the columns of nccl-tests"), name
+        )
+    control = kinds.add_parser(
+        "control", help="cost of agreeing on many tiny tensors, with the response cache and without"
+    )
+    control.add_argument(
+        "--tensors", type=_counts, default=[100, 1000], metavar="N,N", help="tensors a step (100,1000)"
+    )
+    _add_common(control, iters=50)
+    return parser
+
+
+def _add_collective(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument(
+        "-b", "--begin", type=_size, default=8, metavar="SIZE", help="smallest size in bytes; K, M, G (8)"
+    )
+    parser.add_argument("-e", "--end", type=_size, default=64 << 20, metavar="SIZE", help="largest size in bytes (64M)")
+    parser.add_argument("-f", "--factor", type=_positive, default=2, metavar="N", help="from one size to the next (2)")
+    parser.add_argument("-d", "--dtype", choices=_TYPES, default="float32", help="type of the elements (float32)")
+    if name == "allreduce":
+        parser.add_argument("-o", "--op", choices=["sum", "avg", "prod", "min", "max"], default="sum", help="(sum)")
+    _add_common(parser, iters=20)
+
+
+def _add_common(parser: argparse.ArgumentParser, iters: int) -> None:
+    parser.add_argument(
+        "-np", "--np", type=_positive, default=2, metavar="N", help="ranks to start, if no launcher has (2)"
+    )
+    parser.add_argument(
+        "-n", "--iters", type=_positive, default=iters, metavar="N", help=f"turns that are timed ({iters})"
+    )
+    parser.add_argument("-w", "--warmup", type=_positive, default=5, metavar="N", help="turns before that (5)")
+    parser.add_argument("--json", action="store_true", help="one JSON line for each row")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    digits, suffix = text.rstrip("kKmMgG"), text[len(text.rstrip("kKmMgG")) :].lower()
+    if not digits.isdigit() or int(digits) < 1 or suffix not in _SUFFIXES:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size such as 8, 64K or 16M")
+    return int(digits) * _SUFFIXES[suffix]
+
+
+def _counts(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]

@@ -1,0 +1,128 @@
+"""What ``doctor`` asks the system: cores, memory, limits, and the directory of the start-up socket."""
+
+import mmap
+import os
+import platform
+import resource
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from horocache.launch.resources import find_cores, memory_limit
+from horocache.tools.finding import Finding, State
+
+_FEW_DESCRIPTORS = 256
+_MIB = 1 << 20
+
+
+def look() -> Iterator[Finding]:
+    """Look at the machine as this process may use it."""
+    yield Finding("system", "host", f"{platform.node()}, Linux {platform.release()}, {platform.machine()}")
+    yield _cores()
+    yield _memory()
+    yield _shared_memory()
+    yield _pidfd()
+    yield from _start_up_directory()
+    yield from _limits()
+
+
+def _cores() -> Finding:
+    cores = find_cores()
+    if cores.quota is not None and cores.quota < 1:
+        fix = "ranks will be throttled in the middle of operations: give the container at least one core per rank"
+        return Finding("system", "cores", f"{cores}: {cores.quota:g}", State.WARNING, fix)
+    return Finding("system", "cores", str(cores))
+
+
+def _memory() -> Finding:
+    machine = psutil.virtual_memory()
+    limit = memory_limit()
+    text = f"{machine.available // _MIB} MiB available of {machine.total // _MIB} MiB"
+    return Finding(
+        "system", "memory", text if limit is None else f"{text}; the container's limit is {limit // _MIB} MiB"
+    )
+
+
+def _shared_memory() -> Finding:
+    size = 16 * _MIB
+    try:
+        fd = os.memfd_create("horocache-doctor", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            with mmap.mmap(fd, size):
+                pass
+        finally:
+            os.close(fd)
+    except OSError as error:
+        fix = "allow memfd_create in the container's seccomp profile, and raise its memory limit and `ulimit -f`"
+        return Finding("system", "shared memory", f"memfd: {error.strerror}", State.PROBLEM, fix)
+    return Finding("system", "shared memory", "memfd works; /dev/shm is not used")
+
+
+def _pidfd() -> Finding:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        fix = "Linux 5.3 or newer is needed, and a seccomp profile that allows pidfd_open"
+        return Finding("system", "pidfd", str(error.strerror), State.PROBLEM, fix)
+    return Finding("system", "pidfd", "works: a rank's death is seen at once")
+
+
+def _limits() -> Iterator[Finding]:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < _FEW_DESCRIPTORS:
+        fix = f"ulimit -n {_FEW_DESCRIPTORS} or more"
+        yield Finding("limits", "open files", str(files), State.PROBLEM, fix)
+    else:
+        yield Finding("limits", "open files", _amount(files))
+    for name, number, unit in (
+        ("address space", resource.RLIMIT_AS, _MIB),
+        ("file size", resource.RLIMIT_FSIZE, _MIB),
+        ("locked memory", resource.RLIMIT_MEMLOCK, _MIB),
+        ("processes", resource.RLIMIT_NPROC, 1),
+    ):
+        limit, _ = resource.getrlimit(number)
+        yield _limit(name, limit, unit)
+
+
+def _limit(name: str, limit: int, unit: int) -> Finding:
+    small = limit != resource.RLIM_INFINITY and name in ("address space", "file size") and limit < 1024 * _MIB
+    value = _amount(limit, unit)
+    if small:
+        flag = "-v" if name == "address space" else "-f"
+        fix = f"shared memory of the ranks counts here: ulimit {flag} unlimited"
+        return Finding("limits", name, value, State.WARNING, fix)
+    return Finding("limits", name, value)
+
+
+def _amount(limit: int, unit: int = 1) -> str:
+    if limit == resource.RLIM_INFINITY:
+        return "unlimited"
+    return f"{limit // unit} MiB" if unit == _MIB else str(limit)
+
+
+def _start_up_directory() -> Iterator[Finding]:
+    folder = Path(tempfile.gettempdir()) / f"horocache-{os.getuid()}"
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        parent = folder.parent
+        if os.access(parent, os.W_OK | os.X_OK):
+            yield Finding("system", "start-up directory", f"{folder} will be made when it is needed")
+        else:
+            fix = "set TMPDIR, or the knob rendezvous_dir, to a directory that you can write to"
+            yield Finding("system", "start-up directory", f"{parent} cannot be written", State.PROBLEM, fix)
+        return
+    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    if not private:
+        fix = f"it must be your own directory of mode 0700: remove {folder}"
+        yield Finding("system", "start-up directory", f"{folder} is not private", State.PROBLEM, fix)
+        return
+    left = sorted(path.name for path in folder.iterdir())
+    yield Finding("system", "start-up directory", str(folder))
+    if left:
+        fix = f"if no job is starting now, they are left over and harmless: rm {folder}/*"
+        yield Finding("system", "start-up sockets", ", ".join(left[:5]), State.INFO, fix)

@@ -1,0 +1,55 @@
+"""What `import horocache` promises: it is light, it knows its version, and nothing else is installed beside it."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import horocache
+from horocache import _core
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "tensorflow", "mpi4py", "jax", "sklearn", "matplotlib", "rich", "psutil")
+
+
+def modules_after(statement: str, folder: Path) -> set[str]:
+    """Top-level modules that are loaded after ``statement`` in a fresh interpreter started outside the source tree."""
+    program = f"{statement}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    command = [sys.executable, "-c", program]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import horocache", "import horocache; horocache.init; horocache.allreduce"])
+def test_importing_loads_no_framework_and_no_mpi(statement, tmp_path):
+    assert modules_after(statement, tmp_path).isdisjoint(HEAVY)
+
+
+def test_importing_starts_no_thread_and_reads_no_knob(tmp_path):
+    program = "import horocache, threading, os; print(threading.active_count(), len(os.listdir('/proc/self/task')))"
+    command = [sys.executable, "-c", program]
+    environment = {"HOROCACHE_CYCLE_TIME": "not a number"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    assert done.stdout.split() == ["1", "1"]
+
+
+def test_the_version_is_the_same_everywhere():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    [declared] = re.findall(r'^version = "(.*)"$', text, re.MULTILINE)
+    assert horocache.__version__ == importlib.metadata.version("horocache") == _core.__version__ == declared
+
+
+def test_the_folder_of_the_bindings_is_not_importable(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError):
+        modules_after("import framework_bindings", tmp_path)
+
+
+def test_every_public_name_exists_and_has_a_docstring():
+    missing = [name for name in horocache.__all__ if not hasattr(horocache, name)]
+    assert not missing
+    undocumented = [
+        n for n in horocache.__all__ if callable(getattr(horocache, n)) and not getattr(horocache, n).__doc__
+    ]
+    assert not undocumented

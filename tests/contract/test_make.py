@@ -1,0 +1,49 @@
+"""What make says on a machine that lacks something."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make in the tree with an environment folder of its own."""
+    command = ["make", "-C", str(ROOT), "--no-print-directory", f"VENV={folder / 'venv'}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def fake_python(folder: Path, text: str) -> Path:
+    """A `python3` that does what the shell text says."""
+    path = folder / "python3"
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_without_ensurepip_gets_the_name_of_the_package(tmp_path):
+    python = fake_python(tmp_path, 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac')
+    done = make(tmp_path, f"PYTHON={python}", str(tmp_path / "venv" / "venv.stamp"))
+    assert done.returncode != 0
+    assert "apt-get install python3-venv" in done.stderr
+
+
+def test_an_old_python_is_refused(tmp_path):
+    done = make(tmp_path, f"PYTHON={fake_python(tmp_path, 'exit 1')}", str(tmp_path / "venv" / "venv.stamp"))
+    assert done.returncode != 0
+    assert "horocache needs Python 3.10 or newer" in done.stderr
+
+
+def test_help_lists_every_target_that_the_readme_names(tmp_path):
+    listed = make(tmp_path, "help").stdout
+    for target in ("demo", "test", "lint", "sanitize", "bench", "bench-control", "dist", "docs", "clean"):
+        assert f"  {target} " in listed
+
+
+def test_without_googletest_the_cpp_tests_say_how_to_get_it(tmp_path):
+    done = make(tmp_path, "--dry-run", "GTEST=OFF", "test-cpp")
+    assert "SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)" in done.stdout

@@ -1,0 +1,54 @@
+"""The C library exports what its header declares and nothing else; the Python module exports its entry point."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import horocache
+from horocache import _core
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "cpp_core" / "capi" / "hc.h"
+
+pytestmark = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm (Debian: binutils)")
+
+
+def exported(library: Path) -> set[str]:
+    """Names that a shared library defines for others."""
+    command = ["nm", "--dynamic", "--defined-only", "--extern-only", "--format=posix", str(library)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[0] for line in lines}
+
+
+def visible(library: Path) -> set[str]:
+    """Those without the C++ library's own templates, which the dynamic linker merges with everybody else's."""
+    return {name for name in exported(library) if not name.startswith("_Z") or "horocache" in name}
+
+
+def declared() -> set[str]:
+    """Functions that hc.h declares."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return set(re.findall(r"\bHC_API\b[^;]*?\b(hc_\w+)\s*\(", text))
+
+
+def test_the_c_library_exports_exactly_what_its_header_declares():
+    library = Path(horocache.__file__).parent / "libhorocache.so"
+    names = declared()
+    assert len(names) > 5, "the pattern finds no functions in hc.h"
+    assert visible(library) == names
+
+
+def test_the_python_module_exports_its_entry_point_only():
+    assert visible(Path(_core.__file__)) == {"PyInit__core"}
+
+
+@pytest.mark.parametrize("name", ["_core", "libhorocache"])
+def test_the_binaries_need_no_framework_and_no_mpi(name):
+    [library] = Path(_core.__file__).parent.glob(
+        f"{name}*{'.so' if name == 'libhorocache' else Path(_core.__file__).name[5:]}"
+    )
+    needed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"torch|tensorflow|libmpi|nccl|cuda|python", needed)

@@ -1,0 +1,101 @@
+"""`make dist`: a wheel, built from the source distribution, that works in a clean environment without a compiler."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_SOURCES = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "dist", "results", "*.so", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+)
+PROGRAM = """
+import numpy as np
+import horocache as hc
+hc.init()
+print(hc.__version__, hc.rank(), hc.allreduce(np.ones(2, dtype=np.float32), op=hc.Sum).tolist())
+hc.shutdown()
+"""
+
+pytestmark = pytest.mark.timeout(600)  # the core is compiled once
+
+
+def run(*command: object, **options: object) -> str:
+    """Run a command; its output is the message if it fails."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory) -> Path:
+    """A source distribution of the tree as it is, and the wheel built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    shutil.copytree(ROOT, folder / "source", ignore=NOT_SOURCES)
+    # Unoptimised: it is there to be installed and imported, and compiles in half the time.
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--outdir",
+        folder,
+        "-Ccmake.build-type=Debug",
+        "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
+        folder / "source",
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist) -> Path:
+    [path] = dist.glob("*.whl")
+    return path
+
+
+def test_the_source_distribution_holds_the_whole_source(dist):
+    [path] = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {
+        "CMakeLists.txt",
+        "LICENSE",
+        "Makefile",
+        "cpp_core/base/knobs.def",
+        "framework_bindings/torch/__init__.py",
+    }
+    assert expected <= names
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_the_wheel_holds_packages_and_binaries_and_no_source_of_the_core(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {
+        "horocache/py.typed",
+        "horocache/_core.pyi",
+        "horocache/torch/__init__.py",
+        "horocache/libhorocache.so",
+    } <= names
+    assert not [name for name in names if name.endswith((".cc", ".h", ".def", ".in"))]
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"horocache"}
+
+
+def test_the_wheel_works_in_a_clean_environment_without_a_compiler(wheel, tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    folder = tmp_path / "venv" / "bin"
+    run(folder / "python", "-m", "pip", "install", "--quiet", "--only-binary=:all:", wheel)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HOROCACHE_"))}
+    environment["PATH"] = str(folder)  # no compiler, no cmake
+    options = {"cwd": tmp_path, "env": environment, "timeout": 60}
+    assert run(folder / "python", "-c", PROGRAM, **options).split() == ["0.1.0", "0", "[1.0,", "1.0]"]
+    two = run(folder / "horocacherun", "-np", "2", folder / "python", "-c", PROGRAM, **options)
+    assert "[0] 0.1.0 0 [2.0, 2.0]" in two
+    assert "[1] 0.1.0 1 [2.0, 2.0]" in two
+    program = "from importlib.util import find_spec; print(find_spec('framework_bindings'))"
+    assert run(folder / "python", "-c", program, **options).strip() == "None"

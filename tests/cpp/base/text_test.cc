@@ -1,0 +1,37 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+
+namespace horocache {
+namespace {
+
+TEST(Nearest, FindsATypoAndRejectsAStranger) {
+  const std::vector<std::string> names = {"cycle_time", "cache_capacity", "spin_us"};
+  EXPECT_EQ(Nearest("cycletime", names), "cycle_time");
+  EXPECT_EQ(Nearest("cache_capasity", names), "cache_capacity");
+  EXPECT_EQ(Nearest("zzzzzz", names), "");
+}
+
+TEST(Join, PutsSeparatorsBetween) {
+  EXPECT_EQ(Join({}, ", "), "");
+  EXPECT_EQ(Join({"a"}, ", "), "a");
+  EXPECT_EQ(Join({"a", "b", "c"}, ", "), "a, b, c");
+}
+
+TEST(Printable, EscapesWhatCouldBreakALineOrATerminal) {
+  EXPECT_EQ(Printable("layer.0/weight"), "layer.0/weight");
+  EXPECT_EQ(Printable("a\nb'c\\d"), "a\\nb\\'c\\\\d");
+  EXPECT_EQ(Printable(std::string_view("\0\x1b", 2)), "\\x00\\x1b");
+  EXPECT_EQ(Printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(Printable("gr\xc3\xb6\xc3\x9f"
+                      "e"),
+            "gr\xc3\xb6\xc3\x9f"
+            "e");
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // a surrogate is not UTF-8
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+}
+
+}  // namespace
+}  // namespace horocache

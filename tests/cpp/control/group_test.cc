@@ -1,0 +1,121 @@
+#include <gtest/gtest.h>
+
+#include "test_network.h"
+
+namespace horocache::control {
+namespace {
+
+TEST(Group, NothingOfItRunsBeforeAllRanksHaveAllOfIt) {
+  TestJob job(3);
+  job.WaitAll();
+  for (int step = 0; step < 3; ++step) {
+    const OpId zero = job.Submit(0, Group("g", {"a", "b", "c"}));
+    const OpId one = job.Submit(1, Group("g", {"a", "b", "c"}));
+    job.Settle();
+    EXPECT_TRUE(job.plans[0].size() == static_cast<size_t>(step));
+    const OpId two = job.Submit(2, Group("g", {"a", "b", "c"}));
+    job.Settle();
+    EXPECT_TRUE(job.Done({zero, one, two}));
+    EXPECT_EQ(job.plans[2].back().items[0].num_tensors, 3);
+  }
+  EXPECT_EQ(job[0].cache_size(), 1);
+}
+
+void ExpectMismatch(TestJob& job, int rank, OpId op, const std::string& part) {
+  EXPECT_EQ(job.Of(rank, op).status.code(), StatusCode::kMismatch)
+      << "rank " << rank << job.Of(rank, op).status.ToString();
+  EXPECT_NE(job.Of(rank, op).status.message().find(part), std::string::npos) << job.Of(rank, op).status.message();
+}
+
+TEST(Group, ATensorInDifferentGroupsOnTwoRanksFailsAtOnce) {
+  TestJob job(2);
+  const OpId zero = job.Submit(0, Group("g", {"a", "b"}));
+  const OpId one = job.Submit(1, Group("h", {"b", "c"}));
+  job.RunFor(5 * kMs);  // nobody even waits
+  const std::string text =
+      "tensor 'b': rank 0 submitted it as a part of group 'g', rank 1 as a part of group 'h'. Form the same groups on "
+      "all ranks.";
+  ExpectMismatch(job, 0, zero, text);
+  ExpectMismatch(job, 1, one, text);
+}
+
+TEST(Group, ATensorAloneOnOneRankAndInAGroupOnAnotherFailsAtOnce) {
+  TestJob job(2);
+  const OpId zero = job.Submit(0, Tensor("a"));
+  const OpId one = job.Submit(1, Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  ExpectMismatch(job, 0, zero, "rank 0 submitted it by itself, rank 1 as a part of group 'g'");
+  ExpectMismatch(job, 1, one, "Form the same groups");
+  const auto again = job.SubmitAll(Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  EXPECT_TRUE(job.Done(again));
+}
+
+TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
+  TestJob job(3);
+  const OpId zero = job.Submit(0, Group("g", {"a", "b"}));
+  const OpId one = job.Submit(1, Tensor("a"));
+  job.RunFor(5 * kMs);
+  ExpectMismatch(job, 0, zero, "tensor 'a'");
+  ExpectMismatch(job, 1, one, "tensor 'a'");
+  // Rank 0 is in its next step already when rank 2 comes; only rank 2 is concerned.
+  const OpId next = job.Submit(0, Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  const OpId late = job.Submit(2, Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  ExpectMismatch(job, 2, late, "tensor 'a'");
+  EXPECT_FALSE(job.Of(0, next).done());
+  const OpId next_one = job.Submit(1, Group("g", {"a", "b"}));
+  const OpId next_two = job.Submit(2, Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  EXPECT_TRUE(job.Done({next, next_one, next_two}));
+}
+
+TEST(Group, AConflictBetweenCachedRequestsFailsWhenAllWait) {
+  TestJob job(2);
+  job.SubmitAll(Group("g", {"a", "b"}));
+  job.RunFor(5 * kMs);
+  job.SubmitAll(Tensor("a"));
+  job.RunFor(5 * kMs);
+  ASSERT_EQ(job[0].cache_size(), 2);
+  const OpId zero = job.Submit(0, Group("g", {"a", "b"}));
+  const OpId one = job.Submit(1, Tensor("a"));
+  job.WaitAll();
+  job.RunFor(5 * kMs);
+  ExpectMismatch(job, 0, zero, "Form the same groups on all ranks");
+  ExpectMismatch(job, 1, one, "Form the same groups on all ranks");
+  for (int rank = 0; rank < 2; ++rank) job.StopWaiting(rank);
+  const auto again = job.SubmitAll(Tensor("a"));
+  job.RunFor(5 * kMs);
+  EXPECT_TRUE(job.Done(again));
+  job.ExpectEqualCaches();
+}
+
+TEST(Group, GroupsAndTheirMembersMayTakeTurns) {
+  TestJob job(2);
+  for (int step = 0; step < 6; ++step) {
+    const auto ops = step % 2 == 0 ? job.SubmitAll(Group("g", {"a", "b"})) : job.SubmitAll(Tensor("a"));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(ops));
+  }
+  EXPECT_EQ(job[0].counters().slow_rounds, 2u);  // both stay cached
+}
+
+TEST(Group, PiecesOfALargeGroupAreEqualOnAllRanks) {
+  ControllerConfig config;
+  config.fusion_threshold_bytes = 40;
+  TestJob job(2, config);
+  for (int step = 0; step < 2; ++step) {
+    const auto ops = job.SubmitAll(Group("g", {"a", "b", "c", "d", "e"}));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(ops));
+  }
+  ASSERT_EQ(job.plans[0].size(), 6u);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(job.plans[static_cast<size_t>(rank)][1].items[0].first_tensor, 2);
+    EXPECT_FALSE(job.plans[static_cast<size_t>(rank)][1].items[0].last_piece);
+  }
+}
+
+}  // namespace
+}  // namespace horocache::control

@@ -1,0 +1,177 @@
+#include "control/response_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "control/words.h"
+#include "test_network.h"
+
+namespace horocache::control {
+namespace {
+
+using Lookup = ResponseCache::Lookup;
+
+wire::CacheBit Insert(ResponseCache& cache, const wire::Signature& signature) {
+  return cache.Insert(std::make_shared<const wire::Signature>(signature), {}).bit;
+}
+
+void TouchBit(ResponseCache& cache, wire::CacheBit bit) {
+  std::vector<uint64_t> words(cache.num_words());
+  SetBit(words, bit);
+  cache.Touch(words);
+}
+
+Lookup Find(const ResponseCache& cache, const wire::Signature& signature) {
+  wire::CacheBit bit = 0;
+  return cache.Find(signature, &bit);
+}
+
+TEST(ResponseCache, TakesTheLowestFreeSlot) {
+  ResponseCache cache(10, false);
+  EXPECT_EQ(Insert(cache, Tensor("a")), 0u);
+  EXPECT_EQ(Insert(cache, Tensor("b")), 1u);
+  EXPECT_EQ(Insert(cache, Tensor("c")), 2u);
+  EXPECT_TRUE(cache.Erase(1));
+  EXPECT_TRUE(cache.Erase(0));
+  EXPECT_FALSE(cache.Erase(0));
+  EXPECT_EQ(Insert(cache, Tensor("d")), 0u);
+  EXPECT_EQ(Insert(cache, Tensor("e")), 1u);
+  EXPECT_EQ(Insert(cache, Tensor("f")), 3u);
+}
+
+TEST(ResponseCache, EveryFieldOfASignatureMakesADifference) {
+  ResponseCache cache(10, false);
+  wire::Signature base = Group("g", {"a", "b"});
+  Insert(cache, base);
+  EXPECT_EQ(Find(cache, base), Lookup::kHit);
+  const auto changed = [&](auto&& change) {
+    wire::Signature other = base;
+    change(other);
+    return Find(cache, other);
+  };
+  EXPECT_EQ(changed([](auto& s) { s.op = wire::Op::kBroadcast; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.reduce_op = wire::ReduceOp::kMax; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.device_class = wire::DeviceClass::kFake; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.root = 0; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.prescale = 0.5; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.postscale = 0.5; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.layers = "compression=fp16"; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.backend = "mpi"; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.tensors[1].name = "c"; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.tensors[1].dtype = DType::kInt8; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.tensors[1].shape = {2, 2}; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.tensors.pop_back(); }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.name = "h"; }), Lookup::kMiss);
+}
+
+TEST(ResponseCache, EvictsTheLeastRecentlyAgreedEntryAndReusesItsBit) {
+  ResponseCache cache(3, true);
+  Insert(cache, Tensor("a"));
+  Insert(cache, Tensor("b"));
+  Insert(cache, Tensor("c"));
+  TouchBit(cache, 0);
+  const auto inserted = cache.Insert(std::make_shared<const wire::Signature>(Tensor("d")), {});
+  ASSERT_NE(inserted.evicted, nullptr);
+  EXPECT_EQ(inserted.evicted->name, "b");
+  EXPECT_EQ(inserted.bit, 1u);
+  EXPECT_EQ(Find(cache, Tensor("b")), Lookup::kMiss);
+  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kHit);
+  EXPECT_EQ(cache.size(), 3);
+}
+
+TEST(ResponseCache, LookingUpIsNoUse) {
+  ResponseCache cache(2, true);
+  Insert(cache, Tensor("a"));
+  Insert(cache, Tensor("b"));
+  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kHit);  // one rank's look-up must not change the order
+  Insert(cache, Tensor("c"));
+  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kMiss);
+}
+
+TEST(ResponseCache, GrowsOnlyWhenAnEvictedNameReturnsSoon) {
+  ResponseCache cache(4, false);
+  for (int i = 0; i < 100; ++i)
+    EXPECT_FALSE(
+        cache.Insert(std::make_shared<const wire::Signature>(Tensor("never again " + std::to_string(i))), {}).grew);
+  EXPECT_EQ(cache.capacity(), 4);
+  const auto back = cache.Insert(std::make_shared<const wire::Signature>(Tensor("never again 95")), {});
+  EXPECT_TRUE(back.grew);
+  EXPECT_EQ(back.evicted, nullptr);
+  EXPECT_EQ(cache.capacity(), 8);
+}
+
+TEST(ResponseCache, ANameThatReturnsAfterFourTimesTheCapacityDoesNotMakeItGrow) {
+  for (const int others : {15, 17}) {
+    ResponseCache cache(4, false, 0);
+    Insert(cache, Tensor("old"));
+    for (int i = 0; i < 4; ++i) Insert(cache, Tensor("new " + std::to_string(i)));  // the last evicts "old"
+    for (int i = 0; i < others; ++i) TouchBit(cache, 0);                            // agreed responses
+    const auto back = cache.Insert(std::make_shared<const wire::Signature>(Tensor("old")), {});
+    EXPECT_EQ(back.grew, others == 15) << others;
+  }
+}
+
+TEST(ResponseCache, AFixedCapacityIsKept) {
+  ResponseCache cache(2, true);
+  for (int i = 0; i < 50; ++i)
+    EXPECT_FALSE(cache.Insert(std::make_shared<const wire::Signature>(Tensor("t" + std::to_string(i % 3))), {}).grew);
+  EXPECT_EQ(cache.capacity(), 2);
+  EXPECT_EQ(cache.size(), 2);
+}
+
+TEST(ResponseCache, CapacityZeroIsOff) {
+  EXPECT_FALSE(ResponseCache(0, false).enabled());
+  EXPECT_TRUE(ResponseCache(1, false).enabled());
+}
+
+TEST(ResponseCache, KnowsEntriesThatShareATensor) {
+  ResponseCache cache(10, false);
+  const auto group = Insert(cache, Group("g", {"a", "b"}));
+  const auto other = Insert(cache, Group("h", {"b", "c"}));
+  const auto alone = Insert(cache, Tensor("a"));
+  EXPECT_EQ(cache.At(group)->overlaps, (std::vector<wire::CacheBit>{other, alone}));
+  EXPECT_EQ(cache.At(alone)->overlaps, std::vector<wire::CacheBit>{group});
+  ASSERT_NE(cache.WithKey("b"), nullptr);
+  EXPECT_EQ(cache.WithKey("b")->size(), 2u);
+  cache.Erase(other);
+  EXPECT_EQ(cache.At(group)->overlaps, std::vector<wire::CacheBit>{alone});
+  EXPECT_EQ(cache.WithKey("c"), nullptr);
+}
+
+// Two caches that are told the same stay equal, and one difference anywhere in the history shows in the hash.
+TEST(ResponseCache, TheHashFollowsContentsAndHistory) {
+  for (int skip = -1; skip < 60; ++skip) {
+    ResponseCache one(5, false), two(5, false);
+    std::mt19937_64 random(3);
+    for (int i = 0; i < 60; ++i) {
+      const uint64_t what = random();
+      const auto apply = [&](ResponseCache& cache) {
+        if (what % 3 == 0 && cache.size() > 0) {
+          std::vector<uint64_t> words(cache.num_words());
+          for (wire::CacheBit bit = 0; bit < 64 * cache.num_words(); ++bit) {
+            if (cache.At(bit) != nullptr && (what >> (bit % 32) & 1) != 0) SetBit(words, bit);
+          }
+          if (!std::ranges::all_of(words, [](uint64_t w) { return w == 0; })) return cache.Touch(words), true;
+          return false;
+        }
+        Insert(cache, Tensor("t" + std::to_string(what % 11), {static_cast<int64_t>(what % 5 + 1)}));
+        return true;
+      };
+      const bool did = apply(one);
+      if (i != skip) apply(two);
+      ASSERT_EQ(one.hash() == two.hash(), i != skip || !did) << i << " " << skip;
+      if (i == skip) break;
+    }
+  }
+}
+
+TEST(ResponseCache, TheChoiceIsPartOfTheHash) {
+  ResponseCache one(5, false), two(5, false);
+  one.Insert(std::make_shared<const wire::Signature>(Tensor("a")), {0, 0, 0});
+  two.Insert(std::make_shared<const wire::Signature>(Tensor("a")), {1, 0, 0});
+  EXPECT_NE(one.hash(), two.hash());
+}
+
+}  // namespace
+}  // namespace horocache::control

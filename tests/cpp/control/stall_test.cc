@@ -1,0 +1,363 @@
+#include <gtest/gtest.h>
+
+#include "control/stall_inspector.h"
+#include "test_network.h"
+
+namespace horocache::control {
+namespace {
+
+ControllerConfig Limits(int64_t warn_ns = 10 * kS, int64_t fail_ns = 60 * kS) {
+  ControllerConfig config;
+  config.stall_warn_ns = warn_ns;
+  config.stall_fail_ns = fail_ns;
+  return config;
+}
+
+void ExpectContains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+// ---- reports and limits
+
+class StallOf : public ::testing::TestWithParam<bool> {};  // whether the operation is cached
+INSTANTIATE_TEST_SUITE_P(Cached, StallOf, ::testing::Bool());
+
+TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
+  TestJob job(3, Limits());
+  if (GetParam()) {
+    job.SubmitAll(Tensor("x"));
+    job.RunFor(5 * kMs);
+  }
+  job[1].SetLastDone("y");
+  const OpId zero = job.Submit(0, Tensor("x"));
+  const OpId two = job.Submit(2, Tensor("x"));
+  job.Wait(0);  // rank 2 does not wait, and rank 1 computes
+  job.RunFor(9900 * kMs);
+  for (const auto& reports : job.reports) EXPECT_TRUE(reports.empty());
+  job.RunFor(200 * kMs);
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(job.reports[static_cast<size_t>(rank)].size(), 1u) << "rank " << rank;
+    const std::string& report = job.reports[static_cast<size_t>(rank)][0];
+    ExpectContains(report, "more than 10 s");
+    ExpectContains(report, "allreduce 'x' was submitted by ranks 0, 2 and not by rank 1 (rank 1 last completed 'y').");
+  }
+  // It comes in time: all is well.
+  const OpId one = job.Submit(1, Tensor("x"));
+  job.RunFor(5 * kMs);
+  EXPECT_TRUE(job.Done({zero, one, two}));
+}
+
+TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveIt) {
+  TestJob job(3, Limits(10 * kS, 57 * kS));  // not a multiple: the limit is kept exactly
+  if (GetParam()) {
+    job.SubmitAll(Tensor("x"));
+    job.RunFor(5 * kMs);
+  }
+  const OpId zero = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(56'900 * kMs);
+  EXPECT_FALSE(job.Of(0, zero).done());
+  EXPECT_GE(job.reports[1].size(), 2u) << "reported again and again";
+  job.RunFor(400 * kMs);
+  EXPECT_EQ(job.Of(0, zero).status.code(), StatusCode::kStall);
+  ExpectContains(job.Of(0, zero).status.message(), "submitted by rank 0 and not by ranks 1, 2");
+  ExpectContains(job.Of(0, zero).status.message(), "Gave up after 57 s (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)");
+  EXPECT_FALSE(job[0].closed());
+  // The job goes on, with the same operation too.
+  job.StopWaiting(0);
+  const auto again = job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  EXPECT_TRUE(job.Done(again));
+  job.ExpectEqualCaches();
+}
+
+TEST(Stall, LimitZeroNeverFails) {
+  TestJob job(2, Limits(10 * kS, 0));
+  const OpId zero = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(5000 * kS);
+  EXPECT_FALSE(job.Of(0, zero).done());
+  EXPECT_GE(job.reports[1].size(), 400u);
+}
+
+TEST(Stall, SwitchedOffNothingIsReported) {
+  ControllerConfig config = Limits();
+  config.stall_check = false;
+  TestJob job(2, config);
+  const OpId zero = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(1000 * kS);
+  EXPECT_FALSE(job.Of(0, zero).done());
+  EXPECT_TRUE(job.reports[0].empty());
+}
+
+TEST(Stall, ALongJoinIsNoStall) {
+  TestJob job(2, Limits());
+  job.Submit(0, OfOp(wire::Op::kJoin, "join"));
+  job.Wait(0);
+  job.RunFor(1000 * kS);
+  EXPECT_TRUE(job.reports[0].empty());
+  EXPECT_TRUE(job.reports[1].empty());
+}
+
+// ---- certain deadlock
+
+class CrossedWaits : public ::testing::TestWithParam<std::tuple<bool, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Cached, CrossedWaits, ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+
+TEST_P(CrossedWaits, FailAtOnce) {
+  const auto [x_cached, y_cached] = GetParam();
+  TestJob job(2, Limits());
+  if (x_cached) job.SubmitAll(Tensor("x"));
+  if (y_cached) job.SubmitAll(Tensor("y"));
+  job.RunFor(5 * kMs);
+  const OpId x = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.Settle();
+  EXPECT_FALSE(job.Of(0, x).done());
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.Wait(1);
+  job.RunFor(50 * kMs);
+  EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall) << job.Of(0, x).status.ToString();
+  EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+  ExpectContains(job.Of(0, x).status.message(), "allreduce 'x' was submitted by rank 0 and not by rank 1");
+  ExpectContains(job.Of(0, x).status.message(), "can never complete");
+}
+
+TEST_P(CrossedWaits, ThatBeginLaterFailAtOnceToo) {
+  const auto [x_cached, y_cached] = GetParam();
+  TestJob job(2, Limits());
+  if (x_cached) job.SubmitAll(Tensor("x"));
+  if (y_cached) job.SubmitAll(Tensor("y"));
+  job.RunFor(5 * kMs);
+  const OpId x = job.Submit(0, Tensor("x"));
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.RunFor(5 * kMs);
+  job.Wait(0);
+  job.RunFor(5 * kMs);
+  EXPECT_FALSE(job.Of(0, x).done()) << "rank 1 may still submit it";
+  job.Wait(1);
+  job.RunFor(150 * kMs);
+  EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall);
+  EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+}
+
+TEST(Deadlock, IsFoundByTickingRanksToo) {
+  ControllerConfig config = Limits();
+  config.tick = true;
+  TestJob job(2, config);
+  job.SubmitAll(Tensor("x"));
+  job.SubmitAll(Tensor("y"));
+  job.RunFor(5 * kMs);
+  const OpId x = job.Submit(0, Tensor("x"));
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.Wait(0);
+  job.Wait(1);
+  job.RunFor(50 * kMs);
+  EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall);
+  EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+}
+
+// Both wait for x, which is answered in this very gather; that y and z are not on both ranks yet is no deadlock.
+TEST(Deadlock, WhoGetsAnAnswerInTheSameRoundIsNotStuck) {
+  TestJob job(2, Limits());
+  const OpId x0 = job.Submit(0, Tensor("x"));
+  const OpId y0 = job.Submit(0, Tensor("y"));
+  const OpId x1 = job.Submit(1, Tensor("x"));
+  const OpId z1 = job.Submit(1, Tensor("z"));
+  job.WaitFor(0, x0);
+  job.WaitFor(1, x1);
+  job.Settle();
+  EXPECT_TRUE(job.Done({x0, x1}));
+  const OpId z0 = job.Submit(0, Tensor("z"));
+  const OpId y1 = job.Submit(1, Tensor("y"));
+  job.RunFor(50 * kMs);
+  EXPECT_TRUE(job.Done({y0, y1})) << job.Of(0, y0).status.ToString();
+  EXPECT_TRUE(job.Done({z0, z1}));
+}
+
+TEST(Deadlock, AThirdRankThatComputesDoesNotHideIt) {
+  TestJob job(3, Limits());
+  const OpId x = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.Settle();
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.Wait(1);
+  job.RunFor(50 * kMs);
+  EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall);
+  EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+}
+
+TEST(Deadlock, ARankWithAnotherThreadIsNotStuck) {
+  TestJob job(2, Limits());
+  const OpId x = job.Submit(0, Tensor("x"));
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.Wait(0);
+  job.Wait(1, /*all=*/false);
+  job.RunFor(1 * kS);
+  EXPECT_FALSE(job.Of(0, x).done());
+  const OpId x1 = job.Submit(1, Tensor("x"));
+  job.StopWaiting(0);
+  const OpId y0 = job.Submit(0, Tensor("y"));
+  job.RunFor(50 * kMs);
+  EXPECT_TRUE(job.Done({x, x1}));
+  EXPECT_TRUE(job.Done({y0, y}));
+}
+
+TEST(Deadlock, LookingForOneDoesNotRepeatWhileNothingChanges) {
+  TestJob job(2, Limits(100 * kS));
+  job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(50 * kMs);
+  const uint64_t rounds = job[0].counters().rounds;
+  job.RunFor(50 * kS);
+  EXPECT_EQ(job[0].counters().rounds, rounds);
+}
+
+PendingOp Op(const std::string& name, int size, std::vector<int> has) {
+  PendingOp op{Tensor(name), RankSet(size), false, false};
+  for (const int rank : has) op.has.Add(rank);
+  return op;
+}
+
+TEST(Deadlock, IsAFixpointOverTheWholeSet) {
+  const WaitingRank waits{true, ""}, runs{false, ""};
+  const RankSet nobody(3);
+  using Found = std::vector<size_t>;
+  // A ring of three.
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1}), Op("z", 3, {2})}, {waits, waits, waits}, nobody),
+            (Found{0, 1, 2}));
+  // Rank 2 runs and could submit z's missing parts, but x and y still lack each other.
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 2}), Op("y", 3, {1, 2})}, {waits, waits, runs}, nobody), (Found{0, 1}));
+  // Everything that 0 waits for lacks only a rank that runs; so 0 is not stuck, nor is 1, which waits for 0.
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1}), Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
+  // One of rank 0's operations can complete: it may go on.
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1, 2}), Op("y", 3, {0}), Op("z", 3, {1, 2})}, {waits, waits, waits}, nobody),
+            Found{});
+  // A rank that waits for nothing that the control plane has will go on.
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, nobody), Found{});
+  // A joined rank lacks nothing.
+  RankSet joined(3);
+  joined.Add(2);
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, joined), Found{});
+  EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1})}, {waits, waits, waits}, joined), (Found{0, 1}));
+  // What moves in this round is alive.
+  PendingOp moving = Op("x", 3, {0});
+  moving.moving = true;
+  EXPECT_EQ(FindDeadlocked({moving, Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
+}
+
+TEST(Stall, AReportOfManyOperationsIsCut) {
+  std::vector<PendingOp> ops;
+  for (int i = 0; i < 1000; ++i) {
+    ops.push_back(Op("t" + std::to_string(i), 2, {0}));
+    ops.back().stalled = true;
+  }
+  StallInspector inspector(10 * kS, 60 * kS);
+  const auto verdict = inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
+  ExpectContains(verdict.report, "and 968 more.");
+  EXPECT_LT(verdict.report.size(), 10000u);
+  EXPECT_TRUE(verdict.failures.empty());
+  EXPECT_EQ(inspector.Inspect(ops, {{false, ""}, {false, ""}}, RankSet(2), true, 150 * kS).failures.size(), 1000u);
+}
+
+TEST(Stall, AConflictBetweenGroupsIsFoundWhenAStallIsLookedInto) {
+  PendingOp group{Group("g", {"a", "b"}), RankSet(2), true, false};
+  group.has.Add(0);
+  PendingOp alone = Op("b", 2, {1});
+  const PendingOp other = Op("c", 2, {1});
+  StallInspector inspector(10 * kS, 60 * kS);
+  const auto verdict = inspector.Inspect({group, other, alone}, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS);
+  ASSERT_EQ(verdict.failures.size(), 2u);
+  EXPECT_EQ(verdict.failures[0].code, StatusCode::kMismatch);
+  EXPECT_EQ(verdict.failures[0].message,
+            "tensor 'b' is pending as a part of allreduce 'g' on rank 0 and as a part of allreduce 'b' on rank 1. Form "
+            "the same groups on all ranks.");
+  EXPECT_EQ(verdict.failures[1].signature.name, "b");
+  alone.moving = true;
+  EXPECT_TRUE(
+      inspector.Inspect({group, alone}, {{false, ""}, {false, ""}}, RankSet(2), true, 100 * kS).failures.empty());
+}
+
+// ---- ranks that do not answer
+
+TEST(Silence, OfAStoppedRankIsReportedAndEndsTheSet) {
+  TestJob job(3, Limits());
+  job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  job.stopped[1] = true;
+  const OpId zero = job.Submit(0, Tensor("x"));
+  const OpId two = job.Submit(2, Tensor("x"));
+  job.Wait(0);
+  job.Wait(2);
+  job.RunFor(13 * kS);
+  for (const size_t rank : {0u, 2u}) {
+    ASSERT_EQ(job.reports[rank].size(), 1u) << "rank " << rank;
+    ExpectContains(job.reports[rank][0], "rank 1 has not answered round");
+  }
+  job.RunFor(48 * kS);
+  EXPECT_EQ(job.Of(0, zero).status.code(), StatusCode::kStall);
+  EXPECT_EQ(job.Of(2, two).status.code(), StatusCode::kStall);
+  ExpectContains(job.Of(0, zero).status.message(), "rank 1 has not answered round");
+  EXPECT_TRUE(job[0].closed());
+}
+
+TEST(Silence, OfRankZeroIsReportedByTheOthers) {
+  TestJob job(3, Limits());
+  job.stopped[0] = true;
+  const OpId one = job.Submit(1, Tensor("x"));
+  job.Wait(1);
+  job.RunFor(11 * kS);
+  ASSERT_FALSE(job.reports[1].empty());
+  ExpectContains(job.reports[1][0], "rank 0 has not answered round");
+  job.RunFor(60 * kS);
+  EXPECT_EQ(job.Of(1, one).status.code(), StatusCode::kStall);
+}
+
+TEST(Silence, InTheMiddleOfAGatherIsReported) {
+  TestJob job(2, Limits());
+  job.single_steps = true;
+  const OpId zero = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.StepRank(0);
+  job.StepRank(1);  // publishes, and takes part no more
+  job.hub.frames[0].clear();
+  job.stopped[1] = true;
+  job.single_steps = false;
+  job.RunFor(11 * kS);
+  ASSERT_FALSE(job.reports[0].empty());
+  ExpectContains(job.reports[0][0], "rank 1 has not answered round");
+  job.RunFor(60 * kS);
+  EXPECT_EQ(job.Of(0, zero).status.code(), StatusCode::kStall);
+}
+
+TEST(Silence, ARankThatIsStoppedForAWhileAndGoesOnCostsNothing) {
+  TestJob job(2, Limits());
+  job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  job.stopped[1] = true;
+  const OpId zero = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(30 * kS);
+  job.stopped[1] = false;
+  const OpId one = job.Submit(1, Tensor("x"));
+  job.RunFor(50 * kMs);
+  EXPECT_TRUE(job.Done({zero, one}));
+  EXPECT_FALSE(job[0].closed());
+}
+
+TEST(Silence, OfATickingRankIsReportedToo) {
+  ControllerConfig config = Limits();
+  config.tick = true;
+  TestJob job(2, config);
+  job.RunFor(5 * kMs);
+  job.stopped[1] = true;
+  job.RunFor(11 * kS);
+  ASSERT_FALSE(job.reports[0].empty());
+  ExpectContains(job.reports[0][0], "rank 1 has not answered round");
+}
+
+}  // namespace
+}  // namespace horocache::control

@@ -1,0 +1,142 @@
+// N ranks of the data plane in one process: N data areas on the heap, N sets of backends, and ways to drive them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/backend.h"
+
+namespace horocache::data::testing {
+
+using Bytes = std::vector<std::byte>;
+
+// What one rank has: its inputs, and where its results go.
+struct RankData {
+  Collective collective;
+  std::vector<Bytes> inputs;
+  std::vector<Bytes> outputs;  // empty: in place
+  VariableOutput variable;
+  Bytes result;  // of an operation that allocates
+  int allocations = 0;
+};
+
+class Ranks {
+ public:
+  static constexpr size_t kAreaBytes = 1 << 20;
+
+  explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes) {
+    for (int r = 0; r < size; ++r) {
+      areas_.push_back({static_cast<std::byte*>(std::aligned_alloc(64, area_bytes)), &std::free});
+      std::memset(areas_.back().get(), 0, area_bytes);
+    }
+    for (int r = 0; r < size; ++r) {
+      SharedArea area;
+      area.rank = r;
+      area.size = size;
+      for (const auto& memory : areas_) area.data.push_back(memory.get());
+      area.data_bytes = area_bytes;
+      area.ring = [this](int rank) { rings_[static_cast<size_t>(rank)].fetch_add(1); };
+      auto backends = MakeBackends(area, options);
+      EXPECT_TRUE(backends.ok()) << backends.status().message();
+      backends_.push_back(std::move(*backends));
+    }
+  }
+
+  int size() const { return static_cast<int>(areas_.size()); }
+  Backend& backend(int rank, const std::string& name) {
+    for (auto& backend : backends_[static_cast<size_t>(rank)]) {
+      if (backend->traits().name == name) return *backend;
+    }
+    ADD_FAILURE() << "no backend " << name;
+    std::abort();
+  }
+  uint64_t rings(int rank) const { return rings_[static_cast<size_t>(rank)].load(); }
+
+ private:
+  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> areas_;
+  std::vector<std::vector<std::unique_ptr<Backend>>> backends_;
+  std::atomic<uint64_t> rings_[64] = {};
+};
+
+// Points the collective to the rank's vectors. Call when the RankData has its final place.
+inline void Bind(RankData* data) {
+  Collective& c = data->collective;
+  c.segments.clear();
+  for (size_t i = 0; i < data->inputs.size(); ++i) {
+    Segment segment;
+    segment.count = static_cast<int64_t>(data->inputs[i].size() / DTypeBytes(c.dtype));
+    segment.input = data->inputs[i].data();
+    segment.output = data->outputs.empty() ? data->inputs[i].data() : data->outputs[i].data();
+    c.segments.push_back(segment);
+  }
+}
+
+// Results go to data->result, by way of the callback.
+inline void BindVariable(RankData* data) {
+  Bind(data);
+  data->variable.allocate = [data](int64_t bytes) -> StatusOr<std::byte*> {
+    ++data->allocations;
+    data->result.assign(static_cast<size_t>(bytes), std::byte{0x5a});
+    return data->result.data();
+  };
+  data->collective.output = &data->variable;
+  for (Segment& segment : data->collective.segments) segment.output = nullptr;
+}
+
+// Starts one collective on every rank and tests all ranks in turn until all are finished.
+inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, std::vector<RankData>* data,
+                                     int most_turns = 1000000) {
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (int r = 0; r < ranks->size(); ++r) {
+    Collective& c = (*data)[static_cast<size_t>(r)].collective;
+    const Status supported = ranks->backend(r, backend).Supports(c);
+    EXPECT_TRUE(supported.ok()) << supported.message();
+    operations.push_back(ranks->backend(r, backend).Start(c));
+  }
+  std::vector<Status> statuses(static_cast<size_t>(ranks->size()));
+  std::vector<bool> done(static_cast<size_t>(ranks->size()), false);
+  size_t finished = 0;
+  for (int turn = 0; finished < operations.size(); ++turn) {
+    if (turn == most_turns) {
+      ADD_FAILURE() << "not finished after " << turn << " turns";
+      break;
+    }
+    bool any = false;
+    for (size_t r = 0; r < operations.size(); ++r) {
+      if (done[r]) continue;
+      if (operations[r]->Test()) {
+        done[r] = true;
+        any = true;
+        ++finished;
+        statuses[r] = operations[r]->status();
+      }
+    }
+    if (!any && backend == "fakedevice") std::this_thread::yield();
+  }
+  return statuses;
+}
+
+// Every rank on a thread of its own.
+inline void RunOnThreads(int size, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) threads.emplace_back([&body, r] { body(r); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline Status Finish(Operation* operation) {
+  while (!operation->Test()) {
+    if (!operation->progressed()) std::this_thread::yield();
+  }
+  return operation->status();
+}
+
+}  // namespace horocache::data::testing

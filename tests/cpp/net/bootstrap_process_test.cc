@@ -1,0 +1,270 @@
+// Start-up of real processes: ranks that end or stop in the middle of it, leftovers of dead jobs, kernels without
+// pidfds.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <memory>
+
+#include "net/connection.h"
+#include "net/handshake.h"
+#include "net/rendezvous.h"
+#include "net/startup_testing.h"
+
+namespace horocache::net {
+namespace {
+
+using testing::Child;
+using testing::Config;
+using testing::Contains;
+using testing::Outcome;
+using testing::TestDirectory;
+
+// A process that calls Bootstrap and reports the outcome.
+std::unique_ptr<Child> Rank(const BootstrapConfig& config) {
+  return std::make_unique<Child>([config] { return Outcome(Bootstrap(config)); });
+}
+
+// Says hello as `rank` and then waits for its end: a rank that never answers.
+std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, bool hello = true) {
+  return std::make_unique<Child>([config, hello]() -> std::string {
+    const StatusOr<MeetingPlace> place = FindMeetingPlace(config);
+    StatusOr<UniqueFd> socket = UniqueFd();
+    while (socket->get() < 0) socket = TryConnect(*place);
+    Connection connection(std::move(*socket));
+    Hello mine;
+    mine.rank = static_cast<uint32_t>(config.identity.rank);
+    mine.size = static_cast<uint32_t>(config.identity.size);
+    mine.byte_order = OwnByteOrder();
+    mine.job = config.identity.job;
+    mine.handshake = config.handshake;
+    if (hello) connection.Queue(MessageType::kHello, EncodeHello(mine));
+    connection.Flush();
+    pause();
+    return "";
+  });
+}
+
+// No pidfd_open, as in older kernels and some containers.
+bool ForbidPidfds() {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 434, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{4, code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(BootstrapProcesses, RanksInProcessesOfTheirOwnAssemble) {
+  TestDirectory directory;
+  std::vector<std::unique_ptr<Child>> ranks;
+  for (int r = 3; r >= 0; --r) {
+    ranks.push_back(std::make_unique<Child>([config = Config(r, 4, directory.path()), r]() -> std::string {
+      auto peers = Bootstrap(config);
+      if (!peers.ok()) return Outcome(peers);
+      if (peers->pids[static_cast<size_t>(r)] != getpid()) return "wrong pid";
+      for (const UniqueFd& fd : peers->pidfds) {
+        pollfd polled{fd.get(), POLLIN, 0};
+        if (fd.get() < 0) return "no pidfd";
+        (void)poll(&polled, 1, 0);
+      }
+      peers->arena->hint(r).words[0] = 1;
+      // Leaves when all have written.
+      for (int64_t until = NowNs() + 60 * kNsPerS; NowNs() < until; usleep(200)) {
+        uint64_t sum = 0;
+        for (int p = 0; p < 4; ++p) sum += peers->arena->hint(p).words[0];
+        if (sum == 4) return "ok";
+      }
+      return "the others' words did not come";
+    }));
+  }
+  for (auto& rank : ranks) EXPECT_EQ(rank->Report(), "ok");
+}
+
+TEST(BootstrapProcesses, ARankThatIsKilledDuringStartUpIsNamedAtOnce) {
+  TestDirectory directory;
+  auto mute = MuteRank(Config(1, 4, directory.path()));
+  auto zero = Rank(Config(0, 4, directory.path())), two = Rank(Config(2, 4, directory.path()));
+  usleep(200'000);  // so that rank 1 is usually connected by then; it is an error that names it in any case
+  mute->Signal(SIGKILL);
+  mute->Wait();
+  for (const auto& rank : {zero.get(), two.get()}) {
+    const std::string report = rank->Report();
+    EXPECT_TRUE(Contains(report, "rank 1 of 4 (pid ") && Contains(report, "ended during start-up")) << report;
+  }
+}
+
+TEST(BootstrapProcesses, ARankZeroThatIsKilledDuringStartUpIsNamedAndItsSocketRemoved) {
+  TestDirectory directory;
+  auto zero = Rank(Config(0, 3, directory.path()));
+  auto one = Rank(Config(1, 3, directory.path()));
+  // Rank 1 is connected when rank 0 holds two links: its listener and rank 1. Seen from outside: its pidfd arrived.
+  usleep(300'000);
+  zero->Signal(SIGKILL);
+  zero->Wait();
+  const std::string report = one->Report();
+  EXPECT_TRUE(Contains(report, "rank 0 of 3 (pid ") && Contains(report, "it ended")) << report;
+}
+
+TEST(BootstrapProcesses, ARankThatDoesNotAnswerIsNamed) {
+  TestDirectory directory;
+  auto mute = MuteRank(Config(1, 3, directory.path(), 1));
+  auto zero = Rank(Config(0, 3, directory.path(), 1)), two = Rank(Config(2, 3, directory.path(), 5));
+  for (const auto& rank : {zero.get(), two.get()}) {
+    const std::string report = rank->Report();
+    EXPECT_TRUE(Contains(report, "rank 1 of 3 called init() but did not answer within 1 s")) << report;
+  }
+}
+
+TEST(BootstrapProcesses, ARankZeroThatIsStoppedIsNamed) {
+  TestDirectory directory;
+  auto zero = Rank(Config(0, 3, directory.path()));
+  usleep(200'000);
+  zero->Signal(SIGSTOP);
+  auto one = Rank(Config(1, 3, directory.path(), 0.3));
+  const std::string report = one->Report();
+  EXPECT_TRUE(Contains(report, "rank 0 of 3 (pid " + std::to_string(zero->pid()) + ") listens but did not answer"))
+      << report;
+  zero->Signal(SIGKILL);
+  zero->Wait();
+  RemoveIfStale(*FindMeetingPlace(Config(0, 3, directory.path())));
+}
+
+TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {
+  TestDirectory directory;
+  auto dead = Rank(Config(0, 2, directory.path()));
+  while (TestDirectory::Entries(directory.path()) == 0) usleep(500);
+  usleep(50'000);
+  dead->Signal(SIGKILL);
+  dead->Wait();
+  ASSERT_EQ(TestDirectory::Entries(directory.path()), 1);
+  auto one = Rank(Config(1, 2, directory.path()));
+  auto zero = Rank(Config(0, 2, directory.path()));
+  EXPECT_EQ(zero->Report(), "ok");
+  EXPECT_EQ(one->Report(), "ok");
+}
+
+TEST(BootstrapProcesses, AWorkerThatCannotMapTheArenaIsAnErrorOnEveryRank) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers need the address space";
+  TestDirectory directory;
+  auto config = Config(0, 3, directory.path());
+  config.layout.data_bytes = 64 << 20;
+  auto zero = Rank(config);
+  auto one = std::make_unique<Child>([config = Config(1, 3, directory.path())] {
+    const rlimit limit{size_t{150} << 20, size_t{150} << 20};
+    setrlimit(RLIMIT_AS, &limit);
+    return Outcome(Bootstrap(config));
+  });
+  auto two = Rank(Config(2, 3, directory.path()));
+  for (const auto& rank : {zero.get(), one.get(), two.get()}) {
+    const std::string report = rank->Report();
+    EXPECT_TRUE(Contains(report, "OutOfMemory: rank 1 (pid ") && Contains(report, "HOROCACHE_SHM_BYTES")) << report;
+  }
+}
+
+TEST(BootstrapProcesses, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+  TestDirectory directory;
+  const auto limited = [&](int rank) {
+    return std::make_unique<Child>([config = Config(rank, 8, directory.path())] {
+      const rlimit limit{12, 12};
+      setrlimit(RLIMIT_NOFILE, &limit);
+      return Outcome(Bootstrap(config));
+    });
+  };
+  for (int culprit : {0, 5}) {
+    std::vector<std::unique_ptr<Child>> ranks;
+    for (int r = 0; r < 8; ++r) ranks.push_back(r == culprit ? limited(r) : Rank(Config(r, 8, directory.path(), 3)));
+    const std::string report = ranks[static_cast<size_t>(culprit)]->Report();
+    EXPECT_TRUE(Contains(report, "ulimit -n") && Contains(report, "limit is 12")) << report;
+    for (int r = 0; r < 8; ++r) {
+      EXPECT_FALSE(Contains(ranks[static_cast<size_t>(r)]->Report(), "ok")) << "rank " << r;
+    }
+  }
+}
+
+TEST(BootstrapProcesses, StartUpWorksWithoutPidfds) {
+  TestDirectory directory;
+  std::vector<std::unique_ptr<Child>> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(std::make_unique<Child>([config = Config(r, 3, directory.path())]() -> std::string {
+      if (!ForbidPidfds()) return "cannot forbid";
+      const auto peers = Bootstrap(config);
+      if (!peers.ok()) return Outcome(peers);
+      for (const UniqueFd& fd : peers->pidfds) {
+        if (fd.get() >= 0) return "has a pidfd";
+      }
+      return "ok";
+    }));
+  }
+  for (auto& rank : ranks) {
+    const std::string report = rank->Report();
+    if (report == "cannot forbid") GTEST_SKIP() << "seccomp is not allowed here";
+    EXPECT_EQ(report, "ok");
+  }
+}
+
+TEST(BootstrapProcesses, NothingIsLeftWhenAllRanksAreKilledInTheMiddle) {
+  TestDirectory directory;
+  for (int i = 0; i < 20; ++i) {
+    std::vector<std::unique_ptr<Child>> ranks;
+    for (int r = 0; r < 3; ++r) ranks.push_back(Rank(Config(r, 3, directory.Below("meet"))));
+    usleep(static_cast<useconds_t>(i) * 400);
+    for (auto& rank : ranks) rank->Signal(SIGKILL);
+  }
+  // The kernel has taken back memory and descriptors; what a killed rank 0 left is a socket, which the next start with
+  // this job's name replaces.
+  auto zero = Rank(Config(0, 2, directory.Below("meet"))), one = Rank(Config(1, 2, directory.Below("meet")));
+  EXPECT_EQ(zero->Report(), "ok");
+  EXPECT_EQ(one->Report(), "ok");
+  EXPECT_EQ(TestDirectory::Entries(directory.path()), 0);
+}
+
+TEST(BootstrapProcesses, DescriptorsAreFlatOverFiftyStartsOfTwoProcesses) {
+  TestDirectory directory;
+  const auto body = [&](int rank) {
+    return [config = Config(rank, 2, directory.path())]() mutable -> std::string {
+      const int before = testing::OpenDescriptors();
+      for (uint32_t epoch = 0; epoch < 50; ++epoch) {
+        config.handshake.epoch = epoch;
+        const auto peers = Bootstrap(config);
+        if (!peers.ok()) return "epoch " + std::to_string(epoch) + ": " + Outcome(peers);
+      }
+      const int after = testing::OpenDescriptors();
+      return after == before ? "flat" : std::to_string(before) + " before, " + std::to_string(after) + " after";
+    };
+  };
+  Child zero(body(0)), one(body(1));
+  EXPECT_EQ(zero.Report(), "flat");
+  EXPECT_EQ(one.Report(), "flat");
+}
+
+TEST(BootstrapProcesses, AChildOfForkCanCloseEverythingAndSoNotKeepTheLinksOpen) {
+  TestDirectory directory;
+  Child one([config = Config(1, 2, directory.path())]() -> std::string {
+    auto peers = Bootstrap(config);
+    if (!peers.ok()) return Outcome(peers);
+    const int before = testing::OpenDescriptors();
+    Child forked([&]() -> std::string {
+      peers->CloseInChild();
+      return std::to_string(testing::OpenDescriptors());
+    });
+    // The child of the child has its report's pipe and no link or pidfd.
+    return std::to_string(before - std::stoi(forked.Report()));
+  });
+  auto peers = Bootstrap(Config(0, 2, directory.path()));
+  ASSERT_TRUE(peers.ok()) << peers.status().ToString();
+  EXPECT_EQ(one.Report(), "2") << "two pidfds and one link were open, one pipe was added";
+}
+
+}  // namespace
+}  // namespace horocache::net

@@ -1,0 +1,191 @@
+#include "net/identity.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace horocache::net {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+StatusOr<Identity> Detect(const Environment& environment) {
+  const StatusOr<Knobs> knobs = Knobs::Parse(environment, {});
+  if (!knobs.ok()) return knobs.status();
+  return DetectIdentity(*knobs, environment);
+}
+
+void ExpectRefused(const Environment& environment, const std::vector<std::string>& parts) {
+  const StatusOr<Identity> identity = Detect(environment);
+  ASSERT_FALSE(identity.ok()) << identity->source << " " << identity->rank << " of " << identity->size;
+  EXPECT_EQ(identity.status().code(), StatusCode::kStartup);
+  for (const std::string& part : parts) {
+    EXPECT_NE(identity.status().message().find(part), std::string::npos)
+        << "'" << part << "' is not in: " << identity.status().message();
+  }
+}
+
+void ExpectIdentity(const Environment& environment, const Identity& expected) {
+  const StatusOr<Identity> identity = Detect(environment);
+  ASSERT_TRUE(identity.ok()) << identity.status().ToString();
+  EXPECT_EQ(identity->source, expected.source);
+  EXPECT_EQ(identity->job, expected.job);
+  EXPECT_EQ(identity->rank, expected.rank);
+  EXPECT_EQ(identity->size, expected.size);
+  EXPECT_EQ(identity->local_rank, expected.local_rank);
+  EXPECT_EQ(identity->local_size, expected.local_size);
+  EXPECT_EQ(identity->cross_rank, expected.cross_rank);
+  EXPECT_EQ(identity->cross_size, expected.cross_size);
+}
+
+Environment With(Environment base, const Environment& more) {
+  for (const auto& [name, value] : more) base[name] = value;
+  return base;
+}
+
+Environment Without(Environment base, const std::string& name) {
+  base.erase(name);
+  return base;
+}
+
+const Environment kTorchrun = {{"RANK", "5"},
+                               {"WORLD_SIZE", "8"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"GROUP_RANK", "1"},
+                               {"GROUP_WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "10.0.0.1"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_RUN_ID", "abc"},
+                               {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const Environment kSrun = {{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "5"}, {"SLURM_LOCALID", "0"},
+                           {"SLURM_NODEID", "1"},  {"SLURM_NNODES", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "3,1(x2)"},
+                           {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "4"}};
+const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"PMIX_NAMESPACE", "prterun-host-1234@1"}};
+const Environment kMpich = {{"PMI_RANK", "2"},
+                            {"PMI_SIZE", "4"},
+                            {"MPI_LOCALRANKID", "2"},
+                            {"MPI_LOCALNRANKS", "4"},
+                            {"HOROCACHE_JOB_ID", "mine"}};
+
+TEST(Identity, WithoutALauncherThereIsOneRank) {
+  ExpectIdentity({}, {0, 1, 0, 1, 0, 1, "alone", "none"});
+  ExpectIdentity({{"RANK", "the rank of something else"}}, {0, 1, 0, 1, 0, 1, "alone", "none"});
+}
+
+TEST(Identity, ComesFromHorocacherunFirst) {
+  const Environment own = {{"HOROCACHE_RANK", "1"},       {"HOROCACHE_SIZE", "4"},       {"HOROCACHE_LOCAL_RANK", "1"},
+                           {"HOROCACHE_LOCAL_SIZE", "2"}, {"HOROCACHE_CROSS_RANK", "0"}, {"HOROCACHE_CROSS_SIZE", "2"},
+                           {"HOROCACHE_JOB_ID", "j1"}};
+  const Identity expected{1, 4, 1, 2, 0, 2, "horocacherun:j1", "horocacherun"};
+  ExpectIdentity(own, expected);
+  ExpectIdentity(With(With(kTorchrun, kSrun), With(kOpenMpi, own)), expected);
+}
+
+TEST(Identity, OfAllRanksOnOneHostNeedsNoLocalRank) {
+  ExpectIdentity({{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "3"}, {"HOROCACHE_JOB_ID", "j"}},
+                 {1, 3, 1, 3, 0, 1, "horocacherun:j", "horocacherun"});
+}
+
+TEST(Identity, OfHorovodsVariablesWorksToo) {
+  ExpectIdentity({{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}, {"HOROCACHE_JOB_ID", "j"}},
+                 {1, 2, 1, 2, 0, 1, "horocacherun:j", "horocacherun"});
+}
+
+TEST(Identity, OfOneRankNeedsNoJob) {
+  ExpectIdentity({{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
+}
+
+TEST(Identity, HalfOfOursIsRefused) {
+  ExpectRefused({{"HOROCACHE_RANK", "1"}}, {"HOROCACHE_RANK is 1", "HOROCACHE_SIZE is not set"});
+  ExpectRefused({{"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_SIZE is 2", "HOROCACHE_RANK is not set"});
+  ExpectRefused({{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_JOB_ID"});
+}
+
+TEST(Identity, OursThatDoNotFitTogetherAreRefused) {
+  const Environment base = {{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "4"}, {"HOROCACHE_JOB_ID", "j"}};
+  ExpectRefused(With(base, {{"HOROCACHE_RANK", "4"}}), {"HOROCACHE_RANK and HOROCACHE_SIZE", "4 and 4"});
+  ExpectRefused(With(base, {{"HOROCACHE_SIZE", "0"}}), {"HOROCACHE_RANK and HOROCACHE_SIZE", "1 and 0"});
+  ExpectRefused(With(base, {{"HOROCACHE_LOCAL_RANK", "2"}, {"HOROCACHE_LOCAL_SIZE", "2"}}),
+                {"HOROCACHE_LOCAL_RANK and HOROCACHE_LOCAL_SIZE", "2 and 2"});
+  ExpectRefused(With(base, {{"HOROCACHE_LOCAL_SIZE", "5"}}), {"0 and 5", "at most 4"});
+  ExpectRefused(With(base, {{"HOROCACHE_CROSS_RANK", "3"}, {"HOROCACHE_CROSS_SIZE", "2"}}), {"HOROCACHE_CROSS_RANK"});
+  ExpectRefused(
+      With(base, {{"HOROCACHE_LOCAL_SIZE", "2"}, {"HOROCACHE_LOCAL_RANK", "1"}, {"HOROCACHE_CROSS_SIZE", "1"}}),
+      {"do not fit together", "HOROCACHE_CROSS_SIZE"});
+}
+
+TEST(Identity, ComesFromTorchrun) {
+  ExpectIdentity(kTorchrun, {5, 8, 1, 4, 1, 2, "torchrun:10.0.0.1:29500:abc:2", "torchrun"});
+  ExpectIdentity({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
+                 {1, 2, 1, 2, 0, 1, "torchrun::1::", "torchrun"});
+}
+
+TEST(Identity, ARestartByTorchrunIsAnotherJob) {
+  const auto first = Detect(kTorchrun), second = Detect(With(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "3"}}));
+  EXPECT_NE(first->job, second->job);
+}
+
+TEST(Identity, TorchrunsVariablesThatAreWrongAreNamed) {
+  ExpectRefused(Without(kTorchrun, "WORLD_SIZE"), {"torchrun", "WORLD_SIZE is not set"});
+  ExpectRefused(Without(kTorchrun, "RANK"), {"torchrun", "RANK is not set"});
+  ExpectRefused(With(kTorchrun, {{"RANK", "five"}}), {"RANK is 'five'"});
+  ExpectRefused(With(kTorchrun, {{"RANK", "-1"}}), {"RANK is '-1'"});
+  ExpectRefused(With(kTorchrun, {{"WORLD_SIZE", "8\n"}}), {"WORLD_SIZE is '8\\n'"});
+  ExpectRefused(With(kTorchrun, {{"WORLD_SIZE", "99999999999999999999"}}), {"WORLD_SIZE is '999"});
+  ExpectRefused(With(kTorchrun, {{"RANK", "8"}}), {"RANK and WORLD_SIZE", "8 and 8"});
+  ExpectRefused(With(kTorchrun, {{"LOCAL_RANK", "4"}}), {"LOCAL_RANK and LOCAL_WORLD_SIZE", "4 and 4"});
+  ExpectRefused({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {"MASTER_PORT", "HOROCACHE_JOB_ID"});
+}
+
+TEST(Identity, ComesFromSrun) {
+  ExpectIdentity(kSrun, {3, 5, 0, 1, 1, 3, "srun:77.4", "srun"});
+  ExpectIdentity(With(kSrun, {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "2"}, {"SLURM_PROCID", "2"}}),
+                 {2, 5, 2, 3, 0, 3, "srun:77.4", "srun"});
+  ExpectIdentity(With(kSrun, {{"SLURM_NNODES", "1"}, {"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "3"}}),
+                 {3, 5, 3, 5, 0, 1, "srun:77.4", "srun"});
+}
+
+TEST(Identity, InsideAnAllocationButOutsideAStepThereIsOneRank) {
+  ExpectIdentity(Without(kSrun, "SLURM_STEP_ID"), {0, 1, 0, 1, 0, 1, "alone", "none"});
+}
+
+TEST(Identity, SlurmsVariablesThatAreWrongAreNamed) {
+  ExpectRefused(Without(kSrun, "SLURM_NTASKS"), {"SLURM_NTASKS is not set"});
+  ExpectRefused(With(kSrun, {{"SLURM_PROCID", "5"}}), {"SLURM_PROCID and SLURM_NTASKS", "5 and 5"});
+  ExpectRefused(Without(kSrun, "SLURM_JOB_ID"), {"SLURM_JOB_ID"});
+  for (const char* text : {"", "x", "3,", "3(x", "3(x2", "3(y2)", "0", "3"}) {
+    ExpectRefused(With(kSrun, {{"SLURM_STEP_TASKS_PER_NODE", text}}), {"SLURM_STEP_TASKS_PER_NODE", "node 1"});
+  }
+}
+
+TEST(Identity, ComesFromOpenMpi) {
+  ExpectIdentity(kOpenMpi, {1, 2, 1, 2, 0, 1, "mpiexec:prterun-host-1234@1", "mpiexec"});
+  ExpectIdentity(With(Without(kOpenMpi, "PMIX_NAMESPACE"), {{"OMPI_MCA_ess_base_jobid", "42"}}),
+                 {1, 2, 1, 2, 0, 1, "mpiexec:42", "mpiexec"});
+}
+
+TEST(Identity, OpenMpiInsideAStepOfSlurmCountsTheRanks) {
+  ExpectIdentity(With(kSrun, kOpenMpi), {1, 2, 1, 2, 0, 1, "mpiexec:prterun-host-1234@1", "mpiexec"});
+}
+
+TEST(Identity, ComesFromMpich) {
+  ExpectIdentity(kMpich, {2, 4, 2, 4, 0, 1, "mpiexec:mine", "mpiexec"});
+  ExpectIdentity(With(kMpich, {{"PMI_SIZE", "8"}, {"PMI_RANK", "6"}}), {6, 8, 2, 4, 1, 2, "mpiexec:mine", "mpiexec"});
+}
+
+TEST(Identity, MpiexecsVariablesThatAreWrongAreNamed) {
+  ExpectRefused(Without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), {"OMPI_COMM_WORLD_SIZE is not set"});
+  ExpectRefused(With(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"}}), {"OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"});
+  ExpectRefused(Without(kOpenMpi, "PMIX_NAMESPACE"), {"HOROCACHE_JOB_ID", "PMIX_NAMESPACE"});
+  ExpectRefused(Without(kMpich, "PMI_RANK"), {"PMI_RANK is not set"});
+  ExpectRefused(Without(kMpich, "HOROCACHE_JOB_ID"), {"HOROCACHE_JOB_ID"});
+}
+
+}  // namespace
+}  // namespace horocache::net

@@ -1,0 +1,260 @@
+#include "net/liveness.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "base/mutex.h"
+#include "net/startup_testing.h"
+
+namespace horocache::net {
+namespace {
+
+using testing::Child;
+using testing::Config;
+using testing::Contains;
+using testing::Outcome;
+using testing::TestDirectory;
+
+// What a Liveness has reported.
+class Losses {
+ public:
+  std::function<void(int, const std::string&)> Recorder() {
+    return [this](int rank, const std::string& how) {
+      const MutexLock lock(mutex_);
+      how_[rank] = how;
+      ++calls_;
+    };
+  }
+  // Empty if nothing was reported within a deadline far beyond what is promised.
+  std::string Await(int rank) {
+    for (int64_t until = NowNs() + 20 * kNsPerS; NowNs() < until; usleep(500)) {
+      const MutexLock lock(mutex_);
+      if (how_.contains(rank)) return how_[rank];
+    }
+    return "";
+  }
+  int calls() {
+    const MutexLock lock(mutex_);
+    return calls_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<int, std::string> how_ HC_GUARDED_BY(mutex_);
+  int calls_ HC_GUARDED_BY(mutex_) = 0;
+};
+
+// A job of this process as rank 0 and children as the others; each child runs `body` after start-up.
+struct Job {
+  Job(int size, const std::string& directory, const std::function<std::string(int, Peers&)>& body) {
+    for (int r = 1; r < size; ++r) {
+      children.push_back(std::make_unique<Child>([config = Config(r, size, directory), r, body]() -> std::string {
+        auto started = Bootstrap(config);
+        return started.ok() ? body(r, *started) : Outcome(started);
+      }));
+    }
+    auto started = Bootstrap(Config(0, size, directory));
+    EXPECT_TRUE(started.ok()) << started.status().ToString();
+    if (started.ok()) peers = std::move(*started);
+  }
+  Child& operator[](int rank) { return *children[static_cast<size_t>(rank) - 1]; }
+
+  Peers peers;
+  std::vector<std::unique_ptr<Child>> children;
+};
+
+std::string Sleep(int, Peers&) {
+  pause();
+  return "";
+}
+
+TEST(LivenessProcesses, AKilledRankIsReportedWithItsSignal) {
+  TestDirectory directory;
+  Job job(3, directory.path(), Sleep);
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  job[2].Signal(SIGKILL);
+  EXPECT_TRUE(Contains(losses.Await(2), "was killed by signal 9"));
+  EXPECT_EQ(losses.calls(), 1);
+  job[1].Signal(SIGTERM);
+  EXPECT_TRUE(Contains(losses.Await(1), "was killed by signal 15"));
+  EXPECT_EQ(losses.calls(), 2);
+}
+
+TEST(LivenessProcesses, ARankThatExitsIsReportedWithItsCode) {
+  TestDirectory directory;
+  Job job(2, directory.path(), [](int, Peers&) -> std::string { _exit(7); });
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  EXPECT_TRUE(Contains(losses.Await(1), "exited with code 7 without shutdown()"));
+}
+
+TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
+  TestDirectory directory;
+  Job job(2, directory.path(), [](int, Peers&) -> std::string { _exit(3); });
+  job[1].Wait();
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  EXPECT_TRUE(Contains(losses.Await(1), "exited with"));
+}
+
+TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
+  TestDirectory directory;
+  Job job(4, directory.path(), [](int rank, Peers& peers) {
+    Losses losses;
+    Liveness liveness(&peers, rank, losses.Recorder());
+    return rank == 1 ? Sleep(rank, peers) : losses.Await(1);
+  });
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  job[1].Signal(SIGKILL);
+  EXPECT_TRUE(Contains(losses.Await(1), "signal 9"));
+  EXPECT_TRUE(Contains(job[2].Report(), "signal 9"));
+  EXPECT_TRUE(Contains(job[3].Report(), "signal 9"));
+}
+
+TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
+  TestDirectory directory;
+  Job job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
+    const pid_t parent = getpid();
+    if (fork() == 0) {
+      // Holds the rank's link open for longer than a loss may take to be seen.
+      while (getppid() == parent) usleep(10'000);
+      sleep(2);
+      _exit(0);
+    }
+    return Sleep(rank, peers);
+  });
+  usleep(100'000);
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  job[1].Signal(SIGKILL);
+  EXPECT_TRUE(Contains(losses.Await(1), "signal 9"));
+}
+
+TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
+  TestDirectory directory;
+  Job job(3, directory.path(), [](int rank, Peers& peers) -> std::string {
+    if (rank == 2) return Sleep(rank, peers);
+    peers.arena->state(rank).store(RankState::kLeft);
+    return "left";
+  });
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  EXPECT_EQ(job[1].Report(), "left");
+  job[1].Wait();
+  // Rank 2's loss comes after rank 1's would have.
+  job[2].Signal(SIGKILL);
+  EXPECT_NE(losses.Await(2), "");
+  EXPECT_EQ(losses.calls(), 1);
+}
+
+TEST(LivenessProcesses, AStoppedRankIsNotLost) {
+  TestDirectory directory;
+  Job job(3, directory.path(), Sleep);
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  job[1].Signal(SIGSTOP);
+  job[2].Signal(SIGKILL);
+  EXPECT_NE(losses.Await(2), "");
+  job[1].Signal(SIGCONT);
+  EXPECT_EQ(losses.calls(), 1);
+}
+
+TEST(LivenessProcesses, WithoutPidfdsTheLinksTellAndRankZeroTellsTheOthers) {
+  TestDirectory directory;
+  const auto forget_pidfds = [](Peers& peers) {
+    for (UniqueFd& fd : peers.pidfds) fd.Close();
+  };
+  Job job(4, directory.path(), [&](int rank, Peers& peers) -> std::string {
+    if (rank == 1) return Sleep(rank, peers);
+    forget_pidfds(peers);
+    Losses losses;
+    Liveness liveness(&peers, rank, losses.Recorder());
+    return losses.Await(1);
+  });
+  forget_pidfds(job.peers);
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  job[1].Signal(SIGKILL);
+  EXPECT_EQ(losses.Await(1), "closed its connection without shutdown()");
+  EXPECT_EQ(job[2].Report(), "closed its connection without shutdown()");
+  EXPECT_EQ(job[3].Report(), "closed its connection without shutdown()");
+}
+
+TEST(LivenessProcesses, ARankThatBecomesAnotherProgramIsLost) {
+  TestDirectory directory;
+  Job job(2, directory.path(), [](int, Peers&) -> std::string {
+    execl("/bin/sleep", "sleep", "60", nullptr);
+    return "";
+  });
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  EXPECT_EQ(losses.Await(1), "closed its connection without shutdown()");
+}
+
+// Two ranks of this process, without start-up.
+struct Pair {
+  Pair() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    const auto arena = Arena::CreateOnHeap({.ranks = 3, .max_words = 8, .ring_bytes = 256, .data_bytes = 0});
+    for (Peers* peers : {&zero, &one}) {
+      peers->arena = arena;
+      peers->pids.assign(3, getpid());
+      peers->pidfds.resize(3);
+    }
+    zero.links.resize(3);
+    zero.links[1] = UniqueFd(ends[0]);
+    one.links.emplace_back(ends[1]);
+  }
+  Peers zero, one;
+};
+
+TEST(Liveness, AClosedLinkWithoutAPidfdIsALoss) {
+  Pair pair;
+  Losses losses;
+  Liveness liveness(&pair.one, 1, losses.Recorder());
+  pair.zero.links[1].Close();
+  EXPECT_EQ(losses.Await(0), "closed its connection without shutdown()");
+}
+
+TEST(Liveness, ALinkThatClosesAfterLeavingIsNoLoss) {
+  Pair pair;
+  Losses losses;
+  {
+    Liveness liveness(&pair.one, 1, losses.Recorder());
+    pair.zero.arena->state(0).store(RankState::kLeft);
+    pair.zero.links[1].Close();
+    usleep(50'000);
+  }
+  EXPECT_EQ(losses.calls(), 0);
+}
+
+TEST(Liveness, NonsenseOnALinkIsIgnored) {
+  Pair pair;
+  Losses zeros, ones;
+  Liveness zero(&pair.zero, 0, zeros.Recorder()), one(&pair.one, 1, ones.Recorder());
+  const std::string nonsense(1000, '\xff');
+  ASSERT_GT(send(pair.one.links[0].get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL), 0);
+  ASSERT_GT(send(pair.zero.links[1].get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL), 0);
+  usleep(20'000);
+  EXPECT_EQ(zeros.calls() + ones.calls(), 0);
+}
+
+TEST(Liveness, StartsAndStopsWithoutLeavingAnything) {
+  Pair pair;
+  const int before = testing::OpenDescriptors();
+  for (int i = 0; i < 200; ++i) {
+    Losses losses;
+    Liveness liveness(&pair.zero, 0, losses.Recorder());
+  }
+  EXPECT_EQ(testing::OpenDescriptors(), before);
+}
+
+}  // namespace
+}  // namespace horocache::net

@@ -1,0 +1,120 @@
+#include "runtime/operation_table.h"
+
+#include <gtest/gtest.h>
+
+namespace horocache::runtime {
+namespace {
+
+class OperationTableTest : public ::testing::Test {
+ protected:
+  Operation* Make(const std::string& name, int members = 1) {
+    Operation* operation = table_.New();
+    wire::Signature& signature = operation->request.signature;
+    signature.op = wire::Op::kAllreduce;
+    signature.name = name;
+    signature.tensors.assign(static_cast<size_t>(members), {});
+    for (int i = 0; i < members; ++i) {
+      signature.tensors[static_cast<size_t>(i)].name = members == 1 ? name : name + "." + std::to_string(i);
+    }
+    return operation;
+  }
+  Status Add(Operation* operation) { return table_.Add(operation, 0, &first_); }
+
+  OperationTable table_;
+  bool first_ = false;
+};
+
+TEST_F(OperationTableTest, OnlyTheFirstSubmissionOfABatchIsFirst) {
+  ASSERT_TRUE(Add(Make("a")).ok());
+  EXPECT_TRUE(first_);
+  ASSERT_TRUE(Add(Make("b")).ok());
+  EXPECT_FALSE(first_);
+  std::vector<Operation*> drained;
+  table_.Drain(&drained);
+  ASSERT_EQ(drained.size(), 2u);
+  EXPECT_EQ(drained[0]->request.signature.name, "a");
+  ASSERT_TRUE(Add(Make("c")).ok());
+  EXPECT_TRUE(first_);
+}
+
+TEST_F(OperationTableTest, ANameInFlightIsADuplicateUntilItIsDone) {
+  Operation* first = Make("a");
+  ASSERT_TRUE(Add(first).ok());
+  Operation* second = Make("a");
+  EXPECT_EQ(Add(second).code(), StatusCode::kDuplicateName);
+  table_.Recycle(second);
+  table_.Finish(first, Status::Ok());
+  EXPECT_TRUE(Add(Make("a")).ok());
+}
+
+TEST_F(OperationTableTest, AMemberOfAGroupIsInFlightWithItsGroup) {
+  ASSERT_TRUE(Add(Make("group", 3)).ok());
+  Operation* clash = Make("group.1");
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName);
+  table_.Recycle(clash);
+  EXPECT_TRUE(Add(Make("group.3")).ok());
+}
+
+TEST_F(OperationTableTest, ARefusedGroupLeavesNoMemberBehind) {
+  ASSERT_TRUE(Add(Make("group.2")).ok());
+  Operation* refused = Make("group", 3);
+  EXPECT_EQ(Add(refused).code(), StatusCode::kDuplicateName);
+  table_.Recycle(refused);
+  EXPECT_TRUE(Add(Make("group.0")).ok());
+}
+
+TEST_F(OperationTableTest, AutomaticNamesTakeTheLowestNumberNotYetConsumed) {
+  Operation* zero = Make("");
+  Operation* one = Make("");
+  ASSERT_TRUE(Add(zero).ok() && Add(one).ok());
+  EXPECT_EQ(zero->request.signature.name, "allreduce.noname.0");
+  EXPECT_EQ(one->request.signature.name, "allreduce.noname.1");
+  table_.Finish(zero, Status::Ok());
+  Operation* two = Make("");
+  ASSERT_TRUE(Add(two).ok());
+  EXPECT_EQ(two->request.signature.name, "allreduce.noname.2") << "0 is done, but its handle is not consumed";
+  table_.Recycle(zero);
+  Operation* again = Make("");
+  ASSERT_TRUE(Add(again).ok());
+  EXPECT_EQ(again->request.signature.name, "allreduce.noname.0");
+}
+
+TEST_F(OperationTableTest, AConsumedHandleIsNeverFoundAgain) {
+  Operation* operation = Make("a");
+  const int64_t handle = operation->handle;
+  ASSERT_TRUE(Add(operation).ok());
+  EXPECT_EQ(table_.Find(handle), operation);
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  Operation* reused = Make("b");
+  EXPECT_EQ(reused, operation) << "records are pooled";
+  EXPECT_NE(reused->handle, handle);
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  EXPECT_EQ(table_.Find(-1), nullptr);
+  EXPECT_EQ(table_.Find(int64_t{1} << 60), nullptr);
+}
+
+TEST_F(OperationTableTest, OwnersAreTakenOnceAndNeverThoseOfARecordUsedAgain) {
+  int tensor_a = 0, tensor_b = 0;
+  Operation* operation = Make("a");
+  operation->owner = &tensor_a;
+  ASSERT_TRUE(Add(operation).ok());
+  std::vector<void*> owners;
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty()) << "it is not done";
+  table_.Finish(operation, Status::Ok());
+  operation->owner = nullptr;  // the binding consumed it
+  table_.Recycle(operation);
+  Operation* reused = Make("b");
+  reused->owner = &tensor_b;
+  ASSERT_TRUE(Add(reused).ok());
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty()) << "its tensors are in flight";
+  table_.Finish(reused, Status::Ok());
+  table_.TakeOwners(&owners);
+  EXPECT_EQ(owners, std::vector<void*>{&tensor_b});
+}
+
+}  // namespace
+}  // namespace horocache::runtime

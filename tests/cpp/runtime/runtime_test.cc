@@ -1,0 +1,142 @@
+// N runtimes of one process, a thread per rank, over an arena on the heap.
+#include "runtime/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace horocache::runtime {
+namespace {
+
+using Texts = std::map<std::string, std::string>;
+
+constexpr int64_t kPatienceNs = 60 * kNsPerS;
+
+// Starts `size` runtimes and runs `body(rank, runtime)` on a thread each; stops them.
+void RunRanks(int size, const Texts& arguments, const std::function<void(int, Runtime&)>& body) {
+  const auto knobs = Knobs::Parse({}, arguments);
+  ASSERT_TRUE(knobs.ok()) << knobs.status().ToString();
+  const auto arena = net::Arena::CreateOnHeap(LayoutFor(*knobs, size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const net::Identity identity{rank, size, rank, size, 0, 1, "test", "none"};
+      auto runtime = Runtime::Start({*knobs, identity, 0, "test", arena});
+      ASSERT_TRUE(runtime.ok()) << runtime.status().ToString();
+      body(rank, **runtime);
+      (*runtime)->Stop();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Operation* Allreduce(Runtime& runtime, const std::string& name, std::vector<float>* tensor) {
+  Operation* operation = runtime.NewOperation();
+  wire::Signature& signature = operation->request.signature;
+  signature = {};
+  signature.op = wire::Op::kAllreduce;
+  signature.reduce_op = wire::ReduceOp::kSum;
+  signature.name = name;
+  const auto count = static_cast<int64_t>(tensor->size());
+  signature.tensors = {{name, DType::kFloat32, {count}}};
+  auto* bytes = reinterpret_cast<std::byte*>(tensor->data());
+  operation->tensors = {{bytes, bytes, count, count}};
+  return operation;
+}
+
+Status Finish(Runtime& runtime, Operation* operation) {
+  if (!runtime.Wait(operation, NowNs() + kPatienceNs)) return {StatusCode::kInternal, "never finished"};
+  Status status = operation->status;
+  runtime.Recycle(operation);
+  return status;
+}
+
+class RuntimeTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(RuntimeTest, SumsStepAfterStepAndHitsTheCache) {
+  const int size = GetParam();
+  RunRanks(size, {}, [size](int rank, Runtime& runtime) {
+    for (int step = 0; step < 50; ++step) {
+      std::vector<float> tensor(100, static_cast<float>(rank + step));
+      Operation* operation = Allreduce(runtime, "grad", &tensor);
+      ASSERT_TRUE(runtime.Submit(operation, true).ok());
+      const Status status = Finish(runtime, operation);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      const auto expected = static_cast<float>(size * (size - 1) / 2 + size * step);
+      for (const float value : tensor) ASSERT_EQ(value, expected) << "rank " << rank << " step " << step;
+    }
+    const auto metrics = runtime.metrics().Snapshot();
+    EXPECT_EQ(metrics.at("op_count.allreduce"), 50u);
+    EXPECT_GE(metrics.at("cache_hits"), 49u);
+  });
+}
+
+TEST_P(RuntimeTest, ManyTensorsInAnyOrderAllArrive) {
+  const int size = GetParam();
+  RunRanks(size, {{"cycle_time", "0.2"}}, [size](int rank, Runtime& runtime) {
+    constexpr int kTensors = 40;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::vector<float>> tensors(kTensors);
+      std::vector<Operation*> operations(kTensors);
+      for (int i = 0; i < kTensors; ++i) {
+        const int which = (i * (2 * rank + 1) + step) % kTensors;  // each rank has an order of its own
+        if (operations[which] != nullptr) continue;
+        tensors[which].assign(static_cast<size_t>(1 + which * 37), static_cast<float>(rank + which));
+        operations[which] = Allreduce(runtime, "t" + std::to_string(which), &tensors[which]);
+        ASSERT_TRUE(runtime.Submit(operations[which], false).ok());
+      }
+      for (int i = 0; i < kTensors; ++i) {
+        if (operations[i] == nullptr) {
+          tensors[i].assign(static_cast<size_t>(1 + i * 37), static_cast<float>(rank + i));
+          operations[i] = Allreduce(runtime, "t" + std::to_string(i), &tensors[i]);
+          ASSERT_TRUE(runtime.Submit(operations[i], false).ok());
+        }
+      }
+      for (int i = 0; i < kTensors; ++i) {
+        const Status status = Finish(runtime, operations[i]);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+        ASSERT_EQ(tensors[i].back(), static_cast<float>(size * (size - 1) / 2 + size * i))
+            << "rank " << rank << " tensor " << i;
+      }
+    }
+  });
+}
+
+TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {
+  const int size = GetParam();
+  if (size == 1) GTEST_SKIP() << "nobody else is there";
+  RunRanks(size, {}, [](int rank, Runtime& runtime) {
+    if (rank == 0) return;  // leaves at once
+    std::vector<float> tensor(10, 1.0f);
+    Operation* operation = Allreduce(runtime, "late", &tensor);
+    Status status = runtime.Submit(operation, true);
+    if (status.ok()) status = Finish(runtime, operation);
+    EXPECT_EQ(status.code(), StatusCode::kShutDown) << status.ToString();
+    EXPECT_NE(status.message().find("late"), std::string::npos) << status.message();
+  });
+}
+
+TEST_P(RuntimeTest, AMismatchFailsOnAllRanksAndTheJobGoesOn) {
+  const int size = GetParam();
+  if (size == 1) GTEST_SKIP() << "nobody can disagree";
+  RunRanks(size, {}, [size](int rank, Runtime& runtime) {
+    std::vector<float> odd(rank == size - 1 ? 7 : 6, 1.0f);
+    Operation* operation = Allreduce(runtime, "odd", &odd);
+    ASSERT_TRUE(runtime.Submit(operation, true).ok());
+    const Status status = Finish(runtime, operation);
+    EXPECT_EQ(status.code(), StatusCode::kMismatch) << status.ToString();
+    std::vector<float> even(6, 1.0f);
+    operation = Allreduce(runtime, "even", &even);
+    ASSERT_TRUE(runtime.Submit(operation, true).ok());
+    EXPECT_TRUE(Finish(runtime, operation).ok());
+    EXPECT_EQ(even[5], static_cast<float>(size));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RuntimeTest, ::testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace horocache::runtime

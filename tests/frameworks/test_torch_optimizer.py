@@ -1,0 +1,424 @@
+"""DistributedOptimizer against one process that sees all data."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from horocache.testing import run_ranks
+
+
+def run(function, size, **options):
+    return run_ranks(function, size, **options)
+
+
+def make_model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 16),
+        torch.nn.Tanh(),
+        torch.nn.Linear(16, 8, bias=False),
+        torch.nn.ReLU(),
+        torch.nn.Linear(8, 3),
+    ).double()
+
+
+def batch(step, rank, rows=4):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 3, (rows,), generator=generator)
+
+
+def reference(size, steps, make_optimizer, passes=1):
+    """One process that averages over what the ranks would see."""
+    model = make_model()
+    optimizer = make_optimizer(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        for rank in range(size):
+            for k in range(passes):
+                x, y = batch(step * passes + k, rank)
+                (torch.nn.functional.cross_entropy(model(x), y) / size).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_training_equals_one_process_with_all_data(size):
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        n = hvd.size()
+        optimizers = {
+            "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+            "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
+        }
+        options = [{}, {"num_groups": 2}, {"groups": 3}, {"gradient_predivide_factor": 2.0}, {"num_groups": 100}]
+        for label, make_optimizer in optimizers.items():
+            want = reference(n, 4, make_optimizer)
+            for option in options:
+                model = make_model(seed=hvd.rank() + 5)
+                hvd.broadcast_parameters(model.state_dict(), 0)
+                model.load_state_dict(make_model().state_dict())
+                optimizer = hvd.DistributedOptimizer(
+                    make_optimizer(model.parameters()), model.named_parameters(), **option
+                )
+                assert isinstance(optimizer, torch.optim.SGD if label == "sgd" else torch.optim.AdamW)
+                for step in range(4):
+                    optimizer.zero_grad()
+                    x, y = batch(step, hvd.rank())
+                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                for got, expected in zip(model.parameters(), want, strict=True):
+                    torch.testing.assert_close(got.detach(), expected, msg=lambda m, o=option, k=label: f"{k} {o}: {m}")
+
+    run(body, size)
+
+
+def test_gradients_of_several_passes_add_up_before_they_are_reduced():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1), passes=2)
+        for groups in (0, 2):
+            model = make_model()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                model.named_parameters(),
+                backward_passes_per_step=2,
+                num_groups=groups,
+            )
+            for step in range(3):
+                optimizer.zero_grad()
+                for k in range(2):
+                    x, y = batch(2 * step + k, hvd.rank())
+                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            for got, expected in zip(model.parameters(), want, strict=True):
+                torch.testing.assert_close(got.detach(), expected)
+            x, y = batch(0, hvd.rank())
+            for _ in range(2):
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+            with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.synchronize()
+            optimizer.set_backward_passes_per_step(1)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            with optimizer.skip_synchronize():
+                optimizer.synchronize()
+                optimizer.step()
+
+    run(body, 2)
+
+
+def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+        x, y = batch(0, hvd.rank())
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        with pytest.raises(AssertionError, match="race condition"):
+            optimizer.zero_grad()
+        optimizer.synchronize()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        with optimizer.skip_synchronize(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step()
+        moved = torch.cat(
+            [(a - b).flatten() for a, b in zip(model.parameters(), make_model().parameters(), strict=True)]
+        )
+        torch.testing.assert_close(moved.norm().item(), 1e-3, rtol=1e-3, atol=0)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.synchronize()
+        with pytest.warns(UserWarning, match=r"optimizer.step\(\) called without optimizer.skip_synchronize\(\)"):
+            optimizer.step()
+        return norm.item()
+
+    assert len(set(run(body, 3))) == 1
+
+
+def test_parameters_without_a_gradient_on_some_rank_count_as_zero():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        for options in ({}, {"num_groups": 1}, {"num_groups": 2}):
+            parts = [torch.nn.Linear(2, 2, bias=False).double() for _ in range(3)]
+            for part in parts:
+                torch.nn.init.ones_(part.weight)
+            named = [(f"part{i}", p.weight) for i, p in enumerate(parts)]
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w for _, w in named], lr=1.0), named, **options)
+            for _ in range(3):
+                optimizer.zero_grad()
+                parts[hvd.rank() % 2](torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+                optimizer.synchronize()
+                grads = [w.grad for _, w in named]
+                share = [1 / 2, 1 / 2, 0.0]
+                for grad, mean in zip(grads, share, strict=True):
+                    torch.testing.assert_close(grad, torch.full((2, 2), mean, dtype=torch.float64))
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+
+    run(body, 2)
+
+
+def test_sparse_gradients_are_gathered_or_made_dense():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        me, n = hvd.rank(), hvd.size()
+        for options in ({}, {"sparse_as_dense": True}, {"num_groups": 1}, {"num_groups": 1, "sparse_as_dense": True}):
+            torch.manual_seed(0)
+            table = torch.nn.Embedding(5, 3, sparse=True)
+            head = torch.nn.Linear(3, 1)
+            named = [("table", table.weight), *((f"head.{k}", p) for k, p in head.named_parameters())]
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named, **options)
+            for _ in range(2):
+                optimizer.zero_grad()
+                head(table(torch.tensor([me, 4]))).sum().backward()
+                optimizer.synchronize()
+                got = table.weight.grad
+                assert got.is_sparse != bool(options.get("sparse_as_dense")), options
+                dense = got.to_dense() if got.is_sparse else got
+                want = torch.zeros(5, 3)
+                for r in range(n):
+                    want[r] += head.weight[0].detach() / n
+                want[4] += head.weight[0].detach()
+                torch.testing.assert_close(dense, want)
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            gathered = hvd.allgather(table.weight.detach().unsqueeze(0))
+            assert all(torch.equal(gathered[0], other) for other in gathered)
+
+    run(body, 3)
+
+
+def test_compressed_and_strided_gradients_arrive_in_their_own_type_and_layout():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        me, n = hvd.rank(), hvd.size()
+        conv = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        half = torch.nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
+        named = [("weight", conv.weight), ("bias", conv.bias), ("half", half)]
+        for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+            for groups in (0, 1):
+                optimizer = hvd.DistributedOptimizer(
+                    torch.optim.SGD([p for _, p in named], lr=0.0), named, compression=compression, num_groups=groups
+                )
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    image = torch.full((1, 3, 3, 3), float(me + 1)).to(memory_format=torch.channels_last)
+                    (conv(image).sum() + half.sum() * (me + 1)).backward()
+                    optimizer.step()
+                    mean = sum(range(1, n + 1)) / n
+                    torch.testing.assert_close(conv.weight.grad, torch.full((4, 3, 3, 3), mean), rtol=1e-2, atol=0)
+                    assert conv.weight.grad.dtype == torch.float32
+                    assert half.grad.dtype == torch.bfloat16
+                    torch.testing.assert_close(half.grad, torch.full((5,), mean, dtype=torch.bfloat16))
+                del optimizer
+
+    run(body, 3)
+
+
+def test_groups_of_the_users_are_one_operation_each():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = make_model()
+        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
+        params = list(model.parameters())
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.1),
+            model.named_parameters(),
+            groups=[[params[0], params[4]], [params[1], params[2]]],
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            x, y = batch(step, hvd.rank())
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        for got, expected in zip(params, want, strict=True):
+            torch.testing.assert_close(got.detach(), expected)
+
+    run(body, 2)
+
+
+def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=2)
+
+        def groups():
+            return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
+
+        before = groups()
+        order = [2, 0, 3, 1] if hvd.rank() == 0 else [1, 2, 3, 0]
+        for _ in range(2):
+            optimizer.zero_grad()
+            for index in order:
+                params[index].sum().backward()
+            optimizer.step()
+        return before, groups()
+
+    for before, after in run(body, 3):
+        assert before == [["p3", "p2"], ["p1", "p0"]]
+        assert after == [["p2", "p0"], ["p3", "p1"]]
+
+
+def test_the_class_of_the_optimizer_is_kept_with_schedulers_closures_and_state():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = make_model()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), num_groups=2)
+        assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, torch.optim.SGD)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+        def loss():
+            optimizer.zero_grad()
+            x, y = batch(0, hvd.rank())
+            value = torch.nn.functional.cross_entropy(model(x), y)
+            value.backward()
+            return value
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert optimizer.step(loss).item() > 0
+            scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == 0.05
+        saved = optimizer.state_dict()
+        assert saved["state"][0]["momentum_buffer"].shape == (16, 6)
+        loss()
+        optimizer.load_state_dict(saved)
+        loss()
+        optimizer.step()
+        extra = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer.add_param_group({"params": [extra]})
+        loss()
+        (extra.sum() * (hvd.rank() + 1)).backward()
+        optimizer.step()
+        gathered = hvd.allgather(torch.cat([p.detach().flatten() for p in (*model.parameters(), extra)]).unsqueeze(0))
+        assert all(torch.equal(gathered[0], other) for other in gathered)
+        frozen = make_model()
+        frozen[0].weight.requires_grad_(False)
+        late = hvd.DistributedOptimizer(torch.optim.SGD(frozen.parameters(), lr=0.1), frozen.named_parameters())
+        for thaw in (False, True):
+            frozen[0].weight.requires_grad_(thaw)
+            late.zero_grad()
+            x, y = batch(1, hvd.rank())
+            torch.nn.functional.cross_entropy(frozen(x), y).backward()
+            late.step()
+        gathered = hvd.allgather(frozen[0].weight.detach().unsqueeze(0))
+        assert all(torch.equal(gathered[0], other) for other in gathered)
+
+    run(body, 3)
+
+
+def test_bad_arguments_are_value_errors_that_say_what_is_wrong():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = make_model()
+        params = list(model.parameters())
+
+        def wrap(named=None, op=hvd.Average, **options):
+            return hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), named, op=op, **options)
+
+        names = list(model.named_parameters())
+        for match, call in {
+            "sequence of tuples": lambda: wrap([p for _, p in names]),
+            "Found duplicates: same": lambda: wrap([("same", p) for p in params]),
+            "were not named": lambda: wrap(names[:-1]),
+            "positive integer": lambda: wrap(groups=-1),
+            "lists of torch.Tensor": lambda: wrap(groups=[params[0]]),
+            "more than once": lambda: wrap(groups=[[params[0], params[0]]]),
+            "not supported with op": lambda: wrap(op=hvd.Sum, gradient_predivide_factor=2.0),
+            "must be > 0": lambda: wrap(backward_passes_per_step=0),
+            "num_groups must not be negative": lambda: wrap(num_groups=-3),
+            "both given": lambda: wrap(num_groups=2, groups=2),
+            "distributed already": lambda: hvd.DistributedOptimizer(wrap()),
+            "no reduce operation": lambda: wrap(op=17),
+        }.items():
+            with pytest.raises(ValueError, match=match):
+                call()
+        with pytest.raises(NotImplementedError, match="Adasum"):
+            wrap(op=hvd.Adasum)
+        with pytest.raises(ValueError, match="> 0"):
+            wrap().set_backward_passes_per_step(0)
+        with pytest.raises(ValueError, match="LBFGS"):
+            hvd.broadcast_optimizer_state(torch.optim.LBFGS(params), 0)
+        with pytest.raises(ValueError, match="invalid params of type"):
+            hvd.broadcast_parameters(3, 0)
+
+    run(body, 2)
+
+
+def test_optimizer_state_of_any_kind_is_taken_from_the_root():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        for make_optimizer in (
+            lambda p: torch.optim.Adam(p, lr=0.1 * (hvd.rank() + 1), amsgrad=True),
+            lambda p: torch.optim.SGD(p, lr=0.1 * (hvd.rank() + 1), momentum=0.5, nesterov=True),
+            torch.optim.Adadelta,
+        ):
+            for distributed in (False, True):
+                model = make_model(seed=hvd.rank())
+                optimizer = make_optimizer(model.parameters())
+                if hvd.rank() == 1:  # only the root has state
+                    x, y = batch(0, hvd.rank())
+                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                if distributed:
+                    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+                hvd.broadcast_parameters(model.state_dict(), 1)
+                hvd.broadcast_optimizer_state(optimizer, 1)
+                state = optimizer.state_dict()
+                everyone = hvd.allgather_object(state)
+                for other in everyone:
+                    assert other["param_groups"] == state["param_groups"]
+                    assert other["state"].keys() == state["state"].keys() and len(state["state"]) == 5
+                    for key, entry in state["state"].items():
+                        for what, value in entry.items():
+                            theirs = other["state"][key][what]
+                            assert torch.equal(theirs, value) if torch.is_tensor(value) else theirs == value
+
+    run(body, 3)
+
+
+def test_a_failed_reduction_leaves_nothing_in_flight_and_the_job_goes_on():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        odd = torch.nn.Parameter(torch.ones(2 + (hvd.rank() == 1)))
+        fine = torch.nn.Parameter(torch.ones(4))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([odd, fine], lr=0.1), [("odd", odd), ("fine", fine)])
+        (odd.sum() + fine.sum()).backward()
+        with pytest.raises(hvd.HorovodInternalError, match="odd"):
+            optimizer.step()
+        optimizer.zero_grad()
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+    run(body, 3)

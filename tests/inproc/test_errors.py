@@ -1,0 +1,156 @@
+"""What goes wrong in a running job, seen by every rank."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from horocache.errors import (
+    AbortedError,
+    DuplicateNameError,
+    InvalidArgumentError,
+    MismatchError,
+    ShutDownError,
+    StallError,
+)
+
+from .conftest import run_ranks
+
+ALLREDUCE, BROADCAST, JOIN = 0, 2, 9
+
+
+def caught(action):
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
+
+
+def allreduce(runtime, name, shape=(3,), dtype=np.float32, **options):
+    array = np.ones(shape, dtype)
+    return runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name=name, wait_follows=True, **options), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"shape": (4,)}, ["[3]", "[4]"]),
+        ({"dtype": np.float64}, ["float32", "float64"]),
+        ({"reduce_op": 4}, ["sum", "max"]),
+        ({"prescale": 2.0}, ["1", "2"]),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks(odd, words, cached):
+    def body(rank, runtime):
+        if cached:
+            allreduce(runtime, "x")
+        error = caught(lambda: allreduce(runtime, "x", **(odd if rank == 2 else {})))
+        assert isinstance(error, MismatchError), error
+        for word in ["'x'", "rank 2", *words]:
+            assert word.lower() in str(error).lower(), str(error)
+        assert "rank 0" in str(error) or "rank 1" in str(error), str(error)
+        allreduce(runtime, "x")  # the job goes on
+
+    run_ranks(3, body)
+
+
+def test_a_name_in_flight_is_refused_and_the_first_lives():
+    refused = threading.Event()
+
+    def body(rank, runtime):
+        array = np.ones(3, np.float32)
+        if rank != 0:
+            assert refused.wait(30.0)  # so it cannot complete before rank 0 tries again
+        first = runtime.submit(ALLREDUCE, [array], [array], name="twice")
+        if rank == 0:
+            error = caught(lambda: runtime.submit(ALLREDUCE, [array], [array], name="twice"))
+            refused.set()
+            assert isinstance(error, DuplicateNameError), error
+        runtime.wait(first, 60.0)
+        np.testing.assert_array_equal(array, 3)
+
+    run_ranks(3, body)
+
+
+def test_a_tensor_that_one_rank_lacks_fails_at_once_when_nothing_can_help():
+    def body(rank, runtime):
+        error = caught(lambda: allreduce(runtime, "a" if rank == 0 else "b"))
+        assert isinstance(error, StallError), error
+        assert "'a'" in str(error) or "'b'" in str(error)
+
+    run_ranks(2, body)
+
+
+def test_a_tensor_that_one_rank_lacks_fails_after_the_limit():
+    failed = threading.Event()
+
+    def body(rank, runtime):
+        if rank == 0:
+            error = caught(lambda: allreduce(runtime, "lonely"))
+            failed.set()
+            assert isinstance(error, StallError), error
+            assert "lonely" in str(error)
+            assert "rank 1" in str(error)
+        else:
+            assert failed.wait(30.0)  # busy with something else, so the limit decides
+        allreduce(runtime, "done")
+
+    run_ranks(2, body, stall_check_time_seconds="0.2", stall_shutdown_time_seconds="0.6")
+
+
+def test_leaving_fails_what_is_pending_on_the_others():
+    def body(rank, runtime):
+        if rank == 0:
+            return
+        error = caught(lambda: allreduce(runtime, "late"))
+        assert isinstance(error, ShutDownError), error
+        assert "late" in str(error)
+
+    run_ranks(3, body)
+
+
+def test_an_abort_reaches_every_rank_with_its_reason():
+    def body(rank, runtime):
+        if rank == 1:
+            runtime.abort("the loss is not a number")
+            return
+        error = caught(lambda: allreduce(runtime, "x"))
+        assert isinstance(error, AbortedError | ShutDownError), error
+        if isinstance(error, AbortedError):
+            assert "the loss is not a number" in str(error)
+
+    run_ranks(3, body)
+
+
+def test_bad_arguments_are_refused_before_anything_is_sent():
+    def body(rank, runtime):
+        array = np.ones((4, 4), np.float32)
+        read_only = np.ones(3, np.float32)
+        read_only.flags.writeable = False
+        for inputs, outputs in [
+            ([array.T], [array.T]),
+            ([read_only], [read_only]),
+            ([object()], None),
+            ([array], [array[:2]]),
+        ]:
+            error = caught(lambda i=inputs, o=outputs: runtime.submit(ALLREDUCE, i, o, name="bad"))
+            assert isinstance(error, InvalidArgumentError), (inputs, error)
+        allreduce(runtime, "bad")  # the name is free
+        error = caught(lambda: runtime.submit(ALLREDUCE, [array], [array], name="n" * 5000))
+        assert isinstance(error, InvalidArgumentError)
+
+    run_ranks(2, body)
+
+
+def test_names_may_be_any_bytes():
+    names = [b"\xff\xfe", b"quote'\"\n", b"", "gr\u00f6\u00dfe", "\udcff"]
+
+    def body(rank, runtime):
+        for name in names:
+            allreduce(runtime, name)
+
+    run_ranks(2, body)

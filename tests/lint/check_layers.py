@@ -1,0 +1,62 @@
+"""Includes go down the stack of layers, never up; the pure layers know neither time, threads nor the outside world.
+
+The order is the one of HC_LAYERS in CMakeLists.txt, with the bindings on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import Finding, files, run
+
+TOP = ("capi", "python")
+PURE = ("wire", "control")
+IMPURE_HEADERS = {
+    *("chrono", "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch"),
+    *("barrier", "stop_token", "ctime", "time.h", "unistd.h", "pthread.h", "poll.h", "fcntl.h", "fstream", "iostream"),
+    *("base/clock.h", "base/environment.h", "base/futex.h", "base/log.h", "base/mutex.h", "base/thread.h"),
+}
+INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
+
+
+def layer_order(root: Path) -> tuple[str, ...]:
+    """The layers from the bottom up."""
+    match = re.search(r"set\(HC_LAYERS ([^)]*)\)", (root / "CMakeLists.txt").read_text(encoding="utf-8"))
+    if match is None:
+        raise SystemExit("CMakeLists.txt: no line set(HC_LAYERS ...)")
+    return (*match.group(1).split(), *TOP)
+
+
+def check_include(layer: str, header: str, layers: tuple[str, ...]) -> str | None:
+    """Why a file of ``layer`` may not include ``header``; None if it may."""
+    if layer in PURE and (header in IMPURE_HEADERS or header.startswith("sys/")):
+        return f"{layer}/ is pure (no clock, environment, socket, lock or thread) and must not include {header}"
+    below = header.split("/", maxsplit=1)[0] if "/" in header else layer
+    if below not in layers:
+        return None
+    if layers.index(below) > layers.index(layer):
+        return f"{layer}/ must not include {header}: {below}/ is above it ({' < '.join(layers)})"
+    if layer == "python" and below == "capi":
+        return "python/ and capi/ stand side by side; neither includes the other"
+    return None
+
+
+def check(root: Path) -> Iterator[Finding]:
+    """Look at every include of cpp_core."""
+    layers = layer_order(root)
+    for path in files(root, ("cpp_core",), (".h", ".cc")):
+        layer = path.relative_to(root / "cpp_core").parts[0]
+        if layer not in layers:
+            yield Finding(path, 1, f"folder {layer}/ is no layer; add it to HC_LAYERS in CMakeLists.txt")
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            match = INCLUDE.match(line)
+            problem = check_include(layer, match.group(1) or match.group(2), layers) if match else None
+            if problem:
+                yield Finding(path, number, problem)
+
+
+if __name__ == "__main__":
+    run(check, __doc__)

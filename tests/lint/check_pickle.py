@@ -1,0 +1,59 @@
+"""Nothing executes data: pickle lives in one module, and there is no eval, exec or shell.
+
+``horocache/objects.py`` is the one module that may unpickle, between authenticated ranks of one job.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import Finding, files, run
+
+ALLOWED = "horocache/objects.py"
+FOLDERS = ("horocache", "framework_bindings", "benchmarks", "docs")
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+
+
+def imported_modules(node: ast.AST) -> set[str]:
+    """Top-level names of the modules that an import statement brings in."""
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return {(node.module or "").split(".")[0]}
+    return set()
+
+
+def check_call(call: ast.Call) -> str | None:
+    """What is wrong with a call, if anything."""
+    name = ast.unparse(call.func)
+    keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    if name in {"eval", "exec", "builtins.eval", "builtins.exec"}:
+        return f"{name}() executes text"
+    if name in {"os.system", "os.popen"} or keywords.get("shell", "False") != "False":
+        return f"{name}() goes through a shell; pass a list of arguments"
+    if name == "torch.load" and keywords.get("weights_only") != "True":
+        return "torch.load() without weights_only=True unpickles"
+    return None
+
+
+def check_file(path: Path, may_pickle: bool) -> Iterator[Finding]:
+    """Imports and calls of one module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        for module in sorted(imported_modules(node) & UNPICKLERS):
+            if not may_pickle:
+                yield Finding(path, getattr(node, "lineno", 1), f"{module} outside {ALLOWED}")
+        problem = check_call(node) if isinstance(node, ast.Call) else None
+        if problem:
+            yield Finding(path, getattr(node, "lineno", 1), problem)
+
+
+def check(root: Path) -> Iterator[Finding]:
+    """Look at everything that users run."""
+    for path in files(root, FOLDERS, (".py",)):
+        yield from check_file(path, may_pickle=path == root / ALLOWED)
+
+
+if __name__ == "__main__":
+    run(check, __doc__)

@@ -1,0 +1,26 @@
+"""The ``launcher`` fixture: see harness.py."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import Launcher, launching
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    """Starts jobs; fails the test if they leave a process, a socket, a file or a segment."""
+    with launching() as made:
+        yield made
+
+
+@pytest.fixture
+def needs_torch() -> None:
+    """Skip with a reason where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")

@@ -1,0 +1,265 @@
+"""Jobs that go well in unusual circumstances: wrapped, crowded, side by side, interrupted, short of something."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import WORKERS, guardians, kill_marked, marked, wait_until_gone, worker_command
+
+OMP = {"OMP_NUM_THREADS": "1"}
+
+
+def worker(script, *arguments):
+    return [sys.executable, str(WORKERS / script), *arguments]
+
+
+def check_done(finished, ranks):
+    assert finished.code == 0, finished.report()
+    for rank in range(ranks):
+        said = finished.said(rank)
+        assert "wrong" not in said, finished.report()
+        assert said["done"]["rank"] == said["done"]["local_rank"] == rank, finished.report()
+        assert said["done"]["size"] == said["done"]["local_size"] == ranks, finished.report()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_sums_are_right(launcher, ranks):
+    check_done(launcher.worker(ranks, "sums.py", "50"), ranks)
+
+
+def test_eight_ranks_share_two_cores(launcher):
+    check_done(launcher.worker(8, "sums.py", "100", deadline_s=90), 8)
+
+
+def test_a_command_inside_a_shell_runs(launcher):
+    line = " ".join(f"'{word}'" for word in worker("sums.py", "20"))
+    check_done(launcher.run("-np", "2", "bash", "-c", f"true; {line}; exit $?", env=OMP), 2)
+
+
+def test_a_command_behind_numactl_runs(launcher):
+    numactl = shutil.which("numactl")
+    if numactl is None:
+        pytest.skip("numactl is not installed (Debian: apt-get install numactl)")
+    if subprocess.run([numactl, "--physcpubind=0", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("numactl does not work on this kernel")
+    check_done(launcher.run("-np", "2", numactl, "--physcpubind=0", *worker("sums.py", "20"), env=OMP), 2)
+
+
+def test_two_jobs_at_once_do_not_meet(launcher):
+    shared = launcher.scratch / "shared"
+    shared.mkdir(mode=0o700)
+    flags = ["--rendezvous-dir", str(shared)]
+    jobs = [launcher.start(*worker_command(2, "sums.py", "100", value, flags=flags)) for value in ("1", "3")]
+    for job in jobs:
+        check_done(job.finish(60), 2)
+    assert not shared.exists() or not list(shared.iterdir())
+
+
+def test_a_rank_that_stops_for_a_moment_is_only_slow(launcher):
+    job = launcher.start(*worker_command(3, "sums.py", "100"), env={"PAUSE": "go"})
+    pids = [int(job.wait_for_file(f"middle.{rank}")) for rank in range(3)]
+    os.kill(pids[1], signal.SIGSTOP)
+    (launcher.scratch / "go").touch()
+    time.sleep(0.5)
+    os.kill(pids[1], signal.SIGCONT)
+    check_done(job.finish(60), 3)
+
+
+def test_control_c_ends_ranks_that_wait_in_a_collective(launcher):
+    job = launcher.start(*worker_command(2, "waits.py", "interrupted", flags=["--grace", "10"]))
+    for rank in range(2):
+        job.wait_for_file(f"ready.{rank}")
+    job.process.send_signal(signal.SIGINT)
+    finished = job.finish(8)  # less than the grace period: nobody has to be killed
+    assert finished.code == 130, finished.report()
+    assert "KeyboardInterrupt" in finished.stderr
+
+
+def test_when_the_launcher_is_killed_ranks_in_a_collective_end(launcher):
+    job = launcher.start(*worker_command(2, "waits.py", "interrupted", flags=["--grace", "0.5"]))
+    for rank in range(2):
+        job.wait_for_file(f"ready.{rank}")
+    job.process.kill()
+    wait_until_gone("ranks are", lambda: marked(job.mark), 10)
+
+
+def test_what_a_killed_job_leaves_does_not_disturb_the_next(launcher):
+    shared = launcher.scratch / "shared"
+    shared.mkdir(mode=0o700)
+    fixed = {"HOROCACHE_JOB_ID": "fixed", "HOROCACHE_SIZE": "2", "HOROCACHE_RENDEZVOUS_DIR": str(shared)}
+
+    def start_rank(rank):
+        # Without the launcher, so that nothing tidies up and the job has the same name each time.
+        identity = fixed | {"HOROCACHE_RANK": str(rank), "HOROCACHE_LOCAL_RANK": str(rank), "HOROCACHE_LOCAL_SIZE": "2"}
+        return launcher.start(*worker("sums.py", "10")[1:], module=None, env=identity)
+
+    lonely = start_rank(0)
+    limit = time.monotonic() + 20
+    while not any(shared.iterdir()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert any(shared.iterdir()), "rank 0 did not listen"
+    kill_marked(lonely.mark)
+    lonely.finish(10)
+    ranks = [start_rank(rank) for rank in range(2)]
+    for job in ranks:
+        finished = job.finish(60)
+        assert finished.code == 0, finished.report()
+    assert not shared.exists() or not list(shared.iterdir())
+
+
+def test_two_processes_that_claim_one_rank_are_told_so(launcher):
+    shared = launcher.scratch / "shared"
+    shared.mkdir(mode=0o700)
+    identity = {
+        "HOROCACHE_JOB_ID": "fixed",
+        "HOROCACHE_RENDEZVOUS_DIR": str(shared),
+        "HOROCACHE_SIZE": "3",
+        "HOROCACHE_LOCAL_SIZE": "3",
+        "HOROCACHE_START_TIMEOUT": "20",
+    }
+    jobs = []
+    for rank in ("0", "1", "1"):
+        place = {"HOROCACHE_RANK": rank, "HOROCACHE_LOCAL_RANK": rank}
+        jobs.append(launcher.start(*worker("sums.py", "1")[1:], module=None, env=identity | place))
+    for job in jobs:
+        finished = job.finish(15)  # less than the start time-out: the contradiction itself ends it
+        assert finished.code != 0, finished.report()
+        assert "StartupError" in finished.stderr
+        assert "rank 1" in finished.stderr
+
+
+def test_too_little_memory_for_start_up_is_an_error_on_every_rank(launcher):
+    finished = launcher.worker(2, "limits.py", "memory-at-init", flags=["--shm-bytes", str(64 << 20)], deadline_s=60)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)["init"]
+        assert said["error"] in ("OutOfMemoryError", "StartupError"), finished.report()
+    assert "HOROCACHE_SHM_BYTES" in finished.said(1)["init"]["text"], finished.report()
+
+
+def test_too_little_memory_for_a_result_fails_there_with_the_size_and_the_job_goes_on(launcher):
+    finished = launcher.worker(2, "limits.py", "memory-later", deadline_s=60)
+    assert finished.code == 0, finished.report()
+    assert finished.said(1)["allgather"]["error"] == "OutOfMemoryError", finished.report()
+    assert str(2 * (32 << 20)) in finished.said(1)["allgather"]["text"], finished.report()
+    assert finished.said(0)["allgather"]["error"] in (None, "OutOfMemoryError", "AbortedError"), finished.report()
+    assert finished.said(0)["after"]["error"] == finished.said(1)["after"]["error"], finished.report()
+
+
+def test_too_few_files_are_an_error_that_says_how_many(launcher):
+    finished = launcher.worker(2, "limits.py", "files", deadline_s=60)
+    assert finished.code == 0, finished.report()
+    assert finished.said(1)["init"]["error"] == "StartupError", finished.report()
+    assert "ulimit -n" in finished.said(1)["init"]["text"]
+    assert finished.said(0)["init"]["error"] == "StartupError", finished.report()
+
+
+def test_init_and_shutdown_200_times_leave_files_and_threads_as_they_were(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "again", "200", deadline_s=100)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)["again"]
+        assert said["first"] == said["last"], finished.report()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_knobs_given_to_init_are_checked(launcher, ranks):
+    finished = launcher.worker(ranks, "lifetimes.py", "knobs")
+    assert finished.code == 0, finished.report()
+    for rank in range(ranks):
+        said = finished.said(rank)
+        assert said["unknown"]["error"] == said["bad"]["error"] == "InvalidArgumentError", finished.report()
+        assert "cycle_tme" in said["unknown"]["text"]
+        assert "'cycle_time'" in said["unknown"]["text"]
+        assert "many" in said["bad"]["text"]
+        assert said["before"]["error"] == said["after"]["error"] == "NotInitializedError"
+        assert said["twice"]["error"] is None
+        assert said["other"]["error"] == "InvalidArgumentError"
+
+
+def test_a_forked_child_gets_an_error_and_the_parent_goes_on(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "fork")
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)
+        assert said["child"]["error"] == said["child-rank"]["error"] == "ForkedProcessError", finished.report()
+        assert said["child-exit"]["code"] == 0
+        assert said["parent"]["ok"] is True
+
+
+def test_an_idle_job_exchanges_nothing(launcher):
+    finished = launcher.worker(3, "lifetimes.py", "idle")
+    assert finished.code == 0, finished.report()
+    for rank in range(3):
+        assert finished.said(rank)["idle"]["rounds"] == 0, finished.report()
+        assert finished.said(rank)["idle"]["control_bytes"] == 0
+
+
+def test_threads_of_one_rank_share_the_job(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "threads", deadline_s=60)
+    assert finished.code == 0, finished.report()
+    assert all(finished.said(rank)["threads"]["errors"] == [] for rank in range(2)), finished.report()
+
+
+def test_a_job_keeps_its_key_out_of_command_lines(launcher):
+    job = launcher.start(*worker_command(2, "sums.py", "20"), env={"PAUSE": "go"})
+    job.wait_for_file("middle.0")
+    job.wait_for_file("middle.1")
+    keys = set()
+    for pid in marked(job.mark):
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        keys |= {entry.partition(b"=")[2] for entry in entries if entry.startswith(b"HOROCACHE_JOB_ID=")}
+    assert len(keys) == 1
+    for pid in [*marked(job.mark), *guardians(job.process.pid)]:
+        assert keys.isdisjoint(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+    (launcher.scratch / "go").touch()
+    check_done(job.finish(30), 2)
+
+
+def test_torchrun_starts_ranks(launcher, needs_torch):
+    arguments = ["--nproc-per-node", "2", "--standalone", *worker("sums.py", "20")[1:]]
+    finished = launcher.run(*arguments, module="torch.distributed.run", env=OMP, deadline_s=60)
+    assert finished.code == 0, finished.report()
+    assert finished.stdout.count('"what": "done"') == 2
+    assert finished.stdout.count('"size": 2, ') == 2
+    for logs in launcher.tmp.glob("torchelastic_*"):  # torchrun's own, which it leaves
+        shutil.rmtree(logs)
+
+
+def test_torch_finds_its_store_at_the_address_that_the_launcher_sets(launcher, needs_torch):
+    finished = launcher.worker(2, "torch_store.py", deadline_s=90)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        assert finished.said(rank)["sums"] == {"what": "sums", "value": 3.0, "world": 2}
+
+
+def test_ranks_of_srun_find_each_other(launcher):
+    def start_rank(rank):
+        slurm = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_NTASKS": "2",
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NODEID": "0",
+            "SLURM_NNODES": "1",
+            "SLURM_JOB_ID": "4242",
+            "SLURM_STEP_ID": "1",
+            "SLURM_TASKS_PER_NODE": "2",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+        }
+        return launcher.start(*worker("sums.py", "10")[1:], module=None, env=slurm)
+
+    for job in [start_rank(rank) for rank in range(2)]:
+        finished = job.finish(60)
+        assert finished.code == 0, finished.report()
+        assert '"size": 2, ' in finished.stdout
+
+
+def test_a_program_without_a_launcher_is_a_job_of_one(launcher):
+    finished = launcher.run(*worker("sums.py", "5")[1:], module=None)
+    assert finished.code == 0, finished.report()
+    assert '"size": 1, ' in finished.stdout

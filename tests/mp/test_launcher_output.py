@@ -1,0 +1,143 @@
+"""What the ranks write arrives: prefixed by line, every byte, progress bars and prompts at once."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+OMP = {"OMP_NUM_THREADS": "1"}
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def test_every_line_carries_the_number_of_its_rank(launcher):
+    finished = launcher.run("-np", "3", "bash", "-c", "echo a$RANK; echo; echo b$RANK; echo e$RANK >&2", env=OMP)
+    assert finished.code == 0, finished.report()
+    for rank in range(3):
+        assert finished.of_rank(rank) == [f"a{rank}", "", f"b{rank}"]
+        assert f"[{rank}] e{rank}\n" in finished.stderr
+    assert len(finished.stdout.splitlines()) == 9
+
+
+def test_the_prefix_can_be_left_out(launcher):
+    finished = launcher.run("-np", "2", "--no-prefix", "echo", "same", env=OMP)
+    assert finished.out == b"same\nsame\n"
+
+
+def test_lines_of_different_ranks_never_mix(launcher):
+    code = "import os,sys\nfor i in range(2000): sys.stdout.write(f'{i}:' + os.environ['RANK'] * 60 + chr(10))"
+    finished = launcher.run("-np", "4", *python(code), env=OMP)
+    for rank in range(4):
+        assert finished.of_rank(rank) == [f"{i}:" + str(rank) * 60 for i in range(2000)]
+
+
+def test_bytes_that_are_no_text_pass_unharmed(launcher):
+    code = "import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if b not in (10, 13)) * 50 + b'\\n')"
+    finished = launcher.run("-np", "1", *python(code), env=OMP)
+    assert finished.out == b"[0] " + bytes(b for b in range(256) if b not in (10, 13)) * 50 + b"\n"
+
+
+def test_output_without_a_final_line_feed_gets_none(launcher):
+    assert launcher.run("-np", "1", "printf", "half", env=OMP).out == b"[0] half"
+    assert launcher.run("-np", "1", "--no-prefix", "printf", "a\\r\\n\\n\\rb", env=OMP).out == b"a\r\n\n\rb"
+
+
+def read_until(process, wanted, deadline_s=15.0):
+    """Read stdout until ``wanted`` has come; the process must not end before."""
+    data, limit = b"", time.monotonic() + deadline_s
+    while wanted not in data:
+        left = limit - time.monotonic()
+        assert left > 0, f"{wanted!r} did not come: {data!r}"
+        if select.select([process.stdout], [], [], left)[0]:
+            piece = os.read(process.stdout.fileno(), 4096)
+            assert piece, f"the output ended without {wanted!r}: {data!r}"
+            data += piece
+    return data
+
+
+def test_a_progress_bar_shows_while_its_line_is_unfinished(launcher):
+    bar = "import sys\nfor i in range(3):\n sys.stdout.write(f'\\r{i}/3')\nsys.stdin.readline()\nprint('\\r3/3 done')"
+    job = launcher.start("-np", "1", *python(bar), env=OMP, stdin=subprocess.PIPE)
+    assert read_until(job.process, b"2/3") == b"\r[0] 0/3\r[0] 1/3\r[0] 2/3"
+    finished = job.finish(20)  # communicate() closes stdin
+    assert finished.out == b"\r[0] 3/3 done\n"
+
+
+def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
+    code = "import os,sys\nif os.environ['RANK'] == '0': sys.stdout.write('name? ')\n"
+    code += "print('got', repr(sys.stdin.readline()))"
+    job = launcher.start("-np", "2", *python(code), env=OMP, stdin=subprocess.PIPE)
+    seen = read_until(job.process, b"name? ")
+    out, _ = job.process.communicate(b"Ada\n", timeout=20)
+    assert b"got 'Ada\\n'" in seen + out
+    assert b"[1] got ''" in seen + out
+
+
+def test_the_output_directory_keeps_what_each_rank_wrote(launcher):
+    folder = launcher.scratch / "logs" / "today"
+    code = "printf 'out%s\\r\\377' $RANK; echo err$RANK >&2"
+    finished = launcher.run("-np", "2", "--output-dir", str(folder), "bash", "-c", code, env=OMP)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        assert (folder / f"rank.{rank}" / "stdout").read_bytes() == f"out{rank}\r".encode() + b"\xff"
+        assert (folder / f"rank.{rank}" / "stderr").read_bytes() == f"err{rank}\n".encode()
+    assert "[1] err1" in finished.stderr
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_job(launcher):
+    code = "import os\nfor i in range(20000): print('x' * 100)\nopen('finished.' + os.environ['RANK'], 'w').close()"
+    job = launcher.start("-np", "2", *python(code), env=OMP)
+    read_until(job.process, b"[0] xxx")
+    job.process.stdout.close()
+    job.process.stdout = None
+    finished = job.finish(30)
+    assert finished.code == 0, finished.report()
+    assert "nobody reads stdout any more" in finished.stderr
+    assert (launcher.scratch / "finished.0").exists()
+    assert (launcher.scratch / "finished.1").exists()
+
+
+def test_each_rank_finds_its_place_in_the_environment(launcher):
+    names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
+    code = f"import os\nprint([os.environ['HOROCACHE_' + n] for n in '{names}'.split()])\n"
+    code += "print([os.environ[n] for n in 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR'.split()])\n"
+    code += "print(os.environ['MASTER_PORT'], os.environ['HOROCACHE_JOB_ID'])"
+    finished = launcher.run("-np", "3", *python(code), env=OMP | {"RANK": "9", "TORCHELASTIC_RUN_ID": "outer"})
+    shared = {finished.of_rank(rank)[2] for rank in range(3)}
+    for rank in range(3):
+        assert finished.of_rank(rank)[0] == str([str(rank), "3", str(rank), "3", "0", "1"])
+        assert finished.of_rank(rank)[1] == str([str(rank), "3", str(rank), "3", "127.0.0.1"])
+    assert len(shared) == 1
+    assert 1024 < int(shared.pop().split()[0]) < 65536
+
+
+def test_threads_are_shared_out_and_said_once_unless_set(launcher):
+    finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS")
+    cores = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert finished.of_rank(0) == finished.of_rank(1)
+    assert 1 <= int(finished.of_rank(1)[0]) <= cores
+    assert finished.stderr.count("OMP_NUM_THREADS=") == 1
+    finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS", env={"OMP_NUM_THREADS": "5"})
+    assert finished.of_rank(1) == ["5"]
+    assert finished.err == b""
+
+
+def test_binding_gives_each_rank_its_own_cores(launcher):
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    cpus = sorted(os.sched_getaffinity(0))
+    finished = launcher.run("-np", "2", "--bind", "core", *python(code), env=OMP)
+    bound = [eval(finished.of_rank(rank)[0]) for rank in range(2)]
+    assert sorted(set(bound[0] + bound[1])) == cpus
+    assert len(cpus) == 1 or not set(bound[0]) & set(bound[1])
+    free = launcher.run("-np", "2", *python(code), env=OMP)
+    assert eval(free.of_rank(1)[0]) == cpus
+
+
+def test_more_ranks_than_cores_are_allowed_with_one_note(launcher):
+    ranks = len(os.sched_getaffinity(0)) + 1
+    finished = launcher.run("-np", str(ranks), "true", env=OMP)
+    assert finished.code == 0
+    assert finished.stderr.count(f"{ranks} ranks share") == 1

@@ -1,0 +1,98 @@
+"""A rank that ends or stops: every survivor gets an error that names it, soon, and nothing of the job is left."""
+
+import re
+import signal
+
+import pytest
+
+LOST = {"PeerLostError"}
+LEFT = {"ShutDownError", "AbortedError", "PeerLostError"}  # the rank still ran its exit handlers
+# On the same host a death is to be seen within 1 s; the rest is for a machine that runs other things, too.
+SECONDS = 4.0
+
+
+def check_survivors(launcher, finished, victim, ranks, errors, words=()):
+    ended_at = float((launcher.scratch / "ended_at").read_text())
+    for rank in set(range(ranks)) - {victim}:
+        said = finished.said(rank)
+        assert "pending" in said or any("large" in what for what in said), finished.report()
+        failed = [line for what, line in said.items() if line.get("error") and what != "next"]
+        assert len(failed) == 1, finished.report()
+        assert failed[0]["error"] in errors, finished.report()
+        assert re.search(rf"\brank(s|\(s\))? {victim}\b", failed[0]["text"]), finished.report()
+        for word in words:
+            assert word in failed[0]["text"], finished.report()
+        assert failed[0]["at"] - ended_at < SECONDS, finished.report()
+        assert said["next"]["error"] is not None, "the call after the failure must fail, too\n" + finished.report()
+        assert "wrong" not in said
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_on_every_survivor(launcher, when, victim):
+    finished = launcher.worker(3, "victim.py", str(victim), "kill", when)
+    assert finished.code == 128 + signal.SIGKILL, finished.report()
+    assert f"rank {victim} of 3 failed first: it was killed by SIGKILL" in finished.stderr
+    check_survivors(launcher, finished, victim, 3, LOST, ["signal 9"])
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_rank_that_vanishes_without_its_exit_handlers_is_lost(launcher, when):
+    finished = launcher.worker(3, "victim.py", "1", "exit-at-once", when)
+    assert finished.code == 5, finished.report()
+    check_survivors(launcher, finished, 1, 3, LOST)
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("raise", 1)])
+def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, code, when):
+    finished = launcher.worker(3, "victim.py", "1", how, when)
+    # The exit handlers tell the others, which may then end before the rank itself does.
+    assert finished.code in (code, 3), finished.report()
+    assert ("ValueError: the data are bad" in finished.stderr) == (how == "raise")
+    check_survivors(launcher, finished, 1, 3, LEFT)
+
+
+def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher):
+    finished = launcher.worker(3, "crash.py")
+    assert finished.code == 1, finished.report()
+    assert "rank 1 of 3 failed first: it exited with code 1" in finished.stderr, finished.report()
+    assert "    ValueError: the data are bad" in finished.stderr
+    for rank in (0, 2):
+        assert re.search(rf"rank {rank} \(pid \d+\) exited with code 1 .*Error: .*rank 1", finished.stderr)
+
+
+def test_a_killed_rank_is_seen_although_its_fork_workers_live(launcher):
+    finished = launcher.worker(3, "victim.py", "1", "kill-with-children", "after")
+    assert finished.code == 128 + signal.SIGKILL, finished.report()
+    check_survivors(launcher, finished, 1, 3, LOST, ["signal 9"])
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_stopped_rank_is_reported_and_then_given_up(launcher, when):
+    flags = ["--stall-check-time-seconds", "0.5", "--stall-shutdown-time-seconds", "1.5"]
+    finished = launcher.worker(3, "victim.py", "1", "stop", when, flags=flags)
+    assert finished.code == 3, finished.report()
+    check_survivors(launcher, finished, 1, 3, {"StallError", "PeerLostError", "AbortedError"})
+    for rank in (0, 2):
+        assert f"[{rank}] [horocache rank {rank}] WARNING: " in finished.stderr, finished.report()
+
+
+@pytest.mark.parametrize("how", ["kill", "exit", "raise"])
+def test_a_rank_that_ends_before_init_is_named_by_the_others(launcher, how):
+    flags = ["--start-timeout", "1.0", "--grace", "10"]
+    finished = launcher.worker(3, "victim.py", "1", how, "before-init", flags=flags)
+    assert finished.code == {"kill": 137, "exit": 5, "raise": 1}[how], finished.report()
+    for rank in (0, 2):
+        said = finished.said(rank)["init"]
+        assert said["error"] == "StartupError", finished.report()
+        assert "1" in said["text"], finished.report()
+
+
+def test_a_root_that_ends_before_init_is_named_by_the_others(launcher):
+    flags = ["--start-timeout", "1.0", "--grace", "10"]
+    finished = launcher.worker(3, "victim.py", "0", "kill", "before-init", flags=flags)
+    for rank in (1, 2):
+        said = finished.said(rank)["init"]
+        assert said["error"] == "StartupError", finished.report()
+        assert "rank 0" in said["text"], finished.report()

@@ -1,0 +1,103 @@
+"""init() and shutdown() again and again, fork in between, idleness. usage: lifetimes.py SCENARIO"""
+
+import multiprocessing
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from common import allreduce_and_check, attempt, job, say, together
+
+import horocache as hc
+
+
+def again(times):
+    counts = []
+    for turn in range(times):
+        with job():
+            allreduce_and_check("x", 100, turn + 1)
+        counts.append([len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")])
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    say("again", first=counts[4], last=counts[-1], resident_mib=pages * 4096 >> 20)
+
+
+def knobs():
+    attempt("unknown", lambda: hc.init(cycle_tme=2))
+    attempt("bad", lambda: hc.init(cache_capacity="many"))
+    attempt("before", lambda: hc.allreduce(np.ones(3)))
+    with job(cycle_time=2):
+        attempt("twice", hc.init)
+        attempt("other", lambda: hc.init(cycle_time=3))
+        allreduce_and_check("x")
+    attempt("after", lambda: hc.allreduce(np.ones(3)))
+
+
+def in_child():
+    attempt("child", lambda: hc.allreduce(np.ones(3)))
+    attempt("child-rank", hc.rank)
+
+
+def fork():
+    with job():
+        allreduce_and_check("x")
+        child = multiprocessing.get_context("fork").Process(target=in_child)
+        child.start()
+        child.join(20)
+        say("child-exit", code=child.exitcode)
+        for step in range(50):
+            allreduce_and_check(f"x.{step % 3}")
+    say("parent", ok=True)
+
+
+def idle():
+    with job():
+        for step in range(20):
+            allreduce_and_check(f"x.{step % 3}")
+        hc.barrier()
+        time.sleep(0.5)  # the barrier's own round may still be noted
+        before = hc.metrics()
+        time.sleep(1.0)
+        after = hc.metrics()
+        together("counted")  # who leaves first makes a round for the others
+        say(
+            "idle",
+            rounds=after["rounds"] - before["rounds"],
+            control_bytes=after["control_bytes"] - before["control_bytes"],
+        )
+
+
+def threads():
+    """Several threads of each rank use the job at once."""
+    with job():
+        errors = []
+        started = threading.Barrier(4)
+
+        def run(number):
+            try:
+                # A rank is taken to wait when all threads that ever submitted do: let none wait before all have.
+                first = hc.allreduce_async(np.ones(3), op=hc.Sum, name=f"first.{number}")
+                started.wait(20)
+                hc.synchronize(first)
+                for step in range(30):
+                    allreduce_and_check(f"thread.{number}.{step % 3}", 50)
+            except BaseException as error:
+                say("thread-error", number=number, text=repr(error))
+                errors.append(repr(error))
+                hc.abort(repr(error))
+
+        running = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        say("threads", errors=errors)
+
+
+{
+    "again": lambda: again(int(sys.argv[2])),
+    "knobs": knobs,
+    "fork": fork,
+    "idle": idle,
+    "threads": threads,
+}[sys.argv[1]]()

@@ -1,0 +1,92 @@
+"""Ranks wait for different things. usage: waits.py SCENARIO"""
+
+import sys
+import time
+
+import numpy as np
+from common import allreduce_and_check, attempt, await_file, job, publish, say, together
+
+import horocache as hc
+
+
+def one():
+    return np.ones(3, np.float32)
+
+
+def wait_in_vain(submit):
+    """Submit, and wait when all have submitted, so that no rank's answer depends on who came first."""
+    handle = submit()
+    together("submitted")
+    attempt("wait", lambda: hc.synchronize(handle))
+    together("failed")
+    attempt("after", lambda: allreduce_and_check("after"))
+
+
+def certain_deadlock():
+    """Rank 0 waits for what the others never submit, and they for what rank 0 does not: nothing can help."""
+    name = "mine" if hc.rank() == 0 else "theirs"
+    wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=name))
+
+
+def circle():
+    """Each rank waits for its own name: a circle of as many as there are ranks."""
+    wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
+
+
+def crossed():
+    """All submit everything, then wait in different orders: no problem."""
+    names = [f"crossed.{i}" for i in range(6)]
+    order = names[hc.rank() :] + names[: hc.rank()]
+    handles = {name: hc.allreduce_async(one() * (names.index(name) + 1), op=hc.Sum, name=name) for name in order}
+    for name in reversed(order):
+        result = hc.synchronize(handles[name])
+        assert result[0] == (names.index(name) + 1) * hc.size(), name
+    say("crossed", ok=True)
+
+
+def some_ranks_only():
+    """Rank 0 submits and waits; the others are busy with something else for longer than the limit."""
+    if hc.rank() == 0:
+        attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name="lonely"))
+        publish("failed")
+    else:
+        await_file("failed")
+    attempt("after", lambda: allreduce_and_check("after"))
+
+
+def late():
+    """As above, but the others come before the limit: a report and no error."""
+    if hc.rank() != 0:
+        time.sleep(1.0)
+    attempt("wait", lambda: allreduce_and_check("late"))
+
+
+def bad_splits_on_one_rank():
+    """One rank's own mistake; it goes on to something else, and the others wait for it in vain."""
+    rows = np.ones((3, 1), np.float32)
+    if hc.rank() == 1:
+        attempt("mistake", lambda: hc.alltoall_async(rows, splits=[9, 9, 9], name="x"))
+        wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name="other"))
+    else:
+        wait_in_vain(lambda: hc.alltoall_async(rows, splits=[1, 1, 1], name="x"))
+
+
+def interrupted():
+    """Rank 0 waits without end; the others never come."""
+    publish(f"ready.{hc.rank()}")
+    if hc.rank() == 0:
+        hc.allreduce(one(), op=hc.Sum, name="never")
+    else:
+        await_file("never")
+
+
+with job():
+    {
+        "certain-deadlock": certain_deadlock,
+        "circle": circle,
+        "crossed": crossed,
+        "some-ranks-only": some_ranks_only,
+        "late": late,
+        "bad-splits-on-one-rank": bad_splits_on_one_rank,
+        "interrupted": interrupted,
+    }[sys.argv[1]]()

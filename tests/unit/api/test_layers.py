@@ -1,0 +1,46 @@
+"""The list of layers between the user's tensors and the wire."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from horocache.layers import layer_list
+from horocache.numpy_binding import Compression
+
+
+def test_the_signature_names_what_must_be_equal_on_all_ranks():
+    assert layer_list(None, False).signature == ""
+    assert layer_list(Compression.none, True).signature == ""
+    assert layer_list(Compression.fp16, False).signature == "compression=fp16"
+    assert layer_list(Compression.fp16, True).group and not layer_list(Compression.fp16, False).group
+
+
+def test_a_compressor_without_a_wire_name_is_known_by_its_class():
+    class Quantized:
+        pass
+
+    assert layer_list(Quantized, False).signature == "compression=Quantized"
+
+
+def test_tensors_pass_down_and_come_back_in_their_own_type():
+    layers = layer_list(Compression.fp16, True)
+    tensors = [np.arange(3.0), np.arange(3)]
+    wire, contexts = layers.encode(tensors)
+    assert [t.dtype for t in wire] == [np.float16, np.int64]
+    back = layers.decode(wire, contexts)
+    assert [t.dtype for t in back] == [np.float64, np.int64]
+    np.testing.assert_array_equal(back[0], tensors[0])
+
+
+def test_layers_are_shared_by_calls_with_the_same_options():
+    assert layer_list(Compression.fp16, True) is layer_list(Compression.fp16, True)
+
+
+def test_the_logging_layer_tells_what_goes_over_the_wire(caplog):
+    with caplog.at_level(logging.DEBUG, logger="horocache.layers"):
+        layers = layer_list(Compression.fp16, False)
+        wire, contexts = layers.encode([np.ones((2, 3), np.float32)])
+        layers.decode(wire, contexts)
+    assert [record.getMessage() for record in caplog.records] == ["submit float16[2, 3]", "finish float16[2, 3]"]

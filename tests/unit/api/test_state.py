@@ -1,0 +1,123 @@
+"""The default runtime of a process: start, end, fork, and arguments that cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+
+import horocache as hc
+from horocache.testing import run_ranks
+
+
+def test_before_init_everything_that_needs_the_runtime_says_so():
+    for call in (hc.rank, hc.size, hc.local_rank, hc.local_size, hc.cross_rank, hc.cross_size, hc.is_homogeneous):
+        with pytest.raises(hc.NotInitializedError, match=r"call init\(\) first"):
+            call()
+    for call in (hc.metrics, hc.barrier, hc.join, lambda: hc.allreduce([1.0]), lambda: hc.synchronize(0)):
+        with pytest.raises(ValueError, match=r"call init\(\) first"):
+            call()
+    assert not hc.is_initialized()
+    hc.shutdown()
+
+
+def test_one_process_alone_is_a_job_of_one_rank():
+    def body():
+        hc.init()
+        assert (hc.rank(), hc.size(), hc.local_rank(), hc.local_size()) == (0, 1, 0, 1)
+        assert (hc.cross_rank(), hc.cross_size(), hc.is_homogeneous()) == (0, 1, True)
+        assert hc.allreduce([1.0, 2.0]).tolist() == [1.0, 2.0]
+        assert hc.global_process_set.ranks == [0] and hc.global_process_set.included()
+        assert hc.join() == 0
+        hc.barrier()
+        assert isinstance(hc.metrics(), dict) and hc.metrics()
+        hc.shutdown()
+        assert not hc.is_initialized()
+
+    run_ranks(body, 1)
+
+
+def test_ranks_know_who_they_are():
+    def body():
+        hc.init()
+        own = hc.global_process_set
+        return hc.rank(), hc.size(), hc.local_rank(), hc.local_size(), own.rank(), own.size(), own.ranks
+
+    assert run_ranks(body, 3) == [(r, 3, r, 3, r, 3, [0, 1, 2]) for r in range(3)]
+
+
+def test_init_takes_knobs_and_refuses_unknown_ones_and_other_values_while_it_runs():
+    def body():
+        with pytest.raises(hc.InvalidArgumentError, match=r"cycle_tim.*cycle_time"):
+            hc.init(cycle_tim=1)
+        with pytest.raises(hc.InvalidArgumentError, match="cache_capacity"):
+            hc.init(cache_capacity="many")
+        hc.init(comm=[0], cycle_time=2.5, stall_check_disable=True)
+        hc.init()
+        hc.init(cycle_time=2.5)
+        with pytest.raises(hc.InvalidArgumentError, match=r"cycle_time=2\.5.*cycle_time=3"):
+            hc.init(cycle_time=3)
+        with pytest.raises(hc.InvalidArgumentError, match="no cache_capacity"):
+            hc.init(cache_capacity=5)
+
+    run_ranks(body, 1)
+
+
+def test_parts_of_the_job_and_communicators_are_refused():
+    def body():
+        with pytest.raises(NotImplementedError, match="part of the job's 2 ranks"):
+            hc.init(comm=[0])
+        with pytest.raises(NotImplementedError, match="communicator"):
+            hc.init(comm=object())
+        with pytest.raises(NotImplementedError, match="process sets"):
+            hc.init(process_sets="dynamic")
+        with pytest.raises(NotImplementedError, match="process sets"):
+            hc.add_process_set([0])
+        hc.init(comm=[1, 0], process_sets=[])
+        with pytest.raises(ValueError, match="has not been registered"):
+            hc.allreduce([1.0], process_set=hc.ProcessSet([0]))
+        hc.barrier()
+
+    run_ranks(body, 2)
+
+
+def test_a_forked_child_cannot_use_its_parents_runtime_and_does_not_disturb_it():
+    def body():
+        import os
+
+        hc.init()
+        first = hc.allreduce([1.0], op=hc.Sum)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                assert not hc.is_initialized()
+                for call in (hc.rank, hc.init, lambda: hc.allreduce([1.0])):
+                    with pytest.raises(hc.ForkedProcessError, match="forked"):
+                        call()
+                hc.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert hc.allreduce([1.0], op=hc.Sum) == first == [2.0]
+
+    run_ranks(body, 2)
+
+
+def test_what_is_not_built_is_not_claimed():
+    assert not any(
+        f() for f in (hc.mpi_built, hc.mpi_enabled, hc.gloo_built, hc.gloo_enabled, hc.cuda_built, hc.rocm_built)
+    )
+    assert not any(f() for f in (hc.ddl_built, hc.ccl_built))
+    assert hc.nccl_built() == 0 and isinstance(hc.nccl_built(), int)
+    with pytest.raises(ValueError, match="call init"):
+        hc.mpi_threads_supported()
+
+
+def test_process_sets_are_sorted_and_without_repetition():
+    assert hc.ProcessSet([3, 1]).ranks == [1, 3] and hc.ProcessSet(range(2)).size() == 2
+    with pytest.raises(ValueError, match="distinct"):
+        hc.ProcessSet([1, 1])
+    with pytest.raises(ValueError, match="not negative"):
+        hc.ProcessSet([-1])
+    assert hc.global_process_set.process_set_id == 0 and "all" in repr(hc.global_process_set)
+    assert not hc.remove_process_set(hc.global_process_set)

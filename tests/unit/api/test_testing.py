@@ -1,0 +1,84 @@
+"""The helper that runs ranks in tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from horocache.testing import Fault, RanksFailed, run_ranks
+from horocache.testing.faults import faults_text
+
+
+def test_faults_are_described_by_place_rank_and_passage():
+    assert Fault(at="data.copy", do="kill", rank=1, step=41).text == "data.copy:1:41=kill"
+    assert Fault(at="data.copy", do="stop", rank=2).text == "data.copy:2=stop"
+    assert faults_text([Fault(at="a", do="error"), Fault(at="b", do="kill")]) == "a=error;b=kill"
+    with pytest.raises(ValueError, match="not 'explode'"):
+        Fault(at="a", do="explode")
+    with pytest.raises(ValueError, match="needs a rank"):
+        Fault(at="a", do="kill", step=3)
+
+
+def test_ranks_get_their_environment_and_return_values_in_order():
+    def body(factor):
+        return (
+            factor * int(os.environ["HOROCACHE_RANK"]),
+            os.environ["HOROCACHE_SIZE"],
+            os.environ["HOROCACHE_LOG_LEVEL"],
+        )
+
+    assert run_ranks(body, 3, args=(10,), knobs={"log_level": "error"}) == [(r * 10, "3", "error") for r in range(3)]
+
+
+def test_a_failure_names_the_rank_and_shows_its_trace_and_output():
+    def body():
+        if os.environ["HOROCACHE_RANK"] == "1":
+            print("last words")
+            raise KeyError("lost")
+
+    with pytest.raises(RanksFailed, match=r"(?s)rank 0 returned.*rank 1 raised.*KeyError.*lost.*last words") as failed:
+        run_ranks(body, 2)
+    assert isinstance(failed.value.outcomes[1].error, KeyError)
+
+
+def test_a_rank_that_dies_or_hangs_is_reported_and_nothing_is_left():
+    def body():
+        import signal
+        import time
+
+        rank = int(os.environ["HOROCACHE_RANK"])
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 2:
+            time.sleep(1000)
+        return os.getpid()
+
+    outcomes = run_ranks(body, 3, timeout=3, check=False)
+    assert outcomes[0].ok
+    assert not outcomes[1].ok and outcomes[1].exit_code == -9
+    assert (
+        outcomes[2].late
+        and "time.sleep" not in outcomes[2].describe()
+        and "did not come back" in outcomes[2].describe()
+    )
+    assert "most recent call first" in outcomes[2].output
+    with pytest.raises(ProcessLookupError):
+        os.kill(outcomes[0].value, 0)
+
+
+def test_errors_that_cannot_be_pickled_arrive_as_text():
+    def body():
+        class Odd(Exception):
+            def __init__(self, first, second):
+                super().__init__(f"{first} and {second}")
+
+        raise Odd("this", "that")
+
+    (outcome,) = run_ranks(body, 1, check=False)
+    assert "this and that" in str(outcome.error) and "Odd" in outcome.trace
+
+
+def test_a_job_has_at_least_one_rank():
+    with pytest.raises(ValueError, match="at least one rank"):
+        run_ranks(print, 0)

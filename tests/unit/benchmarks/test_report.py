@@ -1,0 +1,99 @@
+"""Tables, goals, and the command line."""
+
+import pytest
+
+from benchmarks import goals, run
+from benchmarks.cases import bandwidth, burst
+from benchmarks.figures import Figure, Series, merge
+from benchmarks.peers import buckets
+from benchmarks.report import Table, number, plain
+
+
+def figure(bench: str, case: str, value: float, **changes: object) -> Figure:
+    fields = {
+        "ratio": {},
+        "ranks": 2,
+        "unit": "us",
+        "impl": "horocache",
+        "counters": {},
+        "detail": {},
+        "cpu_us": None,
+    } | changes
+    return Figure(
+        bench=bench, case=case, value=value, median=value, spread=(value, value), best=value, repetitions=1, **fields
+    )  # type: ignore[arg-type]
+
+
+def test_a_table_is_aligned_markdown() -> None:
+    lines = str(Table("T", ["a", "bb"], [["xxx", "1"]], "note")).splitlines()
+    assert lines == ["### T", "", "| a   | bb |", "| --- | -: |", "| xxx |  1 |", "", "note"]
+
+
+def test_the_usual_table_has_one_ratio_column_per_peer() -> None:
+    series = [Series("c", "horocache", "s", [1.0]), Series("c", "gloo", "s", [2.0]), Series("c", "mpi4py", "s", [0.5])]
+    table = plain("T", merge("b", 2, [series, series]))
+    assert table.columns[-2:] == ["x gloo", "x mpi4py"]
+    assert [row[-2:] for row in table.rows] == [["2.00", "0.50"], ["", ""], ["", ""]]
+
+
+def test_numbers_have_three_digits_and_no_exponent_where_they_are_large() -> None:
+    assert [number(value) for value in (0.0, 1.2345, 99.96, 123456.0)] == ["0", "1.23", "100", "123,456"]
+
+
+def test_the_bandwidth_table_has_both_places_in_one_row() -> None:
+    series = [
+        Series(f"1 MiB {place}", impl, "GB/s", [1e-3], 1 << 20, detail={"bytes": 1 << 20, "place": place, "wrong": 0})
+        for place in (bandwidth.IN_PLACE, bandwidth.OUT_OF_PLACE)
+        for impl in ("horocache", "gloo")
+    ]
+    [table] = bandwidth.tables(merge("bandwidth", 2, [series, series]))
+    assert [row[:3] for row in table.rows] == [["1,048,576", "horocache", "262,144"], ["1,048,576", "gloo", "262,144"]]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_a_goal_is_met_missed_or_silent() -> None:
+    figures = [figure("latency", "4 B", 81.0, ratio={"gloo": 2.5}), figure("latency", "4 B", 900.0, impl="gloo")]
+    rows = {row[0]: row[-1] for row in goals.judge(figures).rows}
+    assert rows == {"4 B blocking, 2 ranks: us": "MISSED", "4 B blocking, 2 ranks: x gloo": "met"}
+
+
+def test_a_goal_from_16_mib_ignores_smaller_sizes() -> None:
+    small = figure("bandwidth", "4 MiB in place", 1.0, ratio={"yard-stick": 0.1}, detail={"bytes": 4 << 20})
+    large = figure("bandwidth", "16 MiB in place", 1.0, ratio={"yard-stick": 0.6}, detail={"bytes": 16 << 20})
+    assert [row[1:] for row in goals.judge([small, large]).rows] == [["16 MiB in place", ">= 0.5", "0.6", "met"]]
+
+
+def test_of_many_sizes_only_the_worst_is_shown() -> None:
+    figures = [
+        figure("bandwidth", f"{n} B in place", 1.0, ratio={"gloo": n / 10}, detail={"bytes": n}) for n in (40, 4, 400)
+    ]
+    assert [row[1:] for row in goals.judge(figures).rows] == [["4 B in place", ">= 1", "0.4", "MISSED"]]
+
+
+def test_the_daemons_time_per_tensor_is_judged_where_the_cache_is_on() -> None:
+    figures = [
+        figure("burst", f"1,000 x 4 B, cache {cache}", 1.0, counters={"daemon_cpu_us": 500.0})
+        for cache in ("on", "off")
+    ]
+    assert [row[1:4] for row in goals.judge(figures).rows] == [["1,000 x 4 B, cache on", "<= 1", "0.5"]]
+
+
+def test_buckets_are_consecutive_and_at_least_as_large_as_asked() -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.zeros(n) for n in (1, 2, 3, 10, 1)]
+    found = [[tensor.numel() for tensor in bucket] for bucket in buckets(tensors, 12)]
+    assert found == [[1, 2], [3], [10], [1]]
+
+
+def test_counters_per_step_are_differences() -> None:
+    assert burst.counters_per_step({"rounds": 5}, {"rounds": 25}, 10, ["rounds", "flushes"]) == {
+        "rounds": 2.0,
+        "flushes": 0.0,
+    }
+
+
+def test_an_unknown_case_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run.main(["--only", "latncy"])
+    assert caught.value.code == 2
+    assert "there is no 'latncy'; choose of startup, idle" in capsys.readouterr().err

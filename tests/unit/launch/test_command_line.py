@@ -1,0 +1,177 @@
+"""Hosts, programs and knob flags, without starting anything."""
+
+import os
+import socket
+
+import pytest
+
+from horocache.launch.environment import JobEnvironment, find_program, new_job_id, reserve_port
+from horocache.launch.flags import build_parser, knob_arguments, parse
+from horocache.launch.hosts import count_ranks
+from horocache.launch.usage import UsageError
+
+
+def knob(name, kind="int", default="1", minimum="0", maximum="9", alias="", scope="agree"):
+    return {
+        "name": name,
+        "type": kind,
+        "default": default,
+        "minimum": minimum,
+        "maximum": maximum,
+        "alias": alias,
+        "scope": scope,
+        "doc": "Does 100% of it.",
+    }
+
+
+KNOBS = [
+    knob("speed"),
+    knob("quiet", "bool", "0"),
+    knob("mode", "choice", "a", "a|b", ""),
+    knob("rank", scope="rank"),
+    knob("fusion_threshold"),
+    knob("log_hide_time", "bool"),
+]
+
+
+def knobs_of(*arguments):
+    options = parse(build_parser(KNOBS, "1"), [*arguments, "command"])
+    return knob_arguments(options, KNOBS)
+
+
+def test_every_knob_but_the_identity_is_a_flag():
+    text = build_parser(KNOBS, "1").format_help()
+    assert "--speed N" in text
+    assert "--mode WORD" in text
+    assert "--quiet, --no-quiet" in text
+    assert "one of a, b" in text
+    assert "Does 100% of it." in text
+    with pytest.raises(UsageError):
+        knobs_of("--rank", "1")
+
+
+def test_flags_become_texts_and_the_rest_is_left_alone():
+    assert knobs_of() == {}
+    assert knobs_of("--speed", "x") == {"speed": "x"}
+    assert knobs_of("--quiet") == {"quiet": "1"}
+    assert knobs_of("--no-quiet") == {"quiet": "0"}
+
+
+def test_horovod_s_spellings_mean_the_same_knobs():
+    assert knobs_of("--fusion-threshold-mb", "64") == {"fusion_threshold": str(64 << 20)}
+    assert knobs_of("--log-with-timestamp") == {"log_hide_time": "0"}
+
+
+def test_the_command_begins_at_the_first_word_that_is_no_option():
+    options = parse(build_parser(KNOBS, "1"), ["-np", "2", "--speed=3", "python", "-np", "x", "--speed", "4"])
+    assert options.command == ["python", "-np", "x", "--speed", "4"]
+    assert options.knob_speed == "3"
+    assert parse(build_parser(KNOBS, "1"), ["--", "-x"]).command == ["-x"]
+
+
+@pytest.mark.parametrize(
+    ("np", "hosts", "ranks"),
+    [
+        (3, None, 3),
+        (2, "localhost:4", 2),
+        (None, "localhost:4", 4),
+        (None, "localhost", 1),
+        (5, "localhost:2,127.0.0.1:3", 5),
+    ],
+)
+def test_ranks_and_slots_go_together(np, hosts, ranks):
+    assert count_ranks(np, hosts) == ranks
+
+
+def test_this_machine_may_be_called_by_its_name():
+    assert count_ranks(None, f"{socket.gethostname()}:2") == 2
+
+
+@pytest.mark.parametrize(
+    "hosts", ["", "localhost:", "localhost:0", "localhost:-1", ":2", "localhost:2,", "-oProxyCommand=x:2"]
+)
+def test_hosts_that_cannot_be_are_refused(hosts):
+    with pytest.raises(UsageError):
+        count_ranks(1, hosts)
+
+
+def test_programs_are_looked_up_as_a_shell_does(tmp_path):
+    tool = tmp_path / "tool"
+    tool.write_text("")
+    assert find_program("tool", str(tmp_path)) == (None, 126)
+    tool.chmod(0o755)
+    assert find_program("tool", f"/nowhere:{tmp_path}") == (str(tool), 0)
+    assert find_program(str(tool), None) == (str(tool), 0)
+    assert find_program("tool", "/nowhere") == (None, 127)
+    assert find_program(str(tmp_path), "") == (None, 126)
+
+
+def test_a_rank_s_environment_keeps_the_user_s_variables_and_drops_an_outer_torchrun_s():
+    base = {"HOME": "/h", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "1", "HOROCACHE_JOB_ID": "outer"}
+    shared = JobEnvironment(base=base, size=2, job="j", port=5, directory="/d", knobs={"speed": "3"}, threads=4)
+    environment = shared.of_rank(1)
+    assert environment["HOME"] == "/h"
+    assert environment["RANK"] == "1"
+    assert environment["HOROCACHE_JOB_ID"] == "j"
+    assert environment["HOROCACHE_SPEED"] == "3"
+    assert environment["HOROCACHE_RENDEZVOUS_DIR"] == "/d"
+    assert environment["OMP_NUM_THREADS"] == "4"
+    assert not {"TORCHELASTIC_RUN_ID", "GROUP_RANK"} & set(environment)
+    assert base["RANK"] == "7"
+
+
+def test_no_two_jobs_have_one_name_or_port():
+    assert len({new_job_id() for _ in range(100)}) == 100
+    with reserve_port() as one, reserve_port() as other:
+        assert one.getsockname()[1] != other.getsockname()[1]
+
+
+def test_the_reserved_port_can_be_listened_on_by_who_allows_reuse():
+    with reserve_port() as reserved, socket.socket() as store:
+        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        store.bind(("127.0.0.1", reserved.getsockname()[1]))
+        store.listen()
+        with socket.create_connection(store.getsockname(), timeout=5):
+            pass
+
+
+def test_processes_are_found_by_session_and_by_job(tmp_path):
+    import subprocess
+
+    from horocache.launch import sessions
+
+    job = new_job_id()
+    child = subprocess.Popen(
+        ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOROCACHE_JOB_ID": job}, start_new_session=True
+    )
+    try:
+        assert child.pid in [member.pid for member in sessions.members({child.pid}, "")]
+        assert [member.pid for member in sessions.members((), job)] == [child.pid]
+        assert sessions.members((), new_job_id()) == []
+        assert sessions.members((), "") == []
+        assert sessions.end((), job, 5.0) == []
+    finally:
+        child.kill()
+        child.wait()
+
+
+class _Ended:
+    """As much of a rank's process as the choice of the culprit looks at."""
+
+    def __init__(self, *stderr):
+        from horocache.launch.output import Tail
+
+        self.err = type("Stream", (), {"tail": Tail()})()
+        self.err.tail.add("\n".join(stderr).encode())
+
+
+def test_the_first_rank_that_does_not_blame_another_is_the_culprit():
+    from horocache.launch.summary import first_cause
+
+    fell = _Ended("Traceback (most recent call last):", "horocache.errors.ShutDownError: rank 1 has shut down")
+    lost = _Ended("horocache.errors.PeerLostError: rank 1 was killed")
+    raised = _Ended("Traceback (most recent call last):", "ValueError: the data are bad")
+    silent = _Ended()
+    assert first_cause([fell, raised, lost, silent]) is raised
+    assert first_cause([silent, raised]) is silent
+    assert first_cause([fell, lost]) is fell

@@ -1,0 +1,27 @@
+"""The check for names of one machine finds paths and registries."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/work/main/x",
+        "see /root/.cache",
+        "/home/ann/src",
+        "cat /tmp/log",
+        "https://pypi.org/simple",
+        "pip --index-url x",
+    ],
+)
+def test_what_belongs_to_one_machine_is_found(lint, text):
+    [finding] = lint("check_names", {"docs/a.md": f"\n{text}\n"})
+    assert finding.startswith("docs/a.md:2:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/usr/bin/env", 'mkdtemp("/tmp/x-XXXXXX")', "network/work/", "a TMPDIR, /dev/shm", "${OUT}/tmp/x", "homework/x"],
+)
+def test_ordinary_paths_are_allowed(lint, text):
+    assert lint("check_names", {"docs/a.md": f"{text}\n"}) == []
