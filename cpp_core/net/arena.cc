@@ -67,9 +67,16 @@ void Doorbell::RingForData() { Ring(kData); }
 
 void Doorbell::Ring(uint32_t wanted) {
   words_->rung.fetch_add(1, std::memory_order_seq_cst);
-  if ((words_->armed.load(std::memory_order_seq_cst) & wanted) == 0) return;
+  // Written, not only read: the one order of all writes to `armed` then also orders the caller's news against the look
+  // that a sleeper takes after arming.
+  if ((words_->armed.fetch_add(0, std::memory_order_seq_cst) & wanted) == 0) return;
   // Several may ring at once; the one that takes the bits makes the system call.
-  if (const uint32_t who = words_->armed.exchange(0, std::memory_order_seq_cst); who != 0) FutexWake(words_->rung, who);
+  const uint32_t who = words_->armed.exchange(0, std::memory_order_seq_cst);
+  if (who == 0) return;
+  // The bits may be of a sleeper that armed after the first addition, for what comes later: it must not fall asleep
+  // with its bits gone.
+  words_->rung.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(words_->rung, who);
 }
 
 void Doorbell::Arm(uint32_t who) { words_->armed.fetch_or(who, std::memory_order_seq_cst); }

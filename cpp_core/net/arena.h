@@ -28,9 +28,11 @@ enum class RankState : uint32_t { kAbsent, kRunning, kLeft };
 //
 // Note [Doorbell]
 // Who rings adds one to `rung` and then, if it finds `armed` not zero and is the one who zeroes it, wakes the sleepers
-// whose bits were armed. Who sleeps arms, looks once more for work, and waits on `rung`. Both sides are sequentially
-// consistent, so either the sleeper sees the work or the ringer sees it armed. A sleeper with no collective under way
-// does not arm kData, and progress in the data plane leaves it asleep.
+// whose bits were armed. Who sleeps reads `rung`, arms, looks once more for work, and waits while `rung` is what it
+// read. Either the sleeper sees the work or the ringer sees it armed. A ringer may be slow, and zero the bits of a
+// sleeper that saw its work long ago and has armed again; it adds to `rung` once more after zeroing, so that this one
+// does not sleep unarmed. A sleeper with no collective under way does not arm kData, and progress in the data plane
+// leaves it asleep.
 struct alignas(64) DoorbellWords {
   std::atomic<uint32_t> rung{0};
   std::atomic<uint32_t> armed{0};  // bits: who would sleep
