@@ -210,7 +210,7 @@ class Runtime:
             if left <= 0:
                 msg = f"handle {handle} is not done after {timeout_s} s"
                 raise TimeoutError(msg)
-            self._lib.hc_wait(self._live(), handle, left)
+            self._lib.hc_wait(self._live(), handle, left, deadline is None)
         *_, op, allocated = self._kept.pop(handle)
         try:
             self._check(self._lib.hc_outcome(self._runtime, handle, self._error))

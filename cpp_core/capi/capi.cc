@@ -171,10 +171,11 @@ int hc_poll(hc_runtime* runtime, int64_t handle) {
   return operation == nullptr ? -1 : operation->done.load(std::memory_order_acquire) != 0;
 }
 
-int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s) {
+int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good) {
   Operation* operation = runtime->runtime->Find(handle);
   if (operation == nullptr) return -1;
-  return runtime->runtime->Wait(operation, horocache::NowNs() + static_cast<int64_t>(timeout_s * 1e9)) ? 1 : 0;
+  const int64_t deadline_ns = horocache::NowNs() + static_cast<int64_t>(timeout_s * 1e9);
+  return runtime->runtime->Wait(operation, deadline_ns, for_good != 0) ? 1 : 0;
 }
 
 int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error) {

@@ -101,8 +101,10 @@ HC_API int hc_get(hc_runtime* runtime, hc_property property);
 HC_API int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error);
 /* 1 done, 0 not yet, -1 no such handle. */
 HC_API int hc_poll(hc_runtime* runtime, int64_t handle);
-/* Waits at most `timeout_s`. 1 done, 0 not yet, -1 no such handle. */
-HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s);
+/* Waits at most `timeout_s`. `for_good`: not 0 if the caller, should it not be done, will wait again and do nothing
+   else before; only such waits count when ranks wait for each other in a circle. 1 done, 0 not yet, -1 no such handle.
+ */
+HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good);
 /* The outcome of an operation that is done; the handle stays. */
 HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
 /* Tensors that the library allocated for an operation that is done, and the rows from each rank (null if it has none).

@@ -58,9 +58,12 @@ struct BootstrapConfig {
   Identity identity;
   Handshake handshake;
   ArenaLayout layout;     // rank 0's is used
-  std::string directory;  // of the socket; empty: horocache-<uid> below TMPDIR, or /tmp
+  std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR, or /tmp
   int64_t timeout_ns = 30'000'000'000;
 };
+
+// horocache-<uid> below `base`: the directory that start-up makes, and removes when it is empty.
+std::string OwnDirectory(const std::string& base);
 
 // Returns when all ranks are connected, agree, and have mapped the arena; each has set its state(rank) to kRunning and
 // its pid(rank). kStartup names the ranks that are missing, kVersionSkew the values

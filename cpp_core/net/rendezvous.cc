@@ -78,7 +78,7 @@ UniqueFd LockDirectory(const std::string& directory, int64_t deadline_ns, bool* 
 Status MakeDirectory(const std::string& directory, bool* missing) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return Startup("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
-                   std::strerror(errno) + "; set " + kKnob + " to a directory below one that exists and is writable");
+                   std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
   }
   return CheckDirectory(directory, missing);
 }
@@ -101,6 +101,8 @@ Bound BindSocket(int fd, const std::string& path) {
 
 }  // namespace
 
+std::string OwnDirectory(const std::string& base) { return base + "/horocache-" + std::to_string(geteuid()); }
+
 StatusOr<MeetingPlace> FindMeetingPlace(const BootstrapConfig& config) {
   MeetingPlace place;
   place.directory = config.directory;
@@ -108,7 +110,7 @@ StatusOr<MeetingPlace> FindMeetingPlace(const BootstrapConfig& config) {
     const std::map<std::string, std::string> environment = ReadEnvironment();
     const auto found = environment.find("TMPDIR");
     const std::string base = found == environment.end() || found->second.empty() ? "/tmp" : found->second;
-    place.directory = base + "/horocache-" + std::to_string(geteuid());
+    place.directory = OwnDirectory(base);
   }
   char name[32];
   std::snprintf(

@@ -195,7 +195,7 @@ class PyRuntime {
     bool done;
     {
       const py::gil_scoped_release released;
-      done = runtime_->Wait(operation, deadline_ns, no_signal);
+      done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, no_signal);
     }
     if (!done) {
       if (PyErr_Occurred() == nullptr) {

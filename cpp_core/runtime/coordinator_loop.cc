@@ -72,8 +72,9 @@ bool CoordinatorLoop::IsStuck(int64_t now_ns) {
 bool CoordinatorLoop::AllSubmittersWait() const {
   MutexLock lock(threads_mutex_);
   const auto waits = [this](std::thread::id id) HC_NO_THREAD_SAFETY_ANALYSIS {
-    return std::ranges::any_of(
-        waiters_, [id](const Waiter& waiter) { return waiter.thread == id && !IsDone(*waiter.operation); });
+    return std::ranges::any_of(waiters_, [id](const Waiter& waiter) {
+      return waiter.thread == id && waiter.for_good && !IsDone(*waiter.operation);
+    });
   };
   return !submitters_.empty() && std::ranges::all_of(submitters_, waits);
 }

@@ -71,8 +71,9 @@ class CoordinatorLoop {
   // Something was submitted; `wake`: nobody else is going to drive this rank now. Not ok only for an injected fault.
   Status NoteSubmission(bool wake);
   // Drives or sleeps until the operation is done; false at the deadline (steady-clock ns), or when `go_on`, which is
-  // asked several times a second without the role, says no. `go_on` may be null.
-  bool Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on);
+  // asked several times a second without the role, says no. `go_on` may be null. `for_good`: the caller does nothing
+  // else until it is done.
+  bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on);
   // A rank is gone. Everything pending fails with `why`.
   void Lose(const Status& why);
   // This rank cannot go on; the others are told.
@@ -106,8 +107,9 @@ class CoordinatorLoop {
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
-  // Every thread that ever submitted has waited for a while, for operations that have not begun to run: nothing more
-  // will come from this rank by itself. A while, because another thread may be about to submit for the first time.
+  // Every thread that ever submitted has waited for a while, for good, for operations that have not begun to run:
+  // nothing more will come from this rank by itself. A while, because another thread may be about to submit for the
+  // first time.
   bool IsStuck(int64_t now_ns) HC_REQUIRES(role_);
   bool AllSubmittersWait() const;
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
@@ -147,6 +149,7 @@ class CoordinatorLoop {
   struct Waiter {
     std::thread::id thread;
     const Operation* operation;
+    bool for_good;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
   std::atomic<std::thread::id> last_submitter_{};

@@ -18,11 +18,12 @@ constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
 
-bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on) {
+bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_good,
+                           const std::function<bool()>& go_on) {
   if (IsDone(*operation)) return true;
   {
     MutexLock lock(threads_mutex_);
-    waiters_.push_back({std::this_thread::get_id(), operation});
+    waiters_.push_back({std::this_thread::get_id(), operation, for_good});
   }
   waiting_.fetch_add(1);
   bool waiting = true;

@@ -144,7 +144,8 @@ bool Lane::TestCollective() {
   const Status status = running_->status();
   running_.reset();
   KeepResult(status);
-  task_ = status.ok() && NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
+  // After an error, too: it may be one of this rank alone, and the others go on.
+  task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
   return true;
 }
 

@@ -96,7 +96,8 @@ Status Runtime::Assemble() {
     bootstrap.identity = config_.identity;
     bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch, config_.knobs.AgreeText()};
     bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
-    bootstrap.directory = config_.knobs.rendezvous_dir;
+    const std::string& base = config_.knobs.rendezvous_dir;
+    if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
     bootstrap.timeout_ns = Seconds(config_.knobs.start_timeout);
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) return peers.status();

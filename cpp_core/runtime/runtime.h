@@ -54,8 +54,8 @@ class Runtime {
   // The operation of a handle, or null if it is unknown or was consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See CoordinatorLoop::Wait.
-  bool Wait(Operation* operation, int64_t deadline_ns, const std::function<bool()>& go_on = nullptr) {
-    return loop_->Wait(operation, deadline_ns, go_on);
+  bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on = nullptr) {
+    return loop_->Wait(operation, deadline_ns, for_good, go_on);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }

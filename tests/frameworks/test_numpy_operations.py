@@ -71,7 +71,7 @@ def test_booleans_are_reduced_as_or_and_and(size, binding):
 
 
 @all_sizes
-def test_average_divides_by_the_ranks_and_rounds_integers_down(size):
+def test_average_divides_by_the_ranks_and_truncates_integers(size):
     def body():
         import horocache as hc
 
@@ -80,10 +80,10 @@ def test_average_divides_by_the_ranks_and_rounds_integers_down(size):
         for dtype in INTEGERS:
             mine = np.array([hc.rank(), 7, 2 * hc.rank() + 1], dtype=dtype)
             total = np.sum([[r, 7, 2 * r + 1] for r in ranks], axis=0)
-            np.testing.assert_array_equal(hc.allreduce(mine), np.floor(total / hc.size()).astype(dtype))
+            np.testing.assert_array_equal(hc.allreduce(mine), np.trunc(total / hc.size()).astype(dtype))
         negative = np.array([-7, -1 - hc.rank()], dtype=np.int32)
         total = np.sum([[-7, -1 - r] for r in ranks], axis=0)
-        np.testing.assert_array_equal(hc.allreduce(negative), np.floor(total / hc.size()).astype(np.int32))
+        np.testing.assert_array_equal(hc.allreduce(negative), np.trunc(total / hc.size()).astype(np.int32))
         np.testing.assert_allclose(hc.allreduce(np.array([float(hc.rank())])), [(hc.size() - 1) / 2], rtol=1e-15)
 
     run(body, size)

@@ -31,7 +31,7 @@ def caught(action):
 
 def allreduce(runtime, name, shape=(3,), dtype=np.float32, **options):
     array = np.ones(shape, dtype)
-    return runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name=name, wait_follows=True, **options), 60.0)
+    return runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name=name, wait_follows=True, **options))
 
 
 @pytest.mark.parametrize(

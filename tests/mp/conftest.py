@@ -1,6 +1,7 @@
 """The ``launcher`` fixture: see harness.py."""
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Launcher, launching
+
+# Ignored signals stay ignored in children; a shell ignores this one for what it runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -70,6 +70,26 @@ def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenari
         assert said["after"]["error"] is None, finished.report()
 
 
+def test_two_ranks_that_wait_for_each_other_fail_though_others_compute(launcher):
+    finished = launcher.worker(4, "waits.py", "circle-of-two", flags=LONG, deadline_s=30)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)["wait"]
+        assert said["error"] == "StallError", finished.report()
+        assert f"turn.{rank}" in said["text"], finished.report()
+    assert all(finished.said(rank)["after"]["error"] is None for rank in range(4)), finished.report()
+
+
+def test_a_wait_with_a_time_limit_is_no_deadlock(launcher):
+    finished = launcher.worker(3, "waits.py", "circle-for-a-while", flags=LONG, deadline_s=30)
+    assert finished.code == 0, finished.report()
+    for rank in range(3):
+        said = finished.said(rank)
+        assert said["wait"]["error"] == "TimeoutError", finished.report()
+        assert said["all"]["error"] is None, finished.report()
+        assert said["after"]["error"] is None, finished.report()
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_waits_in_different_orders_are_no_problem(launcher, ranks):
     finished = launcher.worker(ranks, "waits.py", "crossed", flags=LONG)

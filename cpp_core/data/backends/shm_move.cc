@@ -35,8 +35,8 @@ class ShmMove : public ShmOperation {
   void PlanSends();
   bool Meet();
   Status ReadExchange();
-  void PlanReceives(const std::vector<int64_t>& rows);
-  std::byte* Allocate(int64_t bytes);
+  // `most_bytes`: more than any rank's result has.
+  void PlanReceives(const std::vector<int64_t>& rows, int64_t most_bytes);
 
   bool Pack(int64_t* budget);
   void PackPart(size_t index, int64_t end, int64_t* budget);
@@ -59,6 +59,7 @@ class ShmMove : public ShmOperation {
   bool exchanges_ = false;  // numbers of rows differ between ranks
   bool inline_ = false;
   bool large_ = false;
+  bool planned_ = false;
   bool met_ = false;
   int64_t capacity_ = 0;           // elements of a part in one tile
   std::vector<int64_t> row_list_;  // what this rank tells: its rows, or its rows for each rank
@@ -136,12 +137,17 @@ bool ShmMove::Step(int64_t* budget) {
 
 // After the first tile of all ranks is there, everybody knows everything.
 bool ShmMove::Meet() {
-  if (!HeadersArrived()) return false;
-  if (ended()) return true;
-  met_ = true;
-  if (exchanges_) {
-    if (Status read = ReadExchange(); !read.ok()) EndAfterFirstTile(std::move(read));
+  if (!planned_) {
+    if (!HeadersArrived()) return false;
+    if (ended()) return true;
+    planned_ = true;
+    if (exchanges_) {
+      if (Status read = ReadExchange(); !read.ok()) EndAfterFirstTile(std::move(read));
+    }
+    if (ended()) return true;
   }
+  if (!AllAllocated()) return false;
+  met_ = !ended();
   return true;
 }
 
@@ -151,6 +157,7 @@ Status ShmMove::ReadExchange() {
   const int64_t row_bytes = std::max<int64_t>(1, collective_.row_elements * element_bytes_);
   std::vector<int64_t> rows(size(), 0);  // that this rank gets
   int64_t longest = 0;
+  int64_t total = 0;
   const bool receives = !joined(rank()) && (split_ || !has_root() || is_root());
   for (int q = 0; q < size(); ++q) {
     const int64_t* told = port_.exchange(q, Number(0));
@@ -162,15 +169,16 @@ Status ShmMove::ReadExchange() {
       }
       const bool stays = split_ ? static_cast<int>(d) == q : collective_.root == q;
       if (!stays) longest = std::max(longest, told[d] * collective_.row_elements);
+      total += told[d];
     }
     if (receives) rows[q] = told[split_ ? rank() : 0];
   }
   tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (longest + capacity_ - 1) / capacity_));
-  PlanReceives(rows);
+  PlanReceives(rows, total * row_bytes);
   return Status::Ok();
 }
 
-void ShmMove::PlanReceives(const std::vector<int64_t>& rows) {
+void ShmMove::PlanReceives(const std::vector<int64_t>& rows, int64_t most_bytes) {
   int64_t first = 0;
   for (int q = 0; q < size(); ++q) {
     const Part part{first, rows[q] * collective_.row_elements};
@@ -178,7 +186,7 @@ void ShmMove::PlanReceives(const std::vector<int64_t>& rows) {
     first += part.count;
   }
   if (collective_.output != nullptr) collective_.output->rows = rows;
-  std::byte* const base = joined(rank()) ? nullptr : Allocate(first * element_bytes_);
+  std::byte* const base = AllocateResult(first * element_bytes_, most_bytes);
   result_.push_back({nullptr, base, first});
   if (base == nullptr) {
     receives_.assign(size(), Part());
@@ -187,14 +195,6 @@ void ShmMove::PlanReceives(const std::vector<int64_t>& rows) {
   large_ = Large(first * element_bytes_);
   const auto width = static_cast<size_t>(element_bytes_);
   output_cursor_ = local_output_cursor_ = SegmentCursor(&result_, width);
-}
-
-std::byte* ShmMove::Allocate(int64_t bytes) {
-  if (collective_.output == nullptr) return collective_.segments.empty() ? nullptr : collective_.segments[0].output;
-  StatusOr<std::byte*> memory = collective_.output->allocate(bytes);
-  if (memory.ok()) return *memory;
-  FailAtEnd(memory.status());
-  return nullptr;
 }
 
 bool ShmMove::Pack(int64_t* budget) {

@@ -17,6 +17,8 @@ constexpr int64_t kPieceBytes = 64;
 constexpr int64_t kLongBytes = 16 << 10;
 // An output that does not stay in the caches until it is read.
 constexpr int64_t kLargeBytes = 8 << 20;
+// A result of which the allocation may well fail: the ranks ask each other before they go on.
+constexpr int64_t kConfirmedBytes = 1 << 20;
 constexpr int64_t kRefusedCount = -1;
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
@@ -158,6 +160,42 @@ void ShmOperation::EndAfterFirstTile(Status why) {
   tiles_ = 1;
   ended_ = true;
   port_.PublishConsumed(first_);
+}
+
+std::byte* ShmOperation::AllocateResult(int64_t bytes, int64_t largest) {
+  StatusOr<std::byte*> memory = static_cast<std::byte*>(nullptr);
+  if (joined(rank())) {
+    bytes = 0;
+  } else if (collective_.output != nullptr) {
+    memory = collective_.output->allocate(bytes);
+  } else if (!collective_.segments.empty()) {
+    memory = collective_.segments[0].output;
+  }
+  if (!memory.ok()) status_ = memory.status();
+  confirms_ = largest >= kConfirmedBytes;
+  if (confirms_) {
+    port_.unallocated(rank(), first_) = memory.ok() ? 0 : bytes;
+    port_.PublishReduced(first_);
+  }
+  return memory.ok() ? *memory : nullptr;
+}
+
+bool ShmOperation::AllAllocated() {
+  if (!confirms_) return true;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank() && !port_.Reduced(r, first_)) return Block(Wait::kReduced, 0);
+  }
+  confirms_ = false;
+  for (int r = 0; r < size(); ++r) {
+    const int64_t bytes = port_.unallocated(r, first_);
+    if (bytes == 0) continue;
+    EndAfterFirstTile(!status_.ok() ? status_
+                                    : Status(StatusCode::kOutOfMemory, "rank " + std::to_string(r) +
+                                                                           " has no memory for its result of " +
+                                                                           std::to_string(bytes) + " bytes"));
+    break;
+  }
+  return true;
 }
 
 bool ShmOperation::Block(Wait wait, uint64_t tile) {

@@ -72,10 +72,13 @@ class ShmOperation : public Operation {
   // The caller's mistake; every rank then fails with kMismatch, or all with this if all made it.
   void Refuse(Status why) { refused_ = std::move(why); }
   bool refused() const { return !refused_.ok(); }
-  // An error of this rank alone: the operation runs to its end, for the others, and ends with it.
-  void FailAtEnd(const Status& why) {
-    if (status_.ok()) status_ = why;
-  }
+  // Memory for this rank's result of `bytes`; null if it has joined or there is none, the operation then ends with the
+  // error: on this rank alone or, if some rank's result has `largest` bytes and that is much, on all (see
+  // AllAllocated).
+  std::byte* AllocateResult(int64_t bytes, int64_t largest);
+  // After AllocateResult, before a second tile: true if all ranks have memory, or nobody asked. Ends the operation on
+  // all ranks if one has none; false while that is not known.
+  bool AllAllocated();
 
   // Fills and publishes the first tile's header; the payload is in place.
   void PublishFirst();
@@ -120,6 +123,7 @@ class ShmOperation : public Operation {
   uint64_t first_ = 0;
   bool begun_ = false;
   bool agreed_ = false;
+  bool confirms_ = false;  // whether all ranks have memory for their results
   bool ended_ = false;
   bool done_ = false;
   bool progressed_ = false;

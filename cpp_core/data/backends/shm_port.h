@@ -72,6 +72,8 @@ class ShmPort {
   // inline payload where it fits.
   int64_t* exchange(int rank, uint64_t tile) { return reinterpret_cast<int64_t*>(Base(rank, tile) + exchange_offset_); }
   std::byte* payload(int rank, uint64_t tile) { return Base(rank, tile) + payload_offset_; }
+  // Bytes that a rank has no memory for; 0 if it has. Travels with `reduced` of a tile that nobody reduces.
+  int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
   // Beside the header in one cache line: kInlineBytes that arrive with it.
   std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->inline_bytes; }
 
@@ -81,6 +83,7 @@ class ShmPort {
     TileHeader header;
     std::byte inline_bytes[kInlineBytes];
     alignas(64) std::atomic<uint64_t> reduced;
+    int64_t unallocated;
   };
   static_assert(sizeof(SlotWords) == 128);
 

@@ -65,7 +65,7 @@ class ShmReducescatter : public ShmOperation {
   bool Pack(int64_t* budget);
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t end, int64_t* budget);
-  void Allocate();
+  bool Meet();
 
   int64_t capacity_ = 0;  // elements of a part in one tile
   FoldFunction function_ = nullptr;
@@ -73,13 +73,14 @@ class ShmReducescatter : public ShmOperation {
   std::vector<int64_t> rows_, firsts_, counts_;
   std::vector<int> contributors_;
   std::vector<const std::byte*> inputs_;
+  bool planned_ = false;
   std::byte* result_ = nullptr;
   Stage pack_, fold_;
   int pack_owner_ = 0;
 };
 
 bool ShmReducescatter::Pack(int64_t* budget) {
-  if (pack_.tile == tiles_ || (pack_.tile > 0 && !HeadersArrived())) return false;
+  if (pack_.tile == tiles_ || (pack_.tile > 0 && !Meet())) return false;
   if (ended()) return true;
   const uint64_t tile = pack_.tile;
   if (!pack_.open) {
@@ -108,27 +109,24 @@ bool ShmReducescatter::Pack(int64_t* budget) {
   return true;
 }
 
-void ShmReducescatter::Allocate() {
-  if (joined(rank())) return;
-  if (collective_.output == nullptr) {
-    result_ = collective_.segments[0].output;
-    return;
+// True if all ranks run the same and have memory for their results, or the operation has ended because they do not.
+bool ShmReducescatter::Meet() {
+  if (!planned_) {
+    if (!HeadersArrived()) return false;
+    if (ended()) return true;
+    planned_ = true;
+    if (collective_.output != nullptr) collective_.output->rows = rows_;
+    const int64_t largest = *std::max_element(counts_.begin(), counts_.end());
+    result_ = AllocateResult(counts_[rank()] * element_bytes_, largest * element_bytes_);
   }
-  collective_.output->rows = rows_;
-  StatusOr<std::byte*> memory = collective_.output->allocate(counts_[rank()] * element_bytes_);
-  if (memory.ok()) {
-    result_ = *memory;
-  } else {
-    FailAtEnd(memory.status());
-  }
+  return AllAllocated();
 }
 
 bool ShmReducescatter::FoldSome(int64_t* budget) {
   if (fold_.tile == pack_.tile) return false;
   if (!fold_.open) {
-    if (!(fold_.tile == 0 ? HeadersArrived() : AllPacked(fold_.tile))) return false;
+    if (!(fold_.tile == 0 ? Meet() : AllPacked(fold_.tile))) return false;
     if (ended()) return true;
-    if (fold_.tile == 0) Allocate();
     fold_.open = true;
     fold_.at = Begin(fold_.tile);
   }

@@ -121,13 +121,6 @@ HC_INLINE A Truncate(double value) {
   return static_cast<A>(value);
 }
 
-template <typename A>
-HC_INLINE A FloorDivide(A value, int64_t divisor) {
-  const auto wide = static_cast<int64_t>(value);
-  const int64_t quotient = wide / divisor;
-  return static_cast<A>(quotient - ((wide % divisor) < 0 ? 1 : 0));
-}
-
 template <typename T>
 struct Factors {
   using A = Accumulator<T>;
@@ -156,7 +149,7 @@ struct Factors {
       return divisor == 1 ? value : value / static_cast<A>(divisor);
     } else {
       if (after != 1.0) value = Truncate<A>(static_cast<double>(value) * after);
-      return divisor == 1 ? value : FloorDivide<A>(value, divisor);
+      return divisor == 1 ? value : static_cast<A>(static_cast<int64_t>(value) / divisor);
     }
   }
 };

@@ -176,16 +176,41 @@ TEST(Deadlock, WhoGetsAnAnswerInTheSameRoundIsNotStuck) {
   EXPECT_TRUE(job.Done({z0, z1}));
 }
 
-TEST(Deadlock, AThirdRankThatComputesDoesNotHideIt) {
+TEST_P(CrossedWaits, AreNotHiddenByAThirdRankThatComputes) {
+  const auto [x_cached, y_cached] = GetParam();
   TestJob job(3, Limits());
+  if (x_cached) job.SubmitAll(Tensor("x"));
+  if (y_cached) job.SubmitAll(Tensor("y"));
+  job.RunFor(5 * kMs);
   const OpId x = job.Submit(0, Tensor("x"));
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.RunFor(5 * kMs);
   job.Wait(0);
   job.Settle();
-  const OpId y = job.Submit(1, Tensor("y"));
   job.Wait(1);
-  job.RunFor(50 * kMs);
+  job.RunFor(150 * kMs);
   EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall);
   EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+}
+
+class CommonWait : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Cached, CommonWait, ::testing::Bool());
+
+TEST_P(CommonWait, ForAThirdRankThatComputesCostsAtMostOneRound) {
+  TestJob job(3, Limits());
+  if (GetParam()) job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  const OpId zero = job.Submit(0, Tensor("x"));
+  const OpId one = job.Submit(1, Tensor("x"));
+  job.RunFor(5 * kMs);
+  const uint64_t before = job[0].round();
+  job.Wait(0);
+  job.Wait(1);
+  job.RunFor(5 * kS);
+  EXPECT_LE(job[0].round(), before + (GetParam() ? 0 : 1));
+  const OpId two = job.Submit(2, Tensor("x"));
+  job.RunFor(50 * kMs);
+  EXPECT_TRUE(job.Done({zero, one, two}));
 }
 
 TEST(Deadlock, ARankWithAnotherThreadIsNotStuck) {

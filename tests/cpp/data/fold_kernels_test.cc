@@ -192,10 +192,10 @@ TEST(Fold, WrapsIntegers) {
             std::numeric_limits<int64_t>::min());
 }
 
-TEST(Fold, AveragesIntegersByFloorDivision) {
+TEST(Fold, AveragesIntegersAndTruncatesTowardsZero) {
   const Scaling third = MakeScaling(DType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 3);
   const std::vector<Bytes> inputs = {Of<int32_t>({-1, 7, -6}), Of<int32_t>({-1, 0, 0}), Of<int32_t>({0, 1, 0})};
-  EXPECT_EQ(FoldAll(Kernels("auto"), DType::kInt32, ReduceOp::kAverage, inputs, third), Of<int32_t>({-1, 2, -2}));
+  EXPECT_EQ(FoldAll(Kernels("auto"), DType::kInt32, ReduceOp::kAverage, inputs, third), Of<int32_t>({0, 2, -2}));
 }
 
 TEST(Fold, ScalesIntegersInDoubleAndTruncatesAndSaturates) {

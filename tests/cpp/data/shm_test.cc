@@ -149,18 +149,36 @@ TEST(ShmErrors, AreGivenBeforeAnythingIsSent) {
   EXPECT_EQ(shm.Supports(c).code(), StatusCode::kUnsupported);
 }
 
-TEST(ShmErrors, OfAllocationFailOneRankAndLetTheOthersFinish) {
-  Ranks ranks(3, Tiles(512));
-  std::vector<RankData> data = Floats(ranks, {5000}, Op::kAllgather);
-  for (RankData& mine : data) testing::BindVariable(&mine);
-  data[1].variable.allocate = [](int64_t) -> StatusOr<std::byte*> {
+std::vector<Status> RunWithoutMemoryOnRank1(Ranks* ranks, std::vector<RankData>* data) {
+  for (RankData& mine : *data) testing::BindVariable(&mine);
+  (*data)[1].variable.allocate = [](int64_t) -> StatusOr<std::byte*> {
     return Status(StatusCode::kOutOfMemory, "none left");
   };
-  const std::vector<Status> statuses = RunInTurn(&ranks, "shm", &data, 10000);
+  return RunInTurn(ranks, "shm", data, 100000);
+}
+
+TEST(ShmErrors, OfSmallAllocationsFailOneRankAndLetTheOthersFinish) {
+  Ranks ranks(3, Tiles(512));
+  std::vector<RankData> data = Floats(ranks, {5000}, Op::kAllgather);
+  const std::vector<Status> statuses = RunWithoutMemoryOnRank1(&ranks, &data);
   EXPECT_TRUE(statuses[0].ok());
   EXPECT_EQ(statuses[1].code(), StatusCode::kOutOfMemory);
   EXPECT_TRUE(statuses[2].ok());
   EXPECT_TRUE(data[0].result == data[2].result);
+}
+
+TEST(ShmErrors, OfLargeAllocationsFailAllRanksAndLeaveThemInStep) {
+  for (const Op op : {Op::kAllgather, Op::kAlltoall, Op::kReducescatter}) {
+    Ranks ranks(3, Tiles(4096));
+    std::vector<RankData> data = Floats(ranks, {900'000}, op);
+    const std::vector<Status> statuses = RunWithoutMemoryOnRank1(&ranks, &data);
+    for (const Status& status : statuses) EXPECT_EQ(status.code(), StatusCode::kOutOfMemory) << wire::OpName(op);
+    EXPECT_EQ(statuses[1].message(), "none left");
+    EXPECT_NE(statuses[2].message().find("rank 1 has no memory for its result of "), std::string::npos);
+    data = Floats(ranks, {900'000}, op);
+    for (RankData& mine : data) testing::BindVariable(&mine);
+    for (const Status& status : RunInTurn(&ranks, "shm", &data, 100000)) EXPECT_TRUE(status.ok()) << status.ToString();
+  }
 }
 
 TEST(ShmQueueTest, RunsStartedOperationsInOrderWhicheverIsTested) {

@@ -48,7 +48,7 @@ Operation* Allreduce(Runtime& runtime, const std::string& name, std::vector<floa
 }
 
 Status Finish(Runtime& runtime, Operation* operation) {
-  if (!runtime.Wait(operation, NowNs() + kPatienceNs)) return {StatusCode::kInternal, "never finished"};
+  if (!runtime.Wait(operation, NowNs() + kPatienceNs, true)) return {StatusCode::kInternal, "never finished"};
   Status status = operation->status;
   runtime.Recycle(operation);
   return status;

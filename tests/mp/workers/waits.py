@@ -28,6 +28,31 @@ def certain_deadlock():
     wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=name))
 
 
+def circle_of_two():
+    """Ranks 0 and 1 wait for each other; the others compute until these two have failed."""
+    if hc.rank() < 2:
+        attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
+        publish(f"failed.{hc.rank()}")
+    else:
+        for rank in range(2):
+            await_file(f"failed.{rank}")
+    attempt("after", lambda: allreduce_and_check("after"))
+
+
+def circle_for_a_while():
+    """Each rank waits for its own name, but not for good; then all submit everything."""
+    names = [f"turn.{rank}" for rank in range(hc.size())]
+    mine = names[hc.rank()]
+    handles = {mine: hc.allreduce_async(one(), op=hc.Sum, name=mine)}
+    together("submitted")
+    attempt("wait", lambda: hc.synchronize(handles[mine], timeout=1.0))
+    for name in names:
+        if name != mine:
+            handles[name] = hc.allreduce_async(one(), op=hc.Sum, name=name)
+    attempt("all", lambda: [hc.synchronize(handles[name]) for name in names])
+    attempt("after", lambda: allreduce_and_check("after"))
+
+
 def circle():
     """Each rank waits for its own name: a circle of as many as there are ranks."""
     wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
@@ -84,6 +109,8 @@ with job():
     {
         "certain-deadlock": certain_deadlock,
         "circle": circle,
+        "circle-of-two": circle_of_two,
+        "circle-for-a-while": circle_for_a_while,
         "crossed": crossed,
         "some-ranks-only": some_ranks_only,
         "late": late,
