@@ -194,6 +194,9 @@ class Runtime:
         self._kept[handle[0]] = (*kept, op, outputs is None)
         return int(handle[0])
 
+    def allreduce_in_place(self, *_: Any) -> None:
+        """No faster than ``submit`` here, so always that."""
+
     def poll(self, handle: int) -> bool:
         """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""
         state = self._lib.hc_poll(self._live(), handle)

@@ -60,6 +60,16 @@ class Runtime:
         group: bool = False,  # the tensors are one group even if there is only one
         wait_follows: bool = False,  # the caller calls wait() next: a blocking call wakes nobody for its submission
     ) -> int: ...
+    def allreduce_in_place(
+        self,
+        tensor: Any,
+        name: str | bytes | None,  # without the operation's name before it, which submit() needs
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        wait_follows: bool,
+        /,
+    ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
     def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
         """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.

@@ -44,6 +44,18 @@ class Runtime(Protocol):
     ) -> int:
         """Hand an operation over; returns its handle."""
 
+    def allreduce_in_place(
+        self,
+        tensor: Any,
+        name: str | bytes | None,
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        blocking: bool,
+        /,
+    ) -> int | None:
+        """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
+
     def poll(self, handle: int) -> bool:
         """Whether the operation is finished."""
 

@@ -37,6 +37,12 @@ class TensorAdapter(Protocol[T]):
         promises nothing.
         """
 
+    def plain(self, value: Any) -> bool:
+        """Whether the core, which reads memory, shape and element type itself, then knows all there is to know.
+
+        False for what is no tensor of this framework, has a graph, or stands for other values than those in memory.
+        """
+
     def check_writable(self, tensor: T) -> None:
         """Raise InvalidArgumentError if an in-place operation could not store its result."""
 

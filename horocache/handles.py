@@ -168,6 +168,7 @@ class Submitter(Generic[T]):
     def __init__(self, adapter: TensorAdapter[T]) -> None:
         self.adapter = adapter
         self._as_is = adapter.as_is
+        self._plain = adapter.plain
 
     def start(
         self,

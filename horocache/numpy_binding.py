@@ -57,6 +57,10 @@ class NumpyAdapter:
         flags = value.flags
         return bool(flags.c_contiguous and (flags.writeable or not writable))
 
+    def plain(self, value: Any) -> bool:
+        """Whether it is an array and nothing derived from it."""
+        return type(value) is np.ndarray
+
     def check_writable(self, tensor: Array) -> None:
         """Refuse read-only arrays."""
         if not tensor.flags.writeable:

@@ -14,7 +14,6 @@ from horocache.handles import (
     Submitter,
     full_name,
     resolve_op,
-    set_id,
     synchronize,
 )
 from horocache.layers import CompressorClass, LayerList, layer_list
@@ -70,35 +69,21 @@ class Allreduce(Submitter[T]):
         average: bool | None,
         name: Name,
         op: Any,
-        scales: tuple[float, float],
+        prescale: float,
+        postscale: float,
         process_set: ProcessSet,
         wait_follows: bool,
     ) -> int:
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
         if average is not None or op not in RUNNABLE:
             op = resolve_op(op, average)
-        if not self._as_is(tensor, True):
-            return self._reduce([tensor], name, op, scales, process_set, None, True, False, wait_follows)
-        session = _state.current()
-        only = (tensor,)
-        handle: int = session.runtime.submit(
-            OP_ALLREDUCE,
-            only,
-            only,
-            full_name("allreduce", name),
-            None,
-            op,
-            *scales,
-            -1,
-            None,
-            0 if process_set is global_process_set else set_id(process_set),
-            "",
-            "",
-            False,
-            wait_follows,
-        )
-        session.pending[handle] = (self._finish_in_place, tensor)
-        return handle
+        if process_set is global_process_set and self._plain(tensor):
+            session = _state.current()
+            handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
+            if handle is not None:
+                session.pending[handle] = (self._finish_in_place, tensor)
+                return handle
+        return self._reduce([tensor], name, op, (prescale, postscale), process_set, None, True, False, wait_follows)
 
     def _finish_in_place(self, tensor: T, _: object) -> T:
         self.adapter.written(tensor)
@@ -199,7 +184,7 @@ class Allreduce(Submitter[T]):
         process_set: ProcessSet = global_process_set,
     ) -> int:
         """Start :meth:`allreduce_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
-        return self._in_place(tensor, average, name, op, (prescale_factor, postscale_factor), process_set, False)
+        return self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, False)
 
     def allreduce_(
         self,
@@ -212,8 +197,9 @@ class Allreduce(Submitter[T]):
         process_set: ProcessSet = global_process_set,
     ) -> T:
         """Store the result of :meth:`allreduce` in the tensor itself and return it; ValueError if it is read-only."""
-        scales = (prescale_factor, postscale_factor)
-        result: T = synchronize(self._in_place(tensor, average, name, op, scales, process_set, True))
+        result: T = synchronize(
+            self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+        )
         return result
 
     def grouped_allreduce_async(

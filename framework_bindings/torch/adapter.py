@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from horocache.errors import InvalidArgumentError, UnsupportedError
@@ -30,12 +30,27 @@ DTYPES = frozenset(
     )
 )
 
-# Complex tensors may be conjugated lazily, which takes a closer look.
-_AS_IS = frozenset(dtype for dtype in DTYPES if not dtype.is_complex)
 _Tensor = torch.Tensor
 _strided = torch.strided
-# Tells autograd that memory has changed; torch has it since 2.2.
-_increment_version: Callable[[Any], None] | None = getattr(torch.autograd.graph, "increment_version", None)
+
+
+def _version_counter() -> Callable[[Any], object] | None:
+    """What tells autograd that the memory of some tensors has changed; torch has it since 2.2."""
+    # The public function checks types on top of this one, which takes as long as the rest of a small operation.
+    direct = getattr(torch._C, "_increment_version", None)
+    public = getattr(torch.autograd.graph, "increment_version", None)
+    try:
+        if direct is not None:
+            direct(())
+            return cast("Callable[[Any], object]", direct)
+    except TypeError:  # it takes one tensor
+        pass
+    if public is None:
+        return None
+    return lambda tensors: [public(tensor) for tensor in tensors if not tensor.is_inference()]
+
+
+_increment_versions = _version_counter()
 
 
 class TorchAdapter:
@@ -59,16 +74,23 @@ class TorchAdapter:
             raise UnsupportedError(f"tensors of dtype {value.dtype} cannot be sent; there are {names}.")
         return value
 
+    def plain(self, value: Any) -> bool:
+        """Whether it is a tensor without a graph and not lazily negated or conjugated."""
+        return (
+            type(value) is _Tensor
+            and not value.requires_grad
+            and not value.is_neg()  # the usual tensor passes all four, so their order does not matter
+            and not value.is_conj()
+        )
+
     def as_is(self, value: Any, writable: bool) -> bool:
         """Whether the tensor can be sent from, and written into, where it is."""
         return (
-            type(value) is _Tensor
+            self.plain(value)
             and value.is_cpu
-            and not value.requires_grad
-            and value.dtype in _AS_IS
+            and value.dtype in DTYPES
             and value.layout is _strided
             and value.is_contiguous()
-            and not value.is_neg()
         )
 
     def check_writable(self, tensor: torch.Tensor) -> None:
@@ -101,8 +123,8 @@ class TorchAdapter:
 
     def written(self, tensor: torch.Tensor) -> None:
         """Make autograd refuse a graph that saved the values that are gone."""
-        if _increment_version is not None and not tensor.is_inference():
-            _increment_version(tensor)
+        if _increment_versions is not None:
+            _increment_versions((tensor,))
 
     def as_rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """A scalar as one row."""

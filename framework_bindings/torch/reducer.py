@@ -202,6 +202,8 @@ class GradientReducer:
             self._submit(bucket)
 
     def _submit(self, bucket: _Bucket) -> None:
+        if bucket.names is None and self._plain and self._submit_alone(bucket, bucket.slots[0]):
+            return
         tensors = []
         for slot in bucket.slots:
             grad = slot.param.grad
@@ -213,7 +215,7 @@ class GradientReducer:
                     self._submit_sparse(slot, grad)
                     continue
                 grad = slot.param.grad = grad.to_dense()
-            if not (self._plain and grad.is_contiguous()):
+            if not (self._plain and grad.is_contiguous()) or _is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)
             tensors.append(grad)
         bucket.submitted = True
@@ -223,6 +225,21 @@ class GradientReducer:
             bucket.handle = _state.current().runtime.submit(
                 OP_ALLREDUCE, tensors, tensors, bucket.name, names, *self._tail, bucket.names is not None
             )
+
+    def _submit_alone(self, bucket: _Bucket, slot: _Slot) -> bool:
+        """Send one gradient from where it is; False if that takes more than the core does by itself."""
+        grad = slot.param.grad
+        if grad is None or self._tail[5] != 0 or _is_lazy(grad):
+            return False
+        options = self._options
+        bucket.handle = _state.current().runtime.allreduce_in_place(
+            grad, slot.name, options.op, options.prescale, options.postscale, False
+        )
+        if bucket.handle is None:
+            return False
+        bucket.submitted = True
+        self._in_flight.append(bucket)
+        return True
 
     def _submit_sparse(self, slot: _Slot, grad: torch.Tensor) -> None:
         if not self._plain:
@@ -331,6 +348,11 @@ class GradientReducer:
         """Forget this step: wait for what is in flight, and count from the start again."""
         self._finish_all()
         self.set_passes(self.passes)
+
+
+def _is_lazy(grad: torch.Tensor) -> bool:
+    """Whether the values in memory are not the gradient's, but their negatives or conjugates."""
+    return grad.is_conj() or grad.is_neg()
 
 
 def _remove_hooks(hooks: list[Any]) -> None:

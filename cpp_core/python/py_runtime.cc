@@ -1,0 +1,303 @@
+#include "python/py_runtime.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "python/errors.h"
+
+namespace py = pybind11;
+
+namespace horocache::python {
+namespace {
+
+using runtime::Operation;
+using runtime::TensorArgument;
+
+// Whether the first dimension may differ between ranks, so that it is left out of what they compare.
+bool RowsDiffer(wire::Op op) {
+  return op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather || op == wire::Op::kScatter;
+}
+
+// Bytes of a str (lone surrogates as the bytes they escape) or of bytes.
+void AssignText(py::handle text, std::string* out) {
+  if (PyBytes_Check(text.ptr())) {
+    out->assign(PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(text.ptr())));
+    return;
+  }
+  Py_ssize_t length = 0;
+  if (const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length); bytes != nullptr) {
+    out->assign(bytes, static_cast<size_t>(length));
+    return;
+  }
+  PyErr_Clear();  // not UTF-8: the surrogateescape form of what the user has
+  const py::object encoded =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
+  if (!encoded) throw py::error_already_set();
+  AssignText(encoded, out);
+}
+
+constexpr std::string_view kAllreducePrefix = "allreduce.";
+
+// The name of an allreduce as ranks compare it; false for what is neither text nor bytes, or cannot be encoded.
+bool NameAllreduce(PyObject* name, std::string* out) {
+  out->clear();
+  if (name == Py_None) return true;
+  Py_ssize_t length = 0;
+  const char* text = nullptr;
+  if (PyUnicode_Check(name)) {
+    text = PyUnicode_AsUTF8AndSize(name, &length);
+    if (text == nullptr) PyErr_Clear();  // lone surrogates
+  } else if (PyBytes_Check(name)) {
+    text = PyBytes_AS_STRING(name);
+    length = PyBytes_GET_SIZE(name);
+  }
+  if (text == nullptr) return false;
+  out->append(kAllreducePrefix).append(text, static_cast<size_t>(length));
+  return true;
+}
+
+void NameTensor(wire::Signature* signature, size_t index, const py::object& names, bool group) {
+  std::string& member = signature->tensors[index].name;
+  if (!names.is_none()) {
+    AssignText(names[py::int_(index)], &member);
+    return;
+  }
+  member = signature->name;
+  const size_t count = signature->tensors.size();
+  if (count > 1 || (group && !signature->name.empty())) {
+    member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
+  }
+}
+
+}  // namespace
+
+PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch) {
+  const auto environment = ReadEnvironment();
+  StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
+  ThrowIfError(knobs.status());
+  StatusOr<net::Identity> identity = net::DetectIdentity(*knobs, environment);
+  ThrowIfError(identity.status());
+  Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
+}
+
+PyRuntime::~PyRuntime() {
+  if (runtime_ != nullptr) Stop();
+}
+
+void PyRuntime::Start(runtime::RuntimeConfig config) {
+  Status status;
+  {
+    const py::gil_scoped_release released;
+    auto started = runtime::Runtime::Start(std::move(config));
+    status = started.status();
+    if (started.ok()) runtime_ = std::move(*started);
+  }
+  ThrowIfError(status);
+}
+
+void PyRuntime::Stop() {
+  {
+    const py::gil_scoped_release released;
+    runtime_->Stop();
+  }
+  DropFinishedOwners();
+}
+
+// Leaks on purpose: in a forked child there are no threads to join, and nothing of the parent's may be torn down.
+void PyRuntime::ForkedChild() {
+  runtime_->ForkedChild();
+  runtime_.release();  // NOLINT
+}
+
+runtime::Runtime& PyRuntime::Get() {
+  if (runtime_ == nullptr)
+    ThrowIfError(
+        {StatusCode::kForked, "horocache cannot be used in a child of fork(); call init() in a new process instead."});
+  return *runtime_;
+}
+
+Operation* PyRuntime::FindOrThrow(int64_t handle) {
+  Operation* operation = Get().Find(handle);
+  if (operation == nullptr) {
+    PyErr_SetString(PyExc_ValueError,
+                    ("Handle " + std::to_string(handle) + " was not created or has been cleared.").c_str());
+    throw py::error_already_set();
+  }
+  return operation;
+}
+
+// ---- submission
+
+int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& outputs, const py::object& name,
+                          const py::object& names, int reduce_op, double prescale, double postscale, int root,
+                          const py::object& splits, int process_set, const std::string& backend,
+                          const std::string& layers, bool group, bool wait_follows) {
+  DropFinishedOwners();
+  if (process_set != 0)
+    ThrowIfError({StatusCode::kUnsupported, "process sets other than the global one are not available yet"});
+  Operation* operation = Get().NewOperation();
+  try {
+    Fill(operation, op, inputs, outputs, name, names, splits, group);
+  } catch (...) {
+    Get().Recycle(operation);
+    throw;
+  }
+  wire::Signature& signature = operation->request.signature;
+  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
+  signature.prescale = prescale;
+  signature.postscale = postscale;
+  signature.root = root;
+  signature.backend = backend;
+  signature.layers = layers;
+  PyObject* owner =
+      PyTuple_Pack(2, PySequence_Tuple(inputs.ptr()), outputs.is_none() ? Py_None : PySequence_Tuple(outputs.ptr()));
+  for (Py_ssize_t i = 0; i < (outputs.is_none() ? 1 : 2); ++i)
+    Py_DECREF(PyTuple_GET_ITEM(owner, i));  // the pack holds its own reference
+  operation->owner = owner;
+  const Status status = Get().Submit(operation, wait_follows);
+  if (!status.ok()) {
+    Py_DECREF(owner);
+    ThrowIfError(status);
+  }
+  return operation->handle;
+}
+
+void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,
+                     const py::object& name, const py::object& names, const py::object& splits, bool group) {
+  if (op < 0 || op >= wire::kNumOps)
+    ThrowIfError({StatusCode::kInvalidArgument, "there is no operation " + std::to_string(op)});
+  wire::Signature& signature = operation->request.signature;
+  signature.op = static_cast<wire::Op>(op);
+  const size_t count = inputs.size();
+  signature.tensors.resize(count);
+  operation->tensors.resize(count);
+  operation->allocate_results = outputs.is_none();
+  signature.name.clear();
+  if (!name.is_none()) AssignText(name, &signature.name);
+  operation->splits.clear();
+  if (!splits.is_none()) {
+    for (const py::handle rows : splits) operation->splits.push_back(rows.cast<int64_t>());
+  }
+  for (size_t i = 0; i < count; ++i) {
+    FillTensor(operation, i, inputs[i], outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]));
+    NameTensor(&signature, i, names, group);
+  }
+}
+
+void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
+  wire::TensorMeta& meta = operation->request.signature.tensors[index];
+  TensorArgument& argument = operation->tensors[index];
+  ThrowIfError(caster_.Read(input.ptr(), &view_));
+  meta.dtype = view_.dtype;
+  meta.shape = view_.shape;
+  argument.input = view_.data;
+  argument.output = nullptr;
+  argument.count = view_.count;
+  argument.rows = view_.shape.empty() ? 1 : view_.shape[0];
+  operation->request.signature.device_class = view_.device_class;
+  if (RowsDiffer(operation->request.signature.op)) {
+    if (meta.shape.empty()) meta.shape.push_back(1);
+    meta.shape[0] = -1;
+  }
+  if (!output || output.is_none()) return;
+  if (output.ptr() != input.ptr()) {
+    ThrowIfError(caster_.Read(output.ptr(), &view_));
+    if (view_.dtype != meta.dtype || view_.count != argument.count) {
+      ThrowIfError({StatusCode::kInvalidArgument,
+                    "output " + std::to_string(index) + " has " + std::to_string(view_.count) + " elements of " +
+                        std::string(DTypeName(view_.dtype)) + ", its input has " + std::to_string(argument.count) +
+                        " of " + std::string(DTypeName(meta.dtype))});
+    }
+  }
+  if (!view_.writable)
+    ThrowIfError({StatusCode::kInvalidArgument, "output " + std::to_string(index) + " is read-only"});
+  argument.output = view_.data;
+}
+
+int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
+                                    bool wait_follows) {
+  DropFinishedOwners();
+  Operation* operation = Get().NewOperation();
+  wire::Signature& signature = operation->request.signature;
+  if (!NameAllreduce(name, &signature.name) || !caster_.Read(tensor, &view_).ok() || !view_.writable) {
+    runtime_->Recycle(operation);
+    return -1;
+  }
+  signature.op = wire::Op::kAllreduce;
+  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
+  signature.device_class = view_.device_class;
+  signature.root = -1;
+  signature.prescale = prescale;
+  signature.postscale = postscale;
+  signature.layers.clear();
+  signature.backend.clear();
+  signature.tensors.resize(1);
+  wire::TensorMeta& meta = signature.tensors[0];
+  meta.dtype = view_.dtype;
+  meta.shape = view_.shape;
+  meta.name = signature.name;
+  operation->tensors.assign(1, {view_.data, view_.data, view_.count, view_.shape.empty() ? 1 : view_.shape[0]});
+  operation->splits.clear();
+  operation->allocate_results = false;
+  operation->owner = tensor;
+  Py_INCREF(tensor);
+  if (const Status status = runtime_->Submit(operation, wait_follows); !status.ok()) {
+    Py_DECREF(tensor);
+    ThrowIfError(status);
+  }
+  return operation->handle;
+}
+
+// ---- completion
+
+py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
+  Operation* operation = FindOrThrow(handle);
+  if (!IsDone(*operation)) WaitUntilDone(operation, handle, timeout_s);
+  return Consume(operation);
+}
+
+void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
+  const int64_t deadline_ns = timeout_s < 0 ? INT64_MAX : NowNs() + static_cast<int64_t>(timeout_s * 1e9);
+  const auto no_signal = [] {
+    const py::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() == 0;
+  };
+  {
+    const py::gil_scoped_release released;
+    if (runtime_->Wait(operation, deadline_ns, timeout_s < 0, no_signal)) return;
+  }
+  if (PyErr_Occurred() == nullptr) {
+    PyErr_SetString(
+        PyExc_TimeoutError,
+        ("handle " + std::to_string(handle) + " is not done after " + std::to_string(timeout_s) + " s").c_str());
+  }
+  throw py::error_already_set();
+}
+
+py::object PyRuntime::Consume(Operation* operation) {
+  if (operation->owner != nullptr) Py_DECREF(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
+  const Status status = operation->status;
+  const wire::Op op = operation->request.signature.op;
+  const int32_t last_joined = operation->last_joined;
+  const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
+  std::vector<runtime::Result> results = std::move(operation->results);
+  Get().Recycle(operation);
+  ThrowIfError(status);
+  if (op == wire::Op::kJoin) return py::int_(last_joined);
+  if (!allocated) return py::none();
+  py::list out;
+  for (runtime::Result& result : results) out.append(py::cast(PyResult{std::move(result)}));
+  return out;
+}
+
+void PyRuntime::DropFinishedOwners() {
+  owners_.clear();
+  runtime_->TakeOwners(&owners_);
+  for (void* owner : owners_) Py_DECREF(static_cast<PyObject*>(owner));
+}
+
+}  // namespace horocache::python

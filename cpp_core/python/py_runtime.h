@@ -1,0 +1,66 @@
+// One rank's runtime behind Python objects: keeps tensors alive while the core works on them, and turns Status into
+// exceptions.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/tensor_caster.h"
+#include "runtime/runtime.h"
+
+namespace horocache::python {
+
+using Texts = std::map<std::string, std::string>;
+
+// A tensor that the core allocated, exported without a copy.
+struct PyResult {
+  runtime::Result result;
+};
+
+// The GIL is held in every call. See _core.pyi for what the methods mean.
+class PyRuntime {
+ public:
+  PyRuntime(const Texts& arguments, uint32_t epoch);
+  explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
+  ~PyRuntime();
+
+  void Stop();
+  void ForkedChild();
+
+  int64_t Submit(int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
+                 const pybind11::object& name, const pybind11::object& names, int reduce_op, double prescale,
+                 double postscale, int root, const pybind11::object& splits, int process_set,
+                 const std::string& backend, const std::string& layers, bool group, bool wait_follows);
+  // -1 if the tensor or the name needs a closer look than this takes.
+  int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
+                           bool wait_follows);
+  bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
+  pybind11::object Wait(int64_t handle, double timeout_s);
+
+  // Throws in a child of fork.
+  runtime::Runtime& Get();
+
+ private:
+  void Start(runtime::RuntimeConfig config);
+  runtime::Operation* FindOrThrow(int64_t handle);
+  void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
+  void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
+            const pybind11::object& name, const pybind11::object& names, const pybind11::object& splits, bool group);
+  void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
+                  const pybind11::object& output);
+  pybind11::object Consume(runtime::Operation* operation);
+  void DropFinishedOwners();
+
+  std::unique_ptr<runtime::Runtime> runtime_;
+  TensorCaster caster_;
+  TensorView view_;
+  std::vector<void*> owners_;
+};
+
+}  // namespace horocache::python
