@@ -71,7 +71,7 @@ class Runtime:
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
-    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.
 
         Returns None if outputs were given, a list of Result if the core allocated, the last rank for join.

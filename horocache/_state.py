@@ -59,7 +59,7 @@ class Runtime(Protocol):
     def poll(self, handle: int) -> bool:
         """Whether the operation is finished."""
 
-    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for the operation and consume its handle."""
 
     def stop(self) -> None:

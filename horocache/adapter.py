@@ -58,8 +58,11 @@ class TensorAdapter(Protocol[T]):
     def copy_into(self, target: T, source: T) -> None:
         """Store the values of ``source`` in ``target``, whatever strides it has."""
 
-    def written(self, tensor: T) -> None:
-        """Take notice that the core wrote into the tensor's memory."""
+    def written(self, tensor: T, answer: object = None) -> T:
+        """Take notice that the core wrote into the tensor's memory; returns the tensor.
+
+        ``answer`` is not used: with it this is the finisher of an operation in place.
+        """
 
     def as_rows(self, tensor: T) -> T:
         """The tensor itself, or one row for a scalar."""

@@ -169,6 +169,7 @@ class Submitter(Generic[T]):
         self.adapter = adapter
         self._as_is = adapter.as_is
         self._plain = adapter.plain
+        self._written = adapter.written
 
     def start(
         self,

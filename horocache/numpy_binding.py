@@ -87,8 +87,9 @@ class NumpyAdapter:
         """Store the values."""
         target[...] = source
 
-    def written(self, tensor: Array) -> None:
+    def written(self, tensor: Array, answer: object = None) -> Array:
         """Nobody keeps versions of an array."""
+        return tensor
 
     def as_rows(self, tensor: Array) -> Array:
         """A scalar as one row."""

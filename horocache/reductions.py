@@ -81,13 +81,9 @@ class Allreduce(Submitter[T]):
             session = _state.current()
             handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
             if handle is not None:
-                session.pending[handle] = (self._finish_in_place, tensor)
+                session.pending[handle] = (self._written, tensor)
                 return handle
         return self._reduce([tensor], name, op, (prescale, postscale), process_set, None, True, False, wait_follows)
-
-    def _finish_in_place(self, tensor: T, _: object) -> T:
-        self.adapter.written(tensor)
-        return tensor
 
     def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
         written = self.adapter.written

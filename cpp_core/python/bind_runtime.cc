@@ -92,18 +92,12 @@ double ToDouble(PyObject* number) {
   return value;
 }
 
-// A plain method: pybind11's call with as many arguments costs more than the submission itself.
-PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 6 arguments, not %zd", count);
+// Plain methods, without what a call through pybind11 costs, for what is called once per tensor.
+
+template <typename Body>
+PyObject* WithPythonErrors(Body&& body) {
   try {
-    const long op = PyLong_AsLong(arguments[2]);
-    if (op == -1 && PyErr_Occurred() != nullptr) return nullptr;
-    auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    const int64_t handle =
-        runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(op), ToDouble(arguments[3]),
-                                 ToDouble(arguments[4]), arguments[5] == Py_True);
-    if (handle < 0) Py_RETURN_NONE;
-    return PyLong_FromLongLong(handle);
+    return body();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const std::exception& error) {
@@ -112,13 +106,45 @@ PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_
   return nullptr;
 }
 
-void AddAllreduceInPlace(const py::object& type) {
-  static PyMethodDef method = {"allreduce_in_place",
-                               reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&AllreduceInPlace)),
-                               METH_FASTCALL, nullptr};
-  PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
-  if (descriptor == nullptr) throw py::error_already_set();
-  type.attr("allreduce_in_place") = py::reinterpret_steal<py::object>(descriptor);
+long ToLong(PyObject* number) {
+  const long value = PyLong_AsLong(number);
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 6) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 6 arguments, not %zd", count);
+  return WithPythonErrors([&]() -> PyObject* {
+    auto& runtime = py::cast<PyRuntime&>(py::handle(self));
+    const int64_t handle =
+        runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])),
+                                 ToDouble(arguments[3]), ToDouble(arguments[4]), arguments[5] == Py_True);
+    if (handle < 0) Py_RETURN_NONE;
+    return PyLong_FromLongLong(handle);
+  });
+}
+
+PyObject* Wait(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1 && count != 2) return PyErr_Format(PyExc_TypeError, "wait takes 1 or 2 arguments, not %zd", count);
+  return WithPythonErrors([&] {
+    auto& runtime = py::cast<PyRuntime&>(py::handle(self));
+    return runtime.Wait(ToLong(arguments[0]), count == 2 ? ToDouble(arguments[1]) : -1.0).release().ptr();
+  });
+}
+
+using FastMethod = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyMethodDef MethodFor(const char* name, FastMethod method) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method)), METH_FASTCALL, nullptr};
+}
+
+void AddFastMethods(const py::object& type) {
+  static PyMethodDef methods[] = {MethodFor("allreduce_in_place", &AllreduceInPlace), MethodFor("wait", &Wait)};
+  for (PyMethodDef& method : methods) {
+    PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
+    if (descriptor == nullptr) throw py::error_already_set();
+    type.attr(method.ml_name) = py::reinterpret_steal<py::object>(descriptor);
+  }
 }
 
 // Runtimes of one process that share an arena on the heap; for tests, one thread per rank.
@@ -142,7 +168,7 @@ void BindRuntime(py::module_& module) {
     return [field](PyRuntime& self) { return self.Get().identity().*field; };
   };
   py::class_<PyRuntime> runtime(module, "Runtime", py::is_final());
-  AddAllreduceInPlace(runtime);
+  AddFastMethods(runtime);
   runtime.def(py::init<const Texts&, uint32_t>(), py::arg("arguments") = Texts(), py::arg("epoch") = 0)
       .def("stop", &PyRuntime::Stop)
       .def("forked_child", &PyRuntime::ForkedChild)
@@ -159,7 +185,6 @@ void BindRuntime(py::module_& module) {
            py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
            py::arg("wait_follows") = false)
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
-      .def("wait", &PyRuntime::Wait, py::arg("handle"), py::arg("timeout_s") = -1.0)
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));

@@ -121,10 +121,11 @@ class TorchAdapter:
         """Store the values, unseen by autograd."""
         target.detach().copy_(source)
 
-    def written(self, tensor: torch.Tensor) -> None:
+    def written(self, tensor: torch.Tensor, answer: object = None) -> torch.Tensor:
         """Make autograd refuse a graph that saved the values that are gone."""
         if _increment_versions is not None:
             _increment_versions((tensor,))
+        return tensor
 
     def as_rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """A scalar as one row."""
