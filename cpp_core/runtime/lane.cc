@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 namespace horocache::runtime {
 namespace {
@@ -31,7 +32,10 @@ StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment) / kAlignment * kAlignment;
   result->bytes.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
   result->size_bytes = bytes;
-  if (result->bytes != nullptr) return result->bytes.get();
+  if (result->bytes != nullptr) {
+    PreferHugePages(result->bytes.get(), rounded);
+    return result->bytes.get();
+  }
   return Status(StatusCode::kOutOfMemory, "no memory for a result of " + std::to_string(bytes) + " bytes");
 }
 
@@ -99,6 +103,9 @@ void Lane::BuildFused(const control::Plan& plan, data::Collective* collective) c
       if (operation != nullptr) {
         const TensorArgument& tensor = operation->tensors[i];
         segment = {tensor.input, tensor.output, tensor.count};
+        // Bindings make a new tensor for the result of an operation that is not in place.
+        if (tensor.output != tensor.input && tensor.output != nullptr)
+          PreferHugePages(tensor.output, static_cast<size_t>(tensor.count) * DTypeBytes(collective->dtype));
       } else {
         segment.count = Elements(item.signature->tensors[i].shape);
       }
