@@ -207,7 +207,7 @@ int64_t Controller::NextInspectNs() const { return impl_->next_inspect_ns; }
 void Controller::Inspect(int64_t now_ns) { impl_->Inspect(now_ns); }
 
 void Controller::RaiseStalled() {
-  if (!impl_->config.stall_check || impl_->raised_at_change == impl_->changes || impl_->closed) return;
+  if (impl_->raised_at_change == impl_->changes || impl_->closed) return;
   impl_->raised_at_change = impl_->changes;
   impl_->stalled = true;
 }

@@ -147,9 +147,9 @@ std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const 
 
 void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome,
                                      const RankSet& joined_now, int64_t now_ns, ResponseList* out) {
-  const bool look = (outcome.raised & kStalled) != 0;
+  const bool look = config.stall_check && (outcome.raised & kStalled) != 0;
   const bool some_wait = std::ranges::any_of(lists, [](const RequestList* list) { return list->all_waiting; });
-  if (!config.stall_check || (!look && !some_wait)) return;
+  if (!look && !some_wait) return;
   std::vector<WaitingRank> ranks;
   for (const RequestList* list : lists) ranks.push_back({list->all_waiting && outcome.agreed == 0, list->last_done});
   for (const wire::Response& response : out->responses) {

@@ -91,6 +91,21 @@ TEST(Stall, SwitchedOffNothingIsReported) {
   EXPECT_TRUE(job.reports[0].empty());
 }
 
+TEST(Stall, SwitchedOffCrossedWaitsFailAllTheSame) {
+  ControllerConfig config = Limits();
+  config.stall_check = false;
+  TestJob job(2, config);
+  const OpId x = job.Submit(0, Tensor("x"));
+  const OpId y = job.Submit(1, Tensor("y"));
+  job.RunFor(5 * kMs);
+  job.Wait(0);
+  job.Wait(1);
+  job.RunFor(1000 * kS);
+  EXPECT_EQ(job.Of(0, x).status.code(), StatusCode::kStall);
+  EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
+  EXPECT_LE(job[0].round(), 3u);
+}
+
 TEST(Stall, ALongJoinIsNoStall) {
   TestJob job(2, Limits());
   job.Submit(0, OfOp(wire::Op::kJoin, "join"));

@@ -269,9 +269,9 @@ TEST(SeededBug, AFlagThatIsNotNegatedIsCaught) {
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
         scenario->sabotage.on_publish = [](int, int, uint64_t, std::vector<uint64_t>* words) {
-          (*words)[control::kFlagWord] |= control::kUncached;  // as AND reads it: nobody has anything new
+          // As AND reads it: nobody has anything new, and nobody is stuck, which would bring the gather about, too.
+          (*words)[control::kFlagWord] |= control::kUncached | control::kStalled;
         };
-        scenario->controller.stall_check = false;  // it would notice, much later
       },
       &text));
   EXPECT_NE(text.find("nothing will wake it"), std::string::npos) << text;
