@@ -70,6 +70,9 @@ GOALS = (
     Goal("4 B blocking, 2 ranks: x gloo", "latency", _against("gloo"), 2.0, True, ranks=2),
     Goal("4 B blocking, 8 ranks: x gloo", "latency", _against("gloo"), 1.0, True, ranks=8),
     Goal("161 x 1 KiB: us", "burst", _median, 600.0, case="161 x 1 KiB", unit="us"),
+    Goal(
+        "161 x 1 KiB, not alternated: us", "burst", _median, 600.0, case="161 x 1 KiB", impl="horocache, not alternated"
+    ),
     Goal("cached, daemon CPU us per tensor", "burst", _daemon_us_per_tensor, 1.0, case="1,000", until="cache on"),
     Goal(
         "allreduce from 16 MiB: x yard-stick", "bandwidth", _against("yard-stick", _MIB16), 0.5, True, until="in place"

@@ -136,6 +136,8 @@ def _with_cache(
             one.counters = counters
             submitted = burst.submit_s[-len(one.values) :]
             series.append(Series(case, "horocache, submission alone", "us", submitted, partial=True))
+            # Without the peers' runs in between, which leave nothing of ours in the processor's caches.
+            series.append(Series(case, "horocache, not alternated", "us", alone["horocache"].seconds, partial=True))
             break
     return series
 
