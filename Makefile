@@ -51,6 +51,8 @@ $(VENV)/venv.stamp:
 	  { echo "horocache needs Python 3.10 or newer; '$(PYTHON)' is older or missing. Set PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "'$(PYTHON)' cannot make environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' || \
+	  { echo "'$(PYTHON)' has no headers, which the core is compiled against (Debian: apt-get install python3-dev)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

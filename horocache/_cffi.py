@@ -7,6 +7,7 @@ carries the text of its header, so they cannot disagree with it.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ class Runtime:
     def __init__(self, arguments: Mapping[str, str] | None = None, epoch: int = 0) -> None:
         self._ffi, self._lib = _load()
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
-        self._error = self._ffi.new("hc_error*")
+        self._errors = threading.local()
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._forked = False
         pairs = list((arguments or {}).items())
@@ -103,6 +104,14 @@ class Runtime:
             msg = "horocache cannot be used in a child of fork(); call init() in a new process instead."
             raise ForkedProcessError(msg)
         return self._runtime
+
+    @property
+    def _error(self) -> Any:
+        # One for each thread: cffi lets others run during a call.
+        buffer = getattr(self._errors, "buffer", None)
+        if buffer is None:
+            buffer = self._errors.buffer = self._ffi.new("hc_error*")
+        return buffer
 
     def _check(self, code: int) -> None:
         if code != 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -51,7 +52,7 @@ class Runtime(Protocol):
         reduce_op: int,
         prescale: float,
         postscale: float,
-        blocking: bool,
+        wait_follows: bool,
         /,
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
@@ -128,6 +129,14 @@ def _why_not_running() -> Exception:
     return NotInitializedError()
 
 
+def _at_exit() -> None:
+    # What nobody caught; a prompt that goes on after an error has it, too.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None and _default.session is not None and not hasattr(sys, "ps1"):
+        _default.session.runtime.abort(f"it raised {type(error).__name__}: {error}")
+    shutdown()
+
+
 def _after_fork_in_child() -> None:
     session = _default.session
     if session is None:
@@ -172,7 +181,7 @@ def init(comm: object = None, process_sets: object = None, **knobs: object) -> N
     _default.epoch += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
-        atexit.register(shutdown)
+        atexit.register(_at_exit)
         os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
@@ -271,7 +280,22 @@ def is_homogeneous() -> bool:
 
 
 def metrics() -> dict[str, Any]:
-    """Counters of this rank since ``init``: rounds, cache hits, bytes, waits. Raises NotInitializedError."""
+    """Counters of this rank since ``init``.
+
+    Of the control plane: ``rounds`` (agreements), ``slow_rounds`` (those that went through the coordinator),
+    ``flushes`` (times that this rank showed new requests), ``cache_hits``, ``cache_misses``, ``cache_changed``,
+    ``cache_evictions``, ``cache_growths``, ``control_bytes`` and ``control_frames`` (sent), ``sleeps``, ``wakeups``,
+    ``role_taken`` (times that a waiting thread drove the rank itself).
+
+    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (stores
+    to memory), ``fused_operations`` (buffers; per step, divide by the steps), ``fused_size_log2.N`` (of these, those
+    of more than 2^(N-1) and at most 2^N bytes), ``op_count.NAME`` and ``op_ns.NAME`` (completed operations and the
+    nanoseconds from submission to completion, summed), ``wait_ns.RANK`` (nanoseconds that this rank slept because that
+    rank had not come, or did not do its part). Indexed entries are there once they are not zero.
+
+    Raises:
+        NotInitializedError: before ``init`` or after ``shutdown``.
+    """
     return current().runtime.metrics()
 
 

@@ -65,7 +65,7 @@ class StartupError(HorocacheError, RuntimeError, ValueError):
 
 
 class AbortedError(CollectiveError):
-    """A rank raised an error while others waited for it."""
+    """A rank ended with an exception, or called ``abort()``, and the others cannot go on."""
 
 
 class CorruptError(CollectiveError):

@@ -55,7 +55,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 def check_op(op: int) -> int:
     """``op`` itself, if it can be run. Raises ValueError or UnsupportedError."""
-    if op not in _REDUCE_OPS:
+    if not isinstance(op, int) or op not in _REDUCE_OPS:
         allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
         raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
     if op == Adasum:
@@ -103,7 +103,8 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
     """Wait for an asynchronous operation, consume its handle and return its result.
 
     Args:
-        handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod.
+        handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod, and so does
+            one that another thread waits for.
         timeout: seconds after which to give up with TimeoutError and leave the handle as it is; by default the stall
             knobs alone limit the wait.
 
@@ -112,16 +113,17 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
         consumed.
     """
     session = _state.current()
-    pending = session.pending
-    finisher = pending.get(handle)
+    # Taken out first: a second thread that waits for the same handle finds nothing.
+    finisher = session.pending.pop(handle, None)
     if finisher is None:
         return None
     try:
-        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
+        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, max(timeout, 0.0))
     except HorocacheError:
-        pending.pop(handle, None)
         raise
-    pending.pop(handle, None)
+    except BaseException:  # a time-out or an interrupt: the operation goes on
+        session.pending[handle] = finisher
+        raise
     finish, state = finisher
     return finish(state, answer)
 

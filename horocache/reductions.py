@@ -75,7 +75,7 @@ class Allreduce(Submitter[T]):
         wait_follows: bool,
     ) -> int:
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
-        if average is not None or op not in RUNNABLE:
+        if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average)
         if process_set is global_process_set and self._plain(tensor):
             session = _state.current()

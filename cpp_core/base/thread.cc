@@ -2,10 +2,19 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace horocache {
+
+pid_t ThisThread() {
+  static thread_local const pid_t thread = gettid();
+  return thread;
+}
+
+bool IsAlive(pid_t thread) { return tgkill(getpid(), thread, 0) == 0 || errno != ESRCH; }
 
 NamedThread::NamedThread(const std::string& name, std::function<void()> body) {
   sigset_t all, before;

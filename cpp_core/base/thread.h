@@ -1,11 +1,18 @@
 // A thread with a name that its destructor joins. Nothing in the core detaches a thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <thread>
 
 namespace horocache {
+
+// The kernel's number of the calling thread, and whether a thread of this process still lives (or another has got its
+// number).
+pid_t ThisThread();
+bool IsAlive(pid_t thread);
 
 class NamedThread {
  public:

@@ -118,22 +118,20 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
   const std::string message = "tensor '" + Printable(key) + "': rank " + std::to_string(other.first_rank) +
                               " submitted it " + company(other.signature) + ", rank " + std::to_string(rank) + " " +
                               company(signature) + ". Form the same groups on all ranks.";
-  RankSet told = joined;
-  told.Add(rank);
-  std::vector<Signature> failed = {signature};
+  RankSet alone(size_);
+  alone.Add(rank);
+  std::vector<GroupConflicts::Failed> failed = {{signature, alone}};
   std::vector<std::string> all = names;
   // Other ranks may have submitted the request in this rank's company before; it fails for them as well.
   if (pending_.contains(signature.name)) all.push_back(signature.name);
   responses->push_back(MakeFailure(signature, StatusCode::kMismatch, message, {rank}));
   for (const std::string& name : all) {
     const Pending& pending = pending_.find(name)->second;
-    const std::vector<int32_t> ranks = pending.has.ToVector();
-    for (const int32_t with : ranks) told.Add(with);
-    responses->push_back(MakeFailure(pending.signature, StatusCode::kMismatch, message, ranks));
-    if (name != signature.name) failed.push_back(pending.signature);
+    responses->push_back(MakeFailure(pending.signature, StatusCode::kMismatch, message, pending.has.ToVector()));
+    failed.push_back({pending.signature, pending.has});
   }
   for (const std::string& name : all) Drop(name);
-  conflicts_.Remember(std::move(failed), message, told);
+  conflicts_.Remember(failed, message, joined);
 }
 
 Response Coordinator::Answer(const Pending& pending, const RankSet& joined) const {

@@ -5,16 +5,6 @@
 #include "control/signature.h"
 
 namespace horocache::control {
-namespace {
-
-bool ShareKey(const wire::Signature& a, const wire::Signature& b) {
-  bool shared = false;
-  ForEachKey(a,
-             [&](const std::string& key) { ForEachKey(b, [&](const std::string& other) { shared |= key == other; }); });
-  return shared;
-}
-
-}  // namespace
 
 void GroupConflicts::Add(const wire::Signature& signature) {
   ForEachKey(signature, [&](const std::string& key) { name_of_key_.emplace(key, signature.name); });
@@ -38,36 +28,58 @@ std::vector<std::string> GroupConflicts::Find(const wire::Signature& signature, 
   return names;
 }
 
-void GroupConflicts::Remember(std::vector<wire::Signature> signatures, const std::string& message,
-                              const RankSet& told) {
+void GroupConflicts::Remember(const std::vector<Failed>& failed, const std::string& message, const RankSet& joined) {
   Late late;
   late.message = message;
-  late.names_of_rank.resize(static_cast<size_t>(size_));
-  for (int rank = 0; rank < size_; ++rank) {
-    if (told.Has(rank)) continue;
-    for (const wire::Signature& signature : signatures) {
-      late.names_of_rank[static_cast<size_t>(rank)].push_back(signature.name);
-    }
+  for (const Failed& one : failed) {
+    ForEachKey(one.signature, [&](const std::string& key) { late.keys.emplace(key, late.keys.size()); });
   }
-  late.signatures = std::move(signatures);
+  const auto size = static_cast<size_t>(size_);
+  late.owed.assign(size, std::vector<bool>(late.keys.size(), true));
+  late.num_owed.assign(size, late.keys.size());
+  for (const int32_t rank : joined.ToVector()) late.num_owed[static_cast<size_t>(rank)] = 0;
+  for (const Failed& one : failed) {
+    for (const int32_t rank : one.ranks.ToVector()) Take(&late, static_cast<size_t>(rank), one.signature);
+  }
   late_.push_back(std::move(late));
   if (late_.size() > kMostRemembered) late_.pop_front();
 }
 
-bool GroupConflicts::TakeLate(int rank, const wire::Signature& signature, std::string* message) {
-  for (auto late = late_.begin(); late != late_.end(); ++late) {
-    std::vector<std::string>& names = late->names_of_rank[static_cast<size_t>(rank)];
-    if (std::ranges::find(names, signature.name) == names.end()) continue;
-    *message = late->message;
-    // This rank has now said in which company it submits these tensors: the other ways are its next step's.
-    for (const wire::Signature& other : late->signatures) {
-      if (ShareKey(other, signature)) std::erase(names, other.name);
+// Whether the rank owed a tensor of the request, and none of it was there before: then it owes these no more.
+bool GroupConflicts::Take(Late* late, size_t rank, const wire::Signature& signature) {
+  if (late->num_owed[rank] == 0) return false;
+  std::vector<bool>& owed = late->owed[rank];
+  std::vector<size_t> paid;
+  bool again = false;
+  ForEachKey(signature, [&](const std::string& key) {
+    const auto found = late->keys.find(key);
+    if (found == late->keys.end()) return;
+    if (owed[found->second]) {
+      paid.push_back(found->second);
+    } else {
+      again = true;
     }
-    const auto done = [](const std::vector<std::string>& left) { return left.empty(); };
-    if (std::ranges::all_of(late->names_of_rank, done)) late_.erase(late);
-    return true;
+  });
+  if (again) {  // what comes a second time is of the next step, and so is what comes with it
+    late->num_owed[rank] = 0;
+    return false;
   }
-  return false;
+  for (const size_t key : paid) owed[key] = false;
+  late->num_owed[rank] -= paid.size();
+  return !paid.empty();
+}
+
+bool GroupConflicts::TakeLate(int rank, const wire::Signature& signature, std::string* message) {
+  bool late = false;
+  for (Late& one : late_) {
+    if (!Take(&one, static_cast<size_t>(rank), signature)) continue;
+    *message = one.message;
+    late = true;
+    break;
+  }
+  std::erase_if(late_,
+                [](const Late& one) { return std::ranges::all_of(one.num_owed, [](size_t n) { return n == 0; }); });
+  return late;
 }
 
 }  // namespace horocache::control

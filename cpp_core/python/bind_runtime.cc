@@ -134,12 +134,15 @@ PyObject* Wait(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
 
 using FastMethod = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
-PyMethodDef MethodFor(const char* name, FastMethod method) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method)), METH_FASTCALL, nullptr};
+PyMethodDef MethodFor(const char* name, FastMethod method, const char* doc) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method)), METH_FASTCALL, doc};
 }
 
 void AddFastMethods(const py::object& type) {
-  static PyMethodDef methods[] = {MethodFor("allreduce_in_place", &AllreduceInPlace), MethodFor("wait", &Wait)};
+  static PyMethodDef methods[] = {
+      MethodFor("allreduce_in_place", &AllreduceInPlace,
+                "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, /)"),
+      MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
     if (descriptor == nullptr) throw py::error_already_set();

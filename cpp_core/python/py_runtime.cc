@@ -1,6 +1,7 @@
 #include "python/py_runtime.h"
 
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
@@ -38,6 +39,18 @@ void AssignText(py::handle text, std::string* out) {
       py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
   if (!encoded) throw py::error_already_set();
   AssignText(encoded, out);
+}
+
+// Takes the GIL back. A daemon thread that finds the interpreter at its end stays here: Python would end the thread in
+// the middle of C++.
+void RestoreThread(PyThreadState* state) {
+#if PY_VERSION_HEX >= 0x030d0000
+  const bool at_end = Py_IsFinalizing() != 0;
+#else
+  const bool at_end = _Py_IsFinalizing() != 0;
+#endif
+  while (at_end) pause();
+  PyEval_RestoreThread(state);
 }
 
 constexpr std::string_view kAllreducePrefix = "allreduce.";
@@ -136,14 +149,15 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& names, int reduce_op, double prescale, double postscale, int root,
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows) {
+  runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   if (process_set != 0)
     ThrowIfError({StatusCode::kUnsupported, "process sets other than the global one are not available yet"});
-  Operation* operation = Get().NewOperation();
+  Operation* operation = runtime.NewOperation();
   try {
     Fill(operation, op, inputs, outputs, name, names, splits, group);
   } catch (...) {
-    Get().Recycle(operation);
+    runtime.Recycle(operation);
     throw;
   }
   wire::Signature& signature = operation->request.signature;
@@ -158,7 +172,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
   for (Py_ssize_t i = 0; i < (outputs.is_none() ? 1 : 2); ++i)
     Py_DECREF(PyTuple_GET_ITEM(owner, i));  // the pack holds its own reference
   operation->owner = owner;
-  const Status status = Get().Submit(operation, wait_follows);
+  const Status status = runtime.Submit(operation, wait_follows);
   if (!status.ok()) {
     Py_DECREF(owner);
     ThrowIfError(status);
@@ -220,11 +234,13 @@ void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object&
 
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                                     bool wait_follows) {
+  runtime::Runtime& runtime = Get();
   DropFinishedOwners();
-  Operation* operation = Get().NewOperation();
+  Operation* operation = runtime.NewOperation();
   wire::Signature& signature = operation->request.signature;
+  // Whatever is wrong with them, the general way has the error for it, or a copy.
   if (!NameAllreduce(name, &signature.name) || !caster_.Read(tensor, &view_).ok() || !view_.writable) {
-    runtime_->Recycle(operation);
+    runtime.Recycle(operation);
     return -1;
   }
   signature.op = wire::Op::kAllreduce;
@@ -245,7 +261,7 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
   operation->allocate_results = false;
   operation->owner = tensor;
   Py_INCREF(tensor);
-  if (const Status status = runtime_->Submit(operation, wait_follows); !status.ok()) {
+  if (const Status status = runtime.Submit(operation, wait_follows); !status.ok()) {
     Py_DECREF(tensor);
     ThrowIfError(status);
   }
@@ -256,20 +272,25 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
 
 py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
   Operation* operation = FindOrThrow(handle);
-  if (!IsDone(*operation)) WaitUntilDone(operation, handle, timeout_s);
+  if (!IsDone(*operation)) {
+    WaitUntilDone(operation, handle, timeout_s);
+    operation = FindOrThrow(handle);  // another thread may have consumed it meanwhile
+  }
   return Consume(operation);
 }
 
 void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
   const int64_t deadline_ns = timeout_s < 0 ? INT64_MAX : NowNs() + static_cast<int64_t>(timeout_s * 1e9);
-  const auto no_signal = [] {
-    const py::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() == 0;
+  PyThreadState* state = PyEval_SaveThread();
+  const auto no_signal = [&state] {
+    RestoreThread(state);
+    const bool go_on = PyErr_CheckSignals() == 0;
+    state = PyEval_SaveThread();
+    return go_on;
   };
-  {
-    const py::gil_scoped_release released;
-    if (runtime_->Wait(operation, deadline_ns, timeout_s < 0, no_signal)) return;
-  }
+  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, no_signal);
+  RestoreThread(state);
+  if (done) return;
   if (PyErr_Occurred() == nullptr) {
     PyErr_SetString(
         PyExc_TimeoutError,

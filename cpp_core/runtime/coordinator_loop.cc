@@ -50,7 +50,7 @@ void CoordinatorLoop::Stop() {
 // ---- any thread
 
 Status CoordinatorLoop::NoteSubmission(bool wake) {
-  const std::thread::id self = std::this_thread::get_id();
+  const pid_t self = ThisThread();
   if (last_submitter_.load(std::memory_order_relaxed) != self) {
     MutexLock lock(threads_mutex_);
     if (std::ranges::find(submitters_, self) == submitters_.end()) submitters_.push_back(self);
@@ -69,9 +69,10 @@ bool CoordinatorLoop::IsStuck(int64_t now_ns) {
   return now_ns - still_since_ns_ >= kStuckNs && AllSubmittersWait();
 }
 
-bool CoordinatorLoop::AllSubmittersWait() const {
+bool CoordinatorLoop::AllSubmittersWait() {
   MutexLock lock(threads_mutex_);
-  const auto waits = [this](std::thread::id id) HC_NO_THREAD_SAFETY_ANALYSIS {
+  std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
+  const auto waits = [this](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
     return std::ranges::any_of(waiters_, [id](const Waiter& waiter) {
       return waiter.thread == id && waiter.for_good && !IsDone(*waiter.operation);
     });
@@ -215,11 +216,11 @@ void CoordinatorLoop::CheckLanes(int64_t now_ns) {
   if (!config_.stall_check) return;
   for (const Lane& lane : lanes_) {
     const Operation* running = lane.Running();
-    const int64_t waited_ns = now_ns - lane.RunningSinceNs();
-    if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.RunningSinceNs() == 0) continue;
+    const int64_t waited_ns = now_ns - lane.StillSinceNs();
+    if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
     std::vector<std::string> missing;
     for (const int rank : lane.WaitingFor()) missing.push_back(std::to_string(rank));
-    const std::string text = Describe(*running) + " has been running for " + std::to_string(waited_ns / kNsPerMs) +
+    const std::string text = Describe(*running) + " has made no progress for " + std::to_string(waited_ns / kNsPerMs) +
                              " ms on rank " + std::to_string(config_.rank) + " and waits for rank(s) " +
                              Join(missing, ", ") + ", which do not answer (stopped, or without processor time?).";
     if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {

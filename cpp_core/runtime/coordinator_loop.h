@@ -10,12 +10,13 @@
 // Threads: Run on the coordinator thread; Wait on any; Notify and Lose on any.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -103,15 +104,16 @@ class CoordinatorLoop {
   // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);
+  void Blame() HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
-  // Every thread that ever submitted has waited for a while, for good, for operations that have not begun to run:
+  // Every living thread that ever submitted has waited for a while, for good, for operations that have not begun to run:
   // nothing more will come from this rank by itself. A while, because another thread may be about to submit for the
   // first time.
   bool IsStuck(int64_t now_ns) HC_REQUIRES(role_);
-  bool AllSubmittersWait() const;
+  bool AllSubmittersWait() HC_EXCLUDES(threads_mutex_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
   bool WaitSlice(Operation* operation, int64_t deadline_ns);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
@@ -126,6 +128,7 @@ class CoordinatorLoop {
   std::vector<Lane> lanes_ HC_GUARDED_BY(role_);
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   control::Plan plan_ HC_GUARDED_BY(role_);
+  std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
   Status lost_ HC_GUARDED_BY(role_);  // why the job cannot go on; ok while it can
   int64_t lanes_warned_ns_ HC_GUARDED_BY(role_) = 0;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
@@ -145,14 +148,14 @@ class CoordinatorLoop {
 
   // Who submits and who waits, for the certain-deadlock check.
   mutable Mutex threads_mutex_;
-  std::vector<std::thread::id> submitters_ HC_GUARDED_BY(threads_mutex_);
+  std::vector<pid_t> submitters_ HC_GUARDED_BY(threads_mutex_);
   struct Waiter {
-    std::thread::id thread;
+    pid_t thread;
     const Operation* operation;
     bool for_good;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
-  std::atomic<std::thread::id> last_submitter_{};
+  std::atomic<pid_t> last_submitter_{0};
   std::atomic<int> waiting_{0};
   // The coordinator thread sleeps until a linger ends and looks at the queue then: submissions need not wake it.
   std::atomic<bool> lingers_{false};

@@ -23,7 +23,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
   if (IsDone(*operation)) return true;
   {
     MutexLock lock(threads_mutex_);
-    waiters_.push_back({std::this_thread::get_id(), operation, for_good});
+    waiters_.push_back({ThisThread(), operation, for_good});
   }
   waiting_.fetch_add(1);
   bool waiting = true;
@@ -64,7 +64,7 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
 void CoordinatorLoop::StopWaiting() {
   waiting_.fetch_sub(1);
   MutexLock lock(threads_mutex_);
-  waiters_.erase(std::ranges::find(waiters_, std::this_thread::get_id(), &Waiter::thread));
+  waiters_.erase(std::ranges::find(waiters_, ThisThread(), &Waiter::thread));
 }
 
 // The coordinator thread gives the role up when it finds that somebody waits, so a moment's patience saves a hand-over.
@@ -111,16 +111,30 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   }
   CheckLanes(now_ns);
   const int64_t sleep_ns = SleepNs(now_ns, deadline_ns);
-  std::vector<int> blamed;
-  for (const Lane& lane : lanes_) {
-    for (const int rank : lane.WaitingFor()) blamed.push_back(rank);
-  }
+  Blame();
   metrics_->sleeps.Add(1);
   doorbell_.Sleep(seen, who, sleep_ns);
   doorbell_.Disarm();
   metrics_->wakeups.Add(1);
-  for (const int rank : blamed)
-    metrics_->wait_ns.at(static_cast<size_t>(rank)).Add(static_cast<uint64_t>(NowNs() - now_ns));
+  const auto slept_ns = static_cast<uint64_t>(NowNs() - now_ns);
+  for (const int rank : blamed_) metrics_->wait_ns.at(static_cast<size_t>(rank)).Add(slept_ns);
+}
+
+// Notes whom this rank waits for: the ranks that do not do their part of what runs, or, if nothing runs, those that have
+// nothing to say to the round that this rank has begun.
+void CoordinatorLoop::Blame() {
+  blamed_.clear();
+  const auto add = [this](int rank) HC_NO_THREAD_SAFETY_ANALYSIS {
+    if (std::ranges::find(blamed_, rank) == blamed_.end()) blamed_.push_back(rank);
+  };
+  for (const Lane& lane : lanes_) {
+    for (const int rank : lane.WaitingFor()) add(rank);
+  }
+  if (LanesBusy() || waiting_.load() == 0 || !controller_->HasPending()) return;
+  if (!channel_->HasPublished(config_.rank, controller_->round())) return;
+  for (int rank = 0; rank < config_.size; ++rank) {
+    if (!channel_->HasPublished(rank, controller_->round())) add(rank);
+  }
 }
 
 void CoordinatorLoop::Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) {

@@ -56,7 +56,7 @@ bool Lane::Step() {
 
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
-  if (item_ == 0 && tensor_ == 0) running_since_ns_ = NowNs();
+  if (item_ == 0 && tensor_ == 0) still_since_ns_ = NowNs();
   Inject("start");
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
     task_ = &Lane::CompletePlan;
@@ -144,6 +144,7 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
 
 bool Lane::TestCollective() {
   if (!running_->Test()) {
+    if (running_->progressed()) still_since_ns_ = NowNs();
     Inject("data");
     return false;
   }

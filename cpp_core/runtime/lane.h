@@ -39,9 +39,10 @@ class Lane {
   // Everything queued or running here fails with `why`.
   void Fail(const Status& why);
 
-  // For stall reports: the operation that runs now, since when, and the ranks it waits for; null if none runs.
+  // For stall reports: the operation that runs now, since when without progress, and the ranks it waits for; null if
+  // none runs.
   const Operation* Running() const;
-  int64_t RunningSinceNs() const { return running_since_ns_; }
+  int64_t StillSinceNs() const { return still_since_ns_; }
   std::vector<int> WaitingFor() const;
   // The name of the operation that completed last here; empty if none has.
   const std::string& last_done() const { return last_done_; }
@@ -79,7 +80,7 @@ class Lane {
   std::unique_ptr<data::Operation> running_;
   data::VariableOutput variable_;
   Result result_;
-  int64_t running_since_ns_ = 0;
+  int64_t still_since_ns_ = 0;
   std::string last_done_;
   Status fault_;
 };

@@ -11,7 +11,7 @@ import numpy as np
 
 import torch
 from horocache import _state
-from horocache.errors import HorocacheError, UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import complete_order, split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE
 from horocache.layers import CompressorClass, layer_list
@@ -298,7 +298,7 @@ class GradientReducer:
         self._frozen = still_frozen
 
     def _finish_all(self) -> None:
-        failure: HorocacheError | None = None
+        failure: Exception | None = None
         runtime = _state.current().runtime
         in_flight = self._in_flight
         while in_flight:
@@ -309,7 +309,7 @@ class GradientReducer:
                     runtime.wait(bucket.handle)
                     bucket.handle = None
                 self._unpack(bucket)
-            except HorocacheError as error:
+            except Exception as error:  # whatever it is, the operation is over and its handle gone
                 failure = failure or error
             del in_flight[0]
             self._rearm(bucket)
@@ -319,7 +319,12 @@ class GradientReducer:
     def _unpack(self, bucket: _Bucket) -> None:
         for slot in bucket.finish:
             grad, buffer = slot.param.grad, slot.buffer
-            assert grad is not None and buffer is not None
+            assert buffer is not None
+            if grad is None:
+                raise InvalidArgumentError(
+                    f"the gradient of {slot.name} was set to None while it was being reduced; call zero_grad() before "
+                    "the backward pass or after step()."
+                )
             if self._plain or self._cast:
                 grad.copy_(buffer)
             else:

@@ -1,6 +1,7 @@
 """``horocacherun``: from the command line to a supervised job."""
 
 import importlib.metadata
+import os
 import resource
 import shlex
 import shutil
@@ -31,6 +32,7 @@ from horocache.launch.watch import Guardian
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocacherun`` and give its exit code."""
+    _open_standard_streams()
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except UsageError as error:
@@ -38,6 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.status
     except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
         return 130
+
+
+def _open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed, or the next file to be opened would take its place."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _run(arguments: Sequence[str]) -> int:

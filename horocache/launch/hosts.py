@@ -25,7 +25,7 @@ def _slots(hosts: str) -> int:
     total = 0
     for entry in hosts.split(","):
         host, colon, count = entry.strip().rpartition(":") if ":" in entry else (entry.strip(), "", "1")
-        if not host or (colon and not (count.isdigit() and int(count) > 0)):
+        if not host or (colon and not (count.isascii() and count.isdigit() and int(count) > 0)):
             raise UsageError(f"-H has '{entry}'; expected HOST:SLOTS with SLOTS of at least 1, as in localhost:2")
         if not is_this_host(host):
             raise UsageError(

@@ -30,14 +30,14 @@ def public(thing: object) -> set[str]:
 
 def stub_parameters(function: ast.FunctionDef) -> list[tuple[str, bool]]:
     """Name, and whether there is a default, of each parameter but self."""
-    arguments = function.args
-    required = len(arguments.args) - len(arguments.defaults)
-    found = [(argument.arg, index >= required) for index, argument in enumerate(arguments.args)]
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    required = len(arguments) - len(function.args.defaults)
+    found = [(argument.arg, index >= required) for index, argument in enumerate(arguments)]
     return [parameter for parameter in found if parameter[0] != "self"]
 
 
 def bound_parameters(function: object) -> list[tuple[str, bool]]:
-    """The same of a function of the module, from the signature line that pybind11 puts into its docstring."""
+    """The same of a function of the module, from the signature line that its docstring begins with."""
     line = (getattr(function, "__doc__", None) or "").splitlines()[0]
     tree = ast.parse(f"def {re.sub(r'<[^<>]*>', '...', line)}: ...").body[0]
     assert isinstance(tree, ast.FunctionDef)

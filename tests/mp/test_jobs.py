@@ -161,12 +161,13 @@ def test_too_few_files_are_an_error_that_says_how_many(launcher):
     assert finished.said(0)["init"]["error"] == "StartupError", finished.report()
 
 
-def test_init_and_shutdown_200_times_leave_files_and_threads_as_they_were(launcher):
+def test_init_and_shutdown_200_times_leave_files_threads_and_memory_as_they_were(launcher):
     finished = launcher.worker(2, "lifetimes.py", "again", "200", deadline_s=100)
     assert finished.code == 0, finished.report()
     for rank in range(2):
         said = finished.said(rank)["again"]
         assert said["first"] == said["last"], finished.report()
+        assert said["grown_kib"] < 2048, finished.report()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -6,6 +6,9 @@ import subprocess
 import sys
 import time
 
+import pytest
+from harness import worker_command
+
 OMP = {"OMP_NUM_THREADS": "1"}
 
 
@@ -141,3 +144,11 @@ def test_more_ranks_than_cores_are_allowed_with_one_note(launcher):
     finished = launcher.run("-np", str(ranks), "true", env=OMP)
     assert finished.code == 0
     assert finished.stderr.count(f"{ranks} ranks share") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_closed_standard_streams_are_no_trouble(launcher, closed):
+    prefix = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+    arguments = worker_command(2, "sums.py", "5")
+    finished = launcher.start(*arguments, prefix=prefix).finish(30)
+    assert finished.code == 0, finished.report()

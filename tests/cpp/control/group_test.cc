@@ -71,6 +71,30 @@ TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
   EXPECT_TRUE(job.Done({next, next_one, next_two}));
 }
 
+// The others' group takes all its members with it, whenever they come, and the job goes on.
+TEST(Group, EveryMemberThatComesAloneFailsInThisRoundOrALaterOne) {
+  for (const bool at_once : {true, false}) {
+    TestJob job(2);
+    const OpId group = job.Submit(0, Group("g", {"a", "b", "c"}));
+    const OpId b = job.Submit(1, Tensor("b"));
+    OpId a = at_once ? job.Submit(1, Tensor("a")) : OpId{};
+    job.RunFor(5 * kMs);
+    if (!at_once) a = job.Submit(1, Tensor("a"));
+    job.RunFor(5 * kMs);
+    ExpectMismatch(job, 0, group, "tensor 'b'");
+    ExpectMismatch(job, 1, b, "tensor 'b'");
+    ExpectMismatch(job, 1, a, "tensor 'b'");
+    // Rank 1 never came to c: its next step begins with what it has submitted before.
+    const auto next = job.SubmitAll(Group("g", {"a", "b", "c"}));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(next));
+    const auto alone = job.SubmitAll(Tensor("c"));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(alone));
+    job.ExpectEqualCaches();
+  }
+}
+
 TEST(Group, AConflictBetweenCachedRequestsFailsWhenAllWait) {
   TestJob job(2);
   job.SubmitAll(Group("g", {"a", "b"}));

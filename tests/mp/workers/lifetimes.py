@@ -13,13 +13,13 @@ import horocache as hc
 
 
 def again(times):
-    counts = []
+    counts, pages = [], []
     for turn in range(times):
         with job():
             allreduce_and_check("x", 100, turn + 1)
         counts.append([len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")])
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    say("again", first=counts[4], last=counts[-1], resident_mib=pages * 4096 >> 20)
+        pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    say("again", first=counts[4], last=counts[-1], grown_kib=(pages[-1] - pages[19]) * 4)
 
 
 def knobs():

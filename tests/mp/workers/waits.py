@@ -46,6 +46,7 @@ def circle_for_a_while():
     handles = {mine: hc.allreduce_async(one(), op=hc.Sum, name=mine)}
     together("submitted")
     attempt("wait", lambda: hc.synchronize(handles[mine], timeout=1.0))
+    together("given up")
     for name in names:
         if name != mine:
             handles[name] = hc.allreduce_async(one(), op=hc.Sum, name=name)
