@@ -20,8 +20,9 @@ std::string EnvironmentName(std::string_view knob) {
 
 Status Invalid(const KnobInfo& info, std::string_view text, const std::string& allowed) {
   return {StatusCode::kInvalidArgument,
-          "knob " + std::string(info.name) + " (" + EnvironmentName(info.name) + ") is '" + Printable(text) +
-              "'; allowed: " + allowed + ". Unset it to get the default, " +
+          "knob " + std::string(info.name) + " (" + EnvironmentName(info.name) +
+              (info.horovod_alias.empty() ? "" : " or " + std::string(info.horovod_alias)) + ") is '" +
+              Printable(text) + "'; allowed: " + allowed + ". Leave it out to get the default, " +
               (info.default_value.empty() ? "none" : std::string(info.default_value)) + "."};
 }
 

@@ -35,7 +35,9 @@ std::string HashReport(const std::vector<const RequestList*>& lists) {
   std::string text = "the response caches of the ranks differ in round " + std::to_string(lists[0]->round) + ": ";
   for (size_t i = 1; i < camps.size(); ++i) text += (i > 1 ? ", " : "") + RankText(camps[i]);
   return text + (camps.size() == 2 && camps[1].size() == 1 ? " differs from " : " differ from ") + RankText(camps[0]) +
-         ". This is a defect in horocache; please report it. HOROCACHE_CACHE_CAPACITY=0 avoids it.";
+         ". If the ranks run one build of horocache this is a defect; please report it. HOROCACHE_CACHE_CAPACITY=0 "
+         "avoids "
+         "it, unless it is their tables of backends that differ.";
 }
 
 // The first reason why the set cannot go on.

@@ -27,6 +27,7 @@ struct Controller::Impl {
         planner(config.fusion_threshold_bytes, config.disable_group_fusion, config.epoch),
         joined(config.size),
         coordinator(config.size, &config.selector),
+        selector_hash(config.selector.Hash()),
         stalls(config.stall_warn_ns, config.stall_fail_ns) {}
 
   // A join waits for everything that this rank submitted before it, is announced, and then holds until all have joined.
@@ -72,6 +73,8 @@ struct Controller::Impl {
   bool joined_here() const { return join_state == JoinState::kJoined; }
   bool has_pending() const { return !table.empty() || join_op != kNoOp; }
   // Whether all threads here wait for what the control plane has; who waits for what already runs will go on.
+  // What all ranks prove to each other in every round: that they have the same cache and choose by the same table.
+  uint64_t proof() const { return cache.hash() ^ selector_hash; }
   bool all_wait() const { return all_waiting && has_pending(); }
 
   const ControllerConfig config;
@@ -111,6 +114,7 @@ struct Controller::Impl {
 
   // Rank 0 alone.
   Coordinator coordinator;
+  const uint64_t selector_hash;
   StallInspector stalls;
   std::vector<uint64_t> agreed_bits;  // of this round
 };

@@ -18,8 +18,8 @@ using wire::Signature;
 void Controller::Impl::WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const {
   words->assign(kFirstBitWord + cache.num_words(), 0);
   (*words)[kFlagWord] = EncodeFlags(raised | (waiting ? uint64_t{kWaiting} : 0), all_wait());
-  (*words)[kHashWord] = cache.hash();
-  (*words)[kNotHashWord] = ~cache.hash();
+  (*words)[kHashWord] = proof();
+  (*words)[kNotHashWord] = ~proof();
   const std::span<const uint64_t> shown = joined_here() ? cache.occupied() : bits;
   std::ranges::copy(shown, words->begin() + kFirstBitWord);
 }
@@ -75,7 +75,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   list->all_waiting = all_wait();
   list->error = abort_why;
   list->last_done = last_done;
-  if (outcome.hashes_differ) list->cache_hash = {cache.hash()};
+  if (outcome.hashes_differ) list->cache_hash = {proof()};
   table.Send([&](const Signature& signature) {
     wire::Request request{signature, wire::kNoBit};
     // Looked up now, not at submission: the entry may have gone or come meanwhile.

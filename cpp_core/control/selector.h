@@ -1,5 +1,5 @@
 // Rules that choose backend, algorithm and lane of an operation from (op, dtype, device class, world, bytes). Pure
-// data: equal tables give equal choices, and the handshake compares Hash().
+// data: equal tables give equal choices. Hash() is a part of what ranks compare in every round.
 //
 // Text of an override: `op[:low-high]=backend[/algorithm]` separated by semicolons; sizes take k, m, g (powers of
 // 1024); `high` may be empty;

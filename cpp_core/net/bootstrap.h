@@ -39,7 +39,7 @@ struct Handshake {
   std::string version;    // of horocache
   uint32_t protocol = 0;  // wire::kProtocolVersion
   uint32_t epoch = 0;     // how many times this process has called init()
-  std::string agree;      // Knobs::AgreeText() and the selector's hash, lines "name=value"
+  std::string agree;      // Knobs::AgreeText(): lines "name=value"
 };
 
 struct Peers {

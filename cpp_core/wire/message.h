@@ -103,7 +103,7 @@ struct RequestList {
 
 // How an agreed operation runs: chosen once, by the coordinator, and cached.
 struct Choice {
-  uint8_t backend = 0;    // index in the backend table that the handshake compared
+  uint8_t backend = 0;    // index in the table of backends, whose hash is compared in every round
   uint8_t algorithm = 0;  // meaning belongs to the backend; 0 is its default
   uint16_t lane = 0;
   bool operator==(const Choice&) const = default;

@@ -6,6 +6,7 @@ the gradient of a sum over ranks is a sum, and that of a copy to all ranks is th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from horocache.ops import Average, Name, Sum
 from horocache.process_set import ProcessSet
 
 from .adapter import collectives
+from .compression import Compression
 
 
 def backward_name(name: Name) -> Name:
@@ -28,6 +30,15 @@ def backward_name(name: Name) -> Name:
 def _refuse_unless_linear(op: int, what: str) -> None:
     if op not in (Average, Sum):
         raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
+
+
+def _apply(function: Any, *arguments: Any) -> Any:
+    """Gradients go through the differentiable operations, too, so that they have gradients in turn."""
+    return function.apply(*arguments)
+
+
+def _average(grads: Sequence[torch.Tensor], name: Name, process_set: ProcessSet, group: bool) -> Any:
+    return _apply(Allreduce, backward_name(name), Compression.none, Average, (1.0, 1.0), process_set, group, *grads)
 
 
 class Allreduce(torch.autograd.Function):
@@ -57,11 +68,7 @@ class Allreduce(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Reduce the gradients the same way."""
         name, compression, op, scales, process_set, group = ctx.call
-        call = (None, backward_name(name), compression, op, *scales, process_set)
-        if group:
-            reduced = collectives.grouped_allreduce(list(grads), *call)
-        else:
-            reduced = [collectives.allreduce(grads[0], *call)]
+        reduced = _apply(Allreduce, backward_name(name), compression, op, scales, process_set, group, *grads)
         return (None, None, None, None, None, None, *reduced)
 
 
@@ -83,11 +90,7 @@ class Allgather(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Average, and slice."""
         name, process_set, group = ctx.call
-        options = {"name": backward_name(name), "op": Average, "process_set": process_set}
-        if group:
-            means = collectives.grouped_allreduce(list(grads), **options)
-        else:
-            means = [collectives.allreduce(grads[0], **options)]
+        means = _average(grads, name, process_set, group)
         own = process_set.rank()
         slices = []
         for mean, rows, shape in zip(means, ctx.rows, ctx.shapes, strict=True):
@@ -109,9 +112,10 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Average to the root."""
         root_rank, name, process_set = ctx.call
-        mean = collectives.allreduce(grads[0], name=backward_name(name), op=Average, process_set=process_set)
+        (mean,) = _average(grads, name, process_set, False)
         if process_set.ranks[process_set.rank()] != root_rank:
-            mean = torch.zeros_like(mean)
+            # Zero, and still a part of the graph: all ranks have to run the gradient of this allreduce.
+            mean = mean.masked_fill(torch.ones((), dtype=torch.bool), 0)
         return mean, None, None, None
 
 
@@ -132,12 +136,9 @@ class Alltoall(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Exchange the gradient's rows; rows that were sent to nobody have none."""
         received, name, process_set, shape = ctx.call
-        handle = collectives.alltoall_async(grads[0], received, backward_name(name), process_set)
-        back, _ = synchronize(handle)
+        back, _ = _apply(Alltoall, grads[0], received, backward_name(name), process_set)
         if back.shape != shape:
-            padded = back.new_zeros(shape)
-            padded[: back.shape[0]] = back
-            back = padded
+            back = torch.cat([back, back.new_zeros((shape[0] - back.shape[0], *shape[1:]))])
         return back, None, None, None
 
 
@@ -169,8 +170,5 @@ class Reducescatter(torch.autograd.Function):
         """Gather the scaled gradients."""
         name, process_set, group = ctx.call
         scaled = [grad if ctx.factor == 1.0 else grad * ctx.factor for grad in grads]
-        if group:
-            gathered = collectives.grouped_allgather(scaled, backward_name(name), process_set)
-        else:
-            gathered = [collectives.allgather(scaled[0], backward_name(name), process_set)]
+        gathered = _apply(Allgather, backward_name(name), process_set, group, *scaled)
         return (None, None, None, None, None, None, *gathered)

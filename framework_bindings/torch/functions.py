@@ -205,8 +205,10 @@ def sparse_allreduce_async(
     ranks = process_set.size()
 
     def finish() -> torch.Tensor:
-        all_values = synchronize(values)
-        all_indices = synchronize(indices)
+        try:
+            all_values = synchronize(values)
+        finally:
+            all_indices = synchronize(indices)
         if op == Average:
             all_values = all_values / ranks
         return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, check_invariants=False)

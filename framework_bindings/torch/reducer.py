@@ -40,7 +40,7 @@ class ReducerOptions(NamedTuple):
 class _Slot:
     """One parameter and what its gradient needs on the way."""
 
-    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse")
+    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse", "sparse_dims")
 
     def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
         self.index = index
@@ -51,6 +51,7 @@ class _Slot:
         self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
         self.context: Any = None  # of a compressor of the user's
         self.sparse: Callable[[], torch.Tensor] | None = None
+        self.sparse_dims = 0  # of its gradient, once it has had a sparse one
 
 
 class _Bucket:
@@ -209,7 +210,7 @@ class GradientReducer:
             grad = slot.param.grad
             if grad is None:
                 # Another rank may have computed it, where the graph depends on the data.
-                grad = slot.param.grad = torch.zeros_like(slot.param)
+                grad = slot.param.grad = _no_gradient(slot)
             if grad.is_sparse:
                 if not self._options.sparse_as_dense:
                     self._submit_sparse(slot, grad)
@@ -247,6 +248,7 @@ class GradientReducer:
                 f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
                 "Compression.none."
             )
+        slot.sparse_dims = grad.sparse_dim()
         slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
 
     def _staged(self, bucket: _Bucket, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
@@ -353,6 +355,16 @@ class GradientReducer:
         """Forget this step: wait for what is in flight, and count from the start again."""
         self._finish_all()
         self.set_passes(self.passes)
+
+
+def _no_gradient(slot: _Slot) -> torch.Tensor:
+    """Zeros, as the other ranks will send their gradient: a rank knows that it is sparse once it has had one."""
+    param = slot.param
+    if slot.sparse_dims == 0:
+        return torch.zeros_like(param)
+    indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
+    values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
+    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
 
 def _is_lazy(grad: torch.Tensor) -> bool:

@@ -379,3 +379,23 @@ def test_the_runtime_can_be_started_again_after_it_ended():
                 hc.allreduce(np.float64(0))
 
     run(body, 3)
+
+
+def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
+    def body():
+        import threading
+
+        import horocache as hc
+
+        hc.init()
+        handle = hc.allreduce_async(np.ones(3), op=hc.Sum, name="shared")
+        answers = []
+        waiters = [threading.Thread(target=lambda: answers.append(hc.synchronize(handle))) for _ in range(2)]
+        for waiter in waiters:
+            waiter.start()
+        for waiter in waiters:
+            waiter.join()
+        assert sum(answer is None for answer in answers) == 1
+        np.testing.assert_array_equal(hc.allreduce(np.ones(3), op=hc.Sum, name="next"), np.full(3, hc.size()))
+
+    run(body, 2)

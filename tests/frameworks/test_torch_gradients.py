@@ -151,3 +151,36 @@ def test_operations_without_a_gradient_say_so_and_leaves_can_be_changed_in_place
             loss.backward()
 
     run(body, 2)
+
+
+def test_gradients_have_gradients():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        n = hvd.size()
+        operations = {
+            "allreduce": lambda x: hvd.allreduce(x, op=hvd.Sum, name="r"),
+            "allgather": lambda x: hvd.allgather(x, name="g"),
+            "broadcast": lambda x: hvd.broadcast(x, 1, name="b"),
+            "alltoall": lambda x: hvd.alltoall(x, name="a"),
+            "reducescatter": lambda x: hvd.reducescatter(x, op=hvd.Sum, name="s"),
+        }
+        twice = {}
+        for what, operation in operations.items():
+            x = torch.full((2 * n, 1), 2.0, dtype=torch.float64, requires_grad=True)
+            value = (operation(x * x) ** 2).sum()
+            (first,) = torch.autograd.grad(value, x, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), x)
+            twice[what] = (first[0].item(), second[0].item())
+        return twice
+
+    answers = run(body, 2)
+    # First, then second derivative. The second is what the rank itself differentiates (twice the first's factor of x)
+    # plus what comes back through the operations: summed, averaged or exchanged as their gradients say.
+    for rank, twice in enumerate(answers):
+        assert twice["allreduce"] == (128.0, 64.0 + 128.0)
+        assert twice["allgather"] == (32.0, 16.0 + 16.0)
+        assert twice["broadcast"] == ((32.0, 16.0 + 16.0) if rank == 1 else (0.0, 0.0))
+        assert twice["alltoall"] == (32.0, 16.0 + 32.0)
+        assert twice["reducescatter"] == (128.0, 64.0 + 128.0)

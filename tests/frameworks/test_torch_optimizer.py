@@ -171,6 +171,23 @@ def test_parameters_without_a_gradient_on_some_rank_count_as_zero():
     run(body, 2)
 
 
+def test_a_sparse_gradient_may_be_missing_on_a_rank_once_it_has_been_there():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), [("table", table.weight)])
+        for step in range(2):
+            optimizer.zero_grad()
+            if step == 0 or hvd.rank() == 0:
+                table(torch.tensor([hvd.rank()])).sum().backward()
+            optimizer.synchronize()
+        return table.weight.grad.to_dense()[:, 0].tolist()
+
+    assert run(body, 2) == [[0.5, 0.0, 0.0, 0.0]] * 2
+
+
 def test_sparse_gradients_are_gathered_or_made_dense():
     def body():
         import horocache.torch as hvd

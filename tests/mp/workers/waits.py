@@ -1,6 +1,7 @@
 """Ranks wait for different things. usage: waits.py SCENARIO"""
 
 import sys
+import threading
 import time
 
 import numpy as np
@@ -55,7 +56,10 @@ def circle_for_a_while():
 
 
 def circle():
-    """Each rank waits for its own name: a circle of as many as there are ranks."""
+    """Each rank waits for its own name: a circle of as many as there are ranks. A thread that has ended is no hope."""
+    helper = threading.Thread(target=lambda: allreduce_and_check("before"))
+    helper.start()
+    helper.join()
     wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=f"turn.{hc.rank()}"))
 
 
