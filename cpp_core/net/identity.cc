@@ -194,6 +194,15 @@ std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
   }
 }
 
+// Slurm numbers the steps that srun starts from 0; its batch script and interactive shell are steps with numbers near
+// 2^32.
+bool IsStarted(const std::string& step) {
+  constexpr uint64_t kReserved = 0xfffffff0;
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), number);
+  return !step.empty() && (error != std::errc() || end != step.data() + step.size() || number < kReserved);
+}
+
 StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment) {
   Reader reader(environment, "srun");
   Claim claim;
@@ -267,10 +276,11 @@ StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string
   if (knobs.rank >= 0 || knobs.size >= 0) return FromKnobs(knobs);
   // RANK alone is too common a name to mean torchrun.
   if (has("TORCHELASTIC_RUN_ID") || (has("RANK") && has("WORLD_SIZE"))) return FromTorchrun(knobs, environment);
-  // Inside salloc or sbatch, but outside a step, there is one process whatever SLURM_NTASKS says. Open MPI's and
-  // MPICH's launchers start their daemons with srun, and their variables are then the ones that count ranks.
+  // Inside salloc or sbatch, but outside a step that srun started, there is one process whatever SLURM_NTASKS says.
+  // Open MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count
+  // ranks.
   const bool ompi = has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE");
-  if (has("SLURM_STEP_ID") && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
+  if (IsStarted(Text(environment, "SLURM_STEP_ID")) && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
     return FromSlurm(knobs, environment);
   }
   if (ompi || has("PMI_RANK") || has("PMI_SIZE")) return FromMpiexec(knobs, environment);

@@ -40,8 +40,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     parser.add_argument("--seed", type=int, default=42, help="of the initial parameters and the order of the images")
     options = parser.parse_args(arguments)
+    if options.epochs < 1 or options.batch_size < 1 or options.warmup_epochs < 0 or options.num_groups < 0:
+        parser.error("--epochs and --batch-size are at least 1, --warmup-epochs and --num-groups at least 0")
+    if not 0 < options.lr < math.inf or not options.clip > 0:
+        parser.error("--lr and --clip are positive numbers")
     if options.resume and options.checkpoint is None:
         parser.error("--resume needs --checkpoint")
+    if options.checkpoint is not None and not options.checkpoint.absolute().parent.is_dir():
+        parser.error(f"there is no folder {options.checkpoint.absolute().parent} for the checkpoint")
     return options
 
 

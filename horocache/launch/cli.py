@@ -118,7 +118,7 @@ def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> lis
     size = environment.size
     notes = []
     if environment.threads is not None:
-        share = f"OMP_NUM_THREADS={environment.threads} for each of {size} ranks on {cores}"
+        share = f"OMP_NUM_THREADS={environment.threads} for each of {size} rank{'s' if size > 1 else ''} on {cores}"
         notes.append(f"{share}; set it to choose otherwise")
     if size > cores.usable:
         notes.append(f"{size} ranks share {cores}: they take turns, and waiting threads do not spin")

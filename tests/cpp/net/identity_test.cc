@@ -153,6 +153,9 @@ TEST(Identity, ComesFromSrun) {
 
 TEST(Identity, InsideAnAllocationButOutsideAStepThereIsOneRank) {
   ExpectIdentity(Without(kSrun, "SLURM_STEP_ID"), {0, 1, 0, 1, 0, 1, "alone", "none"});
+  for (const char* step : {"4294967291", "4294967290"}) {  // the batch script, the interactive shell
+    ExpectIdentity(With(kSrun, {{"SLURM_STEP_ID", step}}), {0, 1, 0, 1, 0, 1, "alone", "none"});
+  }
 }
 
 TEST(Identity, SlurmsVariablesThatAreWrongAreNamed) {
