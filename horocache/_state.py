@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, UnsupportedError
+from horocache.layers import logs
 
 if TYPE_CHECKING:
     from horocache._core import Result
@@ -86,11 +87,12 @@ class Session:
     nothing of an old session can be mistaken for something of a new one.
     """
 
-    __slots__ = ("arguments", "pending", "runtime")
+    __slots__ = ("arguments", "logs_layers", "pending", "runtime")
 
     def __init__(self, runtime: Runtime, arguments: dict[str, str]) -> None:
         self.runtime = runtime
         self.arguments = arguments
+        self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
 

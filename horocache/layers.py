@@ -95,9 +95,9 @@ class CompressionLayer:
 
 
 class LoggingLayer:
-    """Says what goes down and comes up, for those who set the logger ``horocache.layers`` to DEBUG.
+    """Says what goes down and comes up, for those who set the logger ``horocache.layers`` to DEBUG before ``init``.
 
-    Ranks may differ in it: no token.
+    It speaks of the reductions, which alone have layers. Ranks may differ in it: no token.
     """
 
     def token(self) -> str:
@@ -116,6 +116,11 @@ class LoggingLayer:
 
     def _log(self, what: str, tensors: list[Any]) -> None:
         _logger.debug("%s %s", what, ", ".join(f"{t.dtype}{list(t.shape)}" for t in tensors))
+
+
+def logs() -> bool:
+    """Whether somebody reads what :class:`LoggingLayer` says."""
+    return _logger.isEnabledFor(logging.DEBUG)
 
 
 class LayerList:
@@ -151,7 +156,7 @@ class LayerList:
 def layer_list(compressor: CompressorClass | None, group: bool) -> LayerList:
     """The list for a call: fusion if its tensors are a group, compression if there is any, logging if wanted."""
     key: Any = compressor
-    return _layer_list(key, group, _logger.isEnabledFor(logging.DEBUG))
+    return _layer_list(key, group, logs())
 
 
 @functools.lru_cache(maxsize=256)

@@ -77,8 +77,8 @@ class Allreduce(Submitter[T]):
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average)
-        if process_set is global_process_set and self._plain(tensor):
-            session = _state.current()
+        session = _state.current()
+        if process_set is global_process_set and not session.logs_layers and self._plain(tensor):
             handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
             if handle is not None:
                 session.pending[handle] = (self._written, tensor)

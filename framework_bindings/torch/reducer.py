@@ -14,7 +14,7 @@ from horocache import _state
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import complete_order, split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE
-from horocache.layers import CompressorClass, layer_list
+from horocache.layers import CompressorClass, LoggingLayer, layer_list
 from horocache.numpy_binding import collectives as numpy_collectives
 from horocache.ops import full_name, set_id
 from horocache.process_set import ProcessSet
@@ -111,6 +111,7 @@ class GradientReducer:
             layers.signature,
         )
         self._plain = not layers.signature
+        self._log = LoggingLayer()
         self._cast = issubclass(options.compression, CastCompressor)
         self.passes = options.passes
         self._slots: list[_Slot] = []
@@ -223,17 +224,21 @@ class GradientReducer:
         self._in_flight.append(bucket)
         if tensors:
             names = bucket.names if len(tensors) == len(bucket.slots) else None
-            bucket.handle = _state.current().runtime.submit(
+            session = _state.current()
+            if session.logs_layers:
+                self._log.encode(tensors)
+            bucket.handle = session.runtime.submit(
                 OP_ALLREDUCE, tensors, tensors, bucket.name, names, *self._tail, bucket.names is not None
             )
 
     def _submit_alone(self, bucket: _Bucket, slot: _Slot) -> bool:
         """Send one gradient from where it is; False if that takes more than the core does by itself."""
         grad = slot.param.grad
-        if grad is None or self._tail[5] != 0 or _is_lazy(grad):
+        session = _state.current()
+        if grad is None or session.logs_layers or self._tail[5] != 0 or _is_lazy(grad):
             return False
         options = self._options
-        bucket.handle = _state.current().runtime.allreduce_in_place(
+        bucket.handle = session.runtime.allreduce_in_place(
             grad, slot.name, options.op, options.prescale, options.postscale, False
         )
         if bucket.handle is None:
@@ -310,6 +315,8 @@ class GradientReducer:
                 if bucket.handle is not None:
                     runtime.wait(bucket.handle)
                     bucket.handle = None
+                    if _state.current().logs_layers:
+                        self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
                 self._unpack(bucket)
             except Exception as error:  # whatever it is, the operation is over and its handle gone
                 failure = failure or error

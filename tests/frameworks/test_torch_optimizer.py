@@ -439,3 +439,27 @@ def test_a_failed_reduction_leaves_nothing_in_flight_and_the_job_goes_on():
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
     run(body, 3)
+
+
+def test_the_logger_of_the_layers_hears_of_every_reduction():
+    def body():
+        import logging
+
+        import horocache.torch as hvd
+
+        said = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())
+        logger = logging.getLogger("horocache.layers")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        hvd.init()
+        hvd.allreduce_(torch.ones(2, 3))
+        param = torch.nn.Parameter(torch.ones(4))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("p", param)])
+        param.sum().backward()
+        optimizer.step()
+        return said
+
+    kinds = [f"{what} torch.float32[{shape}]" for shape in ("2, 3", "4") for what in ("submit", "finish")]
+    assert run(body, 2) == [kinds] * 2
