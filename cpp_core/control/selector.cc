@@ -11,7 +11,8 @@
 namespace horocache::control {
 namespace {
 
-constexpr std::string_view kForm = "op[:low-high]=backend[/algorithm]";
+constexpr std::string_view kForm = "op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]";
+constexpr std::string_view kRanks = "ranks";
 
 std::string_view Trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -115,6 +116,30 @@ StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int worl
   return selector;
 }
 
+Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* parsed) {
+  if (term.ends_with(kRanks)) {
+    const std::string_view range = term.substr(0, term.size() - kRanks.size());
+    const size_t dash = range.find('-');
+    const std::string_view high = dash == std::string_view::npos ? range : range.substr(dash + 1);
+    const bool good = ParseSize(range.substr(0, dash), &parsed->min_ranks) &&
+                      (high.empty() || ParseSize(high, &parsed->max_ranks)) &&
+                      (parsed->max_ranks < 0 || parsed->max_ranks >= parsed->min_ranks);
+    if (good) return Status::Ok();
+    return BadRule(rule, "'" + Printable(term) + "' is no number of ranks; write 4ranks, 2-8ranks or 16-ranks.");
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    names.emplace_back(DTypeName(static_cast<DType>(i)));
+    if (names.back() == term) parsed->dtype = i;
+  }
+  for (int i = 0; i < wire::kNumDeviceClasses; ++i) {
+    names.emplace_back(DeviceClassName(static_cast<wire::DeviceClass>(i)));
+    if (names.back() == term) parsed->device = i;
+  }
+  const bool known = std::ranges::find(names, term) != names.end();
+  return known ? Status::Ok() : BadRule(rule, Unknown("element type or device", term, names));
+}
+
 StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends) {
   const size_t equals = rule.find('=');
   if (equals == std::string_view::npos) return BadRule(rule, "write " + std::string(kForm) + ".");
@@ -122,7 +147,14 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::v
   const std::string_view right = Trim(rule.substr(equals + 1));
   Rule parsed;
   const size_t colon = left.find(':');
-  HC_RETURN_IF_ERROR(ParseOp(rule, Trim(left.substr(0, colon)), &parsed.op));
+  std::string_view terms = left.substr(0, colon);
+  size_t comma = terms.find(',');
+  HC_RETURN_IF_ERROR(ParseOp(rule, Trim(terms.substr(0, comma)), &parsed.op));
+  while (comma != std::string_view::npos) {
+    terms.remove_prefix(comma + 1);
+    comma = terms.find(',');
+    HC_RETURN_IF_ERROR(ParseTerm(rule, Trim(terms.substr(0, comma)), &parsed));
+  }
   if (colon != std::string_view::npos) {
     HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
   }
@@ -158,15 +190,20 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
     return Unsupported(signature);
   }
   for (const Rule& rule : rules_) {
-    if (Applies(rule, signature.op, bytes) && can(backends_[rule.backend])) return choice(rule.backend, rule.algorithm);
+    if (Applies(rule, signature, bytes) && can(backends_[rule.backend])) return choice(rule.backend, rule.algorithm);
   }
   const auto first = std::ranges::find_if(backends_, can);
   if (first == backends_.end()) return Unsupported(signature);
   return choice(static_cast<size_t>(first - backends_.begin()), 0);
 }
 
-bool Selector::Applies(const Rule& rule, wire::Op op, int64_t bytes) {
+bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const {
+  const wire::Op op = signature.op;
   if (rule.op >= 0 && rule.op != static_cast<int>(op)) return false;
+  if (rule.device >= 0 && rule.device != static_cast<int>(signature.device_class)) return false;
+  if (world_ < rule.min_ranks || (rule.max_ranks >= 0 && world_ > rule.max_ranks)) return false;
+  const auto is_of_type = [&](const wire::TensorMeta& tensor) { return rule.dtype == static_cast<int>(tensor.dtype); };
+  if (rule.dtype >= 0 && !std::ranges::all_of(signature.tensors, is_of_type)) return false;
   const bool by_size = rule.low > 0 || rule.high >= 0;
   if (!by_size) return true;
   return !SizesDiffer(op) && bytes >= rule.low && (rule.high < 0 || bytes < rule.high);
@@ -196,6 +233,10 @@ uint64_t Selector::Hash() const {
   hash.Add(backends_.size());
   for (const Rule& rule : rules_) {
     hash.Add(static_cast<uint64_t>(static_cast<int64_t>(rule.op)));
+    hash.Add(static_cast<uint64_t>(static_cast<int64_t>(rule.dtype)));
+    hash.Add(static_cast<uint64_t>(static_cast<int64_t>(rule.device)));
+    hash.Add(static_cast<uint64_t>(rule.min_ranks));
+    hash.Add(static_cast<uint64_t>(rule.max_ranks));
     hash.Add(static_cast<uint64_t>(rule.low));
     hash.Add(static_cast<uint64_t>(rule.high));
     hash.Add(static_cast<uint64_t>(rule.backend) << 8 | rule.algorithm);
@@ -207,6 +248,12 @@ std::string Selector::ToString() const {
   std::string text;
   for (const Rule& rule : rules_) {
     text += rule.op < 0 ? "*" : std::string(OpName(static_cast<wire::Op>(rule.op)));
+    if (rule.dtype >= 0) text += "," + std::string(DTypeName(static_cast<DType>(rule.dtype)));
+    if (rule.device >= 0) text += "," + std::string(DeviceClassName(static_cast<wire::DeviceClass>(rule.device)));
+    if (rule.min_ranks > 1 || rule.max_ranks >= 0) {
+      text += "," + std::to_string(rule.min_ranks) + "-" + (rule.max_ranks < 0 ? "" : std::to_string(rule.max_ranks)) +
+              std::string(kRanks);
+    }
     if (rule.low > 0 || rule.high >= 0) {
       text += ":" + std::to_string(rule.low) + "-" + (rule.high < 0 ? "" : std::to_string(rule.high));
     }

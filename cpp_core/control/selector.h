@@ -1,10 +1,11 @@
 // Rules that choose backend, algorithm and lane of an operation from (op, dtype, device class, world, bytes). Pure
 // data: equal tables give equal choices. Hash() is a part of what ranks compare in every round.
 //
-// Text of an override: `op[:low-high]=backend[/algorithm]` separated by semicolons; sizes take k, m, g (powers of
-// 1024); `high` may be empty;
-// `*` is any op. Example: "allreduce:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather, alltoall,
-// gather, scatter) take no size range: kInvalidArgument.
+// Text of an override: `op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]`, separated by semicolons. `*` is
+// any op; a device is a device class; ranks are the world's, such as 4ranks, 2-8ranks or 16-ranks; sizes are bytes and
+// take k, m, g (powers of 1024); `high` may be empty. Example: "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi".
+// Ops whose sizes differ by rank (allgather, alltoall, gather, scatter) take no size range: kInvalidArgument. A lane
+// belongs to a backend and is not chosen by itself.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +44,15 @@ class Selector {
 
  private:
   struct Rule {
-    int op = -1;                 // -1: any
-    int64_t low = 0, high = -1;  // bytes, [low, high); high < 0: no limit
+    int op = -1;  // -1: any; dtype and device alike
+    int dtype = -1, device = -1;
+    int64_t min_ranks = 1, max_ranks = -1;  // of the world; max_ranks < 0: no limit
+    int64_t low = 0, high = -1;             // bytes, [low, high); high < 0: no limit
     uint8_t backend = 0, algorithm = 0;
   };
   static StatusOr<Rule> ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends);
-  static bool Applies(const Rule& rule, wire::Op op, int64_t bytes);
+  static Status ParseTerm(std::string_view rule, std::string_view term, Rule* parsed);
+  bool Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const;
   Status Unsupported(const wire::Signature& signature) const;
 
   std::vector<BackendTraits> backends_;

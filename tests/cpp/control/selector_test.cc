@@ -53,6 +53,25 @@ TEST(Selector, RulesComeFirstAndInOrder) {
   EXPECT_EQ(Chosen(selector, OfOp(wire::Op::kAllgather, "a")), "shm/0@1");
 }
 
+TEST(Selector, RulesMayNameTypeDeviceAndWorld) {
+  const std::string rules = "allreduce,float16=mpi/ring; *,cpu,3-8ranks:0-1k=mpi; allreduce,4ranks=shm/oneshot";
+  const auto of_type = [](DType dtype) {
+    wire::Signature signature = Tensor("a");
+    for (wire::TensorMeta& tensor : signature.tensors) tensor.dtype = dtype;
+    return signature;
+  };
+  EXPECT_EQ(Chosen(Make(2, rules), of_type(DType::kFloat16)), "mpi/1@2");
+  EXPECT_EQ(Chosen(Make(2, rules), of_type(DType::kFloat32)), "shm/0@1");
+  EXPECT_EQ(Chosen(Make(4, rules), of_type(DType::kFloat32)), "mpi/0@2");
+  EXPECT_EQ(Chosen(Make(4, rules), of_type(DType::kFloat32), 1024), "shm/1@1");
+  EXPECT_EQ(Chosen(Make(9, rules), of_type(DType::kFloat32)), "shm/0@1");
+  EXPECT_NE(Make(4, rules).Hash(), Make(4, "allreduce,float16=mpi/ring; *,cpu,3-9ranks:0-1k=mpi").Hash());
+  EXPECT_NE(Make(4, rules).ToString().find("*,cpu,3-8ranks:0-1024=mpi"), std::string::npos)
+      << Make(4, rules).ToString();
+  EXPECT_NE(Error("allreduce,flaot16=shm").find("did you mean 'float16'?"), std::string::npos);
+  EXPECT_NE(Error("allreduce,8-2ranks=shm").find("no number of ranks"), std::string::npos);
+}
+
 TEST(Selector, SizesTakeKMAndGAndAnOpenEnd) {
   const Selector selector = Make(2, "allreduce:1k-2M=mpi;allreduce:1g-=mpi/ring");
   EXPECT_EQ(Chosen(selector, Tensor("a"), 1023), "shm/0@1");
@@ -95,7 +114,7 @@ TEST(Selector, BadRulesAreNamedWithTheNearestValidWord) {
   EXPECT_NE(Error("allreduc=shm").find("did you mean 'allreduce'?"), std::string::npos) << Error("allreduc=shm");
   EXPECT_NE(Error("allreduce=sham").find("did you mean 'shm'?"), std::string::npos);
   EXPECT_NE(Error("allreduce=shm/onshot").find("did you mean 'oneshot'?"), std::string::npos);
-  EXPECT_NE(Error("allreduce").find("op[:low-high]=backend[/algorithm]"), std::string::npos);
+  EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]"), std::string::npos);
   for (const char* range : {"5", "-5", "a-b", "1x-", "9999999999g-", "64k-1k", "1-1", "--", "1-2-3"}) {
     EXPECT_NE(Error(std::string("allreduce:") + range + "=shm").find("size range"), std::string::npos) << range;
   }
