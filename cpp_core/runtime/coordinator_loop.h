@@ -109,9 +109,9 @@ class CoordinatorLoop {
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
-  // Every living thread that ever submitted has waited for a while, for good, for operations that have not begun to run:
-  // nothing more will come from this rank by itself. A while, because another thread may be about to submit for the
-  // first time.
+  // Every living thread that ever submitted has waited for a while, for good, for operations that have not begun to
+  // run: nothing more will come from this rank by itself. A while, because another thread may be about to submit for
+  // the first time.
   bool IsStuck(int64_t now_ns) HC_REQUIRES(role_);
   bool AllSubmittersWait() HC_EXCLUDES(threads_mutex_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
@@ -129,7 +129,7 @@ class CoordinatorLoop {
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   control::Plan plan_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
-  Status lost_ HC_GUARDED_BY(role_);  // why the job cannot go on; ok while it can
+  Status lost_ HC_GUARDED_BY(role_);              // why the job cannot go on; ok while it can
   int64_t lanes_warned_ns_ HC_GUARDED_BY(role_) = 0;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;

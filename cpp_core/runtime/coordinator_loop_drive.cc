@@ -120,8 +120,8 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   for (const int rank : blamed_) metrics_->wait_ns.at(static_cast<size_t>(rank)).Add(slept_ns);
 }
 
-// Notes whom this rank waits for: the ranks that do not do their part of what runs, or, if nothing runs, those that have
-// nothing to say to the round that this rank has begun.
+// Notes whom this rank waits for: the ranks that do not do their part of what runs, or, if nothing runs, those that
+// have nothing to say to the round that this rank has begun.
 void CoordinatorLoop::Blame() {
   blamed_.clear();
   const auto add = [this](int rank) HC_NO_THREAD_SAFETY_ANALYSIS {
