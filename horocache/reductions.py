@@ -152,8 +152,8 @@ class Allreduce(Submitter[T]):
             average: deprecated, use ``op``.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             compression: a class of ``Compression``, which all ranks must choose alike.
-            op: Average (the default), Sum, Min, Max or Product. Integers
-                are added in their own type, in which a sum may wrap around; averages are truncated towards zero.
+            op: Average (the default), Sum, Min, Max or Product. Integers are added in their own type, in which a sum
+                may wrap around; averages of integers are truncated towards zero.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.

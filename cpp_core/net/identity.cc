@@ -196,7 +196,7 @@ std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
 
 // Slurm numbers the steps that srun starts from 0; its batch script and interactive shell are steps with numbers near
 // 2^32.
-bool IsStarted(const std::string& step) {
+bool IsStepOfSrun(const std::string& step) {
   constexpr uint64_t kReserved = 0xfffffff0;
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), number);
@@ -280,7 +280,7 @@ StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string
   // Open MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count
   // ranks.
   const bool ompi = has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE");
-  if (IsStarted(Text(environment, "SLURM_STEP_ID")) && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
+  if (IsStepOfSrun(Text(environment, "SLURM_STEP_ID")) && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
     return FromSlurm(knobs, environment);
   }
   if (ompi || has("PMI_RANK") || has("PMI_SIZE")) return FromMpiexec(knobs, environment);

@@ -126,11 +126,10 @@ void ShmChannelImpl::HintAnd(std::vector<uint64_t>* out) {
 
 int ShmChannelImpl::HintAndOf(uint64_t flags, std::vector<uint64_t>* out) {
   int ranks = 0;
-  out->assign(max_words_, ~uint64_t{0});
   for (const Arena::Words& area : hints_) {
     const bool set = area.round->load(std::memory_order_acquire) != 0 && Count(area) > 0;
     if (!set || (area.words[0].load(std::memory_order_relaxed) & flags) != flags) continue;
-    if (ranks++ == 0) out->resize(Count(area));
+    if (ranks++ == 0) out->assign(Count(area), ~uint64_t{0});
     AndInto(area, out);
   }
   return ranks;
