@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/futex.h"
+#include "net/open_files.h"
 
 namespace horocache::net {
 namespace {
@@ -156,7 +157,7 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   }
   arena->fd_ = OpenMemfd();
   if (arena->fd_ < 0) {
-    return Status(StatusCode::kStartup, std::string("memfd_create failed: ") + std::strerror(errno));
+    return Status(StatusCode::kStartup, "memfd_create failed: " + ErrorText(errno));
   }
   if (ftruncate(arena->fd_, static_cast<off_t>(total)) != 0) return NoMemory(arena->layout_, total, "size", errno);
   if (const int error = Reserve(arena->fd_, total); error != 0) {

@@ -14,6 +14,7 @@
 #include "net/bootstrap_root.h"
 #include "net/connection.h"
 #include "net/handshake.h"
+#include "net/open_files.h"
 #include "net/rendezvous.h"
 
 namespace horocache::net {

@@ -1,6 +1,5 @@
 #include "net/bootstrap_common.h"
 
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -38,15 +37,6 @@ std::string SecondsText(int64_t time_ns) {
 int PollTimeoutMs(int64_t until_ns) {
   const int64_t left = until_ns - NowNs();
   return left <= 0 ? 0 : static_cast<int>(std::min<int64_t>((left + kNsPerMs - 1) / kNsPerMs, 1'000'000));
-}
-
-Status TooManyFiles(int ranks) {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return Status(StatusCode::kStartup, "this process may not open more files: its limit is " +
-                                          std::to_string(limit.rlim_cur) + ", start-up of " + std::to_string(ranks) +
-                                          " ranks needs about " + std::to_string(2 * ranks + 8) +
-                                          " beside those that are open; raise it (ulimit -n)");
 }
 
 }  // namespace horocache::net

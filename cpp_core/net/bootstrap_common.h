@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "base/status.h"
 #include "net/bootstrap.h"
 #include "net/handshake.h"
 
@@ -14,6 +13,5 @@ Hello OwnHello(const BootstrapConfig& config);
 UniqueFd OpenPidfd(int pid);               // -1 where the kernel has none or a container forbids it
 std::string SecondsText(int64_t time_ns);  // "30 s"
 int PollTimeoutMs(int64_t until_ns);       // rounded up, so that the time has come when poll returns
-Status TooManyFiles(int ranks);            // the limit of open files, and what is needed
 
 }  // namespace horocache::net

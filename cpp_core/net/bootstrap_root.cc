@@ -15,6 +15,7 @@
 #include "net/bootstrap_common.h"
 #include "net/connection.h"
 #include "net/handshake.h"
+#include "net/open_files.h"
 
 namespace horocache::net {
 namespace {
@@ -146,7 +147,7 @@ void Root::Accept() {
     UniqueFd socket(accept4(listener_->fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EMFILE || errno == ENFILE) Fail(TooManyFiles(size_), 0);
+      if (OutOfFiles(errno)) Fail(TooManyFiles(size_), 0);
       return;
     }
     const PeerCredentials credentials = CredentialsOf(socket.get());

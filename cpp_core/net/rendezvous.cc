@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "net/open_files.h"
 
 namespace horocache::net {
 namespace {
@@ -51,27 +52,21 @@ sockaddr_un Address(const std::string& path) {
 
 UniqueFd NewSocket() { return UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-Status SocketError() {
-  return Startup(std::string("cannot open a Unix socket for start-up: ") + std::strerror(errno) +
-                 (errno == EMFILE || errno == ENFILE ? "; raise the limit of open files (ulimit -n)" : ""));
-}
+Status SocketError() { return Startup("cannot open a Unix socket for start-up: " + ErrorText(errno)); }
 
-// See Note [One lock for the directory]. -1 if it is not there or the deadline has passed; *gone says which.
-UniqueFd LockDirectory(const std::string& directory, int64_t deadline_ns, bool* gone) {
-  *gone = false;
+// See Note [One lock for the directory]. -1 if it is not there or the deadline has passed.
+StatusOr<UniqueFd> LockDirectory(const std::string& directory, int64_t deadline_ns) {
   UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.get() < 0) {
-    *gone = true;
-    return fd;
-  }
+  if (fd.get() < 0 && errno == ENOENT) return UniqueFd();
+  if (fd.get() < 0) return Startup("cannot lock the directory " + Quoted(directory) + ": " + ErrorText(errno));
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (NowNs() >= deadline_ns) return UniqueFd();
     Nap();
   }
   struct stat locked{}, named{};
-  *gone = fstat(fd.get(), &locked) != 0 || lstat(directory.c_str(), &named) != 0 || locked.st_ino != named.st_ino ||
-          locked.st_dev != named.st_dev;
-  return *gone ? UniqueFd() : std::move(fd);
+  const bool there = fstat(fd.get(), &locked) == 0 && lstat(directory.c_str(), &named) == 0 &&
+                     locked.st_ino == named.st_ino && locked.st_dev == named.st_dev;
+  return there ? std::move(fd) : UniqueFd();
 }
 
 // *missing: another job has removed the empty directory just now.
@@ -81,6 +76,12 @@ Status MakeDirectory(const std::string& directory, bool* missing) {
                    std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
   }
   return CheckDirectory(directory, missing);
+}
+
+Status BindError(const std::string& path) {
+  const std::string advice =
+      OutOfFiles(errno) ? "" : std::string("; set ") + kKnob + " to a directory on a local file system";
+  return Startup("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
 }
 
 enum class Bound { kYes, kBusy, kFailed };
@@ -167,10 +168,9 @@ PeerCredentials CredentialsOf(int socket) {
 }
 
 void RemoveIfStale(const MeetingPlace& place) {
-  bool gone = false;
   const int64_t deadline_ns = NowNs() + kCleanupNs;
-  const UniqueFd lock = LockDirectory(place.directory, deadline_ns, &gone);
-  if (lock.get() < 0) return;
+  const StatusOr<UniqueFd> lock = LockDirectory(place.directory, deadline_ns);
+  if (!lock.ok() || lock->get() < 0) return;
   // A process that ends closes its descriptors in any order: its listener may outlive its links for a moment.
   const sockaddr_un address = Address(place.socket);
   while (true) {
@@ -188,27 +188,31 @@ void RemoveIfStale(const MeetingPlace& place) {
 }
 
 StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& place, int64_t deadline_ns) {
-  UniqueFd lock;
-  while (lock.get() < 0) {
+  StatusOr<UniqueFd> lock = UniqueFd();
+  while (lock->get() < 0) {
     bool missing = false;
     HC_RETURN_IF_ERROR(MakeDirectory(place.directory, &missing));
-    bool gone = missing;
-    if (!missing) lock = LockDirectory(place.directory, deadline_ns, &gone);
-    if (lock.get() < 0 && NowNs() >= deadline_ns) {
+    if (!missing) lock = LockDirectory(place.directory, deadline_ns);
+    if (!lock.ok()) return lock.status();
+    if (lock->get() < 0 && NowNs() >= deadline_ns) {
       return Startup("the directory " + Quoted(place.directory) +
                      " for the start-up socket stayed locked by another "
                      "process; set " +
                      kKnob + " to another directory");
     }
   }
+  // What fails from here on leaves no empty directory behind.
+  const auto failed = [&](Status status) {
+    rmdir(place.directory.c_str());
+    return status;
+  };
   UniqueFd socket = NewSocket();
-  if (socket.get() < 0) return SocketError();
+  if (socket.get() < 0) return failed(SocketError());
   switch (BindSocket(socket.get(), place.socket)) {
     case Bound::kBusy:
       return std::unique_ptr<Listener>();
     case Bound::kFailed:
-      return Startup("cannot bind the start-up socket " + Quoted(place.socket) + ": " + std::strerror(errno) +
-                     "; set " + kKnob + " to a directory on a local file system");
+      return failed(BindError(place.socket));
     case Bound::kYes:
       break;
   }
@@ -218,12 +222,11 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& place, in
 }
 
 Listener::~Listener() {
-  bool gone = false;
-  const UniqueFd lock = LockDirectory(place_.directory, NowNs() + kCleanupNs, &gone);
+  const StatusOr<UniqueFd> lock = LockDirectory(place_.directory, NowNs() + kCleanupNs);
   // This process listens, so nobody has taken the socket's place: it can go even without the lock.
   unlink(place_.socket.c_str());
   socket_.Close();
-  if (lock.get() >= 0) rmdir(place_.directory.c_str());  // stays if another job's socket is in it
+  if (lock.ok() && lock->get() >= 0) rmdir(place_.directory.c_str());  // stays if another job's socket is in it
 }
 
 }  // namespace horocache::net
