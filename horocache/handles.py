@@ -99,6 +99,12 @@ def poll(handle: int) -> bool:
     return session.runtime.poll(handle)
 
 
+def _check_seconds(timeout: float) -> None:
+    """InvalidArgumentError unless it is a number from 0 on."""
+    if not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
+
+
 def synchronize(handle: int, *, timeout: float | None = None) -> Any:
     """Wait for an asynchronous operation, consume its handle and return its result.
 
@@ -109,16 +115,19 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
             knobs alone limit the wait.
 
     Raises:
+        InvalidArgumentError: ``timeout`` is no number of seconds.
         MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
         consumed.
     """
+    if timeout is not None:
+        _check_seconds(timeout)
     session = _state.current()
     # Taken out first: a second thread that waits for the same handle finds nothing.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
         return None
     try:
-        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, max(timeout, 0.0))
+        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
     except HorocacheError:
         raise
     except BaseException:  # a time-out or an interrupt: the operation goes on

@@ -73,6 +73,15 @@ bool NameAllreduce(PyObject* name, std::string* out) {
   return true;
 }
 
+// What ranks compare of tensor `index`, and where it lies; its output is not known yet.
+void DescribeTensor(const TensorView& view, size_t index, Operation* operation) {
+  wire::Signature& signature = operation->request.signature;
+  signature.device_class = view.device_class;
+  signature.tensors[index].dtype = view.dtype;
+  signature.tensors[index].shape = view.shape;
+  operation->tensors[index] = {view.data, nullptr, view.count, view.shape.empty() ? 1 : view.shape[0]};
+}
+
 void NameTensor(wire::Signature* signature, size_t index, const py::object& names, bool group) {
   std::string& member = signature->tensors[index].name;
   if (!names.is_none()) {
@@ -161,9 +170,6 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
     throw;
   }
   wire::Signature& signature = operation->request.signature;
-  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
-  signature.prescale = prescale;
-  signature.postscale = postscale;
   signature.root = root;
   signature.backend = backend;
   signature.layers = layers;
@@ -171,13 +177,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
       PyTuple_Pack(2, PySequence_Tuple(inputs.ptr()), outputs.is_none() ? Py_None : PySequence_Tuple(outputs.ptr()));
   for (Py_ssize_t i = 0; i < (outputs.is_none() ? 1 : 2); ++i)
     Py_DECREF(PyTuple_GET_ITEM(owner, i));  // the pack holds its own reference
-  operation->owner = owner;
-  const Status status = runtime.Submit(operation, wait_follows);
-  if (!status.ok()) {
-    Py_DECREF(owner);
-    ThrowIfError(status);
-  }
-  return operation->handle;
+  return SubmitOwned(operation, owner, reduce_op, prescale, postscale, wait_follows);
 }
 
 void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,
@@ -203,16 +203,10 @@ void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, c
 }
 
 void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
+  ThrowIfError(caster_.Read(input.ptr(), &view_));
   wire::TensorMeta& meta = operation->request.signature.tensors[index];
   TensorArgument& argument = operation->tensors[index];
-  ThrowIfError(caster_.Read(input.ptr(), &view_));
-  meta.dtype = view_.dtype;
-  meta.shape = view_.shape;
-  argument.input = view_.data;
-  argument.output = nullptr;
-  argument.count = view_.count;
-  argument.rows = view_.shape.empty() ? 1 : view_.shape[0];
-  operation->request.signature.device_class = view_.device_class;
+  DescribeTensor(view_, index, operation);
   if (RowsDiffer(operation->request.signature.op)) {
     if (meta.shape.empty()) meta.shape.push_back(1);
     meta.shape[0] = -1;
@@ -244,25 +238,29 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
     return -1;
   }
   signature.op = wire::Op::kAllreduce;
-  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
-  signature.device_class = view_.device_class;
   signature.root = -1;
-  signature.prescale = prescale;
-  signature.postscale = postscale;
   signature.layers.clear();
   signature.backend.clear();
   signature.tensors.resize(1);
-  wire::TensorMeta& meta = signature.tensors[0];
-  meta.dtype = view_.dtype;
-  meta.shape = view_.shape;
-  meta.name = signature.name;
-  operation->tensors.assign(1, {view_.data, view_.data, view_.count, view_.shape.empty() ? 1 : view_.shape[0]});
+  signature.tensors[0].name = signature.name;
+  operation->tensors.resize(1);
+  DescribeTensor(view_, 0, operation);
+  operation->tensors[0].output = view_.data;
   operation->splits.clear();
   operation->allocate_results = false;
-  operation->owner = tensor;
   Py_INCREF(tensor);
-  if (const Status status = runtime.Submit(operation, wait_follows); !status.ok()) {
-    Py_DECREF(tensor);
+  return SubmitOwned(operation, tensor, reduce_op, prescale, postscale, wait_follows);
+}
+
+int64_t PyRuntime::SubmitOwned(Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,
+                               bool wait_follows) {
+  wire::Signature& signature = operation->request.signature;
+  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
+  signature.prescale = prescale;
+  signature.postscale = postscale;
+  operation->owner = owner;
+  if (const Status status = Get().Submit(operation, wait_follows); !status.ok()) {
+    Py_DECREF(owner);
     ThrowIfError(status);
   }
   return operation->handle;
@@ -280,7 +278,9 @@ py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
 }
 
 void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
-  const int64_t deadline_ns = timeout_s < 0 ? INT64_MAX : NowNs() + static_cast<int64_t>(timeout_s * 1e9);
+  constexpr double kAges = 1e9;  // seconds; more would not fit into the clock
+  const int64_t deadline_ns =
+      timeout_s < 0 ? INT64_MAX : NowNs() + static_cast<int64_t>(std::min(timeout_s, kAges) * 1e9);
   PyThreadState* state = PyEval_SaveThread();
   const auto no_signal = [&state] {
     RestoreThread(state);

@@ -54,6 +54,9 @@ class PyRuntime {
             const pybind11::object& name, const pybind11::object& names, const pybind11::object& splits, bool group);
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);
+  // Takes over a reference to `owner`, which keeps the tensors alive.
+  int64_t SubmitOwned(runtime::Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,
+                      bool wait_follows);
   pybind11::object Consume(runtime::Operation* operation);
   void DropFinishedOwners();
 

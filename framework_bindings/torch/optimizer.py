@@ -130,8 +130,8 @@ class DistributedMixin(torch.optim.Optimizer):
 
 
 def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise InvalidArgumentError(f"backward_passes_per_step must be > 0; it is {passes}.")
+    if not isinstance(passes, int) or passes <= 0:
+        raise InvalidArgumentError(f"backward_passes_per_step must be a whole number > 0; it is {passes!r}.")
 
 
 def _checked_names(
@@ -170,8 +170,8 @@ def _check_pairs(named: list[Any]) -> None:
 
 def _checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[torch.Tensor]] | None]:
     """The number of groups to make (0: none), or the user's groups."""
-    if num_groups < 0:
-        raise InvalidArgumentError(f"num_groups must not be negative; it is {num_groups}.")
+    if not isinstance(num_groups, int) or num_groups < 0:
+        raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
     if groups is None:
         return num_groups, None
     if num_groups:

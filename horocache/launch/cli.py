@@ -1,6 +1,5 @@
 """``horocacherun``: from the command line to a supervised job."""
 
-import importlib.metadata
 import os
 import resource
 import shlex
@@ -56,11 +55,13 @@ def _run(arguments: Sequence[str]) -> int:
 
     core = _load_core()
     table: list[Knob] = list(core.knob_table())
-    parser = build_parser(table, _version())
+    parser = build_parser(table, core.__version__)
     options = parse(parser, arguments)
     size = count_ranks(options.np, options.hosts)
     if not options.command:
         raise UsageError("what should the ranks run? Say it last, as in: horocacherun -np 2 python train.py")
+    if not options.command[0]:
+        raise UsageError("the command's first word is empty")
     program = _find(options.command[0])
     knobs = knob_arguments(options, table)
     try:
@@ -174,10 +175,3 @@ def _load_core() -> Any:
         fix = "install it again: pip install --force-reinstall horocache"
         raise UsageError(f"horocache's core cannot be loaded ({error}); {fix}", 1) from error
     return _core
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("horocache")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout
-        return "(not installed)"

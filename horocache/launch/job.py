@@ -10,6 +10,7 @@ multiprocessing do) before they get TERM. Nothing in the loop blocks but its one
 
 import contextlib
 import enum
+import errno
 import os
 import select
 import signal
@@ -125,7 +126,8 @@ class Job:
         sink.write_some()
         if sink.broken:
             name = "stdout" if sink is self._sinks[0] else "stderr"
-            self._say(f"nobody reads {name} any more: what the ranks write there is dropped, the job goes on")
+            why = "nobody reads it any more" if sink.broken.errno == errno.EPIPE else sink.broken.strerror
+            self._say(f"{name} takes no more output ({why}): what the ranks write there is dropped, the job goes on")
 
     # ---- what happens ----
 

@@ -27,7 +27,7 @@ class Sink:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.broken = False  # the reader is gone: output is dropped, the job goes on
+        self.broken: OSError | None = None  # nothing can be written any more: output is dropped, the job goes on
         self._waiting = bytearray()
         self._line_of: object | None = None
 
@@ -42,8 +42,8 @@ class Sink:
             written = os.write(self.fd, self._waiting[:_PIECE])
         except BlockingIOError:
             return
-        except OSError:  # EPIPE, EIO of a terminal that is gone, ENOSPC
-            self.broken = True
+        except OSError as error:  # EPIPE, EIO of a terminal that is gone, ENOSPC
+            self.broken = error
             self._waiting.clear()
             return
         del self._waiting[:written]

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from horocache.errors import HorocacheError
 from horocache.launch.usage import UsageError
+from horocache.tools.look_core import installed_version
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -38,6 +39,8 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         from horocache.tools import doctor  # noqa: PLC0415  (each command loads only what it needs)
 
         return doctor.run(as_json=options.json)
+    if options.what != "control" and options.begin > options.end:
+        raise UsageError(f"the smallest size, {options.begin} bytes, is larger than the largest, {options.end}")
     from horocache.tools import bench  # noqa: PLC0415
 
     return bench.run(options, given)
@@ -46,6 +49,9 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
+    parser.add_argument(
+        "-v", "--version", action="version", version=f"horocache {installed_version() or '(not installed)'}"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from horocache.errors import HorocacheError
+from horocache.launch.environment import own_environment
 from horocache.tools.finding import Finding, State
 
 _REINSTALL = "install it again: pip install --force-reinstall --no-deps horocache (in a checkout: make build)"
@@ -16,7 +17,7 @@ _REINSTALL = "install it again: pip install --force-reinstall --no-deps horocach
 def look() -> Iterator[Finding]:
     """Look at the installation."""
     yield Finding("horocache", "python", f"{sys.version.split()[0]} at {sys.executable}")
-    installed = _installed_version()
+    installed = installed_version()
     yield Finding("horocache", "version", installed or "not installed (run from a checkout)")
     try:
         from horocache import _core  # noqa: PLC0415  (that it cannot be loaded is a finding)
@@ -67,6 +68,11 @@ def _knobs(core: Any, values: Mapping[str, tuple[str, str]]) -> Iterator[Finding
         value, source = values[knob["name"]]
         state = State.OK if source == "default" else State.INFO
         yield Finding("knobs", knob["name"], f"{value or '(none)'}  [{_variable(knob, source)}]", state)
+    aliases = {knob["alias"] for knob in core.knob_table()}
+    for name in sorted(own_environment()):
+        if name.startswith("HOROVOD_") and name not in aliases:
+            fix = "unset it; the table of knobs in the documentation names the variables of Horovod that count"
+            yield Finding("knobs", name, "is set, but means nothing to horocache", State.WARNING, fix)
 
 
 def _variable(knob: dict[str, str], source: str) -> str:
@@ -74,7 +80,8 @@ def _variable(knob: dict[str, str], source: str) -> str:
     return f"{source}: {name}" if name else source
 
 
-def _installed_version() -> str | None:
+def installed_version() -> str | None:
+    """Give the version that is installed; None in a checkout."""
     try:
         return importlib.metadata.version("horocache")
     except importlib.metadata.PackageNotFoundError:

@@ -142,12 +142,15 @@ def test_waiting_can_be_limited_and_the_handle_stays(tmp_path):
             handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
             with pytest.raises(TimeoutError):
                 hc.synchronize(handle, timeout=0.05)
+            for wrong in (-1, float("nan"), "3"):
+                with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
+                    hc.synchronize(handle, timeout=wrong)
             signal.touch()
         else:
             while not signal.exists():
                 time.sleep(0.001)
             handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
-        assert hc.synchronize(handle).tolist() == [2.0, 2.0]
+        assert hc.synchronize(handle, timeout=float("inf")).tolist() == [2.0, 2.0]
 
     run(body, 2, args=(tmp_path / "signal",))
 

@@ -98,7 +98,7 @@ def test_a_reader_that_goes_away_does_not_stop_the_job(launcher):
     job.process.stdout = None
     finished = job.finish(30)
     assert finished.code == 0, finished.report()
-    assert "nobody reads stdout any more" in finished.stderr
+    assert "stdout takes no more output (nobody reads it any more)" in finished.stderr
     assert (launcher.scratch / "finished.0").exists()
     assert (launcher.scratch / "finished.1").exists()
 

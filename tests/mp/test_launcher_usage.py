@@ -79,6 +79,7 @@ def test_a_command_that_is_not_there_gives_127(launcher):
     assert "it is in no directory of PATH" in one_line(launcher.run("-np", "2", "no-such-command"), 127)
     assert "there is no such file" in one_line(launcher.run("-np", "2", "./no-such-command"), 127)
     assert "python train.py" in one_line(launcher.run("-np", "2", "train.py"), 127)
+    assert "the command's first word is empty" in one_line(launcher.run("-np", "2", ""), 2)
 
 
 def test_a_file_that_cannot_be_executed_gives_126(launcher):

@@ -53,6 +53,14 @@ def test_the_doctor_names_what_is_wrong_and_the_fix(launcher, env, says):
     assert "1 problem: " in finished.stdout.splitlines()[-1]
 
 
+def test_the_doctor_names_variables_of_horovod_that_mean_nothing_here(launcher):
+    finished = doctor(launcher, env={"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CYCLE_TIME": "2"})
+    assert finished.code == 0, finished.report()
+    assert "HOROVOD_GPU_OPERATIONS" in finished.stdout
+    assert "[horovod environment: HOROVOD_CYCLE_TIME]" in finished.stdout
+    assert "1 warning" in finished.stdout.splitlines()[-1]
+
+
 def test_a_start_up_directory_that_others_can_enter_is_a_problem(launcher):
     import os
 
@@ -66,7 +74,17 @@ def test_a_start_up_directory_that_others_can_enter_is_a_problem(launcher):
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("arguments", [[], ["cure"], ["bench"], ["bench", "allreduce", "-b", "many"], ["doctor", "-x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["cure"],
+        ["bench"],
+        ["bench", "allreduce", "-b", "many"],
+        ["doctor", "-x"],
+        ["bench", "alltoall", "-b", "1M", "-e", "1K"],
+    ],
+)
 def test_a_mistake_is_one_line(launcher, arguments):
     finished = launcher.run(*arguments, module="horocache.tools")
     assert finished.code == 2, finished.report()
