@@ -30,9 +30,6 @@ class ControlChannel {
   // AND over all ranks' hints, as long as the longest. Word 0 of a rank that never set a hint counts as all ones; words
   // beyond the end of a hint count as zero.
   virtual void HintAnd(std::vector<uint64_t>* out) = 0;
-  // The same over those ranks alone whose hint has all bits of `flags` in word 0. Returns how many they are; *out is
-  // what it was if there are none.
-  virtual int HintAndOf(uint64_t flags, std::vector<uint64_t>* out) = 0;
 
   virtual void Publish(uint64_t round, std::span<const uint64_t> words) = 0;
   virtual bool HasPublished(int rank, uint64_t round) = 0;

@@ -203,14 +203,10 @@ void Controller::CountSent(int frames, size_t bytes) {
   impl_->counters.control_bytes += bytes;
 }
 
-int64_t Controller::NextInspectNs() const { return impl_->next_inspect_ns; }
+int64_t Controller::NextInspectNs() const { return impl_->NextInspectNs(); }
 void Controller::Inspect(int64_t now_ns) { impl_->Inspect(now_ns); }
 
-void Controller::RaiseStalled() {
-  if (impl_->raised_at_change == impl_->changes || impl_->closed) return;
-  impl_->raised_at_change = impl_->changes;
-  impl_->stalled = true;
-}
+void Controller::RaiseStalled() { impl_->RaiseStalled(); }
 
 void Controller::AddReport(std::string text) { impl_->reports.push_back(std::move(text)); }
 

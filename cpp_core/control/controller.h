@@ -126,8 +126,9 @@ class Controller {
   StatusOr<bool> Accept(const wire::RequestList& list, int from);
   StatusOr<bool> Accept(const wire::ResponseList& list);
   void CountSent(int frames, size_t bytes);
-  // Stalls. Inspect raises the stalled flag if something is pending for too long; to be called when NextInspectNs has
-  // come. RaiseStalled does so at once, but only if something changed here since the last time.
+  // Stalls. Inspect raises the stalled flag if something is pending for too long, or all threads wait and nothing
+  // changes; to be called when NextInspectNs has come. RaiseStalled does so at once, but only if something changed here
+  // since the last time.
   int64_t NextInspectNs() const;
   void Inspect(int64_t now_ns);
   void RaiseStalled();

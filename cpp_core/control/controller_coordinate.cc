@@ -178,7 +178,33 @@ int64_t Controller::Impl::OldestPendingNs() const {
   return oldest_ns;
 }
 
+// Some ranks may wait for each other while the rest compute: only the coordinator sees what all lack. It is asked when
+// a rank has stood still for a while, and once for each change, as most waits are for slow ranks.
+void Controller::Impl::LookForCircles(int64_t now_ns) {
+  if (closed || !all_wait() || unflushed_since_ns != kNever) {
+    still_since_ns = kNever;
+    return;
+  }
+  if (still_since_ns == kNever || still_at_change != changes) {
+    still_since_ns = now_ns;
+    still_at_change = changes;
+  }
+  if (now_ns - still_since_ns >= kStillNs) RaiseStalled();
+}
+
+void Controller::Impl::RaiseStalled() {
+  if (raised_at_change == changes || closed) return;
+  raised_at_change = changes;
+  stalled = true;
+}
+
+int64_t Controller::Impl::NextInspectNs() const {
+  const bool looks = still_since_ns != kNever && raised_at_change != changes;
+  return looks ? std::min(next_inspect_ns, still_since_ns + kStillNs) : next_inspect_ns;
+}
+
 void Controller::Impl::Inspect(int64_t now_ns) {
+  LookForCircles(now_ns);
   if (now_ns < next_inspect_ns) return;
   const int64_t oldest_ns = OldestPendingNs();
   next_inspect_ns = kNever;

@@ -18,6 +18,7 @@
 namespace horocache::control {
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kStillNs = 100'000'000;  // of waiting without a change, before somebody looks for circles
 
 struct Controller::Impl {
   explicit Impl(ControllerConfig config_in)
@@ -69,12 +70,15 @@ struct Controller::Impl {
                                         const wire::ResponseList& out, int64_t now_ns) const;
   int64_t OldestPendingNs() const;
   void Inspect(int64_t now_ns);
+  void LookForCircles(int64_t now_ns);
+  void RaiseStalled();
+  int64_t NextInspectNs() const;
 
   bool joined_here() const { return join_state == JoinState::kJoined; }
   bool has_pending() const { return !table.empty() || join_op != kNoOp; }
-  // Whether all threads here wait for what the control plane has; who waits for what already runs will go on.
   // What all ranks prove to each other in every round: that they have the same cache and choose by the same table.
   uint64_t proof() const { return cache.hash() ^ selector_hash; }
+  // Whether all threads here wait for what the control plane has; who waits for what already runs will go on.
   bool all_wait() const { return all_waiting && has_pending(); }
 
   const ControllerConfig config;
@@ -109,8 +113,9 @@ struct Controller::Impl {
   // Stalls.
   bool stalled = false;
   int64_t next_inspect_ns = kNever;
-  int64_t last_raised_ns = 0;
   uint64_t raised_at_change = 0;
+  uint64_t still_at_change = 0;
+  int64_t still_since_ns = kNever;  // all threads have waited since then, and nothing has changed
 
   // Rank 0 alone.
   Coordinator coordinator;

@@ -94,7 +94,9 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
       (old ? list->stalled_bits : list->pending_bits).push_back(bit);
     });
   }
-  if ((outcome.raised & kStalled) != 0) stalled = false;
+  if ((outcome.raised & kStalled) == 0) return;
+  stalled = false;
+  if (all_wait()) raised_at_change = changes;  // the coordinator knows it now, whoever asked
 }
 
 // Algorithm 1, the end of the cycle: ResponseCache.put and PerformOperation for what the coordinator answered.

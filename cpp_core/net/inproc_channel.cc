@@ -107,15 +107,6 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
     }
   }
 
-  int HintAndOf(uint64_t flags, std::vector<uint64_t>* out) override {
-    int ranks = 0;
-    for (int writer = 0; writer < size(); ++writer) {
-      const SharedWords& hint = network_->view(rank_, writer).hint;
-      if (hint && !hint->empty() && ((*hint)[0] & flags) == flags) AndInto(*hint, ranks++ == 0, out);
-    }
-    return ranks;
-  }
-
   void Publish(uint64_t round, std::span<const uint64_t> words) override {
     network_->Write(rank_, Kind::kSnapshot, round, words);
     if (round != missing_round_) missing_ = 0;

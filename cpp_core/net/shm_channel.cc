@@ -21,7 +21,6 @@ class ShmChannelImpl final : public ShmChannel {
 
   void SetHint(std::span<const uint64_t> words) override;
   void HintAnd(std::vector<uint64_t>* out) override;
-  int HintAndOf(uint64_t flags, std::vector<uint64_t>* out) override;
   void Publish(uint64_t round, std::span<const uint64_t> words) override;
   bool HasPublished(int rank, uint64_t round) override;
   bool TestRound(uint64_t round, std::vector<uint64_t>* out) override;
@@ -122,17 +121,6 @@ void ShmChannelImpl::HintAnd(std::vector<uint64_t>* out) {
       std::fill(out->begin() + 1, out->end(), 0);  // never set: says nothing about word 0, and has nothing pending
     }
   }
-}
-
-int ShmChannelImpl::HintAndOf(uint64_t flags, std::vector<uint64_t>* out) {
-  int ranks = 0;
-  for (const Arena::Words& area : hints_) {
-    const bool set = area.round->load(std::memory_order_acquire) != 0 && Count(area) > 0;
-    if (!set || (area.words[0].load(std::memory_order_relaxed) & flags) != flags) continue;
-    if (ranks++ == 0) out->assign(Count(area), ~uint64_t{0});
-    AndInto(area, out);
-  }
-  return ranks;
 }
 
 void ShmChannelImpl::Publish(uint64_t round, std::span<const uint64_t> words) {

@@ -22,7 +22,6 @@ class SabotagedChannel final : public control::ControlChannel {
   int size() const override { return inner_->size(); }
   void SetHint(std::span<const uint64_t> words) override { inner_->SetHint(words); }
   void HintAnd(std::vector<uint64_t>* out) override { inner_->HintAnd(out); }
-  int HintAndOf(uint64_t flags, std::vector<uint64_t>* out) override { return inner_->HintAndOf(flags, out); }
 
   void Publish(uint64_t round, std::span<const uint64_t> words) override {
     if (!sabotage_->on_publish) {

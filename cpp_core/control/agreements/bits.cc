@@ -102,7 +102,9 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
     channel.HintAnd(&hint_and_);
     ResetPause(now_ns);
   }
-  if (MayBeStuck(controller, channel)) {
+  // Every thread of every rank waits, and no operation is on all of them: some are stuck for good.
+  if ((hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_) && controller.HasPending() &&
+      (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) == 0 && !controller.HasUnflushed()) {
     controller.RaiseStalled();
     if (RefreshHint(controller, channel, false)) {
       shown = true;
@@ -110,16 +112,6 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
     }
   }
   return shown;
-}
-
-bool BitsAgreement::MayBeStuck(const Controller& controller, ControlChannel& channel) {
-  if ((hint_[kFlagWord] & kAllWaitBit) == 0 || !controller.HasPending() || controller.HasUnflushed()) return false;
-  if ((DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0) return false;
-  const int ranks = channel.HintAndOf(kAllWaitBit, &scratch_);
-  if (ranks < 2 || AnyBit(scratch_)) return false;
-  // What these ranks wait for may be uncached, and then no bit says whether all have it: asked once, the coordinator
-  // knows. If all ranks wait, something is wrong for certain.
-  return stuck_changes_ != controller.changes() || ranks == channel.size();
 }
 
 // ---- kOpen
@@ -215,7 +207,6 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
 Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses,
                                int64_t now_ns) {
   HC_RETURN_IF_ERROR(controller.Finish(responses, now_ns));
-  if (responses != nullptr && told_stuck_) stuck_changes_ = controller.changes();
   state_ = State::kOpen;
   demanded_since_ns_ = -1;
   if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
@@ -232,7 +223,6 @@ StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel
   overdue_reported_ = false;
   wire::RequestList list;
   controller.FillRequests(outcome, now_ns, &list);
-  told_stuck_ = list.all_waiting;
   if (channel.rank() == 0) {
     lists_.clear();
     lists_.push_back(std::move(list));

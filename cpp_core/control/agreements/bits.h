@@ -40,9 +40,6 @@ class BitsAgreement final : public Agreement {
   // Flushes what is due, brings the hint up to date and reads the others': true if something new was shown.
   bool Observe(Controller& controller, ControlChannel& channel, int64_t now_ns);
   bool FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const;
-  // True if several ranks wait with all their threads, and nothing is pending on all of these: they may wait for each
-  // other.
-  bool MayBeStuck(const Controller& controller, ControlChannel& channel);
   bool RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering);
   bool MustPropose(const Controller& controller) const;
   void Publish(Controller& controller, ControlChannel& channel, int64_t now_ns);
@@ -70,9 +67,6 @@ class BitsAgreement final : public Agreement {
   std::vector<uint64_t> hint_and_;  // of all ranks, as last read
   bool just_published_ = false;
   uint64_t published_changes_ = ~uint64_t{0};  // Controller::changes() at the last publication
-
-  uint64_t stuck_changes_ = ~uint64_t{0};  // the same when the coordinator last knew that this rank is stuck
-  bool told_stuck_ = false;                // in the gather under way
 
   RoundOutcome outcome_;
   std::vector<wire::RequestList> lists_;  // rank 0: of the gather under way

@@ -53,15 +53,6 @@ class TestChannel final : public ControlChannel {
       TestHub::AndInto(hint.empty() ? std::vector<uint64_t>{~uint64_t{0}} : hint, out);
     }
   }
-  int HintAndOf(uint64_t flags, std::vector<uint64_t>* out) override {
-    int ranks = 0;
-    for (const auto& hint : hub_->hints) {
-      if (hint.empty() || (hint[0] & flags) != flags) continue;
-      if (ranks++ == 0) out->assign(hint.size(), ~uint64_t{0});
-      TestHub::AndInto(hint, out);
-    }
-    return ranks;
-  }
   void Publish(uint64_t round, std::span<const uint64_t> words) override {
     auto& mine = hub_->snapshots[me()];
     ASSERT_TRUE(mine.empty() || mine.rbegin()->first + 1 == round) << "rank " << rank_ << " skips a round";
