@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/duration.h"
+
 namespace horocache {
 
 inline int64_t NowNs() {
@@ -11,8 +13,10 @@ inline int64_t NowNs() {
       .count();
 }
 
-inline constexpr int64_t kNsPerUs = 1000;
-inline constexpr int64_t kNsPerMs = 1000 * 1000;
-inline constexpr int64_t kNsPerS = 1000 * 1000 * 1000;
+// So many seconds from now, as far as the clock reaches.
+inline int64_t DeadlineNs(double seconds) {
+  constexpr double kAges = 1e9;
+  return NowNs() + static_cast<int64_t>((seconds < kAges ? seconds : kAges) * static_cast<double>(kNsPerS));
+}
 
 }  // namespace horocache

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <type_traits>
 
-#include "base/log.h"
 #include "base/text.h"
 
 namespace horocache {
@@ -24,12 +23,6 @@ Status Invalid(const KnobInfo& info, std::string_view text, const std::string& a
               (info.horovod_alias.empty() ? "" : " or " + std::string(info.horovod_alias)) + ") is '" +
               Printable(text) + "'; allowed: " + allowed + ". Leave it out to get the default, " +
               (info.default_value.empty() ? "none" : std::string(info.default_value)) + "."};
-}
-
-template <typename T>
-bool ParseNumber(std::string_view text, T* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 template <typename T>
@@ -56,23 +49,11 @@ Status Assign(const KnobInfo& info, std::string_view text, bool* value) {
   return *value || off ? Status::Ok() : Invalid(info, text, "1, true, yes, on, 0, false, no, off");
 }
 
-std::vector<std::string> Words(std::string_view choices) {
-  std::vector<std::string> words(1);
-  for (const char c : choices) {
-    if (c == '|') {
-      words.emplace_back();
-    } else {
-      words.back() += c;
-    }
-  }
-  return words;
-}
-
 Status Assign(const KnobInfo& info, std::string_view text, std::string* value) {
   *value = text;
   if (info.type == KnobType::String) return Status::Ok();
   std::ranges::transform(*value, value->begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const std::vector<std::string> words = Words(info.minimum);
+  const std::vector<std::string> words = Split(info.minimum, '|');
   if (std::ranges::find(words, *value) != words.end()) return Status::Ok();
   const std::string nearest = Nearest(*value, words);
   return Invalid(info, text, Join(words, ", ") + (nearest.empty() ? "" : " (did you mean '" + nearest + "'?)"));

@@ -12,7 +12,7 @@
 namespace horocache {
 
 enum class KnobType { Int, Float, Bool, String, Choice };
-enum class KnobScope { agree, rank, launch };
+enum class KnobScope { agree, rank };
 enum class KnobSource { kDefault, kEnvironment, kHorovodAlias, kArgument };
 
 std::string_view KnobSourceName(KnobSource source);

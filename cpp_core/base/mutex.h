@@ -18,7 +18,6 @@
 #define HC_ACQUIRE(...) HC_TSA(acquire_capability(__VA_ARGS__))
 #define HC_RELEASE(...) HC_TSA(release_capability(__VA_ARGS__))
 #define HC_TRY_ACQUIRE(...) HC_TSA(try_acquire_capability(__VA_ARGS__))
-#define HC_ASSERT_CAPABILITY(x) HC_TSA(assert_capability(x))
 #define HC_NO_THREAD_SAFETY_ANALYSIS HC_TSA(no_thread_safety_analysis)
 
 namespace horocache {
@@ -27,7 +26,6 @@ class HC_CAPABILITY("mutex") Mutex {
  public:
   void Lock() HC_ACQUIRE() { mutex_.lock(); }
   void Unlock() HC_RELEASE() { mutex_.unlock(); }
-  bool TryLock() HC_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   std::mutex& native() { return mutex_; }
 
  private:

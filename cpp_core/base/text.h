@@ -1,6 +1,7 @@
 // Small helpers for messages to people.
 #pragma once
 
+#include <charconv>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,15 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
 
 // `bytes` with control characters, quotes and bytes that are not UTF-8 escaped: names come from users.
 std::string Printable(std::string_view bytes);
+
+std::vector<std::string> Split(std::string_view text, char separator);
+
+// False unless all of `text` is the number.
+template <typename T>
+bool ParseNumber(std::string_view text, T* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 std::string Join(const std::vector<std::string>& parts, std::string_view separator);
 

@@ -16,15 +16,26 @@ pid_t ThisThread() {
 
 bool IsAlive(pid_t thread) { return tgkill(getpid(), thread, 0) == 0 || errno != ESRCH; }
 
+namespace {
+
+struct BlockedSignals {
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  sigset_t before;
+};
+
+}  // namespace
+
 NamedThread::NamedThread(const std::string& name, std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits the mask
+  const BlockedSignals blocked;  // the new thread inherits the mask
   thread_ = std::thread([name, body = std::move(body)] {
     pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
     body();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 NamedThread& NamedThread::operator=(NamedThread&& other) noexcept {

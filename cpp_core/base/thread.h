@@ -18,14 +18,13 @@ class NamedThread {
  public:
   NamedThread() = default;
   // `name` has at most 15 bytes (the kernel's limit); signals are blocked in the thread, so that Python's handlers run
-  // in Python's threads.
+  // in Python's threads. Throws std::system_error where no thread can be made.
   NamedThread(const std::string& name, std::function<void()> body);
   ~NamedThread() { Join(); }
   NamedThread(NamedThread&&) = default;
   NamedThread& operator=(NamedThread&& other) noexcept;
 
   void Join();
-  bool joinable() const { return thread_.joinable(); }
 
  private:
   std::thread thread_;

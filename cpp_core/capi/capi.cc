@@ -1,7 +1,10 @@
 // hc.h over Runtime. Nothing throws across this boundary.
 #include <algorithm>
 #include <cstring>
-#include <span>
+#include <exception>
+#include <map>
+#include <new>
+#include <string>
 #include <utility>
 
 #include "base/clock.h"
@@ -9,6 +12,7 @@
 #include "capi/hc.h"
 #include "capi/header.h"
 #include "runtime/runtime.h"
+#include "runtime/submission.h"
 
 using horocache::DType;
 using horocache::Status;
@@ -36,10 +40,6 @@ int Report(const Status& status, hc_error* error) {
 
 Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
-bool RowsDiffer(wire::Op op) {
-  return op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather || op == wire::Op::kScatter;
-}
-
 void Assign(const hc_text& text, std::string* out) {
   out->assign(text.data == nullptr ? "" : text.data, text.data == nullptr ? 0 : text.bytes);
 }
@@ -48,23 +48,19 @@ Status FillTensor(const hc_request& request, int index, Operation* operation) {
   const hc_tensor& input = request.inputs[index];
   if (input.dtype < 0 || input.dtype >= horocache::kNumDTypes || input.ndim < 0)
     return Invalid("tensor " + std::to_string(index) + " is malformed");
+  if (input.ndim > 0 && input.shape == nullptr) return Invalid("tensor " + std::to_string(index) + " has no shape");
+  const auto place = static_cast<size_t>(index);
+  horocache::runtime::DescribeTensor(place, static_cast<DType>(input.dtype),
+                                     {input.shape, static_cast<size_t>(input.ndim)},
+                                     static_cast<const std::byte*>(input.data), operation);
   wire::Signature& signature = operation->request.signature;
-  wire::TensorMeta& meta = signature.tensors[index];
-  meta.dtype = static_cast<DType>(input.dtype);
-  meta.shape.assign(input.shape, input.shape + input.ndim);
-  meta.name = signature.name;
-  if (request.num_tensors > 1)
-    meta.name += "_" + std::to_string(index + 1) + "of" + std::to_string(request.num_tensors);
-  auto& argument = operation->tensors[index];
-  argument.input = static_cast<const std::byte*>(input.data);
-  argument.output = request.outputs == nullptr ? nullptr : static_cast<std::byte*>(request.outputs[index].data);
-  argument.count = 1;
-  for (const int64_t extent : meta.shape) argument.count *= extent;
-  argument.rows = meta.shape.empty() ? 1 : meta.shape[0];
-  if (RowsDiffer(signature.op)) {
-    if (meta.shape.empty()) meta.shape.push_back(1);
-    meta.shape[0] = -1;
+  if (request.names == nullptr) {
+    horocache::runtime::NameMember(place, request.group != 0, &signature);
+  } else {
+    Assign(request.names[index], &signature.tensors[place].name);
   }
+  if (request.outputs != nullptr)
+    operation->tensors[place].output = static_cast<std::byte*>(request.outputs[index].data);
   return Status::Ok();
 }
 
@@ -73,6 +69,9 @@ Status Fill(const hc_request& request, Operation* operation) {
     return Invalid("there is no operation " + std::to_string(request.op));
   if (request.reduce_op < 0 || request.reduce_op >= wire::kNumReduceOps)
     return Invalid("there is no reduction " + std::to_string(request.reduce_op));
+  if (request.num_tensors < 0 || (request.num_tensors > 0 && request.inputs == nullptr) || request.num_splits < 0)
+    return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", num_splits " +
+                   std::to_string(request.num_splits) + ", inputs " + (request.inputs == nullptr ? "null" : "given"));
   wire::Signature& signature = operation->request.signature;
   signature.op = static_cast<wire::Op>(request.op);
   signature.reduce_op = static_cast<wire::ReduceOp>(request.reduce_op);
@@ -91,6 +90,41 @@ Status Fill(const hc_request& request, Operation* operation) {
     if (Status status = FillTensor(request, i, operation); !status.ok()) return status;
   }
   return Status::Ok();
+}
+
+// Runs f, whose Status becomes the answer; what it throws, too.
+template <typename F>
+int Guarded(hc_error* error, F&& f) {
+  try {
+    return Report(f(), error);
+  } catch (const std::bad_alloc&) {
+    return Report({StatusCode::kOutOfMemory, "no memory for the request"}, error);
+  } catch (const std::exception& thrown) {
+    return Report({StatusCode::kInternal, thrown.what()}, error);
+  }
+}
+
+Status Start(const std::map<std::string, std::string>& arguments, uint32_t epoch, hc_runtime** out) {
+  const auto environment = horocache::ReadEnvironment();
+  auto knobs = horocache::Knobs::Parse(environment, arguments);
+  if (!knobs.ok()) return knobs.status();
+  auto identity = horocache::net::DetectIdentity(*knobs, environment);
+  if (!identity.ok()) return identity.status();
+  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
+  if (!runtime.ok()) return runtime.status();
+  *out = new hc_runtime{std::move(*runtime)};
+  return Status::Ok();
+}
+
+Status Submit(Runtime& runtime, const hc_request& request, int64_t* handle) {
+  Operation* operation = runtime.NewOperation();
+  if (Status status = Fill(request, operation); !status.ok()) {
+    runtime.Recycle(operation);
+    return status;
+  }
+  Status status = runtime.Submit(operation, request.wait_follows != 0);
+  if (status.ok()) *handle = operation->handle;
+  return status;
 }
 
 Operation* Done(hc_runtime* runtime, int64_t handle) {
@@ -117,17 +151,11 @@ const char* hc_op_name(int op) {
 int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
              hc_error* error) {
   *out = nullptr;
-  std::map<std::string, std::string> arguments;
-  for (int i = 0; i < count; ++i) arguments.emplace(names[i], values[i]);
-  const auto environment = horocache::ReadEnvironment();
-  auto knobs = horocache::Knobs::Parse(environment, arguments);
-  if (!knobs.ok()) return Report(knobs.status(), error);
-  auto identity = horocache::net::DetectIdentity(*knobs, environment);
-  if (!identity.ok()) return Report(identity.status(), error);
-  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
-  if (!runtime.ok()) return Report(runtime.status(), error);
-  *out = new hc_runtime{std::move(*runtime)};
-  return HC_OK;
+  return Guarded(error, [&] {
+    std::map<std::string, std::string> arguments;
+    for (int i = 0; i < count; ++i) arguments.emplace(names[i], values[i]);
+    return Start(arguments, epoch, out);
+  });
 }
 
 void hc_stop(hc_runtime* runtime) { runtime->runtime->Stop(); }
@@ -156,14 +184,7 @@ int hc_get(hc_runtime* runtime, hc_property property) {
 }
 
 int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error) {
-  Operation* operation = runtime->runtime->NewOperation();
-  if (const Status status = Fill(*request, operation); !status.ok()) {
-    runtime->runtime->Recycle(operation);
-    return Report(status, error);
-  }
-  const Status status = runtime->runtime->Submit(operation, request->wait_follows != 0);
-  if (status.ok()) *handle = operation->handle;
-  return Report(status, error);
+  return Guarded(error, [&] { return Submit(*runtime->runtime, *request, handle); });
 }
 
 int hc_poll(hc_runtime* runtime, int64_t handle) {
@@ -174,8 +195,10 @@ int hc_poll(hc_runtime* runtime, int64_t handle) {
 int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good) {
   Operation* operation = runtime->runtime->Find(handle);
   if (operation == nullptr) return -1;
-  const int64_t deadline_ns = horocache::NowNs() + static_cast<int64_t>(timeout_s * 1e9);
-  return runtime->runtime->Wait(operation, deadline_ns, for_good != 0) ? 1 : 0;
+  // Another thread that waits may consume it: the record is then somebody else's.
+  const auto goes_on = [&] { return runtime->runtime->Find(handle) == operation; };
+  const bool done = runtime->runtime->Wait(operation, horocache::DeadlineNs(timeout_s), for_good != 0, goes_on);
+  return goes_on() ? static_cast<int>(done) : -1;
 }
 
 int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error) {

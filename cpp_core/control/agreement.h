@@ -35,7 +35,7 @@ class Agreement {
   // caller loses the process set with this status.
   virtual StatusOr<bool> Step(Controller& controller, ControlChannel& channel, int64_t now_ns) = 0;
 
-  // When Step must be called again even if nothing happens (linger, tick, stall limits); INT64_MAX for never.
+  // When Step must be called again even if nothing happens (linger, tick, stall limits); kNever for never.
   virtual int64_t NextWakeNs() const = 0;
 };
 

@@ -95,7 +95,7 @@ void Controller::SetLastDone(const std::string& name) {
   impl_->last_done.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
 }
 
-void Controller::Leave(int64_t) { impl_->leaving = true; }
+void Controller::Leave() { impl_->leaving = true; }
 
 void Controller::Abort(const std::string& why) {
   if (impl_->abort_why.empty()) impl_->abort_why = why.empty() ? "no reason given" : why;
@@ -161,7 +161,7 @@ void Controller::Freeze(std::vector<uint64_t>* words) {
   impl_->WriteWords(Raised(), impl_->table.pending_words(), words);
 }
 
-RoundOutcome Controller::Intersect(std::span<const uint64_t> words, int64_t) { return impl_->Intersect(words); }
+RoundOutcome Controller::Intersect(std::span<const uint64_t> words) { return impl_->Intersect(words); }
 void Controller::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list) {
   impl_->FillRequests(outcome, now_ns, list);
 }
@@ -169,7 +169,7 @@ Status Controller::Coordinate(std::span<const wire::RequestList> lists, const Ro
                               wire::ResponseList* responses, std::span<const MergedRequest> merged) {
   return impl_->Coordinate(lists, merged, outcome, now_ns, responses);
 }
-Status Controller::Finish(const wire::ResponseList* responses, int64_t) { return impl_->Finish(responses); }
+Status Controller::Finish(const wire::ResponseList* responses) { return impl_->Finish(responses); }
 
 StatusOr<bool> Controller::Accept(const wire::RequestList& list, int from) {
   if (list.process_set != impl_->config.process_set || list.epoch != impl_->config.epoch) {

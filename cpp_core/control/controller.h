@@ -10,6 +10,7 @@
 // ControlChannel.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -39,6 +40,9 @@ struct ControllerConfig {
   int64_t stall_warn_ns = 10'000'000'000;
   int64_t stall_fail_ns = 600'000'000'000;  // 0: never
   Selector selector;
+
+  // A cycle_time of 0 in tick mode means "as often as possible", not "without end in one call".
+  int64_t TickNs() const { return std::max<int64_t>(cycle_time_ns, 10'000); }
 };
 
 struct ControllerCounters {
@@ -76,7 +80,7 @@ class Controller {
   // The last thing this rank completed, for stall reports.
   void SetLastDone(const std::string& name);
   // This rank shuts down: announced in the next round; closed() once all have agreed.
-  void Leave(int64_t now_ns);
+  void Leave();
   // This rank cannot go on; all ranks' pending operations fail with kAborted and this text.
   void Abort(const std::string& why);
   // A rank is gone: everything pending fails with `why` at once, and so does every later Submit.
@@ -114,13 +118,13 @@ class Controller {
   void HintWords(bool lingering, std::vector<uint64_t>* words) const;
   // Flushes, then writes this rank's snapshot of round().
   void Freeze(std::vector<uint64_t>* words);
-  RoundOutcome Intersect(std::span<const uint64_t> words, int64_t now_ns);
+  RoundOutcome Intersect(std::span<const uint64_t> words);
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   // Rank 0 alone. `lists` has one entry per rank, in any order. `merged` has requests that are in no list because
   // several ranks made them alike; joining is never merged.
   Status Coordinate(std::span<const wire::RequestList> lists, const RoundOutcome& outcome, int64_t now_ns,
                     wire::ResponseList* responses, std::span<const MergedRequest> merged = {});
-  Status Finish(const wire::ResponseList* responses, int64_t now_ns);
+  Status Finish(const wire::ResponseList* responses);
   // True if the frame is of this process set and epoch; counted as dropped else. Not ok if it belongs to no round that
   // can be under way.
   StatusOr<bool> Accept(const wire::RequestList& list, int from);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/duration.h"
 #include "control/controller.h"
 #include "control/coordinator.h"
 #include "control/fusion_planner.h"
@@ -17,7 +18,6 @@
 
 namespace horocache::control {
 
-inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kStillNs = 100'000'000;  // of waiting without a change, before somebody looks for circles
 
 struct Controller::Impl {

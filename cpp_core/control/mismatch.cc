@@ -56,7 +56,7 @@ std::string TensorDifference(Pair pair, const Signature& signature, const Tensor
   if (a.name != signature.name) pair.subject += ", tensor '" + Printable(a.name) + "'";
   if (a.dtype != b.dtype) return pair.Same("dtype", std::string(DTypeName(a.dtype)), std::string(DTypeName(b.dtype)));
   if (a.shape != b.shape) {
-    if (!SizesDiffer(signature.op)) return pair.Same("shape", ShapeText(a.shape), ShapeText(b.shape));
+    if (!wire::SizesDiffer(signature.op)) return pair.Same("shape", ShapeText(a.shape), ShapeText(b.shape));
     return pair.Say("shape", ShapeText(a.shape), ShapeText(b.shape),
                     "Only the first dimension may differ between ranks (*).");
   }

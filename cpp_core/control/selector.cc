@@ -58,8 +58,7 @@ bool ParseSize(std::string_view text, int64_t* bytes) {
     }
     if (shift > 0) text.remove_suffix(1);
   }
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *bytes);
-  if (error != std::errc{} || end != text.data() + text.size() || *bytes < 0) return false;
+  if (!ParseNumber(text, bytes) || *bytes < 0) return false;
   if (*bytes > (std::numeric_limits<int64_t>::max() >> shift)) return false;
   *bytes <<= shift;
   return true;
@@ -85,7 +84,7 @@ Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t*
     return BadRule(rule, "'" + Printable(text) + "' is no size range; write low-high, such as 0-64k or 64k-.");
   }
   if (*high >= 0 && *high <= *low) return BadRule(rule, "the size range '" + Printable(text) + "' is empty.");
-  if (op >= 0 && SizesDiffer(static_cast<wire::Op>(op))) {
+  if (op >= 0 && wire::SizesDiffer(static_cast<wire::Op>(op))) {
     return BadRule(rule, "the sizes of " + std::string(OpName(static_cast<wire::Op>(op))) +
                              " differ by rank, so it cannot be chosen by size; leave the range away.");
   }
@@ -206,7 +205,7 @@ bool Selector::Applies(const Rule& rule, const wire::Signature& signature, int64
   if (rule.dtype >= 0 && !std::ranges::all_of(signature.tensors, is_of_type)) return false;
   const bool by_size = rule.low > 0 || rule.high >= 0;
   if (!by_size) return true;
-  return !SizesDiffer(op) && bytes >= rule.low && (rule.high < 0 || bytes < rule.high);
+  return !wire::SizesDiffer(op) && bytes >= rule.low && (rule.high < 0 || bytes < rule.high);
 }
 
 Status Selector::Unsupported(const wire::Signature& signature) const {

@@ -30,7 +30,7 @@ Status ValidateName(const wire::Signature& signature, const std::string& name) {
 Status ValidateTensor(const wire::Signature& signature, const wire::TensorMeta& tensor) {
   HC_RETURN_IF_ERROR(ValidateName(signature, tensor.name));
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
-    const bool open = i == 0 && SizesDiffer(signature.op);
+    const bool open = i == 0 && wire::SizesDiffer(signature.op);
     if (tensor.shape[i] < (open ? -1 : 0)) {
       return Invalid(signature, "tensor '" + Printable(tensor.name) + "' has a dimension of " +
                                     std::to_string(tensor.shape[i]) + ".");
@@ -94,7 +94,7 @@ Status Validate(const wire::Signature& signature, int world) {
       signature.op == wire::Op::kBarrier || signature.op == wire::Op::kJoin || signature.op == wire::Op::kRegister;
   if (signature.tensors.empty() && !without_tensors) return Invalid(signature, "there is no tensor.");
   for (const wire::TensorMeta& tensor : signature.tensors) HC_RETURN_IF_ERROR(ValidateTensor(signature, tensor));
-  if (HasRoot(signature.op) && (signature.root < 0 || signature.root >= world)) {
+  if (wire::HasRoot(signature.op) && (signature.root < 0 || signature.root >= world)) {
     return Invalid(signature, "root " + std::to_string(signature.root) + " is not a rank of a process set of " +
                                   std::to_string(world) + " ranks (0 to " + std::to_string(world - 1) + ").");
   }

@@ -12,23 +12,15 @@ namespace horocache::control {
 
 inline bool IsGroup(const wire::Signature& signature) { return signature.tensors.size() > 1; }
 
-// Operations that may run fused with others of their kind.
+// Operations that may run fused with others of their kind: all their tensors travel in one collective, as segments of
+// one element type.
 inline bool Fuses(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kBroadcast || op == wire::Op::kReducescatter;
+  return op == wire::Op::kAllreduce || op == wire::Op::kBroadcast || op == wire::Op::kReduce;
 }
 
 // Operations whose responses are cached: all but those that happen once, or without a round.
 inline bool IsCacheable(wire::Op op) {
   return op != wire::Op::kJoin && op != wire::Op::kRegister && op != wire::Op::kSend && op != wire::Op::kRecv;
-}
-
-// Operations whose first dimension may differ between ranks; shape[0] is -1 in their signatures.
-inline bool SizesDiffer(wire::Op op) {
-  return op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather || op == wire::Op::kScatter;
-}
-
-inline bool HasRoot(wire::Op op) {
-  return op == wire::Op::kBroadcast || op == wire::Op::kReduce || op == wire::Op::kGather || op == wire::Op::kScatter;
 }
 
 // Calls f(key) for every name under which the request may meet another: its own and its tensors'.

@@ -1,8 +1,8 @@
 #include "control/stall_inspector.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "base/duration.h"
 #include "base/text.h"
 #include "control/coordinator.h"
 #include "control/signature.h"
@@ -143,7 +143,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
 }
 
 int64_t StallInspector::NextFailNs() const {
-  int64_t next_ns = std::numeric_limits<int64_t>::max();
+  int64_t next_ns = kNever;
   if (fail_ns_ == 0) return next_ns;
   for (const auto& [name, since_ns] : reported_ns_) {
     next_ns = std::min(next_ns, since_ns + std::max<int64_t>(0, fail_ns_ - warn_ns_));

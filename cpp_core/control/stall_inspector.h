@@ -41,7 +41,7 @@ class StallInspector {
   Verdict Inspect(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
                   bool look, int64_t now_ns);
 
-  // When an operation that was reported is to fail, if it is still pending; INT64_MAX if none is.
+  // When an operation that was reported is to fail, if it is still pending; kNever if none is.
   int64_t NextFailNs() const;
 
  private:

@@ -113,11 +113,11 @@ struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
   int64_t oneshot_max_bytes = 16 << 10;
   std::string kernels = "auto";
-  int64_t fakedevice_delay_ns = 0;
+  int64_t fakedevice_delay_ns = -1;  // below 0: there is no fake device
 };
 
 // Creates every backend that can run in this area, in a fixed order: shm (size >= 1 and area.data filled), loopback
-// (size == 1), fakedevice. data/registry.cc holds the one list.
+// (size == 1), fakedevice (if asked for). data/registry.cc holds the one list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options);
 
 }  // namespace horocache::data

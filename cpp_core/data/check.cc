@@ -12,10 +12,6 @@ bool Folds(wire::Op op) {
   return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
 }
 
-bool HasRoot(wire::Op op) {
-  return op == wire::Op::kBroadcast || op == wire::Op::kReduce || op == wire::Op::kGather || op == wire::Op::kScatter;
-}
-
 bool RootGives(wire::Op op) { return op == wire::Op::kBroadcast || op == wire::Op::kScatter; }
 
 }  // namespace
@@ -51,7 +47,7 @@ Status CheckCollective(const Collective& collective, const control::BackendTrait
     return Status(StatusCode::kInvalidArgument, op + ": joined rank " + std::to_string(joined) + " is not one of " +
                                                     std::to_string(ranks) + " ranks");
   }
-  if (HasRoot(collective.op)) {
+  if (wire::HasRoot(collective.op)) {
     if (collective.root < 0 || collective.root >= ranks) {
       return Status(StatusCode::kInvalidArgument, op + ": root " + std::to_string(collective.root) + " is not one of " +
                                                       std::to_string(ranks) + " ranks");

@@ -27,26 +27,28 @@ SharedArea Part(const SharedArea& area, size_t begin, size_t bytes) {
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
+  const bool fake = options.fakedevice_delay_ns >= 0;
+  const size_t staged = fake ? area.data_bytes / kFakeDeviceShare / 64 * 64 : 0;
   std::vector<std::unique_ptr<Backend>> backends;
-  auto device = std::make_shared<FakeDevice>(options.fakedevice_delay_ns, [ring = area.ring, rank = area.rank] {
-    if (ring) ring(rank);
-  });
-  std::unique_ptr<Backend> staging;
   if (!area.data.empty()) {
-    const size_t staged = area.data_bytes / kFakeDeviceShare / 64 * 64;
     const SharedArea main = Part(area, 0, area.data_bytes - staged);
     HC_RETURN_IF_ERROR(ShmPort::Check(main));
     backends.push_back(MakeShmBackend(main, options, *kernels));
-    const SharedArea rest = Part(area, area.data_bytes - staged, staged);
-    if (ShmPort::Check(rest).ok()) staging = MakeShmBackend(rest, options, *kernels);
   }
+  if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
+  if (!fake) return backends;
+  std::unique_ptr<Backend> staging;
   if (area.size == 1) {
-    backends.push_back(MakeLoopbackBackend(*kernels));
     staging = MakeLoopbackBackend(*kernels);
+  } else {
+    const SharedArea rest = Part(area, area.data_bytes - staged, staged);
+    HC_RETURN_IF_ERROR(ShmPort::Check(rest));
+    staging = MakeShmBackend(rest, options, *kernels);
   }
-  if (staging != nullptr) {
-    backends.push_back(MakeFakeDeviceBackend(std::move(staging), area.rank, area.size, std::move(device)));
-  }
+  auto device = std::make_shared<FakeDevice>(options.fakedevice_delay_ns, [ring = area.ring, rank = area.rank] {
+    if (ring) ring(rank);
+  });
+  backends.push_back(MakeFakeDeviceBackend(std::move(staging), area.rank, area.size, std::move(device)));
   return backends;
 }
 

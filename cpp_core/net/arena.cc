@@ -102,7 +102,6 @@ struct Arena::Header {
 struct Arena::Seat {
   DoorbellWords doorbell;
   alignas(kLine) std::atomic<RankState> state;
-  alignas(kLine) std::atomic<int32_t> pid;
 };
 
 Status Arena::CheckLayout(ArenaLayout* layout) {
@@ -232,7 +231,6 @@ Arena::Seat& Arena::seat(int rank) {
 
 Doorbell Arena::doorbell(int rank) { return Doorbell(&seat(rank).doorbell); }
 std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
-std::atomic<int32_t>& Arena::pid(int rank) { return seat(rank).pid; }
 
 Arena::Words Arena::WordsAt(size_t index) {
   auto* first = reinterpret_cast<std::atomic<uint64_t>*>(base_ + places_.words + index * places_.words_stride);

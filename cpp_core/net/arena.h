@@ -80,7 +80,6 @@ class Arena {
 
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
-  std::atomic<int32_t>& pid(int rank);
 
   // One rank's words in the control area.
   struct Words {

@@ -93,10 +93,8 @@ StatusOr<Peers> Worker::Converse(Connection& connection) {
   bool gave_up = false;
   while (true) {
     Connection::Io io = connection.Flush();
-    const Connection::Io filled = connection.Fill();
-    if (filled != Connection::Io::kOk) io = filled;
     Message message;
-    while (connection.Take(&message)) {  // what came before the end counts
+    while (connection.Receive(&message, &io)) {  // what came before the end counts
       const StatusOr<bool> decided = Handle(connection, std::move(message));
       if (!decided.ok()) return decided.status();
       if (!*decided) continue;
@@ -267,7 +265,6 @@ StatusOr<Peers> Bootstrap(const BootstrapConfig& config) {
   StatusOr<Peers> peers = config.identity.size == 1 ? Alone(config) : Together(config);
   if (!peers.ok()) return peers;
   peers->arena->CloseFd();
-  peers->arena->pid(config.identity.rank).store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
   peers->arena->state(config.identity.rank).store(RankState::kRunning, std::memory_order_release);
   return peers;
 }

@@ -65,9 +65,9 @@ struct BootstrapConfig {
 // horocache-<uid> below `base`: the directory that start-up makes, and removes when it is empty.
 std::string OwnDirectory(const std::string& base);
 
-// Returns when all ranks are connected, agree, and have mapped the arena; each has set its state(rank) to kRunning and
-// its pid(rank). kStartup names the ranks that are missing, kVersionSkew the values
-// that differ, on every rank. Two processes with one rank are kStartup on both.
+// Returns when all ranks are connected, agree, and have mapped the arena; this one has set its state(rank) to kRunning.
+// kStartup names the ranks that are missing, kVersionSkew the values that differ, on every rank. Two processes with one
+// rank are kStartup on both.
 StatusOr<Peers> Bootstrap(const BootstrapConfig& config);
 
 }  // namespace horocache::net

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/text.h"
 #include "net/bootstrap_common.h"
 #include "net/connection.h"
 #include "net/handshake.h"
@@ -168,10 +168,8 @@ void Root::Accept() {
 void Root::Serve(Client& client) {
   if (client.gone) return;
   Connection::Io io = client.connection.Flush();
-  const Connection::Io filled = client.connection.Fill();
-  if (io == Connection::Io::kOk) io = filled;
   Message message;
-  while (!client.gone && client.connection.Take(&message)) Handle(client, std::move(message));
+  while (!client.gone && client.connection.Receive(&message, &io)) Handle(client, std::move(message));
   if (client.gone) return;
   if (io != Connection::Io::kOk) {
     HandleEnd(client, io);

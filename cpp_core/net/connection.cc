@@ -103,8 +103,11 @@ Connection::Io Connection::CheckHeader() const {
 
 Connection::Io Connection::Fill() {
   std::array<char, 16384> buffer;
-  while (in_.size() < kHeaderBytes + kMaxPayload) {
-    iovec bytes{buffer.data(), buffer.size()};
+  // Nothing of the next message: what a peer may send at once needs no room here, and what comes after start-up is for
+  // whoever gets the socket.
+  while (!HasMessage()) {
+    const size_t message = kHeaderBytes + (in_.size() < kHeaderBytes ? 0 : Length(in_));
+    iovec bytes{buffer.data(), std::min(message - in_.size(), buffer.size())};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(253 * sizeof(int))> control{};
     msghdr header{};
     header.msg_iov = &bytes;
@@ -123,10 +126,18 @@ Connection::Io Connection::Fill() {
   return Io::kOk;
 }
 
+bool Connection::Receive(Message* message, Io* io) {
+  if (const Io filled = Fill(); filled != Io::kOk) *io = filled;
+  return Take(message);
+}
+
+bool Connection::HasMessage() const {
+  return in_.size() >= kHeaderBytes && CheckHeader() == Io::kOk && in_.size() - kHeaderBytes >= Length(in_);
+}
+
 bool Connection::Take(Message* message) {
-  if (in_.size() < kHeaderBytes || CheckHeader() != Io::kOk) return false;
+  if (!HasMessage()) return false;
   const size_t length = Length(in_);
-  if (in_.size() < kHeaderBytes + length) return false;
   message->type = static_cast<MessageType>(in_[4]);
   message->payload = in_.substr(kHeaderBytes, length);
   message->fds.clear();

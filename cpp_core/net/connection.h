@@ -50,9 +50,11 @@ class Connection {
   void Queue(MessageType type, std::string_view payload, const std::vector<int>& fds = {});
   bool flushed() const { return out_.empty(); }
   Io Flush();
-  // Reads what is there, at most one message more than is wanted.
+  // Reads what is there until a message can be taken, and nothing of the next.
   Io Fill();
   bool Take(Message* message);
+  // Both; *io stays as it is unless Fill fails.
+  bool Receive(Message* message, Io* io);
 
  private:
   struct Outgoing {
@@ -62,6 +64,7 @@ class Connection {
   };
   Io TakeFds(void* header);
   Io CheckHeader() const;
+  bool HasMessage() const;
 
   UniqueFd socket_;
   std::deque<Outgoing> out_;

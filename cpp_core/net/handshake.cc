@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "base/log.h"
 #include "base/text.h"
 
 namespace horocache::net {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "base/text.h"
 
 namespace horocache::net {
 namespace {
@@ -45,8 +45,7 @@ class Reader {
     if (found == environment_.end()) return otherwise;
     const std::string& text = found->second;
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kMaxRanks) return value;
+    if (ParseNumber(text, &value) && value >= 0 && value <= kMaxRanks) return value;
     Fail(name + " is '" + Printable(text) + "'; a number from 0 to " + std::to_string(kMaxRanks) +
          " was expected from " + launcher_);
     return otherwise;
@@ -199,8 +198,7 @@ std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
 bool IsStepOfSrun(const std::string& step) {
   constexpr uint64_t kReserved = 0xfffffff0;
   uint64_t number = 0;
-  const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), number);
-  return !step.empty() && (error != std::errc() || end != step.data() + step.size() || number < kReserved);
+  return !step.empty() && (!ParseNumber(step, &number) || number < kReserved);
 }
 
 StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment) {

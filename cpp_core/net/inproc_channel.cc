@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <limits>
 #include <queue>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/duration.h"
 #include "net/inproc_random.h"
 
 namespace horocache::net {
@@ -269,7 +269,7 @@ void InprocNetwork::AdvanceTo(int64_t now_ns) {
 }
 
 int64_t InprocNetwork::NextDeliveryNs() const {
-  return impl_->under_way.empty() ? std::numeric_limits<int64_t>::max() : impl_->under_way.top().due_ns;
+  return impl_->under_way.empty() ? kNever : impl_->under_way.top().due_ns;
 }
 
 bool InprocNetwork::TakeRung(int rank) { return std::exchange(impl_->rung[static_cast<size_t>(rank)], 0) != 0; }

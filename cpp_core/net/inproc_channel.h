@@ -32,7 +32,7 @@ class InprocNetwork {
 
   control::ControlChannel& channel(int rank);
   void AdvanceTo(int64_t now_ns);  // delivers what is due
-  int64_t NextDeliveryNs() const;  // INT64_MAX if nothing is under way
+  int64_t NextDeliveryNs() const;  // kNever if nothing is under way
   bool TakeRung(int rank);         // was rung since the last call
   bool NextRung(int* rank);        // TakeRung over all ranks: some rank that was rung, false if there is none
   void Kill(int rank);             // nothing that it sent and that is still under way arrives

@@ -97,12 +97,12 @@ void Liveness::Impl::Run() {
 }
 
 int Liveness::Impl::TimeoutMs() const {
-  int64_t until = INT64_MAX;
+  int64_t until = kNever;
   for (size_t r = 0; r < done.size(); ++r) {
     if (!done[r] && closed_until[r]) until = std::min(until, *closed_until[r]);
   }
   if (stop.get() < 0) until = std::min(until, NowNs() + kLookNs);
-  if (until == INT64_MAX) return -1;  // until a descriptor speaks; the eventfd ends it
+  if (until == kNever) return -1;  // until a descriptor speaks; the eventfd ends it
   return static_cast<int>(std::max<int64_t>(0, (until - NowNs() + kNsPerMs - 1) / kNsPerMs));
 }
 

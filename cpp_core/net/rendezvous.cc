@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
-#include "base/log.h"
+#include "base/text.h"
 #include "net/open_files.h"
 
 namespace horocache::net {

@@ -8,6 +8,7 @@
 #include "net/identity.h"
 #include "python/bind.h"
 #include "python/errors.h"
+#include "runtime/runtime.h"
 
 namespace py = pybind11;
 
@@ -22,7 +23,7 @@ const char* TypeName(KnobType type) {
 }
 
 py::list KnobTableForPython() {
-  static constexpr std::array<const char*, 3> kScopes = {"agree", "rank", "launch"};
+  static constexpr std::array<const char*, 2> kScopes = {"agree", "rank"};
   py::list rows;
   for (const KnobInfo& info : KnobTable()) {
     py::dict row;
@@ -42,6 +43,7 @@ py::list KnobTableForPython() {
 Knobs Parse(const Texts& arguments) {
   StatusOr<Knobs> knobs = Knobs::Parse(ReadEnvironment(), arguments);
   ThrowIfError(knobs.status());
+  ThrowIfError(runtime::CheckKnobs(*knobs));
   return std::move(*knobs);
 }
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "python/errors.h"
+#include "runtime/submission.h"
 
 namespace py = pybind11;
 
@@ -17,11 +18,6 @@ namespace {
 
 using runtime::Operation;
 using runtime::TensorArgument;
-
-// Whether the first dimension may differ between ranks, so that it is left out of what they compare.
-bool RowsDiffer(wire::Op op) {
-  return op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather || op == wire::Op::kScatter;
-}
 
 // Bytes of a str (lone surrogates as the bytes they escape) or of bytes.
 void AssignText(py::handle text, std::string* out) {
@@ -71,28 +67,6 @@ bool NameAllreduce(PyObject* name, std::string* out) {
   if (text == nullptr) return false;
   out->append(kAllreducePrefix).append(text, static_cast<size_t>(length));
   return true;
-}
-
-// What ranks compare of tensor `index`, and where it lies; its output is not known yet.
-void DescribeTensor(const TensorView& view, size_t index, Operation* operation) {
-  wire::Signature& signature = operation->request.signature;
-  signature.device_class = view.device_class;
-  signature.tensors[index].dtype = view.dtype;
-  signature.tensors[index].shape = view.shape;
-  operation->tensors[index] = {view.data, nullptr, view.count, view.shape.empty() ? 1 : view.shape[0]};
-}
-
-void NameTensor(wire::Signature* signature, size_t index, const py::object& names, bool group) {
-  std::string& member = signature->tensors[index].name;
-  if (!names.is_none()) {
-    AssignText(names[py::int_(index)], &member);
-    return;
-  }
-  member = signature->name;
-  const size_t count = signature->tensors.size();
-  if (count > 1 || (group && !signature->name.empty())) {
-    member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
-  }
 }
 
 }  // namespace
@@ -198,19 +172,24 @@ void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, c
   }
   for (size_t i = 0; i < count; ++i) {
     FillTensor(operation, i, inputs[i], outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]));
-    NameTensor(&signature, i, names, group);
+    if (names.is_none()) {
+      runtime::NameMember(i, group, &signature);
+    } else {
+      AssignText(names[py::int_(i)], &signature.tensors[i].name);
+    }
   }
+}
+
+void PyRuntime::Describe(size_t index, Operation* operation) {
+  runtime::DescribeTensor(index, view_.dtype, view_.shape, view_.data, operation);
+  operation->request.signature.device_class = view_.device_class;
 }
 
 void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
   ThrowIfError(caster_.Read(input.ptr(), &view_));
   wire::TensorMeta& meta = operation->request.signature.tensors[index];
   TensorArgument& argument = operation->tensors[index];
-  DescribeTensor(view_, index, operation);
-  if (RowsDiffer(operation->request.signature.op)) {
-    if (meta.shape.empty()) meta.shape.push_back(1);
-    meta.shape[0] = -1;
-  }
+  Describe(index, operation);
   if (!output || output.is_none()) return;
   if (output.ptr() != input.ptr()) {
     ThrowIfError(caster_.Read(output.ptr(), &view_));
@@ -244,7 +223,7 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
   signature.tensors.resize(1);
   signature.tensors[0].name = signature.name;
   operation->tensors.resize(1);
-  DescribeTensor(view_, 0, operation);
+  Describe(0, operation);
   operation->tensors[0].output = view_.data;
   operation->splits.clear();
   operation->allocate_results = false;
@@ -278,20 +257,20 @@ py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
 }
 
 void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
-  constexpr double kAges = 1e9;  // seconds; more would not fit into the clock
-  const int64_t deadline_ns =
-      timeout_s < 0 ? INT64_MAX : NowNs() + static_cast<int64_t>(std::min(timeout_s, kAges) * 1e9);
+  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
   PyThreadState* state = PyEval_SaveThread();
-  const auto no_signal = [&state] {
+  const auto goes_on = [&] {
     RestoreThread(state);
-    const bool go_on = PyErr_CheckSignals() == 0;
+    // Another thread that waited for it may have consumed it: the record is then somebody else's.
+    const bool go_on = PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation;
     state = PyEval_SaveThread();
     return go_on;
   };
-  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, no_signal);
+  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, goes_on);
   RestoreThread(state);
   if (done) return;
   if (PyErr_Occurred() == nullptr) {
+    FindOrThrow(handle);
     PyErr_SetString(
         PyExc_TimeoutError,
         ("handle " + std::to_string(handle) + " is not done after " + std::to_string(timeout_s) + " s").c_str());
@@ -300,7 +279,9 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
 }
 
 py::object PyRuntime::Consume(Operation* operation) {
-  if (operation->owner != nullptr) Py_DECREF(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
+  // Dropped last: a finalizer may come back here.
+  const auto owner =
+      py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
   const Status status = operation->status;
   const wire::Op op = operation->request.signature.op;
   const int32_t last_joined = operation->last_joined;
@@ -316,9 +297,11 @@ py::object PyRuntime::Consume(Operation* operation) {
 }
 
 void PyRuntime::DropFinishedOwners() {
-  owners_.clear();
-  runtime_->TakeOwners(&owners_);
-  for (void* owner : owners_) Py_DECREF(static_cast<PyObject*>(owner));
+  std::vector<void*> owners = std::exchange(owners_, {});  // a finalizer may come back here
+  runtime_->TakeOwners(&owners);
+  for (void* owner : owners) Py_DECREF(static_cast<PyObject*>(owner));
+  owners.clear();
+  owners_ = std::move(owners);
 }
 
 }  // namespace horocache::python

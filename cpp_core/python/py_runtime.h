@@ -52,6 +52,7 @@ class PyRuntime {
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
             const pybind11::object& name, const pybind11::object& names, const pybind11::object& splits, bool group);
+  void Describe(size_t index, runtime::Operation* operation);  // as view_ says
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);
   // Takes over a reference to `owner`, which keeps the tensors alive.
@@ -63,7 +64,7 @@ class PyRuntime {
   std::unique_ptr<runtime::Runtime> runtime_;
   TensorCaster caster_;
   TensorView view_;
-  std::vector<void*> owners_;
+  std::vector<void*> owners_;  // empty, with capacity
 };
 
 }  // namespace horocache::python

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "control/signature.h"
 
 namespace horocache::runtime {
 namespace {
@@ -16,9 +17,9 @@ using net::Doorbell;
 // How long all must have waited before a deadlock counts as certain.
 constexpr int64_t kStuckNs = 200 * kNsPerMs;
 
-std::string Describe(const Operation& operation) {
-  const wire::Signature& signature = operation.request.signature;
-  return std::string(wire::OpName(signature.op)) + " '" + Printable(signature.name) + "'";
+void Nap() {
+  const timespec nap{0, 100 * kNsPerUs};
+  nanosleep(&nap, nullptr);
 }
 
 }  // namespace
@@ -45,6 +46,13 @@ void CoordinatorLoop::Stop() {
   stop_.store(true);
   doorbell_.Ring();
   thread_.Join();
+  // A thread that waits may still hold the role, for a slice at most.
+  while (!role_.TryTake()) Nap();
+  const Status ended(StatusCode::kShutDown, "horocache was shut down on this rank.");
+  if (lost_.ok()) FailEverything(ended);
+  TakeSubmissions(NowNs());
+  HandOut();
+  role_.Release();
 }
 
 // ---- any thread
@@ -109,8 +117,7 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
   while (NowNs() < deadline_ns) {
     if (!role_.TryTake()) {
       doorbell_.Ring();
-      const timespec nap{0, 100 * kNsPerUs};
-      nanosleep(&nap, nullptr);
+      Nap();
       continue;
     }
     doorbell_.Disarm();
@@ -123,12 +130,12 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
 
 // ---- the holder of the role
 
-void CoordinatorLoop::TakeOrders(int64_t now_ns) {
+void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
   MutexLock lock(orders_mutex_);
   if (!lose_.ok() && lost_.ok()) FailEverything(lose_);
   if (!abort_.empty()) controller_->Abort(std::exchange(abort_, {}));
-  if (std::exchange(leave_, false) && lost_.ok()) controller_->Leave(now_ns);
+  if (std::exchange(leave_, false) && lost_.ok()) controller_->Leave();
 }
 
 void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
@@ -141,7 +148,7 @@ void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
 }
 
 bool CoordinatorLoop::Step(int64_t now_ns) {
-  TakeOrders(now_ns);
+  TakeOrders();
   TakeSubmissions(now_ns);
   controller_->SetWaiting(waiting_.load() > 0, IsStuck(now_ns));
   bool moved = channel_->Progress();
@@ -178,10 +185,10 @@ void CoordinatorLoop::HandOut() {
 void CoordinatorLoop::FailOperation(uint64_t op, const Status& status) {
   Operation* operation = OperationTable::FromId(op);
   const bool names_it = status.message().find(Printable(operation->request.signature.name)) != std::string::npos;
-  table_->Finish(operation,
-                 names_it ? status
-                          : Status(status.code(), status.message() + " " + Describe(*operation) +
-                                                      " was pending on rank " + std::to_string(config_.rank) + "."));
+  table_->Finish(operation, names_it ? status
+                                     : Status(status.code(),
+                                              status.message() + " " + control::Describe(operation->request.signature) +
+                                                  " was pending on rank " + std::to_string(config_.rank) + "."));
 }
 
 void CoordinatorLoop::FailEverything(const Status& why) {
@@ -199,9 +206,9 @@ void CoordinatorLoop::FailLanes() {
   for (Lane& lane : lanes_) {
     if (lane.idle()) continue;
     const Operation* running = lane.Running();
-    const std::string where =
-        running == nullptr ? ""
-                           : " " + Describe(*running) + " was running on rank " + std::to_string(config_.rank) + ".";
+    const std::string where = running == nullptr ? ""
+                                                 : " " + control::Describe(running->request.signature) +
+                                                       " was running on rank " + std::to_string(config_.rank) + ".";
     lane.Fail({lost_.code(), lost_.message() + where});
   }
 }
@@ -220,9 +227,10 @@ void CoordinatorLoop::CheckLanes(int64_t now_ns) {
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
     std::vector<std::string> missing;
     for (const int rank : lane.WaitingFor()) missing.push_back(std::to_string(rank));
-    const std::string text = Describe(*running) + " has made no progress for " + std::to_string(waited_ns / kNsPerMs) +
-                             " ms on rank " + std::to_string(config_.rank) + " and waits for rank(s) " +
-                             Join(missing, ", ") + ", which do not answer (stopped, or without processor time?).";
+    const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
+                             std::to_string(waited_ns / kNsPerMs) + " ms on rank " + std::to_string(config_.rank) +
+                             " and waits for rank(s) " + Join(missing, ", ") +
+                             ", which do not answer (stopped, or without processor time?).";
     if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
       FailEverything({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
       return;

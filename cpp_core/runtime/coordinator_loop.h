@@ -82,14 +82,14 @@ class CoordinatorLoop {
   // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
   // deadline.
   void Leave(int64_t deadline_ns);
-  // Joins the background thread.
+  // Joins the background thread; what is pending fails with kShutDown.
   void Stop();
 
  private:
   // One pass over everything; true if anything moved.
   bool Step(int64_t now_ns) HC_REQUIRES(role_);
   void TakeSubmissions(int64_t now_ns) HC_REQUIRES(role_);
-  void TakeOrders(int64_t now_ns) HC_REQUIRES(role_);
+  void TakeOrders() HC_REQUIRES(role_);
   void HandOut() HC_REQUIRES(role_);
   void FailOperation(uint64_t op, const Status& status) HC_REQUIRES(role_);
   void FailEverything(const Status& why) HC_REQUIRES(role_);

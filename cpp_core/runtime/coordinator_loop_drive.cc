@@ -156,12 +156,14 @@ void CoordinatorLoop::HandBack() {
 }
 
 void CoordinatorLoop::Run() {
+  bool slept = false;
   while (!stop_.load()) {
     const uint32_t seen = doorbell_.Rung();
     if (!role_.TryTake()) {
       doorbell_.Sleep(seen, Doorbell::kBackground, kLongestSleepNs);
       continue;
     }
+    if (slept) metrics_->wakeups.Add(1);
     const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
     while (Step(NowNs()) && !stop_.load()) {
     }
@@ -171,17 +173,17 @@ void CoordinatorLoop::Run() {
     const int64_t now_ns = NowNs();
     const bool moved = Step(now_ns);
     CheckLanes(now_ns);
-    const int64_t sleep_ns = SleepNs(now_ns, INT64_MAX);
+    const int64_t sleep_ns = SleepNs(now_ns, kNever);
     const bool lingers = controller_->HasUnflushed();
+    slept = !moved && !stop_.load();
+    if (slept) metrics_->sleeps.Add(1);
     role_.Release();
-    if (moved || stop_.load()) continue;
-    metrics_->sleeps.Add(1);
+    if (!slept) continue;
     lingers_.store(lingers);
     // Looked at after `lingers_` is set: either this thread sees the submission, or the submitter sees that it must
     // ring.
     if (!table_->HasQueued()) doorbell_.Sleep(seen_now, Doorbell::kBackground, sleep_ns);
     lingers_.store(false);
-    metrics_->wakeups.Add(1);
   }
 }
 

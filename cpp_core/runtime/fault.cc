@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
-#include "base/log.h"
 #include "base/text.h"
 
 namespace horocache::runtime {
@@ -15,23 +13,6 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kPlaces = {"submit", "start", "data", "done"};
 constexpr std::array<std::string_view, 4> kActions = {"kill", "stop", "exit", "error"};
-
-std::vector<std::string> Split(std::string_view text, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
-bool ParseInt(const std::string& text, int* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 Status Malformed(std::string_view text) {
   return {StatusCode::kInvalidArgument,
@@ -55,8 +36,8 @@ StatusOr<FaultInjector> FaultInjector::Parse(std::string_view text, int rank) {
     fault.action = sides[1];
     const bool known = std::ranges::find(kPlaces, fault.place) != kPlaces.end() &&
                        std::ranges::find(kActions, fault.action) != kActions.end();
-    const bool numbers =
-        (where.size() < 2 || ParseInt(where[1], &only_rank)) && (where.size() < 3 || ParseInt(where[2], &fault.count));
+    const bool numbers = (where.size() < 2 || ParseNumber(where[1], &only_rank)) &&
+                         (where.size() < 3 || ParseNumber(where[2], &fault.count));
     if (!known || !numbers || where.size() > 3) return Malformed(entry);
     if (only_rank == rank) injector.faults_.push_back(std::move(fault));
   }

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
+#include "control/signature.h"
 
 namespace horocache::runtime {
 namespace {
@@ -14,11 +15,6 @@ namespace {
 constexpr size_t kAlignment = 64;
 // Rounds go on between steps, so a long queue of small operations must not keep the role for itself.
 constexpr int kTasksPerStep = 32;
-
-// Operations whose tensors all travel in one collective, as segments.
-bool IsFused(wire::Op op) {
-  return op == wire::Op::kAllreduce || op == wire::Op::kBroadcast || op == wire::Op::kReduce;
-}
 
 bool HasData(wire::Op op) { return op != wire::Op::kBarrier && op != wire::Op::kJoin && op != wire::Op::kRegister; }
 
@@ -56,7 +52,7 @@ bool Lane::Step() {
 
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
-  if (item_ == 0 && tensor_ == 0) still_since_ns_ = NowNs();
+  still_since_ns_ = NowNs();
   Inject("start");
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
     task_ = &Lane::CompletePlan;
@@ -75,7 +71,7 @@ bool Lane::StartCollective() {
     collective.postscale = signature.postscale;
     collective.root = signature.root;
     collective.dtype = signature.tensors[static_cast<size_t>(plan.items[item_].first_tensor)].dtype;
-    if (IsFused(plan.op)) {
+    if (control::Fuses(plan.op)) {
       BuildFused(plan, &collective);
     } else {
       BuildSingle(plan, &collective);
@@ -160,7 +156,7 @@ bool Lane::TestCollective() {
 void Lane::KeepResult(Status status) {
   const control::Plan& plan = plans_.front();
   if (!status.ok()) status_ = std::move(status);
-  if (!status_.ok() || IsFused(plan.op) || !HasData(plan.op)) return;
+  if (!status_.ok() || control::Fuses(plan.op) || !HasData(plan.op)) return;
   const control::PlanItem& item = plan.items[item_];
   if (item.op == control::kNoOp) return;
   Operation* operation = OperationTable::FromId(item.op);
@@ -180,7 +176,7 @@ void Lane::Inject(std::string_view place) {
 // Moves the cursor; false if the plan's tensors are all done.
 bool Lane::NextTensor() {
   const control::Plan& plan = plans_.front();
-  if (IsFused(plan.op) || !HasData(plan.op)) return false;
+  if (control::Fuses(plan.op) || !HasData(plan.op)) return false;
   if (++tensor_ < plan.items[item_].num_tensors) return true;
   tensor_ = 0;
   return ++item_ < plan.items.size();

@@ -55,7 +55,6 @@ struct Operation {
   std::vector<bool*> claimed;  // flags of its names in the table's map
 
   // ---- written by the holder of the role; read by others once `done` is set
-  int items_running = 0;
   Status status;
   std::vector<Result> results;
   int32_t last_joined = -1;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/futex.h"
-#include "base/log.h"
+#include "base/text.h"
 
 namespace horocache::runtime {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kManyNames = 1 << 20;
 
 // A lone tensor's member name is the request's name; a group's members have names of their own.
-bool IsGroup(const wire::Signature& signature) {
+bool HasMembers(const wire::Signature& signature) {
   return signature.tensors.size() > 1 || (signature.tensors.size() == 1 && signature.tensors[0].name != signature.name);
 }
 
@@ -82,7 +82,7 @@ Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   GiveName(operation);
   const wire::Signature& signature = operation->request.signature;
   Status status = ClaimName(operation, signature.name);
-  if (IsGroup(signature)) {
+  if (HasMembers(signature)) {
     for (const wire::TensorMeta& tensor : signature.tensors) {
       if (!status.ok()) break;
       status = ClaimName(operation, tensor.name);
@@ -151,15 +151,6 @@ void OperationTable::Recycle(Operation* operation) {
   slots_[slot].used = false;
   operation->handle = -1;
   free_slots_.push_back(slot);
-}
-
-std::vector<Operation*> OperationTable::Unfinished() {
-  MutexLock lock(mutex_);
-  std::vector<Operation*> found;
-  for (const Slot& slot : slots_) {
-    if (slot.used && !slot.operation->claimed.empty()) found.push_back(slot.operation.get());
-  }
-  return found;
 }
 
 }  // namespace horocache::runtime

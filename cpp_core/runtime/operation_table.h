@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "control/string_map.h"
 #include "runtime/operation.h"
 
 namespace horocache::runtime {
@@ -48,9 +49,6 @@ class OperationTable {
   // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
   void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
 
-  // Every operation that is not done, in order of handles.
-  std::vector<Operation*> Unfinished() HC_EXCLUDES(mutex_);
-
  private:
   // A handle is slot + generation << kSlotBits, so that a consumed handle is never mistaken for a new one.
   static constexpr int kSlotBits = 24;
@@ -58,10 +56,6 @@ class OperationTable {
     std::unique_ptr<Operation> operation;
     int64_t generation = 0;
     bool used = false;
-  };
-  struct NameHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
   using Numbers = std::priority_queue<int, std::vector<int>, std::greater<>>;
 
@@ -76,7 +70,7 @@ class OperationTable {
   std::atomic<size_t> queued_count_{0};
   // Names stay in the map when they are free, so that a name used in every step costs no allocation; swept when there
   // are very many.
-  std::unordered_map<std::string, bool, NameHash, std::equal_to<>> in_flight_ HC_GUARDED_BY(mutex_);
+  control::StringMap<bool> in_flight_ HC_GUARDED_BY(mutex_);
   std::array<Numbers, wire::kNumOps> free_numbers_ HC_GUARDED_BY(mutex_);
   std::array<int, wire::kNumOps> next_number_ HC_GUARDED_BY(mutex_) = {};
   struct Finished {

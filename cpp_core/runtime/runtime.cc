@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -64,7 +65,44 @@ LoopConfig LoopFor(const RuntimeConfig& config) {
   return out;
 }
 
+StatusOr<std::vector<std::unique_ptr<data::Backend>>> BackendsFor(const Knobs& knobs, int rank,
+                                                                  const std::shared_ptr<net::Arena>& arena) {
+  data::SharedArea area;
+  area.rank = rank;
+  area.size = arena->layout().ranks;
+  for (int peer = 0; peer < area.size; ++peer) area.data.push_back(arena->data(peer).data());
+  area.data_bytes = arena->data(0).size();
+  area.ring = [arena](int peer) { arena->doorbell(peer).RingForData(); };
+  data::BackendOptions options;
+  options.tile_bytes = knobs.shm_tile;
+  options.oneshot_max_bytes = knobs.oneshot_max;
+  options.kernels = knobs.kernels;
+  options.fakedevice_delay_ns = Microseconds(knobs.fakedevice_delay_us);
+  return data::MakeBackends(area, options);
+}
+
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int world,
+                                        const std::vector<std::unique_ptr<data::Backend>>& backends) {
+  std::vector<control::BackendTraits> traits;
+  for (const auto& backend : backends) traits.push_back(backend->traits());
+  return control::Selector::Parse(std::move(traits), world, knobs.select);
+}
+
 }  // namespace
+
+Status CheckKnobs(const Knobs& knobs) {
+  HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
+  Status status;
+  for (const int ranks : {1, 2}) {  // a job of one rank has a backend more
+    const std::shared_ptr<net::Arena> arena = net::Arena::CreateOnHeap(LayoutFor(knobs, ranks));
+    if (arena == nullptr) return Status::Ok();  // start-up says what is short
+    const auto backends = BackendsFor(knobs, 0, arena);
+    if (!backends.ok()) return backends.status();
+    status = SelectorFor(knobs, ranks, *backends).status();
+    if (status.ok()) break;
+  }
+  return status;
+}
 
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   net::ArenaLayout layout;
@@ -83,7 +121,12 @@ Runtime::~Runtime() { Stop(); }
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
   HC_RETURN_IF_ERROR(runtime->Assemble());
-  HC_RETURN_IF_ERROR(runtime->MakeLoop());
+  try {
+    HC_RETURN_IF_ERROR(runtime->MakeLoop());
+  } catch (const std::system_error& error) {
+    return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
+                                            "; raise the limit of processes (ulimit -u, or the container's)");
+  }
   runtime->alive_ = true;
   return runtime;
 }
@@ -102,34 +145,17 @@ Status Runtime::Assemble() {
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) return peers.status();
     peers_ = std::move(*peers);
-    peers_.arena->CloseFd();
+    return Status::Ok();
   }
-  peers_.arena->pid(config_.identity.local_rank).store(getpid());
+  peers_.pids.assign(static_cast<size_t>(config_.identity.local_size), getpid());
   peers_.arena->state(config_.identity.local_rank).store(net::RankState::kRunning);
   return Status::Ok();
 }
 
-StatusOr<std::vector<std::unique_ptr<data::Backend>>> Runtime::MakeBackends() {
-  data::SharedArea area;
-  area.rank = config_.identity.local_rank;
-  area.size = config_.identity.local_size;
-  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(peers_.arena->data(rank).data());
-  area.data_bytes = peers_.arena->data(0).size();
-  area.ring = [arena = peers_.arena](int rank) { arena->doorbell(rank).RingForData(); };
-  data::BackendOptions options;
-  options.tile_bytes = config_.knobs.shm_tile;
-  options.oneshot_max_bytes = config_.knobs.oneshot_max;
-  options.kernels = config_.knobs.kernels;
-  options.fakedevice_delay_ns = Microseconds(config_.knobs.fakedevice_delay_us);
-  return data::MakeBackends(area, options);
-}
-
 Status Runtime::MakeLoop() {
-  auto backends = MakeBackends();
+  auto backends = BackendsFor(config_.knobs, config_.identity.local_rank, peers_.arena);
   if (!backends.ok()) return backends.status();
-  std::vector<control::BackendTraits> traits;
-  for (const auto& backend : *backends) traits.push_back(backend->traits());
-  auto selector = control::Selector::Parse(std::move(traits), config_.identity.size, config_.knobs.select);
+  auto selector = SelectorFor(config_.knobs, config_.identity.size, *backends);
   if (!selector.ok()) return selector.status();
 
   CoordinatorLoop::Parts parts;
@@ -153,7 +179,7 @@ Status Runtime::MakeLoop() {
 }
 
 void Runtime::OnLost(int rank, const std::string& how) {
-  const int pid = peers_.arena->pid(rank).load();
+  const int pid = peers_.pids[static_cast<size_t>(rank)];
   loop_->Lose({StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) +
                                           " on this host) " + how +
                                           "; the job cannot go on. See that rank's output for the cause."});
@@ -185,17 +211,11 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
 }
 
 void Runtime::Stop() {
-  if (!alive_) return;
-  alive_ = false;
+  if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Seconds(config_.knobs.shutdown_timeout));
   peers_.arena->state(config_.identity.local_rank).store(net::RankState::kLeft);
   liveness_.reset();
   loop_->Stop();
-  for (Operation* operation : table_.Unfinished()) {
-    table_.Finish(operation,
-                  {StatusCode::kShutDown, "horocache was shut down on this rank while '" +
-                                              Printable(operation->request.signature.name) + "' was pending."});
-  }
 }
 
 void Runtime::ForkedChild() {

@@ -4,6 +4,7 @@
 // Threads: any.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -35,6 +36,9 @@ struct RuntimeConfig {
 
 // The layout that init() uses for these knobs; for arenas shared within a process.
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
+
+// kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.
+Status CheckKnobs(const Knobs& knobs);
 
 class Runtime {
  public:
@@ -71,7 +75,6 @@ class Runtime {
   explicit Runtime(RuntimeConfig config);
   Status Assemble();
   Status MakeLoop();
-  StatusOr<std::vector<std::unique_ptr<data::Backend>>> MakeBackends();
   void OnLost(int rank, const std::string& how);
   Status Check(const Operation& operation) const;
 
@@ -82,7 +85,7 @@ class Runtime {
   net::Peers peers_;
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
-  bool alive_ = false;
+  std::atomic<bool> alive_{false};
 };
 
 }  // namespace horocache::runtime

@@ -39,10 +39,10 @@ StatusOr<bool> MessageBitsAgreement::Step(control::Controller& controller, contr
   if (state_ == State::kReducing) {
     if (!Reduce(channel)) return channel.Progress() || moved;
     moved = true;
-    outcome_ = controller.Intersect(words_, now_ns);
+    outcome_ = controller.Intersect(words_);
     received_.erase(received_.begin(), received_.lower_bound({round_ + 1, 0}));
     if (!outcome_.gather) {
-      HC_RETURN_IF_ERROR(controller.Finish(nullptr, now_ns));
+      HC_RETURN_IF_ERROR(controller.Finish(nullptr));
       state_ = State::kIdle;
       channel.Progress();
       return true;
@@ -137,12 +137,12 @@ StatusOr<bool> MessageBitsAgreement::Gather(control::Controller& controller, con
     std::string frame;
     wire::Encode(responses, &frame);
     for (int rank = 1; rank < channel.size(); ++rank) channel.Send(rank, frame);
-    HC_RETURN_IF_ERROR(controller.Finish(&responses, now_ns));
+    HC_RETURN_IF_ERROR(controller.Finish(&responses));
     state_ = State::kIdle;
     return true;
   }
   if (state_ == State::kAwaiting && !responses_.empty()) {
-    HC_RETURN_IF_ERROR(controller.Finish(&responses_.front(), now_ns));
+    HC_RETURN_IF_ERROR(controller.Finish(&responses_.front()));
     responses_.clear();
     state_ = State::kIdle;
     return true;

@@ -62,7 +62,7 @@ void Simulation::Impl::StepApplication(int rank) {
       Member& member = MemberOf(instruction.set, rank);
       if (!member.lost.ok() || member.controller->closed()) break;
       HistoryOf(member).left = true;
-      member.controller->Leave(now_ns_);
+      member.controller->Leave();
       schedule_.MakeRunnable(member.actor);
       break;
     }

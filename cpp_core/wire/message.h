@@ -47,12 +47,20 @@ inline constexpr int kNumDeviceClasses = 3;
 using CacheBit = uint32_t;
 inline constexpr CacheBit kNoBit = ~CacheBit{0};
 
+// Operations whose first dimension may differ between ranks; shape[0] is -1 in their signatures.
+inline bool SizesDiffer(Op op) {
+  return op == Op::kAllgather || op == Op::kAlltoall || op == Op::kGather || op == Op::kScatter;
+}
+
+inline bool HasRoot(Op op) {
+  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
+}
+
 std::string_view OpName(Op op);
 std::string_view ReduceOpName(ReduceOp op);
 std::string_view DeviceClassName(DeviceClass device_class);
 
-// Name, element type and shape of one tensor. Where the first dimension may differ between ranks (allgather, alltoall,
-// gather, scatter) shape[0] is -1 here and the true value travels with the data.
+// Name, element type and shape of one tensor. Where SizesDiffer, the true shape[0] travels with the data.
 struct TensorMeta {
   std::string name;
   DType dtype = DType::kFloat32;

@@ -1,8 +1,9 @@
 #include "control/agreements/bits.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "base/duration.h"
+#include "control/agreements/overdue.h"
 #include "control/agreements/strategies.h"
 #include "control/rank_set.h"
 #include "control/words.h"
@@ -11,11 +12,8 @@
 namespace horocache::control {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
-// A cycle_time of 0 in tick mode means "as often as possible", not "without end in one call".
-constexpr int64_t kShortestTickNs = 10'000;
 
 bool SomeonePublished(const Controller& controller, ControlChannel& channel) {
   for (int rank = 0; rank < channel.size(); ++rank) {
@@ -126,7 +124,7 @@ bool BitsAgreement::MustPropose(const Controller& controller) const {
 StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   if (controller.config().tick) {
     if (now_ns < next_tick_ns_) return false;
-    next_tick_ns_ = now_ns + std::max(controller.config().cycle_time_ns, kShortestTickNs);
+    next_tick_ns_ = now_ns + controller.config().TickNs();
   } else {
     PauseIsOver(now_ns);
     Observe(controller, channel, now_ns);
@@ -181,12 +179,12 @@ StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChann
     HC_RETURN_IF_ERROR(AwaitOthers(controller, channel, fresh, now_ns));
     return false;
   }
-  outcome_ = controller.Intersect(words_, now_ns);
+  outcome_ = controller.Intersect(words_);
   // A rank that finds the round complete as soon as it has published is the last: the others sleep.
   if (fresh && (outcome_.agreed > 0 || outcome_.gather)) RingOthers(channel);
   if (outcome_.gather) return StartGather(controller, channel, outcome_, now_ns);
   if (outcome_.agreed == 0 && outcome_.all_wait && controller.HasPending()) controller.RaiseStalled();
-  HC_RETURN_IF_ERROR(EndRound(controller, channel, nullptr, now_ns));
+  HC_RETURN_IF_ERROR(EndRound(controller, channel, nullptr));
   return true;
 }
 
@@ -204,9 +202,8 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   return CheckOverdue(controller, Unpublished(controller, channel), now_ns);
 }
 
-Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses,
-                               int64_t now_ns) {
-  HC_RETURN_IF_ERROR(controller.Finish(responses, now_ns));
+Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses) {
+  HC_RETURN_IF_ERROR(controller.Finish(responses));
   state_ = State::kOpen;
   demanded_since_ns_ = -1;
   if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
@@ -287,7 +284,7 @@ StatusOr<bool> BitsAgreement::Answer(Controller& controller, ControlChannel& cha
   HC_RETURN_IF_ERROR(controller.Coordinate(lists_, outcome_, now_ns, &responses));
   lists_.clear();
   SendToAll(controller, channel, responses);
-  HC_RETURN_IF_ERROR(EndRound(controller, channel, &responses, now_ns));
+  HC_RETURN_IF_ERROR(EndRound(controller, channel, &responses));
   return true;
 }
 
@@ -299,7 +296,7 @@ StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChanne
     const StatusOr<bool> ours = controller.Accept(*responses);
     if (!ours.ok()) return ours.status();
     if (!*ours) continue;
-    HC_RETURN_IF_ERROR(EndRound(controller, channel, &*responses, now_ns));
+    HC_RETURN_IF_ERROR(EndRound(controller, channel, &*responses));
     return true;
   }
   // Rank 0 may itself wait for somebody: it gets half a limit more, so that its verdict, which names that rank, comes
@@ -323,32 +320,10 @@ bool BitsAgreement::PauseIsOver(int64_t now_ns) {
   return true;
 }
 
-// Somebody's operation has already waited for the whole limit when the stalled flag goes up, so a rank that does not
-// answer that has been silent for longer.
-int64_t BitsAgreement::OverdueWarnNs(const Controller& controller) const {
-  const ControllerConfig& config = controller.config();
-  const bool looked_for = (controller.Raised() & kStalled) != 0;
-  return demanded_since_ns_ + (looked_for ? config.stall_warn_ns / 4 : config.stall_warn_ns);
-}
-
-int64_t BitsAgreement::OverdueFailNs(const Controller& controller) const {
-  const ControllerConfig& config = controller.config();
-  if (config.stall_fail_ns == 0) return kNever;
-  const bool looked_for = (controller.Raised() & kStalled) != 0;
-  return demanded_since_ns_ + std::max<int64_t>(0, config.stall_fail_ns - (looked_for ? config.stall_warn_ns : 0));
-}
-
 Status BitsAgreement::CheckOverdue(Controller& controller, const std::vector<int32_t>& missing, int64_t now_ns) {
-  if (!controller.config().stall_check || demanded_since_ns_ < 0 || missing.empty()) return Status::Ok();
-  const bool fail = now_ns >= OverdueFailNs(controller);
-  if (!fail && (overdue_reported_ || now_ns < OverdueWarnNs(controller))) return Status::Ok();
-  const std::string text = RankText(missing) + (missing.size() == 1 ? " has" : " have") + " not answered round " +
-                           std::to_string(controller.round()) + " of process set " +
-                           std::to_string(controller.config().process_set) + " (stopped, or without processor time?)";
-  if (fail) return {StatusCode::kStall, text + " within HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."};
-  overdue_reported_ = true;
-  controller.AddReport(text + ".");
-  return Status::Ok();
+  if (!controller.config().stall_check || demanded_since_ns_ < 0) return Status::Ok();
+  return control::CheckOverdue(controller, OverdueSince(controller, demanded_since_ns_), missing,
+                               "stopped, or without processor time", now_ns, &overdue_reported_);
 }
 
 int64_t BitsAgreement::ComputeWake(const Controller& controller) const {

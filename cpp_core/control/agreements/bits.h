@@ -45,7 +45,7 @@ class BitsAgreement final : public Agreement {
   void Publish(Controller& controller, ControlChannel& channel, int64_t now_ns);
   void RingUnpublished(const Controller& controller, ControlChannel& channel);
   void RingOthers(ControlChannel& channel);
-  Status EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses, int64_t now_ns);
+  Status EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses);
   StatusOr<bool> StartGather(Controller& controller, ControlChannel& channel, const RoundOutcome& outcome,
                              int64_t now_ns);
   StatusOr<bool> Answer(Controller& controller, ControlChannel& channel, int64_t now_ns);
@@ -56,8 +56,6 @@ class BitsAgreement final : public Agreement {
   bool PauseIsOver(int64_t now_ns);  // and begins the next, twice as long
   Status CheckOverdue(Controller& controller, const std::vector<int32_t>& missing, int64_t now_ns);
   int64_t ComputeWake(const Controller& controller) const;
-  int64_t OverdueWarnNs(const Controller& controller) const;
-  int64_t OverdueFailNs(const Controller& controller) const;
 
   State state_ = State::kOpen;
   bool started_ = false;

@@ -1,9 +1,10 @@
 #include "control/agreements/relay.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
+#include "base/duration.h"
+#include "control/agreements/overdue.h"
 #include "control/rank_set.h"
 #include "control/words.h"
 #include "wire/codec.h"
@@ -11,10 +12,6 @@
 namespace horocache::control {
 
 namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-// A cycle_time of 0 in tick mode means "as often as possible", not "without end in one call".
-constexpr int64_t kShortestTickNs = 10'000;
 
 std::span<const uint64_t> Bits(const std::vector<uint64_t>& words) {
   return words.size() <= kFirstBitWord ? std::span<const uint64_t>() : std::span(words).subspan(kFirstBitWord);
@@ -143,7 +140,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
   news_ = false;
   in_ = true;
   if (controller.config().tick) {
-    next_tick_ns_ = now_ns + std::max(controller.config().cycle_time_ns, kShortestTickNs);
+    next_tick_ns_ = now_ns + controller.config().TickNs();
     urgent_since_ns_ = now_ns;  // everybody has to answer every tick
   }
   if (!IsRoot() && Shares(channel, parent_)) {
@@ -213,7 +210,7 @@ bool RelayAgreement::NeedsLists(const RoundOutcome& outcome) const {
 
 Status RelayAgreement::Decide(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   AndSubtree();
-  outcome_ = controller.Intersect(and_words_, now_ns);
+  outcome_ = controller.Intersect(and_words_);
   intersected_ = true;
   if (outcome_.gather && !NeedsLists(outcome_)) return Answer(controller, channel, now_ns);
   RelayFrame frame = NewFrame(controller, outcome_.gather ? RelayFrame::Kind::kWords : RelayFrame::Kind::kResult);
@@ -221,7 +218,7 @@ Status RelayAgreement::Decide(Controller& controller, ControlChannel& channel, i
   std::string bytes;
   EncodeFrame(frame, &bytes);
   SendDown(controller, channel, bytes);
-  if (!outcome_.gather) return EndRound(controller, nullptr, now_ns);
+  if (!outcome_.gather) return EndRound(controller, nullptr);
   BeginLists(controller, now_ns);
   return Status::Ok();
 }
@@ -253,10 +250,10 @@ Status RelayAgreement::Answer(Controller& controller, ControlChannel& channel, i
   std::string bytes;
   EncodeFrame(frame, &bytes);
   SendDown(controller, channel, bytes);
-  return EndRound(controller, &frame.responses, now_ns);
+  return EndRound(controller, &frame.responses);
 }
 
-Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList* responses, int64_t now_ns) {
+Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList* responses) {
   const bool answered =
       responses != nullptr && !(responses->erase.empty() && responses->responses.empty() && responses->joined.empty());
   const bool moved = outcome_.agreed > 0 || answered;
@@ -270,7 +267,7 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
     child.in = child.lists_in = child.asked = child.pressed = false;
   }
   if (!moved && outcome_.all_wait && !listing_ && controller.HasPending()) controller.RaiseStalled();
-  HC_RETURN_IF_ERROR(controller.Finish(responses, now_ns));
+  HC_RETURN_IF_ERROR(controller.Finish(responses));
   // What the round itself changed is no news.
   if (moved) seen_changes_ = controller.changes();
   in_ = polled_ = urgent_ = alerted_ = passed_up_ = intersected_ = listing_ = lists_passed_up_ = false;
@@ -294,27 +291,13 @@ std::vector<int32_t> RelayAgreement::Missing() const {
   return missing;
 }
 
-// Somebody's operation has already waited for the whole limit when the stalled flag goes up, so a rank that does not
-// answer that has been silent for longer.
 Status RelayAgreement::CheckOverdue(Controller& controller, int64_t now_ns) {
-  const ControllerConfig& config = controller.config();
-  if (!config.stall_check || urgent_since_ns_ < 0 || controller.closed()) return Status::Ok();
-  const bool looked_for = (controller.Raised() & kStalled) != 0;
-  const int64_t silent_ns = now_ns - urgent_since_ns_;
-  const bool fail = config.stall_fail_ns != 0 &&
-                    silent_ns >= std::max<int64_t>(0, config.stall_fail_ns - (looked_for ? config.stall_warn_ns : 0));
-  const bool warn = silent_ns >= (looked_for ? config.stall_warn_ns / 4 : config.stall_warn_ns);
-  if (!fail && (overdue_reported_ || !warn)) return Status::Ok();
-  const std::vector<int32_t> missing = Missing();
-  if (missing.empty()) return Status::Ok();
-  const std::string text = RankText(missing) + (missing.size() == 1 ? " has" : " have") + " not answered round " +
-                           std::to_string(controller.round()) + " of process set " +
-                           std::to_string(config.process_set) +
-                           " (stopped, without processor time, or waiting for others that are?)";
-  if (fail) return {StatusCode::kStall, text + " within HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."};
-  overdue_reported_ = true;
-  controller.AddReport(text + ".");
-  return Status::Ok();
+  if (!controller.config().stall_check || urgent_since_ns_ < 0 || controller.closed()) return Status::Ok();
+  const OverdueTimes times = OverdueSince(controller, urgent_since_ns_);
+  if (now_ns < std::min(times.warn_ns, times.fail_ns)) return Status::Ok();
+  return control::CheckOverdue(controller, times, Missing(),
+                               "stopped, without processor time, or waiting for others that are", now_ns,
+                               &overdue_reported_);
 }
 
 int64_t RelayAgreement::ComputeWake(const Controller& controller) const {
@@ -327,9 +310,8 @@ int64_t RelayAgreement::ComputeWake(const Controller& controller) const {
     wake_ns = std::min(wake_ns, controller.UnflushedSinceNs() + config.cycle_time_ns);
   }
   if (config.stall_check && urgent_since_ns_ >= 0) {
-    const int64_t warn_ns = urgent_since_ns_ + config.stall_warn_ns;
-    const int64_t fail_ns = config.stall_fail_ns == 0 ? kNever : urgent_since_ns_ + config.stall_fail_ns;
-    wake_ns = std::min(wake_ns, overdue_reported_ ? fail_ns : warn_ns);
+    const OverdueTimes times = OverdueSince(controller, urgent_since_ns_);
+    wake_ns = std::min(wake_ns, overdue_reported_ ? times.fail_ns : times.warn_ns);
   }
   return wake_ns;
 }

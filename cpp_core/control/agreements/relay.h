@@ -83,7 +83,7 @@ class RelayAgreement final : public Agreement {
   void BeginLists(Controller& controller, int64_t now_ns);
   void PassListsUp(Controller& controller, ControlChannel& channel);
   Status Answer(Controller& controller, ControlChannel& channel, int64_t now_ns);
-  Status EndRound(Controller& controller, const wire::ResponseList* responses, int64_t now_ns);
+  Status EndRound(Controller& controller, const wire::ResponseList* responses);
 
   bool Shares(const ControlChannel& channel, int rank) const;
   std::vector<int32_t> Missing() const;

@@ -76,7 +76,7 @@ Status RelayAgreement::HandleFromParent(Controller& controller, ControlChannel& 
       SendDown(controller, channel, bytes_);
       if (!frame.words.empty()) {
         and_words_ = frame.words;
-        outcome_ = controller.Intersect(and_words_, now_ns);
+        outcome_ = controller.Intersect(and_words_);
         intersected_ = true;
       }
       if (frame.kind == RelayFrame::Kind::kWords) {
@@ -85,10 +85,10 @@ Status RelayAgreement::HandleFromParent(Controller& controller, ControlChannel& 
         return Status::Ok();
       }
       if (outcome_.gather != frame.has_responses || listing_ != NeedsLists(outcome_)) break;
-      if (!frame.has_responses) return EndRound(controller, nullptr, now_ns);
+      if (!frame.has_responses) return EndRound(controller, nullptr);
       const StatusOr<bool> ours = controller.Accept(frame.responses);
       if (!ours.ok()) return ours.status();
-      return EndRound(controller, &frame.responses, now_ns);
+      return EndRound(controller, &frame.responses);
     }
     default:
       break;

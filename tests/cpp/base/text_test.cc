@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/log.h"
-
 namespace horocache {
 namespace {
 

@@ -280,11 +280,11 @@ TEST(Bits, CachesThatDifferAreFoundAndTheOddRankIsNamed) {
   // A wrong bit on rank 1, as a defect in memory or in us would make.
   wire::ResponseList forged;
   forged.erase = {0};
-  ASSERT_TRUE(job[1].Finish(&forged, job.now).ok());
+  ASSERT_TRUE(job[1].Finish(&forged).ok());
   job.hub.snapshots[1][job[1].round() - 1] = {};  // the forged round
   job.agreements[1] = MakeAgreement({});
   for (int rank : {0, 2}) {
-    ASSERT_TRUE(job[rank].Finish(nullptr, job.now).ok());
+    ASSERT_TRUE(job[rank].Finish(nullptr).ok());
     job.hub.snapshots[static_cast<size_t>(rank)][job[rank].round() - 1] = {};
     job.agreements[static_cast<size_t>(rank)] = MakeAgreement({});
   }

@@ -118,11 +118,11 @@ TEST(FusionPlanner, OnlyEqualOperationsFuse) {
 }
 
 TEST(FusionPlanner, OtherOperationsDoNotFuse) {
-  for (const wire::Op op : {wire::Op::kAllgather, wire::Op::kAlltoall, wire::Op::kReduce, wire::Op::kGather,
+  for (const wire::Op op : {wire::Op::kAllgather, wire::Op::kAlltoall, wire::Op::kReducescatter, wire::Op::kGather,
                             wire::Op::kScatter, wire::Op::kBarrier}) {
     EXPECT_EQ(Planning(1000).Add(OfOp(op, "a", 0)).Add(OfOp(op, "b", 0)).Run(), "a | b") << OpName(op);
   }
-  for (const wire::Op op : {wire::Op::kAllreduce, wire::Op::kBroadcast, wire::Op::kReducescatter}) {
+  for (const wire::Op op : {wire::Op::kAllreduce, wire::Op::kBroadcast, wire::Op::kReduce}) {
     EXPECT_EQ(Planning(1000).Add(OfOp(op, "a", 0)).Add(OfOp(op, "b", 0)).Run(), "a b") << OpName(op);
   }
 }

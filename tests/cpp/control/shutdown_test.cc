@@ -12,7 +12,7 @@ TEST(Shutdown, ClosesTheSetOnAllRanksAndNamesWhoLeft) {
   job.RunFor(5 * kMs);
   const OpId cached = job.Submit(1, Tensor("cached"));
   job.RunFor(5 * kMs);
-  job[2].Leave(job.now);
+  job[2].Leave();
   job.Touch(2);
   job.Settle();
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(job[rank].closed());
@@ -35,7 +35,7 @@ TEST(Shutdown, AllAtOnceTakesOneRound) {
   ASSERT_TRUE(job.Done(ops));
   const uint64_t rounds = job[0].counters().rounds;
   for (int rank = 0; rank < 4; ++rank) {
-    job[rank].Leave(job.now);
+    job[rank].Leave();
     job.Touch(rank);
   }
   job.Settle();
@@ -53,7 +53,7 @@ TEST(Shutdown, WhatTheSameRoundAgreesOnStillRuns) {
   const OpId theirs = job.Submit(1, Tensor("cached"));
   const OpId new_mine = job.Submit(0, Tensor("new"));
   const OpId new_theirs = job.Submit(1, Tensor("new"));
-  job[1].Leave(job.now);
+  job[1].Leave();
   job.Touch(1);
   job.Settle();
   EXPECT_TRUE(job.Done({mine, theirs}));
@@ -63,7 +63,7 @@ TEST(Shutdown, WhatTheSameRoundAgreesOnStillRuns) {
 
 TEST(Shutdown, SubmittingAfterLeavingIsAnError) {
   TestJob job(2);
-  job[0].Leave(job.now);
+  job[0].Leave();
   EXPECT_EQ(job.Of(0, job.Submit(0, Tensor("x"))).status.code(), StatusCode::kShutDown);
 }
 
@@ -71,7 +71,7 @@ TEST(Shutdown, AJoinedRankIsTold) {
   TestJob job(2);
   const OpId join = job.Submit(0, OfOp(wire::Op::kJoin, "join"));
   job.RunFor(5 * kMs);
-  job[1].Leave(job.now);
+  job[1].Leave();
   job.Touch(1);
   job.Settle();
   EXPECT_EQ(job.Of(0, join).status.code(), StatusCode::kShutDown);

@@ -164,11 +164,14 @@ TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
   names(&one, {"shm", "loopback", "fakedevice"});
   names(&two, {"shm", "fakedevice"});
   SharedArea alone;
-  const auto backends = MakeBackends(alone, {});
+  const auto backends = MakeBackends(alone, {.fakedevice_delay_ns = 0});
   ASSERT_TRUE(backends.ok());
   ASSERT_EQ(backends->size(), 2u);
   EXPECT_EQ((*backends)[0]->traits().name, "loopback");
   EXPECT_EQ((*backends)[1]->traits().name, "fakedevice");
+  const auto without = MakeBackends(alone, {});
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->size(), 1u);
 }
 
 TEST(MakeBackendsTest, RefusesKernelsThatDoNotExist) {

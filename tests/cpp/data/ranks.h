@@ -33,7 +33,9 @@ class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;
 
+  // With a fake device, whether it is asked for or not.
   explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes) {
+    options.fakedevice_delay_ns = std::max<int64_t>(options.fakedevice_delay_ns, 0);
     for (int r = 0; r < size; ++r) {
       areas_.push_back({static_cast<std::byte*>(std::aligned_alloc(64, area_bytes)), &std::free});
       std::memset(areas_.back().get(), 0, area_bytes);

@@ -350,7 +350,7 @@ TEST(ShmPortTest, RefusesAnAreaThatIsTooSmallAndNamesTheKnob) {
   area.data_bytes = 4096;
   const auto backends = MakeBackends(area, {});
   ASSERT_FALSE(backends.ok());
-  EXPECT_NE(backends.status().message().find("shm_bytes=3584"), std::string::npos) << backends.status().message();
+  EXPECT_NE(backends.status().message().find("shm_bytes=4096"), std::string::npos) << backends.status().message();
 }
 
 TEST(ShmPortTest, FitsTheTileIntoTheArea) {

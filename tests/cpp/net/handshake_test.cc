@@ -152,10 +152,44 @@ TEST(Connection, WhatWasSentBeforeTheEndIsStillTaken) {
   ends.a->Queue(MessageType::kVerdict, "last words");
   ends.a->Flush();
   ends.a.reset();
-  EXPECT_EQ(ends.b->Fill(), Connection::Io::kEnd);
+  EXPECT_EQ(ends.b->Fill(), Connection::Io::kOk);
   Message message;
   ASSERT_TRUE(ends.b->Take(&message));
   EXPECT_EQ(message.payload, "last words");
+  EXPECT_EQ(ends.b->Fill(), Connection::Io::kEnd);
+}
+
+TEST(Connection, WhatFollowsAMessageIsLeftInTheSocket) {
+  Ends ends;
+  ends.a->Queue(MessageType::kVerdict, "start");
+  ends.a->Flush();
+  ASSERT_EQ(send(ends.a->fd(), "notice", 6, MSG_NOSIGNAL), 6);
+  ASSERT_EQ(ends.b->Fill(), Connection::Io::kOk);
+  Message message;
+  ASSERT_TRUE(ends.b->Take(&message));
+  const UniqueFd socket = ends.b->TakeSocket();
+  std::string rest(10, '\0');
+  ASSERT_EQ(recv(socket.get(), rest.data(), rest.size(), MSG_DONTWAIT), 6);
+  EXPECT_EQ(rest.substr(0, 6), "notice");
+}
+
+// As rank 0 of a large job sends the descriptors of all ranks at once.
+TEST(Connection, AnyNumberOfDescriptorsMayWaitToBeRead) {
+  Ends ends;
+  const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  constexpr size_t kEach = 64, kMessages = 8;
+  for (size_t i = 0; i < kMessages; ++i) {
+    ends.a->Queue(MessageType::kDescriptors, std::to_string(i), std::vector<int>(kEach, file.get()));
+  }
+  ASSERT_EQ(ends.a->Flush(), Connection::Io::kOk);
+  ASSERT_TRUE(ends.a->flushed());
+  for (size_t i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(ends.b->Fill(), Connection::Io::kOk);
+    Message message;
+    ASSERT_TRUE(ends.b->Take(&message));
+    EXPECT_EQ(message.payload, std::to_string(i));
+    EXPECT_EQ(message.fds.size(), kEach);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <thread>
 
@@ -133,6 +134,67 @@ TEST_P(RuntimeTest, AMismatchFailsOnAllRanksAndTheJobGoesOn) {
     ASSERT_TRUE(runtime.Submit(operation, true).ok());
     EXPECT_TRUE(Finish(runtime, operation).ok());
     EXPECT_EQ(even[5], static_cast<float>(size));
+  });
+}
+
+TEST_P(RuntimeTest, AGroupToReduceMayHaveSeveralElementTypes) {
+  const int size = GetParam();
+  RunRanks(size, {}, [size](int rank, Runtime& runtime) {
+    for (int step = 0; step < 2; ++step) {  // the second is cached
+      std::vector<double> wide(4, rank);
+      std::vector<int8_t> narrow(4, 1);
+      Operation* operation = runtime.NewOperation();
+      wire::Signature& signature = operation->request.signature;
+      signature = {};
+      signature.op = wire::Op::kReduce;
+      signature.reduce_op = wire::ReduceOp::kSum;
+      signature.root = 0;
+      signature.name = "group";
+      signature.tensors = {{"wide", DType::kFloat64, {4}}, {"narrow", DType::kInt8, {4}}};
+      operation->tensors = {
+          {reinterpret_cast<std::byte*>(wide.data()), reinterpret_cast<std::byte*>(wide.data()), 4, 4},
+          {reinterpret_cast<std::byte*>(narrow.data()), reinterpret_cast<std::byte*>(narrow.data()), 4, 4}};
+      ASSERT_TRUE(runtime.Submit(operation, true).ok());
+      const Status status = Finish(runtime, operation);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      if (rank != 0) continue;
+      EXPECT_EQ(wide, std::vector<double>(4, size * (size - 1) / 2));
+      EXPECT_EQ(narrow, std::vector<int8_t>(4, static_cast<int8_t>(size)));
+    }
+  });
+}
+
+TEST_P(RuntimeTest, WhoWaitsGivesUpWhenTheHandleIsConsumed) {
+  RunRanks(GetParam(), {}, [](int rank, Runtime& runtime) {
+    std::vector<float> tensor(10, 1.0f);
+    Operation* operation = Allreduce(runtime, "shared", &tensor);
+    ASSERT_TRUE(runtime.Submit(operation, false).ok());
+    const int64_t handle = operation->handle;
+    const auto is_mine = [&] { return runtime.Find(handle) == operation; };
+    std::thread second([&] {
+      if (rank == 0) runtime.Wait(operation, NowNs() + kPatienceNs, true, is_mine);
+    });
+    EXPECT_TRUE(Finish(runtime, operation).ok());
+    second.join();
+  });
+}
+
+TEST(Runtime, StopFailsWhatAnotherThreadWaitsFor) {
+  RunRanks(2, {{"shutdown_timeout", "0.2"}}, [](int rank, Runtime& runtime) {
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));  // takes no part; does not leave in time
+      return;
+    }
+    std::vector<float> tensor(10, 1.0f);
+    Operation* operation = Allreduce(runtime, "lonely", &tensor);
+    ASSERT_TRUE(runtime.Submit(operation, false).ok());
+    Status status;
+    std::thread waiter([&] { status = Finish(runtime, operation); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    runtime.Stop();
+    waiter.join();
+    EXPECT_EQ(status.code(), StatusCode::kShutDown) << status.ToString();
+    EXPECT_NE(status.message().find("lonely"), std::string::npos) << status.message();
   });
 }
 

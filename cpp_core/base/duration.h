@@ -1,0 +1,14 @@
+// Times are int64_t nanoseconds.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace horocache {
+
+inline constexpr int64_t kNsPerUs = 1000;
+inline constexpr int64_t kNsPerMs = 1000 * 1000;
+inline constexpr int64_t kNsPerS = 1000 * 1000 * 1000;
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+}  // namespace horocache

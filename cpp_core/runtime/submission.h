@@ -1,0 +1,22 @@
+// What every binding does to turn its tensors into an operation that can be submitted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/operation.h"
+#include "wire/message.h"
+
+namespace horocache::runtime {
+
+// What ranks compare of tensor `index`, and where it lies. Its output is not known yet. operation->request.signature.op
+// and the vectors of tensors are set before.
+void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
+                    Operation* operation);
+
+// Gives tensor `index` the name it has when the caller names only the whole: the same, or for a member of a group that
+// with its place.
+void NameMember(size_t index, bool group, wire::Signature* signature);
+
+}  // namespace horocache::runtime
