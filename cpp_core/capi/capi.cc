@@ -44,6 +44,20 @@ void Assign(const hc_text& text, std::string* out) {
   out->assign(text.data == nullptr ? "" : text.data, text.data == nullptr ? 0 : text.bytes);
 }
 
+Status FillOutput(const hc_tensor& output, size_t index, Operation* operation) {
+  const auto& meta = operation->request.signature.tensors[index];
+  auto& argument = operation->tensors[index];
+  int64_t count = 1;
+  for (int i = 0; i < output.ndim; ++i) count *= output.shape[i];
+  if (output.dtype != static_cast<int32_t>(meta.dtype) || count != argument.count) {
+    return Invalid("output " + std::to_string(index) + " has " + std::to_string(count) + " elements of type " +
+                   std::to_string(output.dtype) + ", its input has " + std::to_string(argument.count) + " of type " +
+                   std::to_string(static_cast<int>(meta.dtype)));
+  }
+  argument.output = static_cast<std::byte*>(output.data);
+  return Status::Ok();
+}
+
 Status FillTensor(const hc_request& request, int index, Operation* operation) {
   const hc_tensor& input = request.inputs[index];
   if (input.dtype < 0 || input.dtype >= horocache::kNumDTypes || input.ndim < 0)
@@ -59,8 +73,7 @@ Status FillTensor(const hc_request& request, int index, Operation* operation) {
   } else {
     Assign(request.names[index], &signature.tensors[place].name);
   }
-  if (request.outputs != nullptr)
-    operation->tensors[place].output = static_cast<std::byte*>(request.outputs[index].data);
+  if (request.outputs != nullptr) return FillOutput(request.outputs[index], place, operation);
   return Status::Ok();
 }
 

@@ -1,0 +1,69 @@
+"""The native binding and the C ABI: one meaning, also within one job, and no crash whatever a caller of C passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from horocache.testing import run_ranks
+
+
+def test_ranks_with_different_bindings_work_together():
+    def body():
+        import os
+
+        import horocache as hc
+
+        hc.init(binding="native" if os.environ["HOROCACHE_RANK"] == "0" else "cffi")
+        ones = np.ones(3, np.float32)
+        total = ones * hc.size()
+        for _ in range(2):
+            np.testing.assert_array_equal(hc.allreduce(ones, op=hc.Sum), total)
+            for count in (1, 3):
+                for name in (None, f"group.{count}"):
+                    for array in hc.grouped_allreduce([ones] * count, op=hc.Sum, name=name):
+                        np.testing.assert_array_equal(array, total)
+            np.testing.assert_array_equal(hc.broadcast(np.full(2, hc.rank()), 1, name="root"), [1, 1])
+            gathered = hc.allgather(np.full(hc.rank() + 1, hc.rank()), name="rows")
+            np.testing.assert_array_equal(gathered, [0, 1, 1])
+        assert hc.metrics()["cache_hits"] > 0
+
+    run_ranks(body, 2)
+
+
+@pytest.mark.parametrize("mistake", ["num_tensors", "num_splits", "inputs", "shape", "output"])
+def test_the_c_abi_refuses_what_makes_no_sense(mistake):
+    def body(mistake):
+        import horocache as hc
+        from horocache import _state
+
+        hc.init(binding="cffi")
+        runtime = _state.current().runtime
+        ffi, lib = runtime._ffi, runtime._lib
+        shape, data = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2)
+        tensor = ffi.new("hc_tensor[]", 1)
+        names = [ffi.string(lib.hc_dtype_name(i)) for i in range(lib.hc_num_dtypes())]
+        tensor[0] = {"data": data, "dtype": names.index(b"float32"), "ndim": 1, "shape": shape}
+        output = ffi.new("hc_tensor[]", 1)
+        output[0] = tensor[0]
+        request = ffi.new("hc_request*")
+        request.num_tensors, request.inputs, request.outputs, request.reduce_op = 1, tensor, output, 1
+        request.prescale = request.postscale = 1.0
+        handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
+        assert lib.hc_submit(runtime._runtime, request, handle, error) == 0
+        assert lib.hc_wait(runtime._runtime, handle[0], float("inf"), 1) == 1
+        if mistake == "num_tensors":
+            request.num_tensors = -1
+        elif mistake == "num_splits":
+            request.num_splits = -1
+        elif mistake == "inputs":
+            request.inputs = ffi.NULL
+        elif mistake == "shape":
+            tensor[0].shape = ffi.NULL
+        else:
+            shorter = ffi.new("int64_t[]", [1])
+            output[0].shape = shorter
+        assert lib.hc_submit(runtime._runtime, request, handle, error) == 1
+        assert len(ffi.string(error.text)) > 0
+
+    run_ranks(body, 1, args=(mistake,))
