@@ -50,7 +50,7 @@ def knobs_page() -> str:
         "value of each and where it came from. An unknown `HOROCACHE_` variable is an error that names the nearest.",
         "",
         "Scope `agree`: the value must be equal on all ranks, or `init()` fails and shows every rank's. Scope `rank`:",
-        "it may differ from rank to rank. Scope `launch`: only the launcher reads it.",
+        "it may differ from rank to rank.",
         "",
         "| knob | type | default | allowed | Horovod's name | scope | meaning |",
         "|---|---|---|---|---|---|---|",

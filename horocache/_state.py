@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, UnsupportedError
@@ -207,7 +208,9 @@ def _check_comm(comm: object, arguments: Mapping[str, str]) -> None:
         )
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
-    size = int(arguments.get("size", "-1"))
+    if not all(isinstance(rank, Integral) for rank in comm):
+        raise InvalidArgumentError(f"init(comm={list(comm)}): ranks are whole numbers.")
+    size = int(_core.parse_knobs(arguments)["size"][0])
     if size < 0:
         size = int(_core.identity()["size"])
     if sorted(comm) != list(range(size)):

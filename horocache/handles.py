@@ -6,6 +6,7 @@ Submission is counted in tenths of a microsecond here; where the code avoids a c
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -39,8 +40,13 @@ OP_BARRIER = 8
 OP_JOIN = 9
 
 
-def resolve_op(op: int | None, average: bool | None) -> int:
+def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
     """The reduce operation that the two arguments mean; ``average`` is Horovod's old spelling.
+
+    Args:
+        op: a reduce operation, or None.
+        average: True, False or None.
+        stacklevel: as for :func:`warnings.warn`; 3 where the user called the function that calls this one.
 
     Raises:
         ValueError: both are given, or ``op`` is no reduce operation. UnsupportedError: Adasum.
@@ -48,7 +54,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     if average is not None:
         if op is not None:
             raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
-        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=3)
+        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=stacklevel)
         return Average if average else Sum
     return check_op(Average if op is None else op)
 
@@ -85,6 +91,26 @@ def set_id(process_set: ProcessSet) -> int:
             f"Process set provided does not exist, or has not been registered: {process_set!r}. Use global_process_set."
         )
     return number
+
+
+def check_number(name: str, value: Any) -> None:
+    """InvalidArgumentError unless the core can take ``value`` as a number; ``name`` is the argument's."""
+    try:
+        math.fabs(value)  # converts as the core does: whatever has __float__ will do, but no text
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise InvalidArgumentError(f"{name} must be a number; it is {value!r}.") from None
+
+
+def check_scales(scales: tuple[Any, Any]) -> None:
+    """InvalidArgumentError unless the factors before and after a reduction are numbers."""
+    for name, value in zip(("prescale_factor", "postscale_factor"), scales, strict=True):
+        check_number(name, value)
+
+
+def check_list(tensors: Any, kind: str) -> None:
+    """InvalidArgumentError unless it is a list or tuple that is not empty; ``kind`` names the operation."""
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        raise InvalidArgumentError(f"{kind} needs a list with at least one tensor, not {tensors!r}.")
 
 
 def poll(handle: int) -> bool:
@@ -201,10 +227,29 @@ class Submitter(Generic[T]):
         """Submit to the core and keep the finisher for :func:`synchronize`."""
         session = _state.current()
         number = set_id(process_set)
-        # By position: keywords would double the cost of the call.
-        handle = session.runtime.submit(
-            op, inputs, outputs, name, None, reduce_op, *scales, root, splits, number, "", layers, group, wait_follows
-        )
+        prescale, postscale = scales
+        try:
+            # By position: keywords or a star would double the cost of the call.
+            handle = session.runtime.submit(
+                op,
+                inputs,
+                outputs,
+                name,
+                None,
+                reduce_op,
+                prescale,
+                postscale,
+                root,
+                splits,
+                number,
+                "",
+                layers,
+                group,
+                wait_follows,
+            )
+        except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
+            check_scales(scales)
+            raise
         session.pending[handle] = (_finish, finish)
         return handle
 
@@ -220,8 +265,7 @@ class Submitter(Generic[T]):
 
     def checked(self, tensors: Sequence[Any], kind: str, in_place: bool = False) -> list[T]:
         """The tensors of a call, each accepted by the adapter."""
-        if not isinstance(tensors, (list, tuple)) or not tensors:
-            raise InvalidArgumentError(f"{kind} needs a list with at least one tensor, not {tensors!r}.")
+        check_list(tensors, kind)
         sources = [self.adapter.check(tensor) for tensor in tensors]
         if in_place:
             for tensor, source in zip(tensors, sources, strict=True):

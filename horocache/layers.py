@@ -11,6 +11,8 @@ import functools
 import logging
 from typing import Any, Protocol, TypeVar
 
+from horocache.errors import InvalidArgumentError
+
 _logger = logging.getLogger("horocache.layers")
 
 T = TypeVar("T")
@@ -39,6 +41,16 @@ def wire_name(compressor: CompressorClass) -> str:
     """How the signature calls a compressor; empty for one that changes nothing."""
     name = getattr(compressor, "wire_name", None)
     return compressor.__name__ if name is None else str(name)
+
+
+def check_compressor(compressor: Any) -> None:
+    """InvalidArgumentError unless it is a class with :class:`Compressor`'s two methods."""
+    methods = (getattr(compressor, name, None) for name in ("compress", "decompress"))
+    if not isinstance(compressor, type) or not all(callable(method) for method in methods):
+        raise InvalidArgumentError(
+            f"compression must be a class such as Compression.fp16, with the static methods compress and decompress; "
+            f"it is {compressor!r}."
+        )
 
 
 class Layer(Protocol):
@@ -156,7 +168,11 @@ class LayerList:
 def layer_list(compressor: CompressorClass | None, group: bool) -> LayerList:
     """The list for a call: fusion if its tensors are a group, compression if there is any, logging if wanted."""
     key: Any = compressor
-    return _layer_list(key, group, logs())
+    try:
+        return _layer_list(key, group, logs())
+    except TypeError:  # a list, for example, which the cache below cannot look up
+        check_compressor(compressor)
+        raise
 
 
 @functools.lru_cache(maxsize=256)
@@ -164,8 +180,10 @@ def _layer_list(compressor: Any, group: bool, log: bool) -> LayerList:
     layers: list[Layer] = []
     if group:
         layers.append(FusionLayer())
-    if compressor is not None and wire_name(compressor):
-        layers.append(CompressionLayer(compressor))
+    if compressor is not None:
+        check_compressor(compressor)
+        if wire_name(compressor):
+            layers.append(CompressionLayer(compressor))
     if log:
         layers.append(LoggingLayer())
     return LayerList(layers)

@@ -109,7 +109,12 @@ class NumpyAdapter:
 
     def split_list(self, splits: Any) -> list[int]:
         """Plain integers."""
-        array = np.asarray(splits)
+        try:
+            array = np.asarray(splits)
+        except ValueError:  # rows of different lengths
+            array = np.array(None)
+        if array.dtype.kind in "OSU":
+            raise InvalidArgumentError(f"alltoall expects integers as splits, not {splits!r}.")
         if array.ndim != 1:
             raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {array.shape}.")
         if array.dtype.kind not in "iu":

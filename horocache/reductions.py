@@ -12,6 +12,7 @@ from horocache.handles import (
     Finisher,
     Name,
     Submitter,
+    check_scales,
     full_name,
     resolve_op,
     synchronize,
@@ -76,10 +77,14 @@ class Allreduce(Submitter[T]):
     ) -> int:
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
         if average is not None or type(op) is not int or op not in RUNNABLE:
-            op = resolve_op(op, average)
+            op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = _state.current()
         if process_set is global_process_set and not session.logs_layers and self._plain(tensor):
-            handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
+            try:
+                handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
+            except (TypeError, OverflowError):
+                check_scales((prescale, postscale))
+                raise
             if handle is not None:
                 session.pending[handle] = (self._written, tensor)
                 return handle
@@ -151,7 +156,7 @@ class Allreduce(Submitter[T]):
             tensor: the same shape and dtype on all ranks, any shape. Not modified.
             average: deprecated, use ``op``.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, which all ranks must choose alike.
+            compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
             op: Average (the default), Sum, Min, Max or Product. Integers are added in their own type, in which a sum
                 may wrap around; averages of integers are truncated towards zero.
             prescale_factor: multiplies every rank's tensor before the reduction.

@@ -128,8 +128,6 @@ class Reducescatter(Submitter[T]):
     ) -> list[T]:
         """:meth:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
         scales = (prescale_factor, postscale_factor)
-        handle = self._reducescatter(
-            tensors, "grouped_reducescatter", name, op, compression, scales, process_set, group=True
-        )
-        result: list[T] = synchronize(handle)
+        call = (tensors, "grouped_reducescatter", name, op, compression, scales, process_set)
+        result: list[T] = synchronize(self._reducescatter(*call, group=True, wait_follows=True))
         return result

@@ -146,7 +146,10 @@ class TorchAdapter:
 
     def split_list(self, splits: Any) -> list[int]:
         """Plain integers."""
-        tensor = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
+        try:
+            tensor = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a number beyond 64 bits
+            raise InvalidArgumentError(f"alltoall expects integers as splits, not {splits!r}.") from None
         if tensor.dim() != 1:
             raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {tuple(tensor.shape)}.")
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:

@@ -158,12 +158,15 @@ class Reducescatter(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Reduce and share out one tensor, or a group."""
         _refuse_unless_linear(op, "reducescatter")
-        ctx.call = (name, process_set, group)
-        ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         call = (name, compression, op, process_set, *scales)
         if group:
-            return tuple(collectives.grouped_reducescatter(list(tensors), *call))
-        return (collectives.reducescatter(tensors[0], *call),)
+            outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call))
+        else:
+            outputs = (collectives.reducescatter(tensors[0], *call),)
+        # Afterwards: now the scales are numbers, and the process set is one.
+        ctx.call = (name, process_set, group)
+        ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:

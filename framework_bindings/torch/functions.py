@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from horocache.errors import UnsupportedError
+from horocache.handles import check_list
 from horocache.layers import CompressorClass
 from horocache.ops import Average, Name, Sum, check_op, resolve_op, synchronize
 from horocache.process_set import ProcessSet, global_process_set
@@ -40,6 +41,12 @@ reducescatter_async = collectives.reducescatter_async
 
 def _needs_grad(tensors: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def _group_needs_grad(tensors: Any, kind: str) -> bool:
+    """:func:`_needs_grad` of a group, which must be a list: looking would use up a generator."""
+    check_list(tensors, kind)
+    return _needs_grad(tensors)
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -84,7 +91,7 @@ def grouped_allreduce(
     """:func:`allreduce` of several tensors as one; nothing of the group is run before all ranks have all of it."""
     op = resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
-    if _needs_grad(tensors):
+    if _group_needs_grad(tensors, "grouped_allreduce"):
         return list(_apply(differentiable.Allreduce, name, compression, op, scales, process_set, True, *tensors))
     return collectives.grouped_allreduce(tensors, None, name, compression, op, *scales, process_set)
 
@@ -105,7 +112,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: Name = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """:func:`allgather` of several tensors as one; results in the order of ``tensors``."""
-    if _needs_grad(tensors):
+    if _group_needs_grad(tensors, "grouped_allgather"):
         return list(_apply(differentiable.Allgather, name, process_set, True, *tensors))
     return collectives.grouped_allgather(tensors, name, process_set)
 
@@ -172,7 +179,7 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """:func:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
     scales = (prescale_factor, postscale_factor)
-    if _needs_grad(tensors):
+    if _group_needs_grad(tensors, "grouped_reducescatter"):
         call = (name, compression, check_op(op), process_set, scales, True)
         return list(_apply(differentiable.Reducescatter, *call, *tensors))
     return collectives.grouped_reducescatter(tensors, name, compression, op, process_set, *scales)

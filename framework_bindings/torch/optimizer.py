@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import torch
 from horocache.errors import InvalidArgumentError
-from horocache.layers import CompressorClass
-from horocache.ops import Average, check_op
+from horocache.handles import check_number
+from horocache.layers import CompressorClass, check_compressor
+from horocache.ops import Average, check_op, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
 from .compression import Compression
@@ -116,17 +117,26 @@ class DistributedMixin(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; every rank must do so between the same two steps."""
-        super().add_param_group(param_group)
-        if self._reducer is None:
-            return
-        if self._reducer.busy:
+        """Add parameters; every rank must do so between the same two steps.
+
+        Raises:
+            AssertionError: gradients are in flight; nothing is added.
+        """
+        if self._reducer is not None and self._reducer.busy:
             raise AssertionError(
                 "optimizer.add_param_group() was called while gradients are in flight; call it after step()."
             )
+        super().add_param_group(param_group)
+        if self._reducer is None:
+            return
         number = len(self.param_groups) - 1
         added = self.param_groups[-1]["params"]
         self._reducer.add([(self._names.get(p, f"noname.{number}.{i}"), p) for i, p in enumerate(added)])
+
+
+# torch wraps the step of each class that has not been marked so. The user's class has been wrapped; if load_state_dict
+# wrapped the one that derives from it, too, every hook of the step would run twice.
+cast(Any, DistributedMixin.step).hooked = True
 
 
 def _check_passes(passes: int) -> None:
@@ -168,7 +178,9 @@ def _check_pairs(named: list[Any]) -> None:
         )
 
 
-def _checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[torch.Tensor]] | None]:
+def _checked_groups(
+    optimizer: torch.optim.Optimizer, num_groups: int, groups: Groups
+) -> tuple[int, list[list[torch.Tensor]] | None]:
     """The number of groups to make (0: none), or the user's groups."""
     if not isinstance(num_groups, int) or num_groups < 0:
         raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
@@ -182,21 +194,32 @@ def _checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[tor
         raise InvalidArgumentError(
             f"groups should be a positive integer or a list of lists of torch.Tensor, not {groups!r}."
         )
+    _check_members(optimizer, groups)
+    return 0, groups
+
+
+def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
+    """Raise unless these are lists of the optimizer's parameters, each in one list at most."""
+    registered = {param for group in optimizer.param_groups for param in group["params"]}
     seen: set[torch.Tensor] = set()
-    for group in groups:
+    for number, group in enumerate(groups):
         if not isinstance(group, list) or any(not isinstance(param, torch.Tensor) for param in group):
             raise InvalidArgumentError("groups must consist of lists of torch.Tensor.")
-        for param in group:
+        for position, param in enumerate(group):
+            what = f"groups[{number}][{position}], of shape {tuple(param.shape)},"
             if param in seen:
-                raise InvalidArgumentError(f"a parameter of shape {tuple(param.shape)} is in groups more than once.")
+                raise InvalidArgumentError(f"{what} is in groups more than once.")
+            if param not in registered:
+                raise InvalidArgumentError(
+                    f"{what} is in no parameter group of the optimizer; give the optimizer's own parameters."
+                )
             seen.add(param)
-    return 0, groups
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: CompressorClass = Compression.none,
+    compression: CompressorClass | None = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -215,7 +238,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer: any ``torch.optim.Optimizer``.
         named_parameters: pairs of name and parameter, as from ``model.named_parameters()``; names identify gradients
             across ranks and in errors. Two optimizers that are used at the same time need different names.
-        compression: a class of ``Compression``; gradients travel in this type.
+        compression: a class of ``Compression``; gradients travel in this type. None is ``Compression.none``.
         backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
         op: Average, Sum, Min, Max or Product.
         gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
@@ -224,7 +247,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             Groups are cut by equal bytes (by equal counts with the knob ``group_by=count``), for the first step from
             the last registered parameter to the first, then in the order in which rank 0's gradients became ready.
         groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
-            each by itself.
+            each by itself. Frozen parameters are left out.
         sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.
         process_set: the ranks that take part.
 
@@ -233,20 +256,24 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         :class:`DistributedMixin`.
 
     Raises:
-        ValueError: names missing or not unique, bad groups, a predivide factor without Average, or
-            ``backward_passes_per_step`` below 1.
+        ValueError: names missing or not unique, bad groups, a predivide factor without Average,
+            ``backward_passes_per_step`` below 1, a compression that is no class, or an unknown process set.
         UnsupportedError: Adasum. NotInitializedError: before ``init()``.
     """
     if isinstance(optimizer, DistributedMixin):
         raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
     check_op(op)
+    set_id(process_set)
+    compression = Compression.none if compression is None else compression
+    check_compressor(compression)
+    check_number("gradient_predivide_factor", gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average.")
     if gradient_predivide_factor <= 0:
         raise InvalidArgumentError(f"gradient_predivide_factor must be > 0; it is {gradient_predivide_factor}.")
     _check_passes(backward_passes_per_step)
     named = _checked_names(optimizer, named_parameters)
-    count, fixed = _checked_groups(num_groups, groups)
+    count, fixed = _checked_groups(optimizer, num_groups, groups)
     options = ReducerOptions(
         compression=compression,
         passes=backward_passes_per_step,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -16,10 +16,11 @@ from horocache.grouping import complete_order, split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE
 from horocache.layers import CompressorClass, LoggingLayer, layer_list
 from horocache.numpy_binding import collectives as numpy_collectives
-from horocache.ops import full_name, set_id
+from horocache.ops import set_id
 from horocache.process_set import ProcessSet
 
 from .adapter import collectives
+from .buckets import Bucket, Slot, is_lazy, no_gradient
 from .compression import CastCompressor, wire_dtype_of
 from .functions import sparse_allreduce_async
 
@@ -37,43 +38,7 @@ class ReducerOptions(NamedTuple):
     process_set: ProcessSet
 
 
-class _Slot:
-    """One parameter and what its gradient needs on the way."""
-
-    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse", "sparse_dims")
-
-    def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
-        self.index = index
-        self.name = name
-        self.param = param
-        self.delay = delay  # backward passes until the gradient is complete
-        self.bucket: _Bucket | None = None
-        self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
-        self.context: Any = None  # of a compressor of the user's
-        self.sparse: Callable[[], torch.Tensor] | None = None
-        self.sparse_dims = 0  # of its gradient, once it has had a sparse one
-
-
-class _Bucket:
-    """The gradients that are submitted together: a group, or one alone."""
-
-    __slots__ = ("finish", "handle", "missing", "name", "names", "slots", "submitted")
-
-    def __init__(self, slots: list[_Slot], group: bool) -> None:
-        self.slots = slots
-        first = slots[0].name
-        kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
-        self.name = full_name(kind, base)
-        self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
-        self.missing = len(slots)
-        self.submitted = False
-        self.handle: int | None = None
-        self.finish: list[_Slot] = []  # whose gradient went through a buffer
-        for slot in slots:
-            slot.bucket = self
-
-
-def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: _Slot, _: torch.Tensor) -> None:
+def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch.Tensor) -> None:
     # A weak reference: hooks live as long as the parameter, the reducer only as long as its optimizer.
     reducer = reducer_ref()
     if reducer is not None:
@@ -114,9 +79,9 @@ class GradientReducer:
         self._log = LoggingLayer()
         self._cast = issubclass(options.compression, CastCompressor)
         self.passes = options.passes
-        self._slots: list[_Slot] = []
-        self._buckets: list[_Bucket] = []
-        self._in_flight: list[_Bucket] = []
+        self._slots: list[Slot] = []
+        self._buckets: list[Bucket] = []
+        self._in_flight: list[Bucket] = []
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
         self._ready: list[int] | None = [] if options.num_groups > 0 else None
@@ -135,8 +100,8 @@ class GradientReducer:
                 self._frozen.append((name, param))
         self._make_buckets(list(reversed(range(len(self._slots)))))
 
-    def _hook(self, name: str, param: torch.Tensor) -> _Slot:
-        slot = _Slot(len(self._slots), name, param, self.passes)
+    def _hook(self, name: str, param: torch.Tensor) -> Slot:
+        slot = Slot(len(self._slots), name, param, self.passes)
         self._slots.append(slot)
         hook = partial(_on_gradient, weakref.ref(self), slot)
         self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(hook))
@@ -147,27 +112,27 @@ class GradientReducer:
         if self._fixed_groups is not None:
             self._buckets = self._fixed_buckets(self._fixed_groups)
         elif wanted == 0:
-            self._buckets = [_Bucket([slot], False) for slot in self._slots]
+            self._buckets = [Bucket([slot], False) for slot in self._slots]
         else:
             by_count = _state.current().runtime.knobs()["group_by"][0] == "count"
             sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
             self._buckets = [bucket for run in runs for bucket in self._of_one_dtype([self._slots[i] for i in run])]
 
-    def _fixed_buckets(self, groups: list[list[torch.Tensor]]) -> list[_Bucket]:
+    def _fixed_buckets(self, groups: list[list[torch.Tensor]]) -> list[Bucket]:
         slot_of = {slot.param: slot for slot in self._slots}
         buckets = []
         for group in groups:
             slots = [slot_of.pop(param) for param in group if param in slot_of]
             buckets.extend(self._of_one_dtype(slots))
-        return buckets + [_Bucket([slot], False) for slot in slot_of.values()]
+        return buckets + [Bucket([slot], False) for slot in slot_of.values()]
 
     @staticmethod
-    def _of_one_dtype(slots: list[_Slot]) -> list[_Bucket]:
-        by_dtype: dict[torch.dtype, list[_Slot]] = {}
+    def _of_one_dtype(slots: list[Slot]) -> list[Bucket]:
+        by_dtype: dict[torch.dtype, list[Slot]] = {}
         for slot in slots:
             by_dtype.setdefault(slot.param.dtype, []).append(slot)
-        return [_Bucket(same, True) for same in by_dtype.values()]
+        return [Bucket(same, True) for same in by_dtype.values()]
 
     def _adopt_measured_order(self) -> None:
         """Regroup by rank 0's order of readiness; every rank does so after its first complete step."""
@@ -181,9 +146,14 @@ class GradientReducer:
         numpy_collectives.broadcast_(order, root, name, self._options.process_set)
         self._make_buckets([int(index) for index in order])
 
+    def _measure_again(self) -> None:
+        # Gradients that are counted anew become ready a second time, and would be in the order twice.
+        if self._ready is not None:
+            self._ready.clear()
+
     # ---- the backward pass
 
-    def gradient_ready(self, slot: _Slot) -> None:
+    def gradient_ready(self, slot: Slot) -> None:
         """Count one backward pass of a parameter; called by its hook."""
         slot.delay -= 1
         if slot.delay > 0:
@@ -203,25 +173,26 @@ class GradientReducer:
         if bucket.missing == 0:
             self._submit(bucket)
 
-    def _submit(self, bucket: _Bucket) -> None:
+    def _submit(self, bucket: Bucket) -> None:
+        """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
         if bucket.names is None and self._plain and self._submit_alone(bucket, bucket.slots[0]):
             return
+        bucket.finish.clear()
         tensors = []
         for slot in bucket.slots:
             grad = slot.param.grad
             if grad is None:
                 # Another rank may have computed it, where the graph depends on the data.
-                grad = slot.param.grad = _no_gradient(slot)
+                grad = slot.param.grad = no_gradient(slot)
             if grad.is_sparse:
                 if not self._options.sparse_as_dense:
-                    self._submit_sparse(slot, grad)
+                    if slot.sparse is None:
+                        self._submit_sparse(slot, grad)
                     continue
                 grad = slot.param.grad = grad.to_dense()
-            if not (self._plain and grad.is_contiguous()) or _is_lazy(grad):
+            if not (self._plain and grad.is_contiguous()) or is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)
             tensors.append(grad)
-        bucket.submitted = True
-        self._in_flight.append(bucket)
         if tensors:
             names = bucket.names if len(tensors) == len(bucket.slots) else None
             session = _state.current()
@@ -230,12 +201,14 @@ class GradientReducer:
             bucket.handle = session.runtime.submit(
                 OP_ALLREDUCE, tensors, tensors, bucket.name, names, *self._tail, bucket.names is not None
             )
+        bucket.submitted = True
+        self._in_flight.append(bucket)
 
-    def _submit_alone(self, bucket: _Bucket, slot: _Slot) -> bool:
+    def _submit_alone(self, bucket: Bucket, slot: Slot) -> bool:
         """Send one gradient from where it is; False if that takes more than the core does by itself."""
         grad = slot.param.grad
         session = _state.current()
-        if grad is None or session.logs_layers or self._tail[5] != 0 or _is_lazy(grad):
+        if grad is None or session.logs_layers or self._tail[5] != 0 or is_lazy(grad):
             return False
         options = self._options
         bucket.handle = session.runtime.allreduce_in_place(
@@ -247,7 +220,7 @@ class GradientReducer:
         self._in_flight.append(bucket)
         return True
 
-    def _submit_sparse(self, slot: _Slot, grad: torch.Tensor) -> None:
+    def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
         if not self._plain:
             raise UnsupportedError(
                 f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
@@ -256,7 +229,7 @@ class GradientReducer:
         slot.sparse_dims = grad.sparse_dim()
         slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
 
-    def _staged(self, bucket: _Bucket, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
+    def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
         """A contiguous tensor of the type to send; kept for the next step unless a compressor of the user's made it."""
         bucket.finish.append(slot)
         if not self._plain and not self._cast:
@@ -285,13 +258,28 @@ class GradientReducer:
         Raises:
             HorocacheError: the first failure, after all others have been waited for, so that nothing is left in flight.
         """
+        _state.current()  # raises where there is nothing to submit to, before anything is touched
         if self._frozen:
             self._adopt_unfrozen()
-        for bucket in self._buckets:
-            if not bucket.submitted:
-                self._submit(bucket)
-        self._finish_all()
+        failure = self._submit_rest()
+        self._finish_all(failure)
         self._adopt_measured_order()
+
+    def _submit_rest(self) -> Exception | None:
+        """Submit what no hook did; the first failure, if any, once all have been tried."""
+        failure: Exception | None = None
+        for bucket in self._buckets:
+            if bucket.submitted:
+                continue
+            try:
+                self._submit(bucket)
+            except Exception as error:
+                failure = failure or error
+                # Sparse gradients of it may be on their way, and are waited for. Nothing else will come back.
+                bucket.finish.clear()
+                bucket.submitted = True
+                self._in_flight.append(bucket)
+        return failure
 
     def _adopt_unfrozen(self) -> None:
         """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
@@ -299,13 +287,13 @@ class GradientReducer:
         for name, param in self._frozen:
             if param.requires_grad:
                 # By itself: buckets that are in flight must not change.
-                self._buckets.append(_Bucket([self._hook(name, param)], False))
+                self._buckets.append(Bucket([self._hook(name, param)], False))
             else:
                 still_frozen.append((name, param))
         self._frozen = still_frozen
 
-    def _finish_all(self) -> None:
-        failure: Exception | None = None
+    def _finish_all(self, failure: Exception | None = None) -> None:
+        """Wait for what is in flight, then raise the first failure; ``failure`` was before all of them."""
         runtime = _state.current().runtime
         in_flight = self._in_flight
         while in_flight:
@@ -320,12 +308,17 @@ class GradientReducer:
                 self._unpack(bucket)
             except Exception as error:  # whatever it is, the operation is over and its handle gone
                 failure = failure or error
+                bucket.handle = None
+                bucket.finish.clear()
+                if any(slot.sparse is not None for slot in bucket.slots):
+                    continue  # sparse gradients of the same bucket are still to be waited for
             del in_flight[0]
             self._rearm(bucket)
         if failure is not None:
+            self._measure_again()
             raise failure
 
-    def _unpack(self, bucket: _Bucket) -> None:
+    def _unpack(self, bucket: Bucket) -> None:
         for slot in bucket.finish:
             grad, buffer = slot.param.grad, slot.buffer
             assert buffer is not None
@@ -340,9 +333,10 @@ class GradientReducer:
                 grad.copy_(self._options.compression.decompress(buffer, slot.context))
         for slot in bucket.slots:
             if slot.sparse is not None:
-                slot.param.grad = slot.sparse()
+                finish, slot.sparse = slot.sparse, None
+                slot.param.grad = finish()
 
-    def _rearm(self, bucket: _Bucket) -> None:
+    def _rearm(self, bucket: Bucket) -> None:
         bucket.submitted = False
         bucket.handle = None
         bucket.missing = len(bucket.slots)
@@ -354,6 +348,7 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
+        self._measure_again()
         for bucket in self._buckets:
             if not bucket.submitted:
                 self._rearm(bucket)
@@ -362,21 +357,6 @@ class GradientReducer:
         """Forget this step: wait for what is in flight, and count from the start again."""
         self._finish_all()
         self.set_passes(self.passes)
-
-
-def _no_gradient(slot: _Slot) -> torch.Tensor:
-    """Zeros, as the other ranks will send their gradient: a rank knows that it is sparse once it has had one."""
-    param = slot.param
-    if slot.sparse_dims == 0:
-        return torch.zeros_like(param)
-    indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
-    values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
-    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
-
-
-def _is_lazy(grad: torch.Tensor) -> bool:
-    """Whether the values in memory are not the gradient's, but their negatives or conjugates."""
-    return grad.is_conj() or grad.is_neg()
 
 
 def _remove_hooks(hooks: list[Any]) -> None:

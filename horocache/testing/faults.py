@@ -14,7 +14,7 @@ class Fault:
     """What a rank does when it comes to a place.
 
     Args:
-        at: the place, as the core names it (``"data.copy"``).
+        at: the place, as the core names it: ``"start"``, ``"submit"``, ``"data"`` or ``"done"``.
         do: ``"kill"`` the process, ``"stop"`` it with SIGSTOP, or let the place fail with an ``"error"``.
         rank: who; None for every rank.
         step: at which passage of the place, counted from 1; None for the first.

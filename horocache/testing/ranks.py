@@ -167,7 +167,6 @@ class _Job:
     def __init__(
         self, context: Any, size: int, payload: bytes, variables: Mapping[str, str], folder: Path, timeout: float
     ) -> None:
-        self._deadline = time.monotonic() + timeout
         self._outcomes = [Outcome(rank) for rank in range(size)]
         self._logs = [folder / f"rank{rank}.log" for rank in range(size)]
         self._processes: list[ForkServerProcess] = []
@@ -183,6 +182,8 @@ class _Job:
             sender.close()
             self._processes.append(process)
             self._pipes[receiver] = rank
+        # Only now: the first start waits for the server, which imports torch.
+        self._deadline = time.monotonic() + timeout
 
     def collect(self) -> list[Outcome]:
         """Wait for every rank's answer or end, until the deadline."""

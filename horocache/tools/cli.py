@@ -10,6 +10,7 @@ from horocache.launch.usage import UsageError
 from horocache.tools.look_core import installed_version
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
 _TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HorocacheError as error:
         sys.stderr.write(f"horocache: {type(error).__name__}: {error}\n")
         return 1
+    except MemoryError as error:
+        sys.stderr.write(f"horocache: there is not enough memory: {error or 'an allocation failed'}\n")
+        return 1
     except KeyboardInterrupt:
         return 130
 
@@ -39,11 +43,21 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         from horocache.tools import doctor  # noqa: PLC0415  (each command loads only what it needs)
 
         return doctor.run(as_json=options.json)
-    if options.what != "control" and options.begin > options.end:
-        raise UsageError(f"the smallest size, {options.begin} bytes, is larger than the largest, {options.end}")
+    if options.what != "control":
+        _check_sizes(options.begin, options.end)
     from horocache.tools import bench  # noqa: PLC0415
 
     return bench.run(options, given)
+
+
+def _check_sizes(begin: int, end: int) -> None:
+    from horocache.tools.look_system import memory_bytes  # noqa: PLC0415
+
+    if begin > end:
+        raise UsageError(f"the smallest size, {begin} bytes, is larger than the largest, {end}")
+    memory = memory_bytes()
+    if end > memory:
+        raise UsageError(f"the largest size, {end} bytes, is larger than the memory here, {memory}; give a smaller -e")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -110,4 +124,7 @@ def _size(text: str) -> int:
 
 
 def _counts(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
+    counts = [_positive(part) for part in text.split(",")]
+    if max(counts) > _MOST_TENSORS:
+        raise argparse.ArgumentTypeError(f"{max(counts)} tensors are too many; the most are {_MOST_TENSORS}")
+    return counts

@@ -1,17 +1,15 @@
-"""What ``doctor`` asks the system: cores, memory, limits, and the directory of the start-up socket."""
+"""What ``doctor`` asks the system: cores, memory and limits."""
 
 import mmap
 import os
 import platform
 import resource
-import stat
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
 from horocache.launch.resources import find_cores, memory_limit
+from horocache.tools import look_start_up
 from horocache.tools.finding import Finding, State
 
 _FEW_DESCRIPTORS = 256
@@ -25,8 +23,15 @@ def look() -> Iterator[Finding]:
     yield _memory()
     yield _shared_memory()
     yield _pidfd()
-    yield from _start_up_directory()
+    yield from look_start_up.look()
     yield from _limits()
+
+
+def memory_bytes() -> int:
+    """Give what all processes here can have together: the machine's memory, or the container's limit."""
+    limit = memory_limit()
+    total: int = psutil.virtual_memory().total
+    return total if limit is None else min(total, limit)
 
 
 def _cores() -> Finding:
@@ -102,27 +107,3 @@ def _amount(limit: int, unit: int = 1) -> str:
     if limit == resource.RLIM_INFINITY:
         return "unlimited"
     return f"{limit // unit} MiB" if unit == _MIB else str(limit)
-
-
-def _start_up_directory() -> Iterator[Finding]:
-    folder = Path(tempfile.gettempdir()) / f"horocache-{os.getuid()}"
-    try:
-        found = folder.lstat()
-    except FileNotFoundError:
-        parent = folder.parent
-        if os.access(parent, os.W_OK | os.X_OK):
-            yield Finding("system", "start-up directory", f"{folder} will be made when it is needed")
-        else:
-            fix = "set TMPDIR, or the knob rendezvous_dir, to a directory that you can write to"
-            yield Finding("system", "start-up directory", f"{parent} cannot be written", State.PROBLEM, fix)
-        return
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    if not private:
-        fix = f"it must be your own directory of mode 0700: remove {folder}"
-        yield Finding("system", "start-up directory", f"{folder} is not private", State.PROBLEM, fix)
-        return
-    left = sorted(path.name for path in folder.iterdir())
-    yield Finding("system", "start-up directory", str(folder))
-    if left:
-        fix = f"if no job is starting now, they are left over and harmless: rm {folder}/*"
-        yield Finding("system", "start-up sockets", ", ".join(left[:5]), State.INFO, fix)

@@ -40,3 +40,10 @@ def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
     assert listed == {path.name for path in folder.glob("[0-9]*.md")}
+
+
+def test_the_page_of_knobs_explains_the_scopes_that_there_are():
+    from horocache import _core
+
+    head, _, _ = (ROOT / "docs" / "generate.py").read_text(encoding="utf-8").partition("| knob | type |")
+    assert set(re.findall(r"[Ss]cope `(\w+)`", head)) == {knob["scope"] for knob in _core.knob_table()}

@@ -53,3 +53,12 @@ def test_every_public_name_exists_and_has_a_docstring():
         n for n in horocache.__all__ if callable(getattr(horocache, n)) and not getattr(horocache, n).__doc__
     ]
     assert not undocumented
+
+
+def test_extras_of_frameworks_are_those_with_a_binding():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = re.findall(
+        r"^(\w+) = \[", text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0], re.M
+    )
+    bindings = {folder.name for folder in (ROOT / "framework_bindings").iterdir() if (folder / "__init__.py").exists()}
+    assert set(extras) - {"demo", "test", "bench", "lint"} == bindings

@@ -174,3 +174,56 @@ def test_a_rank_that_dies_fails_the_others_pending_and_later_calls():
     outcomes = run(body, 3, check=False)
     assert [o.value for o in outcomes] == ["survived", None, "survived"], [o.describe() for o in outcomes]
     assert outcomes[1].exit_code == 9
+
+
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_arguments_of_a_wrong_type_are_named_with_their_value(binding):
+    def body(binding):
+        import horocache.torch as hvd
+
+        import horocache as hc
+
+        hc.init()
+        packages = [(hc, np.ones(4, np.float32))] + ([(hvd, torch.ones(4))] if binding == "native" else [])
+        for package, x in packages:
+            calls = [
+                (package.allreduce, [x], "compression", "fp16"),
+                (package.allreduce, [x], "compression", ["fp16"]),
+                (package.allreduce, [x], "compression", package.Compression.fp16()),
+                (package.grouped_allreduce, [[x]], "compression", "fp16"),
+                (package.reducescatter, [x], "compression", "fp16"),
+                (package.alltoall, [x], "splits", "ab"),
+                (package.alltoall, [x], "splits", [2**70, 1]),
+                (package.alltoall, [x], "splits", [[1], [1, 2]]),
+                (package.alltoall, [x], "splits", [None, None]),
+            ]
+            for operation in (package.allreduce, package.allreduce_, package.allreduce_async, package.reducescatter):
+                calls += [(operation, [x], f"{when}scale_factor", "x") for when in ("pre", "post")]
+            calls.append((package.allreduce_, [x], "prescale_factor", 10**400))
+            for operation, tensors, argument, value in calls:
+                with pytest.raises(hc.InvalidArgumentError, match=argument) as failed:
+                    operation(*tensors, **{argument: value})
+                assert "incompatible function arguments" not in str(failed.value)
+                assert repr(value) in str(failed.value)
+            assert package.allreduce(x, compression=None, prescale_factor=np.float32(2)).tolist() == [2.0] * 4
+
+    run(body, 2, args=(binding,), knobs={"binding": binding})
+
+
+def test_the_warning_about_average_points_at_the_users_line():
+    def body():
+        import horocache.torch as hvd
+
+        import horocache as hc
+
+        hc.init()
+        for package, x in ((hc, np.ones(2)), (hvd, torch.ones(2))):
+            for form in ("", "_", "_async", "_async_"):
+                for prefix, argument in (("", x), ("grouped_", [x])):
+                    with pytest.warns(DeprecationWarning, match="op=Average") as warned:
+                        answer = getattr(package, f"{prefix}allreduce{form}")(argument, average=False)
+                    assert warned[0].filename.endswith("test_disagreements.py"), (package, prefix, form)
+                    if "async" in form:
+                        hc.synchronize(answer)
+
+    run(body, 2)

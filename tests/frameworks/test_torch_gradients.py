@@ -143,6 +143,9 @@ def test_operations_without_a_gradient_say_so_and_leaves_can_be_changed_in_place
             assert hvd.allreduce(x, op=hvd.Max).tolist() == [1.0, 1.0]
         hvd.allreduce_(x, op=hvd.Sum)
         assert x.tolist() == [hvd.size()] * 2 and x.requires_grad
+        for wrong in ({"prescale_factor": "x"}, {"op": hvd.Sum, "process_set": [0, 1]}, {"compression": "fp16"}):
+            with pytest.raises(ValueError, match=r"must be a number|has not been registered|must be a class"):
+                hvd.reducescatter(x, **wrong)
         y = torch.ones(2, requires_grad=True)
         z = y * 1
         loss = (z * z).sum()
@@ -184,3 +187,20 @@ def test_gradients_have_gradients():
         assert twice["broadcast"] == ((32.0, 16.0 + 16.0) if rank == 1 else (0.0, 0.0))
         assert twice["alltoall"] == (32.0, 16.0 + 32.0)
         assert twice["reducescatter"] == (128.0, 64.0 + 128.0)
+
+
+def test_groups_with_gradients_are_lists_as_groups_without():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        n = hvd.size()
+        for operation in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+            for grad in (False, True):
+                rows = [torch.ones(n, 2, requires_grad=grad) for _ in range(3)]
+                for wrong in ((row for row in rows), rows[0], [], {row: 1 for row in rows}):
+                    with pytest.raises(ValueError, match=f"{operation.__name__} needs a list with at least one tensor"):
+                        operation(wrong)
+                assert len(operation(tuple(rows))) == 3
+
+    run(body, 2)

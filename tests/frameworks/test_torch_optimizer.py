@@ -6,29 +6,13 @@ import warnings
 
 import pytest
 import torch
+from small_model import batch, make_model
 
 from horocache.testing import run_ranks
 
 
 def run(function, size, **options):
     return run_ranks(function, size, **options)
-
-
-def make_model(seed=0):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 16),
-        torch.nn.Tanh(),
-        torch.nn.Linear(16, 8, bias=False),
-        torch.nn.ReLU(),
-        torch.nn.Linear(8, 3),
-    ).double()
-
-
-def batch(step, rank, rows=4):
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, 3, (rows,), generator=generator)
 
 
 def reference(size, steps, make_optimizer, passes=1):
@@ -297,149 +281,6 @@ def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
     for before, after in run(body, 3):
         assert before == [["p3", "p2"], ["p1", "p0"]]
         assert after == [["p2", "p0"], ["p3", "p1"]]
-
-
-def test_the_class_of_the_optimizer_is_kept_with_schedulers_closures_and_state():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = make_model()
-        plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), num_groups=2)
-        assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, torch.optim.SGD)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-
-        def loss():
-            optimizer.zero_grad()
-            x, y = batch(0, hvd.rank())
-            value = torch.nn.functional.cross_entropy(model(x), y)
-            value.backward()
-            return value
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert optimizer.step(loss).item() > 0
-            scheduler.step()
-        assert optimizer.param_groups[0]["lr"] == 0.05
-        saved = optimizer.state_dict()
-        assert saved["state"][0]["momentum_buffer"].shape == (16, 6)
-        loss()
-        optimizer.load_state_dict(saved)
-        loss()
-        optimizer.step()
-        extra = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
-        optimizer.add_param_group({"params": [extra]})
-        loss()
-        (extra.sum() * (hvd.rank() + 1)).backward()
-        optimizer.step()
-        gathered = hvd.allgather(torch.cat([p.detach().flatten() for p in (*model.parameters(), extra)]).unsqueeze(0))
-        assert all(torch.equal(gathered[0], other) for other in gathered)
-        frozen = make_model()
-        frozen[0].weight.requires_grad_(False)
-        late = hvd.DistributedOptimizer(torch.optim.SGD(frozen.parameters(), lr=0.1), frozen.named_parameters())
-        for thaw in (False, True):
-            frozen[0].weight.requires_grad_(thaw)
-            late.zero_grad()
-            x, y = batch(1, hvd.rank())
-            torch.nn.functional.cross_entropy(frozen(x), y).backward()
-            late.step()
-        gathered = hvd.allgather(frozen[0].weight.detach().unsqueeze(0))
-        assert all(torch.equal(gathered[0], other) for other in gathered)
-
-    run(body, 3)
-
-
-def test_bad_arguments_are_value_errors_that_say_what_is_wrong():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = make_model()
-        params = list(model.parameters())
-
-        def wrap(named=None, op=hvd.Average, **options):
-            return hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), named, op=op, **options)
-
-        names = list(model.named_parameters())
-        for match, call in {
-            "sequence of tuples": lambda: wrap([p for _, p in names]),
-            "Found duplicates: same": lambda: wrap([("same", p) for p in params]),
-            "were not named": lambda: wrap(names[:-1]),
-            "positive integer": lambda: wrap(groups=-1),
-            "lists of torch.Tensor": lambda: wrap(groups=[params[0]]),
-            "more than once": lambda: wrap(groups=[[params[0], params[0]]]),
-            "not supported with op": lambda: wrap(op=hvd.Sum, gradient_predivide_factor=2.0),
-            "must be a whole number > 0": lambda: wrap(backward_passes_per_step=0),
-            "num_groups must be a whole number of at least 0; it is -3": lambda: wrap(num_groups=-3),
-            "num_groups must be a whole number of at least 0; it is 1.5": lambda: wrap(num_groups=1.5),
-            "both given": lambda: wrap(num_groups=2, groups=2),
-            "distributed already": lambda: hvd.DistributedOptimizer(wrap()),
-            "no reduce operation": lambda: wrap(op=17),
-        }.items():
-            with pytest.raises(ValueError, match=match):
-                call()
-        with pytest.raises(NotImplementedError, match="Adasum"):
-            wrap(op=hvd.Adasum)
-        with pytest.raises(ValueError, match="> 0"):
-            wrap().set_backward_passes_per_step(0)
-        with pytest.raises(ValueError, match="LBFGS"):
-            hvd.broadcast_optimizer_state(torch.optim.LBFGS(params), 0)
-        with pytest.raises(ValueError, match="invalid params of type"):
-            hvd.broadcast_parameters(3, 0)
-
-    run(body, 2)
-
-
-def test_optimizer_state_of_any_kind_is_taken_from_the_root():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        for make_optimizer in (
-            lambda p: torch.optim.Adam(p, lr=0.1 * (hvd.rank() + 1), amsgrad=True),
-            lambda p: torch.optim.SGD(p, lr=0.1 * (hvd.rank() + 1), momentum=0.5, nesterov=True),
-            torch.optim.Adadelta,
-        ):
-            for distributed in (False, True):
-                model = make_model(seed=hvd.rank())
-                optimizer = make_optimizer(model.parameters())
-                if hvd.rank() == 1:  # only the root has state
-                    x, y = batch(0, hvd.rank())
-                    torch.nn.functional.cross_entropy(model(x), y).backward()
-                    optimizer.step()
-                if distributed:
-                    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-                hvd.broadcast_parameters(model.state_dict(), 1)
-                hvd.broadcast_optimizer_state(optimizer, 1)
-                state = optimizer.state_dict()
-                everyone = hvd.allgather_object(state)
-                for other in everyone:
-                    assert other["param_groups"] == state["param_groups"]
-                    assert other["state"].keys() == state["state"].keys() and len(state["state"]) == 5
-                    for key, entry in state["state"].items():
-                        for what, value in entry.items():
-                            theirs = other["state"][key][what]
-                            assert torch.equal(theirs, value) if torch.is_tensor(value) else theirs == value
-
-    run(body, 3)
-
-
-def test_a_failed_reduction_leaves_nothing_in_flight_and_the_job_goes_on():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        odd = torch.nn.Parameter(torch.ones(2 + (hvd.rank() == 1)))
-        fine = torch.nn.Parameter(torch.ones(4))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([odd, fine], lr=0.1), [("odd", odd), ("fine", fine)])
-        (odd.sum() + fine.sum()).backward()
-        with pytest.raises(hvd.HorovodInternalError, match="odd"):
-            optimizer.step()
-        optimizer.zero_grad()
-        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
-
-    run(body, 3)
 
 
 def test_the_logger_of_the_layers_hears_of_every_reduction():

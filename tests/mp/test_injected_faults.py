@@ -41,8 +41,8 @@ def test_a_rank_that_fails_anywhere_in_an_operation_is_named(launcher, place):
     check(finished, 1, {"AbortedError", "ShutDownError", "PeerLostError"})
 
 
-def test_a_fault_that_does_not_parse_is_an_error_of_init(launcher):
+def test_a_fault_that_does_not_parse_starts_nothing(launcher):
     finished = launcher.worker(2, "faulty.py", flags=["--fault", "data:1=explode"])
-    assert finished.code == 1, finished.report()
+    assert finished.code == 2, finished.report()
     assert "explode" in finished.stderr
     assert "kill, stop, exit, error" in finished.stderr

@@ -82,6 +82,13 @@ def test_a_command_that_is_not_there_gives_127(launcher):
     assert "the command's first word is empty" in one_line(launcher.run("-np", "2", ""), 2)
 
 
+def test_a_bad_rule_of_the_selector_starts_nothing(launcher):
+    assert "there is no backend 'shn'; did you mean 'shm'?" in one_line(
+        launcher.run("-np", "2", "--select", "allreduce=shn", "true"), 2
+    )
+    assert launcher.run("-np", "1", "--select", "*=loopback", "true").code == 0
+
+
 def test_a_file_that_cannot_be_executed_gives_126(launcher):
     script = launcher.scratch / "script"
     script.write_text("echo hello\n")

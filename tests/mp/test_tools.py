@@ -83,6 +83,8 @@ def test_a_start_up_directory_that_others_can_enter_is_a_problem(launcher):
         ["bench", "allreduce", "-b", "many"],
         ["doctor", "-x"],
         ["bench", "alltoall", "-b", "1M", "-e", "1K"],
+        ["bench", "allreduce", "-b", "100000G", "-e", "200000G"],
+        ["bench", "control", "--tensors", "600000"],
     ],
 )
 def test_a_mistake_is_one_line(launcher, arguments):

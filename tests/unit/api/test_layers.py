@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import pytest
 
+from horocache.errors import InvalidArgumentError
 from horocache.layers import layer_list
 from horocache.numpy_binding import Compression
 
@@ -19,9 +21,17 @@ def test_the_signature_names_what_must_be_equal_on_all_ranks():
 
 def test_a_compressor_without_a_wire_name_is_known_by_its_class():
     class Quantized:
-        pass
+        compress = staticmethod(lambda tensor: (tensor, None))
+        decompress = staticmethod(lambda tensor, ctx: tensor)
 
     assert layer_list(Quantized, False).signature == "compression=Quantized"
+
+
+def test_what_is_no_class_of_a_compressor_is_refused():
+    for wrong in ("fp16", ["fp16"], Compression.fp16(), Compression, int):
+        with pytest.raises(InvalidArgumentError, match=r"must be a class such as Compression\.fp16") as failed:
+            layer_list(wrong, False)
+        assert repr(wrong) in str(failed.value)
 
 
 def test_tensors_pass_down_and_come_back_in_their_own_type():

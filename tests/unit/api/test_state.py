@@ -67,6 +67,10 @@ def test_parts_of_the_job_and_communicators_are_refused():
             hc.init(comm=[0])
         with pytest.raises(NotImplementedError, match="communicator"):
             hc.init(comm=object())
+        with pytest.raises(hc.InvalidArgumentError, match=r"size.*'x'"):
+            hc.init(comm=[0], size="x")
+        with pytest.raises(hc.InvalidArgumentError, match=r"'a'.*whole numbers"):
+            hc.init(comm=[0, "a"])
         with pytest.raises(NotImplementedError, match="process sets"):
             hc.init(process_sets="dynamic")
         with pytest.raises(NotImplementedError, match="process sets"):

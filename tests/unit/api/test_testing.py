@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import re
+from types import SimpleNamespace
 
 import pytest
 
-from horocache.testing import Fault, RanksFailed, run_ranks
+from horocache.testing import Fault, RanksFailed, ranks, run_ranks
 from horocache.testing.faults import faults_text
 
 
 def test_faults_are_described_by_place_rank_and_passage():
-    assert Fault(at="data.copy", do="kill", rank=1, step=41).text == "data.copy:1:41=kill"
-    assert Fault(at="data.copy", do="stop", rank=2).text == "data.copy:2=stop"
+    assert Fault(at="data", do="kill", rank=1, step=41).text == "data:1:41=kill"
+    assert Fault(at="data", do="stop", rank=2).text == "data:2=stop"
     assert faults_text([Fault(at="a", do="error"), Fault(at="b", do="kill")]) == "a=error;b=kill"
     with pytest.raises(ValueError, match="not 'explode'"):
         Fault(at="a", do="explode")
     with pytest.raises(ValueError, match="needs a rank"):
         Fault(at="a", do="kill", step=3)
+
+
+def test_the_places_of_faults_that_are_documented_are_the_cores():
+    def body(places):
+        import horocache as hc
+
+        hc.init(fault=faults_text(Fault(at=place, do="kill", rank=0, step=99) for place in places))
+
+    lines = re.search(r"at: (.*?)\n\s+do:", Fault.__doc__, re.DOTALL)[1]
+    places = re.findall(r'``"([^"]*)"``', lines)
+    assert len(places) == 4
+    run_ranks(body, 1, args=(places,))
+    with pytest.raises(RanksFailed, match="fault"):
+        run_ranks(body, 1, args=(["no.such.place"],))
+
+
+def test_the_time_that_starting_the_processes_takes_is_not_the_ranks(monkeypatch, tmp_path):
+    class Process:
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            clock.append(clock[-1] + 100.0)
+
+    clock = [0.0]
+    monkeypatch.setattr(ranks, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
+    job = ranks._Job(context, 2, b"", {}, tmp_path, timeout=3.0)
+    assert job._deadline == 203.0
+    for pipe in job._pipes:
+        pipe.close()
 
 
 def test_ranks_get_their_environment_and_return_values_in_order():

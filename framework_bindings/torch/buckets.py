@@ -1,0 +1,60 @@
+"""What a reducer keeps of each parameter, and which gradients travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from horocache.ops import full_name
+
+
+class Slot:
+    """One parameter and what its gradient needs on the way."""
+
+    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse", "sparse_dims")
+
+    def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
+        self.index = index
+        self.name = name
+        self.param = param
+        self.delay = delay  # backward passes until the gradient is complete
+        self.bucket: Bucket | None = None
+        self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
+        self.context: Any = None  # of a compressor of the user's
+        self.sparse: Callable[[], torch.Tensor] | None = None
+        self.sparse_dims = 0  # of its gradient, once it has had a sparse one
+
+
+class Bucket:
+    """The gradients that are submitted together: a group, or one alone."""
+
+    __slots__ = ("finish", "handle", "missing", "name", "names", "slots", "submitted")
+
+    def __init__(self, slots: list[Slot], group: bool) -> None:
+        self.slots = slots
+        first = slots[0].name
+        kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
+        self.name = full_name(kind, base)
+        self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
+        self.missing = len(slots)
+        self.submitted = False
+        self.handle: int | None = None
+        self.finish: list[Slot] = []  # whose gradient went through a buffer
+        for slot in slots:
+            slot.bucket = self
+
+
+def no_gradient(slot: Slot) -> torch.Tensor:
+    """Zeros, as the other ranks will send their gradient: a rank knows that it is sparse once it has had one."""
+    param = slot.param
+    if slot.sparse_dims == 0:
+        return torch.zeros_like(param)
+    indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
+    values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
+    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+
+
+def is_lazy(grad: torch.Tensor) -> bool:
+    """Whether the values in memory are not the gradient's, but their negatives or conjugates."""
+    return grad.is_conj() or grad.is_neg()

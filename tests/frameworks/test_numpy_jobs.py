@@ -1,0 +1,139 @@
+"""Around the collectives on NumPy arrays: objects, names, join, restart, threads, and how a call reaches the core."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from horocache.testing import run_ranks
+
+all_sizes = pytest.mark.parametrize("size", [1, 2, 3, 4])
+
+
+def run(function, size, **options):
+    return run_ranks(function, size, **options)
+
+
+@all_sizes
+def test_objects_of_any_kind_travel_between_ranks(size):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        me = hc.rank()
+        for root in range(hc.size()):
+            assert hc.broadcast_object({"rank": me, "list": [None, "ü"] * me}, root) == {
+                "rank": root,
+                "list": [None, "ü"] * root,
+            }
+        assert hc.allgather_object(("x" * me, me)) == [("x" * r, r) for r in range(hc.size())]
+        double = hc.broadcast_object(lambda x: x * 2, name="function")
+        assert double(21) == 42
+        generator = (i for i in range(3))
+        with pytest.raises(ValueError, match=r"rank 0: .*pickle"):
+            hc.broadcast_object(generator, 0)
+        with pytest.raises(ValueError, match=rf"rank {hc.size() - 1}: .*pickle"):
+            hc.allgather_object(generator if me == hc.size() - 1 else 1)
+        assert hc.broadcast_object(me, 0) == 0
+
+    run(body, size)
+
+
+def test_names_may_hold_any_character_and_any_byte():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        for name in ["quo\"te's", "new\nline", "tab\t", "ünïcode", b"\xff\xfe bytes", "\udcff escaped", "x" * 4000, ""]:
+            np.testing.assert_array_equal(hc.allreduce(np.ones(2), op=hc.Sum, name=name), np.full(2, hc.size()))
+            np.testing.assert_array_equal(hc.allreduce(np.ones(2), op=hc.Sum, name=name), np.full(2, hc.size()))
+        with pytest.raises(ValueError, match="UTF-8"):
+            hc.allreduce(np.ones(1), name="\ud800")
+
+    run(body, 2)
+
+
+def test_joined_ranks_take_part_without_data_until_all_have_joined():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        sums = []
+        for step in range(hc.rank() + 1):
+            sums.append(float(hc.allreduce(np.float64(1), op=hc.Sum, name=f"step{step}")))
+        last = hc.join()
+        return sums, last
+
+    answers = run(body, 3)
+    assert [sums for sums, _ in answers] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
+    assert len({last for _, last in answers}) == 1
+
+
+def test_the_runtime_can_be_started_again_after_it_ended():
+    def body():
+        import horocache as hc
+
+        for epoch in range(5):
+            hc.init()
+            hc.init()
+            assert hc.is_initialized()
+            assert float(hc.allreduce(np.float64(epoch), op=hc.Sum)) == epoch * hc.size()
+            hc.shutdown()
+            hc.shutdown()
+            assert not hc.is_initialized()
+            with pytest.raises(ValueError, match="call init"):
+                hc.allreduce(np.float64(0))
+
+    run(body, 3)
+
+
+def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
+    def body():
+        import threading
+
+        import horocache as hc
+
+        hc.init()
+        handle = hc.allreduce_async(np.ones(3), op=hc.Sum, name="shared")
+        answers = []
+        waiters = [threading.Thread(target=lambda: answers.append(hc.synchronize(handle))) for _ in range(2)]
+        for waiter in waiters:
+            waiter.start()
+        for waiter in waiters:
+            waiter.join()
+        assert sum(answer is None for answer in answers) == 1
+        np.testing.assert_array_equal(hc.allreduce(np.ones(3), op=hc.Sum, name="next"), np.full(3, hc.size()))
+
+    run(body, 2)
+
+
+def test_blocking_calls_alone_say_that_a_wait_follows():
+    def body():
+        import horocache as hc
+        from horocache import _state
+
+        class Spy:
+            def __getattr__(self, name):
+                if name not in ("submit", "allreduce_in_place"):
+                    return getattr(runtime, name)
+                return lambda *arguments: (said.append(arguments[-1]), getattr(runtime, name)(*arguments))[1]
+
+        hc.init()
+        runtime, said = _state.current().runtime, []
+        _state.current().runtime = Spy()
+        x = np.ones(4)
+        wrong = []
+        for name in hc.__all__:
+            kind = name.rstrip("_").removesuffix("_async").removeprefix("grouped_")
+            if kind not in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall"):
+                continue
+            said.clear()
+            arguments = ([x] if name.startswith("grouped_") else x, *([0] if kind == "broadcast" else []))
+            answer = getattr(hc, name)(*arguments)
+            if "_async" in name:
+                hc.synchronize(answer)
+            if said != ["_async" not in name]:
+                wrong.append((name, said[:]))
+        return wrong
+
+    assert run(body, 2) == [[]] * 2

@@ -1,0 +1,214 @@
+"""DistributedOptimizer with wrong arguments, and after failures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_model import make_model
+
+from horocache.testing import run_ranks
+
+
+def run(function, size, **options):
+    return run_ranks(function, size, **options)
+
+
+class Faulty:
+    """The runtime of this process from now on, of which one method fails at some of its calls, counted from 1."""
+
+    def __init__(self, method, *calls):
+        from horocache import _state
+
+        self._method, self._calls, self._count = method, calls, 0
+        self._session = _state.current()
+        self._runtime = self._session.runtime
+        self._session.runtime = self
+
+    def __getattr__(self, name):
+        return self._perhaps if name == self._method else getattr(self._runtime, name)
+
+    def _perhaps(self, *arguments):
+        self._count += 1
+        if self._method == "wait":  # the operation is over when it fails
+            self._runtime.wait(*arguments)
+        if self._count in self._calls:
+            raise RuntimeError(f"injected at call {self._count}")
+        return None if self._method == "wait" else getattr(self._runtime, self._method)(*arguments)
+
+    def pending(self):
+        return list(self._session.pending)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
+    def body():
+        import horocache.torch as hvd
+
+        from horocache.errors import HorocacheError
+
+        hvd.init()
+        model = make_model()
+        params = list(model.parameters())
+
+        def wrap(named=None, op=hvd.Average, **options):
+            return hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), named, op=op, **options)
+
+        names = list(model.named_parameters())
+        for match, call in {
+            "sequence of tuples": lambda: wrap([p for _, p in names]),
+            "Found duplicates: same": lambda: wrap([("same", p) for p in params]),
+            "were not named": lambda: wrap(names[:-1]),
+            "positive integer": lambda: wrap(groups=-1),
+            "lists of torch.Tensor": lambda: wrap(groups=[params[0]]),
+            "more than once": lambda: wrap(groups=[[params[0], params[0]]]),
+            r"groups\[0\]\[1\], of shape \(7,\), is in no parameter group": lambda: wrap(
+                groups=[[params[0], torch.nn.Parameter(torch.ones(7))]]
+            ),
+            "compression must be a class such as .* it is 'fp16'": lambda: wrap(compression="fp16"),
+            "compression must be a class such as .* it is <": lambda: wrap(compression=hvd.Compression.fp16()),
+            r"has not been registered: \[0, 1\]": lambda: wrap(process_set=[0, 1]),
+            "gradient_predivide_factor must be a number; it is 'x'": lambda: wrap(gradient_predivide_factor="x"),
+            "not supported with op": lambda: wrap(op=hvd.Sum, gradient_predivide_factor=2.0),
+            "must be a whole number > 0": lambda: wrap(backward_passes_per_step=0),
+            "num_groups must be a whole number of at least 0; it is -3": lambda: wrap(num_groups=-3),
+            "num_groups must be a whole number of at least 0; it is 1.5": lambda: wrap(num_groups=1.5),
+            "both given": lambda: wrap(num_groups=2, groups=2),
+            "distributed already": lambda: hvd.DistributedOptimizer(wrap()),
+            "no reduce operation": lambda: wrap(op=17),
+        }.items():
+            with pytest.raises(HorocacheError, match=match) as failed:
+                call()
+            assert isinstance(failed.value, ValueError)
+        with pytest.raises(NotImplementedError, match="Adasum"):
+            wrap(op=hvd.Adasum)
+        with pytest.raises(ValueError, match="> 0"):
+            wrap().set_backward_passes_per_step(0)
+        with pytest.raises(ValueError, match="LBFGS"):
+            hvd.broadcast_optimizer_state(torch.optim.LBFGS(params), 0)
+        with pytest.raises(ValueError, match="invalid params of type"):
+            hvd.broadcast_parameters(3, 0)
+
+    run(body, size)
+
+
+def test_frozen_parameters_may_be_in_groups_and_no_compression_may_be_none():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        frozen, free = torch.nn.Parameter(torch.ones(2), requires_grad=False), torch.nn.Parameter(torch.ones(2))
+        named = [("frozen", frozen), ("free", free)]
+        plain = torch.optim.SGD([frozen, free], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, named, compression=None, groups=[[frozen, free]])
+        (free.sum() * hvd.rank()).backward()
+        optimizer.step()
+        return free.tolist()
+
+    assert run(body, 2) == [[0.5, 0.5]] * 2
+
+
+def test_a_failed_reduction_leaves_nothing_in_flight_and_the_job_goes_on():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        odd = torch.nn.Parameter(torch.ones(2 + (hvd.rank() == 1)))
+        fine = torch.nn.Parameter(torch.ones(4))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([odd, fine], lr=0.1), [("odd", odd), ("fine", fine)])
+        (odd.sum() + fine.sum()).backward()
+        with pytest.raises(hvd.HorovodInternalError, match="odd"):
+            optimizer.step()
+        optimizer.zero_grad()
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+    run(body, 3)
+
+
+def test_a_group_whose_submission_failed_is_submitted_again_by_the_step():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        head = torch.nn.Linear(2, 1, bias=False)
+        named = [("table", table.weight), ("head", head.weight)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
+        torch.nn.init.ones_(table.weight)
+        torch.nn.init.ones_(head.weight)
+        # head's gradient alone is dense; the table's indices and values have been submitted when it fails.
+        faulty = Faulty("submit", 3)
+        loss = head(table(torch.tensor([hvd.rank()])) * (hvd.rank() + 1)).sum()
+        with pytest.raises(RuntimeError, match="injected at call 3"):
+            loss.backward()
+        optimizer.step()
+        return head.weight.grad.tolist(), table.weight.grad.to_dense()[:, 0].tolist(), faulty.pending()
+
+    assert run(body, 2) == [([[1.5, 1.5]], [0.5, 1.0, 0.0, 0.0], [])] * 2
+
+
+def test_the_first_of_several_failed_submissions_is_raised_when_all_others_are_over():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
+        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        groups = [params[:2], params[2:4], params[4:]]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=1.0), named, groups=groups, backward_passes_per_step=2
+        )
+        mine = torch.full((2,), float(hvd.rank()))
+        sum((p * mine).sum() for p in params).backward()  # one of two passes: nothing is submitted by the hooks
+        Faulty("submit", 1, 2)
+        with pytest.raises(RuntimeError, match="injected at call 1"):
+            optimizer.step()
+        assert params[5].grad.tolist() == [0.5, 0.5], "the third group has been reduced"
+        optimizer.zero_grad()
+        for _ in range(2):
+            sum((p * mine).sum() for p in params).backward()
+        optimizer.step()
+        return [p.tolist() for p in params]
+
+    assert run(body, 2) == [[[0.0, 0.0]] * 6] * 2
+
+
+def test_a_failed_first_step_leaves_every_gradient_in_one_group():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
+        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), named, num_groups=2)
+        sum(p.sum() for p in params).backward()
+        Faulty("wait", 1)
+        with pytest.raises(RuntimeError, match="injected"):
+            optimizer.step()
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(p.sum() for p in params).backward()
+            optimizer.step()
+        return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
+
+    for groups in run(body, 2):
+        assert len(groups) == 2 and sorted(name for group in groups for name in group) == [f"p{i}" for i in range(6)], (
+            groups
+        )
+
+
+def test_sparse_gradients_are_waited_for_although_the_dense_ones_of_their_group_failed():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        head = torch.nn.Linear(2, 1, bias=False)
+        named = [("table", table.weight), ("head", head.weight)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.1), named, num_groups=1)
+        faulty = Faulty("wait", 1)
+        head(table(torch.tensor([hvd.rank()]))).sum().backward()
+        with pytest.raises(RuntimeError, match="injected"):
+            optimizer.step()
+        return faulty.pending()
+
+    assert run(body, 2) == [[]] * 2

@@ -1,0 +1,47 @@
+"""``horocache``: what the parser refuses, and failures that are one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from horocache.tools import cli, doctor, look_system
+
+
+def one_line(capsys, *arguments):
+    code = cli.main(arguments)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("horocache: ")
+    return code, lines[0]
+
+
+def test_the_most_tensors_of_the_control_benchmark_fit_into_the_largest_cache(capsys):
+    from horocache import _core
+
+    (capacity,) = (knob for knob in _core.knob_table() if knob["name"] == "cache_capacity")
+    most = int(capacity["maximum"]) // 2
+    options = cli.build_parser().parse_args(["bench", "control", "--tensors", f"1,{most}"])
+    assert options.tensors == [1, most]
+    code, line = one_line(capsys, "bench", "control", "--tensors", f"1,{most + 1}")
+    assert code == 2 and f"{most + 1} tensors are too many; the most are {most}" in line
+
+
+@pytest.mark.parametrize("what", ["allreduce", "alltoall"])
+def test_a_buffer_that_is_larger_than_the_memory_is_refused(capsys, monkeypatch, what):
+    monkeypatch.setattr(look_system, "memory_bytes", lambda: 1 << 30)
+    code, line = one_line(capsys, "bench", what, "-e", "2G")
+    assert code == 2 and f"{2 << 30} bytes" in line and f"{1 << 30}" in line and "-e" in line
+
+
+def test_memory_that_cannot_be_had_is_one_line(capsys, monkeypatch):
+    def run(*, as_json):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(doctor, "run", run)
+    assert one_line(capsys, "doctor") == (1, "horocache: there is not enough memory: Unable to allocate 9 TiB")
+
+
+def test_the_memory_of_a_container_is_its_limit(monkeypatch):
+    monkeypatch.setattr(look_system, "memory_limit", lambda: 1 << 20)
+    assert look_system.memory_bytes() == 1 << 20
+    monkeypatch.setattr(look_system, "memory_limit", lambda: None)
+    assert look_system.memory_bytes() > 1 << 20
