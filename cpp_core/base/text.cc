@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "base/duration.h"
+
 namespace horocache {
 namespace {
 
@@ -90,6 +92,12 @@ std::string Printable(std::string_view bytes) {
     }
   }
   return out;
+}
+
+std::string SecondsText(int64_t time_ns) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time_ns) / static_cast<double>(kNsPerS));
+  return text.data();
 }
 
 std::vector<std::string> Split(std::string_view text, char separator) {

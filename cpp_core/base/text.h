@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
 
 // `bytes` with control characters, quotes and bytes that are not UTF-8 escaped: names come from users.
 std::string Printable(std::string_view bytes);
+
+// Nanoseconds as "30 s".
+std::string SecondsText(int64_t time_ns);
 
 std::vector<std::string> Split(std::string_view text, char separator);
 

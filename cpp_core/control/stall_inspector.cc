@@ -60,12 +60,6 @@ bool StaysStuck(int rank, const std::vector<PendingOp>& ops, const RankSet& stuc
   return has_any;
 }
 
-std::string Seconds(int64_t ns) {
-  std::string text = std::to_string(ns / 1'000'000'000) + "." + std::to_string(ns / 100'000'000 % 10);
-  if (text.ends_with(".0")) text.resize(text.size() - 2);
-  return text + " s";
-}
-
 }  // namespace
 
 std::vector<size_t> FindDeadlocked(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
@@ -126,8 +120,8 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     if (fail_ns_ > 0 && now_ns - since_ns >= fail_ns_ - warn_ns_) {
       (*failed)[i] = true;
       verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
-                                              Describe(ops[i], ranks, joined) + " Gave up after " + Seconds(fail_ns_) +
-                                                  " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
+                                              Describe(ops[i], ranks, joined) + " Gave up after " +
+                                                  SecondsText(fail_ns_) + " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
     still.emplace(ops[i].signature.name, since_ns);
@@ -135,7 +129,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   }
   reported_ns_ = std::move(still);
   if (reported_ns_.empty()) return;
-  verdict->report = "operations wait for more than " + Seconds(warn_ns_) +
+  verdict->report = "operations wait for more than " + SecondsText(warn_ns_) +
                     " for ranks that have not submitted them:" + verdict->report;
   if (reported_ns_.size() > kMostReported) {
     verdict->report += "\n  and " + std::to_string(reported_ns_.size() - kMostReported) + " more.";

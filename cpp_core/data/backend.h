@@ -119,5 +119,7 @@ struct BackendOptions {
 // Creates every backend that can run in this area, in a fixed order: shm (size >= 1 and area.data filled), loopback
 // (size == 1), fakedevice (if asked for). data/registry.cc holds the one list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options);
+// The traits of those backends, in the same order, for an area of so many ranks that has memory.
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options);
 
 }  // namespace horocache::data

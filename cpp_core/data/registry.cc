@@ -24,6 +24,13 @@ SharedArea Part(const SharedArea& area, size_t begin, size_t bytes) {
 
 }  // namespace
 
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options) {
+  std::vector<control::BackendTraits> traits = {ShmTraits()};
+  if (ranks == 1) traits.push_back(LoopbackTraits());
+  if (options.fakedevice_delay_ns >= 0) traits.push_back(FakeDeviceTraits());
+  return traits;
+}
+
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "net/bootstrap_common.h"
 #include "net/bootstrap_root.h"
 #include "net/connection.h"

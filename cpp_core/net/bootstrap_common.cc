@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/clock.h"
 
@@ -26,12 +25,6 @@ UniqueFd OpenPidfd(int pid) {
   constexpr long SYS_pidfd_open = 434;  // the same number on every architecture
 #endif
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
-}
-
-std::string SecondsText(int64_t time_ns) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%g s", static_cast<double>(time_ns) / static_cast<double>(kNsPerS));
-  return text;
 }
 
 int PollTimeoutMs(int64_t until_ns) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "net/bootstrap.h"
 #include "net/handshake.h"
@@ -10,8 +9,7 @@
 namespace horocache::net {
 
 Hello OwnHello(const BootstrapConfig& config);
-UniqueFd OpenPidfd(int pid);               // -1 where the kernel has none or a container forbids it
-std::string SecondsText(int64_t time_ns);  // "30 s"
-int PollTimeoutMs(int64_t until_ns);       // rounded up, so that the time has come when poll returns
+UniqueFd OpenPidfd(int pid);          // -1 where the kernel has none or a container forbids it
+int PollTimeoutMs(int64_t until_ns);  // rounded up, so that the time has come when poll returns
 
 }  // namespace horocache::net

@@ -228,7 +228,7 @@ void CoordinatorLoop::CheckLanes(int64_t now_ns) {
     std::vector<std::string> missing;
     for (const int rank : lane.WaitingFor()) missing.push_back(std::to_string(rank));
     const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
-                             std::to_string(waited_ns / kNsPerMs) + " ms on rank " + std::to_string(config_.rank) +
+                             SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on rank " + std::to_string(config_.rank) +
                              " and waits for rank(s) " + Join(missing, ", ") +
                              ", which do not answer (stopped, or without processor time?).";
     if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {

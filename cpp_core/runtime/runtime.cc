@@ -12,6 +12,7 @@
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "control/selector.h"
+#include "data/kernels/fold.h"
 #include "net/shm_channel.h"
 #include "wire/codec.h"
 
@@ -32,7 +33,7 @@ LogLevel ParseLevel(const std::string& name) {
   return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
 }
 
-control::ControllerConfig ControllerFor(const RuntimeConfig& config, control::Selector selector) {
+control::ControllerConfig ControllerFor(const RuntimeConfig& config, const control::Selector& selector) {
   const Knobs& knobs = config.knobs;
   control::ControllerConfig out;
   out.rank = config.identity.rank;
@@ -47,7 +48,7 @@ control::ControllerConfig ControllerFor(const RuntimeConfig& config, control::Se
   out.stall_check = !knobs.stall_check_disable;
   out.stall_warn_ns = Seconds(knobs.stall_check_time_seconds);
   out.stall_fail_ns = Seconds(knobs.stall_shutdown_time_seconds);
-  out.selector = std::move(selector);
+  out.selector = selector;
   return out;
 }
 
@@ -65,43 +66,27 @@ LoopConfig LoopFor(const RuntimeConfig& config) {
   return out;
 }
 
-StatusOr<std::vector<std::unique_ptr<data::Backend>>> BackendsFor(const Knobs& knobs, int rank,
-                                                                  const std::shared_ptr<net::Arena>& arena) {
-  data::SharedArea area;
-  area.rank = rank;
-  area.size = arena->layout().ranks;
-  for (int peer = 0; peer < area.size; ++peer) area.data.push_back(arena->data(peer).data());
-  area.data_bytes = arena->data(0).size();
-  area.ring = [arena](int peer) { arena->doorbell(peer).RingForData(); };
+data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   data::BackendOptions options;
   options.tile_bytes = knobs.shm_tile;
   options.oneshot_max_bytes = knobs.oneshot_max;
   options.kernels = knobs.kernels;
   options.fakedevice_delay_ns = Microseconds(knobs.fakedevice_delay_us);
-  return data::MakeBackends(area, options);
+  return options;
 }
 
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int world,
-                                        const std::vector<std::unique_ptr<data::Backend>>& backends) {
-  std::vector<control::BackendTraits> traits;
-  for (const auto& backend : backends) traits.push_back(backend->traits());
-  return control::Selector::Parse(std::move(traits), world, knobs.select);
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks) {
+  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs)), ranks, knobs.select);
 }
 
 }  // namespace
 
 Status CheckKnobs(const Knobs& knobs) {
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
-  Status status;
-  for (const int ranks : {1, 2}) {  // a job of one rank has a backend more
-    const std::shared_ptr<net::Arena> arena = net::Arena::CreateOnHeap(LayoutFor(knobs, ranks));
-    if (arena == nullptr) return Status::Ok();  // start-up says what is short
-    const auto backends = BackendsFor(knobs, 0, arena);
-    if (!backends.ok()) return backends.status();
-    status = SelectorFor(knobs, ranks, *backends).status();
-    if (status.ok()) break;
-  }
-  return status;
+  HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
+  // A job of one rank has a backend more.
+  if (SelectorFor(knobs, 1).ok()) return Status::Ok();
+  return SelectorFor(knobs, 2).status();
 }
 
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
@@ -111,15 +96,18 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   return layout;
 }
 
-Runtime::Runtime(RuntimeConfig config)
+Runtime::Runtime(RuntimeConfig config, control::Selector selector)
     : config_(std::move(config)),
+      selector_(std::move(selector)),
       logger_(ParseLevel(config_.knobs.log_level), config_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(config_.identity.size) {}
 
 Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
-  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
+  StatusOr<control::Selector> selector = SelectorFor(config.knobs, config.identity.size);
+  if (!selector.ok()) return selector.status();
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*selector)));
   HC_RETURN_IF_ERROR(runtime->Assemble());
   try {
     HC_RETURN_IF_ERROR(runtime->MakeLoop());
@@ -137,7 +125,8 @@ Status Runtime::Assemble() {
   } else {
     net::BootstrapConfig bootstrap;
     bootstrap.identity = config_.identity;
-    bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch, config_.knobs.AgreeText()};
+    bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch,
+                           config_.knobs.AgreeText() + "selector table=" + std::to_string(selector_.Hash()) + "\n"};
     bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
     const std::string& base = config_.knobs.rendezvous_dir;
     if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
@@ -152,14 +141,22 @@ Status Runtime::Assemble() {
   return Status::Ok();
 }
 
+StatusOr<std::vector<std::unique_ptr<data::Backend>>> Runtime::MakeBackends() {
+  data::SharedArea area;
+  area.rank = config_.identity.local_rank;
+  area.size = config_.identity.local_size;
+  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(peers_.arena->data(rank).data());
+  area.data_bytes = peers_.arena->data(0).size();
+  area.ring = [arena = peers_.arena](int rank) { arena->doorbell(rank).RingForData(); };
+  return data::MakeBackends(area, BackendOptionsFor(config_.knobs));
+}
+
 Status Runtime::MakeLoop() {
-  auto backends = BackendsFor(config_.knobs, config_.identity.local_rank, peers_.arena);
+  auto backends = MakeBackends();
   if (!backends.ok()) return backends.status();
-  auto selector = SelectorFor(config_.knobs, config_.identity.size, *backends);
-  if (!selector.ok()) return selector.status();
 
   CoordinatorLoop::Parts parts;
-  parts.controller = std::make_unique<control::Controller>(ControllerFor(config_, std::move(*selector)));
+  parts.controller = std::make_unique<control::Controller>(ControllerFor(config_, selector_));
   control::AgreementConfig agreement;
   agreement.strategy = config_.knobs.agreement;
   agreement.radix = static_cast<int>(config_.knobs.tree_radix);

@@ -15,6 +15,7 @@
 #include "base/knobs.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "control/selector.h"
 #include "net/arena.h"
 #include "net/bootstrap.h"
 #include "net/identity.h"
@@ -72,13 +73,15 @@ class Runtime {
   void ForkedChild();
 
  private:
-  explicit Runtime(RuntimeConfig config);
+  Runtime(RuntimeConfig config, control::Selector selector);
   Status Assemble();
   Status MakeLoop();
+  StatusOr<std::vector<std::unique_ptr<data::Backend>>> MakeBackends();
   void OnLost(int rank, const std::string& how);
   Status Check(const Operation& operation) const;
 
   RuntimeConfig config_;
+  const control::Selector selector_;
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;

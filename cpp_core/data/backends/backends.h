@@ -9,6 +9,11 @@
 
 namespace horocache::data {
 
+// What each can do, without one.
+control::BackendTraits ShmTraits();
+control::BackendTraits LoopbackTraits();
+control::BackendTraits FakeDeviceTraits();
+
 // Ranks of one host through shared memory. `area.data` is filled and large enough (ShmPort::Check).
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
                                         const KernelSet* kernels);

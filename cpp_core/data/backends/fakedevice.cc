@@ -174,10 +174,6 @@ class FakeDeviceBackend : public Backend {
       : rank_(rank), ranks_(ranks) {
     queue_.device = std::move(device);
     queue_.host = std::move(host);
-    traits_.name = "fakedevice";
-    traits_.ops = AllCollectives();
-    traits_.device_classes = 1u << static_cast<int>(wire::DeviceClass::kFake);
-    traits_.algorithms = {"staged"};
   }
 
   const control::BackendTraits& traits() const override { return traits_; }
@@ -193,11 +189,18 @@ class FakeDeviceBackend : public Backend {
  private:
   const int rank_;
   const int ranks_;
-  control::BackendTraits traits_;
+  const control::BackendTraits traits_ = FakeDeviceTraits();
   FakeDeviceQueue queue_;
 };
 
 }  // namespace
+
+control::BackendTraits FakeDeviceTraits() {
+  return {.name = "fakedevice",
+          .ops = AllCollectives(),
+          .device_classes = 1u << static_cast<int>(wire::DeviceClass::kFake),
+          .algorithms = {"staged"}};
+}
 
 std::unique_ptr<Backend> MakeFakeDeviceBackend(std::unique_ptr<Backend> host, int rank, int ranks,
                                                std::shared_ptr<FakeDevice> device) {

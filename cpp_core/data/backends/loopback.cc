@@ -108,13 +108,7 @@ class LoopbackOperation : public Operation {
 // Role: lanes.
 class LoopbackBackend : public Backend {
  public:
-  explicit LoopbackBackend(const KernelSet* kernels) : kernels_(kernels) {
-    traits_.name = "loopback";
-    traits_.ops = AllCollectives();
-    traits_.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
-    traits_.max_ranks = 1;
-    traits_.algorithms = {"copy"};
-  }
+  explicit LoopbackBackend(const KernelSet* kernels) : kernels_(kernels) {}
 
   const control::BackendTraits& traits() const override { return traits_; }
   Status Supports(const Collective& collective) const override { return CheckCollective(collective, traits_, 1); }
@@ -124,12 +118,20 @@ class LoopbackBackend : public Backend {
   const DataCounters& counters() const override { return counters_; }
 
  private:
-  control::BackendTraits traits_;
+  const control::BackendTraits traits_ = LoopbackTraits();
   const KernelSet* const kernels_;
   DataCounters counters_;
 };
 
 }  // namespace
+
+control::BackendTraits LoopbackTraits() {
+  return {.name = "loopback",
+          .ops = AllCollectives(),
+          .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
+          .max_ranks = 1,
+          .algorithms = {"copy"}};
+}
 
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels) {
   return std::make_unique<LoopbackBackend>(kernels);

@@ -14,12 +14,7 @@ namespace {
 class ShmBackend : public Backend {
  public:
   ShmBackend(const SharedArea& area, const BackendOptions& options, const KernelSet* kernels)
-      : queue_(area, options, kernels) {
-    traits_.name = "shm";
-    traits_.ops = AllCollectives();
-    traits_.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
-    traits_.algorithms = {"auto", "oneshot", "twoshot"};
-  }
+      : queue_(area, options, kernels) {}
 
   const control::BackendTraits& traits() const override { return traits_; }
 
@@ -42,11 +37,18 @@ class ShmBackend : public Backend {
   const DataCounters& counters() const override { return queue_.counters; }
 
  private:
-  control::BackendTraits traits_;
+  const control::BackendTraits traits_ = ShmTraits();
   ShmQueue queue_;
 };
 
 }  // namespace
+
+control::BackendTraits ShmTraits() {
+  return {.name = "shm",
+          .ops = AllCollectives(),
+          .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
+          .algorithms = {"auto", "oneshot", "twoshot"}};
+}
 
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
                                         const KernelSet* kernels) {

@@ -160,6 +160,9 @@ TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
   testing::Ranks one(1), two(2);
   const auto names = [](testing::Ranks* ranks, std::vector<std::string> expected) {
     for (const std::string& name : expected) EXPECT_EQ(ranks->backend(0, name).traits().name, name);
+    std::vector<std::string> listed;
+    for (const auto& traits : TraitsOf(ranks->size(), {.fakedevice_delay_ns = 0})) listed.push_back(traits.name);
+    EXPECT_EQ(listed, expected);
   };
   names(&one, {"shm", "loopback", "fakedevice"});
   names(&two, {"shm", "fakedevice"});
