@@ -187,6 +187,7 @@ std::unique_ptr<Child> LimitedRank(const BootstrapConfig& config, int more) {
 
 // At whichever file the limit is met.
 TEST(BootstrapProcesses, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers open files themselves, and misjudge types where they cannot";
   TestDirectory directory;
   for (size_t culprit : {0u, 2u}) {
     int refused = 0;
