@@ -89,7 +89,7 @@ FLAGS_asan := address,undefined
 FLAGS_tsan := thread
 export ASAN_OPTIONS := detect_leaks=1
 export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1
+export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
 # Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
 # watches), and what Python keeps is no leak.
 LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
