@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horocache import _core
-from tests.sim.jobs import STRATEGIES, Scenario, clean_jobs, submit, wild_jobs
+
+from .jobs import STRATEGIES, Scenario, clean_jobs, submit, wild_jobs
 
 pytestmark = pytest.mark.parametrize("strategy", STRATEGIES)
 
