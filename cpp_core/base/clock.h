@@ -1,6 +1,7 @@
 // Time as nanoseconds of the steady clock. Pure layers never call this; they are told `now_ns`.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -16,7 +17,9 @@ inline int64_t NowNs() {
 // So many seconds from now, as far as the clock reaches.
 inline int64_t DeadlineNs(double seconds) {
   constexpr double kAges = 1e9;
-  return NowNs() + static_cast<int64_t>((seconds < kAges ? seconds : kAges) * static_cast<double>(kNsPerS));
+  // Not std::clamp: of NaN it makes NaN, and this makes 0.
+  const double bounded = seconds > 0 ? std::min(seconds, kAges) : 0.0;
+  return NowNs() + static_cast<int64_t>(bounded * static_cast<double>(kNsPerS));
 }
 
 }  // namespace horocache

@@ -6,9 +6,9 @@
 #include <array>
 
 namespace horocache {
-void Logger::Write(LogLevel level, std::string_view text) const {
-  static constexpr std::array<std::string_view, 6> kNames = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"};
-  if (level < level_) return;
+
+void Logger::Warning(std::string_view text) const {
+  if (level_ > LogLevel::kWarning) return;
   std::string line = "[horocache";
   if (rank_ >= 0) line += " rank " + std::to_string(rank_);
   line += "] ";
@@ -19,7 +19,7 @@ void Logger::Write(LogLevel level, std::string_view text) const {
     strftime(stamp.data(), stamp.size(), "%F %T ", localtime_r(&now, &parts));
     line += stamp.data();
   }
-  line += std::string(kNames.at(static_cast<size_t>(level))) + ": " + std::string(text) + "\n";
+  line += "WARNING: " + std::string(text) + "\n";
   // A log line that cannot be written has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

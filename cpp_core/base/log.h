@@ -15,11 +15,9 @@ class Logger {
   Logger(LogLevel level, int rank, bool with_time) : level_(level), rank_(rank), with_time_(with_time) {}
 
   // Writes one line in one write(2); thread-safe.
-  void Warning(std::string_view text) const { Write(LogLevel::kWarning, text); }
+  void Warning(std::string_view text) const;
 
  private:
-  void Write(LogLevel level, std::string_view text) const;
-
   LogLevel level_ = LogLevel::kWarning;
   int rank_ = -1;
   bool with_time_ = false;

@@ -207,6 +207,7 @@ int64_t Controller::NextInspectNs() const { return impl_->NextInspectNs(); }
 void Controller::Inspect(int64_t now_ns) { impl_->Inspect(now_ns); }
 
 void Controller::RaiseStalled() { impl_->RaiseStalled(); }
+int64_t Controller::OverLimitSinceNs() const { return impl_->over_limit_since_ns; }
 
 void Controller::AddReport(std::string text) { impl_->reports.push_back(std::move(text)); }
 

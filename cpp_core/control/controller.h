@@ -136,6 +136,8 @@ class Controller {
   int64_t NextInspectNs() const;
   void Inspect(int64_t now_ns);
   void RaiseStalled();
+  // Since when something here has been pending for the whole limit, and not told to rank 0 yet; kNever if nothing has.
+  int64_t OverLimitSinceNs() const;
   void AddReport(std::string text);
 
  private:

@@ -214,6 +214,7 @@ void Controller::Impl::Inspect(int64_t now_ns) {
     return;
   }
   stalled = true;
+  over_limit_since_ns = std::min(over_limit_since_ns, now_ns);
   next_inspect_ns = now_ns + config.stall_warn_ns;
   if (const int64_t fail_ns = stalls.NextFailNs(); fail_ns > now_ns)
     next_inspect_ns = std::min(next_inspect_ns, fail_ns);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -112,6 +111,7 @@ struct Controller::Impl {
 
   // Stalls.
   bool stalled = false;
+  int64_t over_limit_since_ns = kNever;  // if that is why
   int64_t next_inspect_ns = kNever;
   uint64_t raised_at_change = 0;
   uint64_t still_at_change = 0;

@@ -96,6 +96,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   }
   if ((outcome.raised & kStalled) == 0) return;
   stalled = false;
+  over_limit_since_ns = kNever;
   if (all_wait()) raised_at_change = changes;  // the coordinator knows it now, whoever asked
 }
 

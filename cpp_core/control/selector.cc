@@ -1,7 +1,6 @@
 #include "control/selector.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include "base/text.h"
@@ -103,10 +102,8 @@ StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int worl
   Selector selector;
   selector.backends_ = std::move(backends);
   selector.world_ = world;
-  while (!overrides.empty()) {
-    const size_t semicolon = overrides.find(';');
-    const std::string_view rule = Trim(overrides.substr(0, semicolon));
-    overrides.remove_prefix(semicolon == std::string_view::npos ? overrides.size() : semicolon + 1);
+  for (const std::string& part : Split(overrides, ';')) {
+    const std::string_view rule = Trim(part);
     if (rule.empty()) continue;
     StatusOr<Rule> parsed = ParseRule(rule, selector.backends_);
     if (!parsed.ok()) return parsed.status();

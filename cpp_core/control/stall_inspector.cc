@@ -121,7 +121,8 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
       (*failed)[i] = true;
       verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
                                               Describe(ops[i], ranks, joined) + " Gave up after " +
-                                                  SecondsText(fail_ns_) + " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
+                                                  SecondsText(std::max(fail_ns_, warn_ns_)) +
+                                                  " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
     still.emplace(ops[i].signature.name, since_ns);

@@ -1,10 +1,10 @@
 // Whether each failure has its reason.
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
+#include "base/duration.h"
 #include "testing/checkers.h"
 #include "testing/lives.h"
 
@@ -35,9 +35,7 @@ bool SomebodyDisagrees(const SetHistory& set, const wire::Signature& signature, 
 
 // True if there was a time, longer than what a report needs, in which every member had `mine` pending alike.
 bool EverybodyHadIt(const SetHistory& set, const std::vector<Lives>& lives, const Life& mine) {
-  const auto ended_ns = [](const Life& life) {
-    return life.end == nullptr ? std::numeric_limits<int64_t>::max() : life.end->time_ns;
-  };
+  const auto ended_ns = [](const Life& life) { return life.end == nullptr ? kNever : life.end->time_ns; };
   int64_t from_ns = mine.submitted_ns, to_ns = ended_ns(mine);
   for (size_t m = 0; m < set.members.size(); ++m) {
     const auto named = lives[m].by_name.find(mine.signature->name);

@@ -1,7 +1,6 @@
 #include "testing/checkers.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>

@@ -1,8 +1,9 @@
 #include "testing/data_plane.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
+
+#include "base/duration.h"
 
 namespace horocache::testing {
 
@@ -43,9 +44,7 @@ void DataPlane::StartHead(int owner, uint16_t lane, int64_t now_ns) {
   endings_.push(Ending{now_ns + duration, order_++, head.set, head.plan.sequence});
 }
 
-int64_t DataPlane::NextNs() const {
-  return endings_.empty() ? std::numeric_limits<int64_t>::max() : endings_.top().at_ns;
-}
+int64_t DataPlane::NextNs() const { return endings_.empty() ? kNever : endings_.top().at_ns; }
 
 void DataPlane::AdvanceTo(int64_t now_ns, std::vector<Done>* done) {
   while (!endings_.empty() && endings_.top().at_ns <= now_ns) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <span>
 
+#include "base/duration.h"
 #include "wire/codec.h"
 
 namespace horocache::testing {
@@ -150,6 +150,6 @@ StatusOr<bool> MessageBitsAgreement::Gather(control::Controller& controller, con
   return false;
 }
 
-int64_t MessageBitsAgreement::NextWakeNs() const { return std::numeric_limits<int64_t>::max(); }
+int64_t MessageBitsAgreement::NextWakeNs() const { return kNever; }
 
 }  // namespace horocache::testing

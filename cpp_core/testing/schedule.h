@@ -5,15 +5,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <queue>
 #include <vector>
 
+#include "base/duration.h"
 #include "net/inproc_random.h"
 
 namespace horocache::testing {
-
-inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
 class Schedule {
  public:
@@ -34,7 +32,7 @@ class Schedule {
     place = kNowhere;
   }
   void WakeAt(int64_t at_ns, int actor) {
-    if (at_ns != kNeverNs) timers_.push(Timer{at_ns, order_++, actor});
+    if (at_ns != kNever) timers_.push(Timer{at_ns, order_++, actor});
   }
   void WakeDue(int64_t now_ns) {
     while (!timers_.empty() && timers_.top().at_ns <= now_ns) {
@@ -42,7 +40,7 @@ class Schedule {
       timers_.pop();
     }
   }
-  int64_t NextNs() const { return timers_.empty() ? kNeverNs : timers_.top().at_ns; }
+  int64_t NextNs() const { return timers_.empty() ? kNever : timers_.top().at_ns; }
   bool NobodyRunnable() const { return runnable_.empty(); }
   int PickRunnable() { return runnable_[random_.Below(runnable_.size())]; }
   net::SeededRandom& random() { return random_; }

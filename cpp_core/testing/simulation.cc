@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/duration.h"
 #include "testing/checkers.h"
 #include "testing/simulation_impl.h"
 
@@ -128,7 +129,7 @@ bool Simulation::Impl::Advance() {
   for (const auto& network : networks_) next_ns = std::min(next_ns, network->NextDeliveryNs());
   for (const auto& loss : losses_) next_ns = std::min(next_ns, loss.first);
   // Rings without delay are no events, and may be all that is left.
-  if (schedule_.NobodyRunnable() && next_ns == kNeverNs) return TakeRings();
+  if (schedule_.NobodyRunnable() && next_ns == kNever) return TakeRings();
   // The clock runs slowly against the steps, as if all ranks stepped at once; where nobody can run it jumps.
   if (schedule_.NobodyRunnable()) {
     now_ns_ = std::max(now_ns_, next_ns);

@@ -5,7 +5,6 @@
 #include "base/duration.h"
 #include "control/agreements/overdue.h"
 #include "control/agreements/strategies.h"
-#include "control/rank_set.h"
 #include "control/words.h"
 #include "wire/codec.h"
 
@@ -188,6 +187,12 @@ StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChann
   return true;
 }
 
+template <typename F>
+Status BitsAgreement::CheckOverdue(Controller& controller, F&& missing, int64_t now_ns) {
+  return control::CheckOverdue(controller, demanded_since_ns_, missing, "stopped, or without processor time", now_ns,
+                               &overdue_reported_);
+}
+
 Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channel, bool fresh, int64_t now_ns) {
   bool shown = false;
   if (!controller.config().tick) {
@@ -199,7 +204,7 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   const bool again = PauseIsOver(now_ns);
   if (demanded_since_ns_ < 0) return Status::Ok();
   if (!fresh && (shown || again)) RingUnpublished(controller, channel);
-  return CheckOverdue(controller, Unpublished(controller, channel), now_ns);
+  return CheckOverdue(controller, [&] { return Unpublished(controller, channel); }, now_ns);
 }
 
 Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses) {
@@ -248,11 +253,14 @@ StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChann
     moved = true;
   }
   if (lists_.size() == static_cast<size_t>(channel.size())) return Answer(controller, channel, now_ns);
-  std::vector<int32_t> missing;
-  for (int rank = 0; rank < channel.size(); ++rank) {
-    const auto is_of = [rank](const wire::RequestList& list) { return list.rank == rank; };
-    if (std::ranges::none_of(lists_, is_of)) missing.push_back(rank);
-  }
+  const auto missing = [&] {
+    std::vector<int32_t> ranks;
+    for (int rank = 0; rank < channel.size(); ++rank) {
+      const auto is_of = [rank](const wire::RequestList& list) { return list.rank == rank; };
+      if (std::ranges::none_of(lists_, is_of)) ranks.push_back(rank);
+    }
+    return ranks;
+  };
   if (Status overdue = CheckOverdue(controller, missing, now_ns); !overdue.ok()) {
     // The others wait for rank 0's answer and cannot see who is missing.
     wire::ResponseList verdict;
@@ -265,7 +273,7 @@ StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChann
     return overdue;
   }
   if (PauseIsOver(now_ns)) {
-    for (const int32_t rank : missing) channel.Ring(rank);
+    for (const int32_t rank : missing()) channel.Ring(rank);
   }
   return moved;
 }
@@ -301,7 +309,8 @@ StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChanne
   }
   // Rank 0 may itself wait for somebody: it gets half a limit more, so that its verdict, which names that rank, comes
   // first.
-  HC_RETURN_IF_ERROR(CheckOverdue(controller, {0}, now_ns - controller.config().stall_warn_ns / 2));
+  const int64_t patient_ns = now_ns - controller.config().stall_warn_ns / 2;
+  HC_RETURN_IF_ERROR(CheckOverdue(controller, [] { return std::vector<int32_t>{0}; }, patient_ns));
   if (PauseIsOver(now_ns)) channel.Ring(0);
   return false;
 }
@@ -318,12 +327,6 @@ bool BitsAgreement::PauseIsOver(int64_t now_ns) {
   pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
   pause_until_ns_ = now_ns + pause_ns_;
   return true;
-}
-
-Status BitsAgreement::CheckOverdue(Controller& controller, const std::vector<int32_t>& missing, int64_t now_ns) {
-  if (!controller.config().stall_check || demanded_since_ns_ < 0) return Status::Ok();
-  return control::CheckOverdue(controller, OverdueSince(controller, demanded_since_ns_), missing,
-                               "stopped, or without processor time", now_ns, &overdue_reported_);
 }
 
 int64_t BitsAgreement::ComputeWake(const Controller& controller) const {

@@ -54,7 +54,8 @@ class BitsAgreement final : public Agreement {
   // Time.
   void ResetPause(int64_t now_ns);
   bool PauseIsOver(int64_t now_ns);  // and begins the next, twice as long
-  Status CheckOverdue(Controller& controller, const std::vector<int32_t>& missing, int64_t now_ns);
+  template <typename F>
+  Status CheckOverdue(Controller& controller, F&& missing, int64_t now_ns);
   int64_t ComputeWake(const Controller& controller) const;
 
   State state_ = State::kOpen;

@@ -5,7 +5,6 @@
 
 #include "base/duration.h"
 #include "control/agreements/overdue.h"
-#include "control/rank_set.h"
 #include "control/words.h"
 #include "wire/codec.h"
 
@@ -292,12 +291,9 @@ std::vector<int32_t> RelayAgreement::Missing() const {
 }
 
 Status RelayAgreement::CheckOverdue(Controller& controller, int64_t now_ns) {
-  if (!controller.config().stall_check || urgent_since_ns_ < 0 || controller.closed()) return Status::Ok();
-  const OverdueTimes times = OverdueSince(controller, urgent_since_ns_);
-  if (now_ns < std::min(times.warn_ns, times.fail_ns)) return Status::Ok();
-  return control::CheckOverdue(controller, times, Missing(),
-                               "stopped, without processor time, or waiting for others that are", now_ns,
-                               &overdue_reported_);
+  return control::CheckOverdue(
+      controller, urgent_since_ns_, [this] { return Missing(); },
+      "stopped, without processor time, or waiting for others that are", now_ns, &overdue_reported_);
 }
 
 int64_t RelayAgreement::ComputeWake(const Controller& controller) const {
@@ -310,8 +306,7 @@ int64_t RelayAgreement::ComputeWake(const Controller& controller) const {
     wake_ns = std::min(wake_ns, controller.UnflushedSinceNs() + config.cycle_time_ns);
   }
   if (config.stall_check && urgent_since_ns_ >= 0) {
-    const OverdueTimes times = OverdueSince(controller, urgent_since_ns_);
-    wake_ns = std::min(wake_ns, overdue_reported_ ? times.fail_ns : times.warn_ns);
+    wake_ns = std::min(wake_ns, OverdueSince(controller, urgent_since_ns_).NextNs(overdue_reported_));
   }
   return wake_ns;
 }

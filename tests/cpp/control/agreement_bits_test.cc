@@ -44,7 +44,7 @@ TEST_P(BitsOfRanks, AnIdleJobExchangesNothing) {
   job.RunFor(3600 * kS);
   EXPECT_EQ(job[0].counters().rounds, rounds);
   EXPECT_EQ(job.hub.rings, rings);
-  EXPECT_EQ(job.NextWake(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(job.NextWake(), kNever);
 }
 
 TEST_P(BitsOfRanks, WithoutACacheEveryStepIsNegotiated) {

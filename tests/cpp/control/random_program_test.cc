@@ -121,7 +121,7 @@ class Execution {
       idle = acted || stepped ? 0 : idle + 1;
       if (idle > 50) {  // nobody runs: time passes until somebody does
         idle = 0;
-        ASSERT_NE(job.NextWake(), std::numeric_limits<int64_t>::max()) << "everybody sleeps for ever";
+        ASSERT_NE(job.NextWake(), kNever) << "everybody sleeps for ever";
         ASSERT_LT(job.now, 100 * kS) << "no progress";
         job.now = std::max(job.now, job.NextWake());
       }

@@ -41,7 +41,7 @@ TEST(Shutdown, AllAtOnceTakesOneRound) {
   job.Settle();
   for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(job[rank].closed());
   EXPECT_EQ(job[0].counters().rounds, rounds + 1);
-  EXPECT_EQ(job.NextWake(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(job.NextWake(), kNever);
 }
 
 TEST(Shutdown, WhatTheSameRoundAgreesOnStillRuns) {

@@ -243,10 +243,11 @@ TEST(Deadlock, LookingForOneDoesNotRepeatWhileNothingChanges) {
   job.RunFor(5 * kMs);
   job.Submit(0, Tensor("x"));
   job.Wait(0);
-  job.RunFor(50 * kMs);
+  job.RunFor(250 * kMs);
   const uint64_t rounds = job[0].counters().rounds;
   job.RunFor(50 * kS);
   EXPECT_EQ(job[0].counters().rounds, rounds);
+  EXPECT_FALSE(job[0].closed());
 }
 
 PendingOp Op(const std::string& name, int size, std::vector<int> has) {
@@ -390,6 +391,35 @@ TEST(Silence, OfATickingRankIsReportedToo) {
   job.RunFor(11 * kS);
   ASSERT_FALSE(job.reports[0].empty());
   ExpectContains(job.reports[0][0], "rank 1 has not answered round");
+}
+
+// Ranks give up as soon as they report.
+class ShortLimit : public ::testing::TestWithParam<std::tuple<const char*, bool, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(AllAgreements, ShortLimit,
+                         ::testing::Combine(::testing::Values("bits", "leaders", "coordinator", "tree"),
+                                            ::testing::Bool(), ::testing::Values(2, 3)));
+
+TEST_P(ShortLimit, AWaitForASlowRankIsNoSilence) {
+  const auto [agreement, tick, ranks] = GetParam();
+  ControllerConfig config = Limits(10 * kS, 10 * kS);
+  config.tick = tick;
+  TestJob job(ranks, config, {.strategy = agreement});
+  job.SubmitAll(Tensor("x"));
+  job.RunFor(5 * kMs);
+  std::vector<OpId> ops(static_cast<size_t>(ranks));
+  ops[0] = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(2 * kS);
+  for (int r = 1; r < ranks; ++r) ops[static_cast<size_t>(r)] = job.Submit(r, Tensor("x"));
+  job.RunFor(50 * kMs);
+  EXPECT_TRUE(job.Done(ops)) << job.Of(0, ops[0]).status.ToString();
+  job.StopWaiting(0);
+  const OpId late = job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(11 * kS);
+  EXPECT_EQ(job.Of(0, late).status.code(), StatusCode::kStall);
+  EXPECT_FALSE(job[0].closed());
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/duration.h"
 #include "control/agreement.h"
 #include "control/control_channel.h"
 #include "control/controller.h"
@@ -260,7 +260,7 @@ class TestJob {
   }
 
   int64_t NextWake() const {
-    int64_t next = std::numeric_limits<int64_t>::max();
+    int64_t next = kNever;
     for (size_t r = 0; r < agreements.size(); ++r) {
       if (!stopped[r] && lost[r].ok()) next = std::min(next, agreements[r]->NextWakeNs());
     }

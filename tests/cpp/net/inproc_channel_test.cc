@@ -3,15 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
+
+#include "base/duration.h"
 
 namespace horocache::net {
 namespace {
 
 using Words = std::vector<uint64_t>;
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 TEST(InprocChannel, AndsTheSnapshotsOfOneRoundOnceAllArePublished) {
   InprocNetwork network({.size = 3});

@@ -32,7 +32,7 @@ TEST(DataPlane, EndsAPlanOnceAllMembersHaveStartedIt) {
   DataPlane data_plane(scenario);
   std::vector<DataPlane::Done> done;
   data_plane.Enqueue(0, 0, PlanNumber(0), 5);
-  EXPECT_EQ(data_plane.NextNs(), kNeverNs);
+  EXPECT_EQ(data_plane.NextNs(), kNever);
   data_plane.Enqueue(0, 1, PlanNumber(0), 9);
   EXPECT_EQ(data_plane.NextNs(), 9);
   data_plane.AdvanceTo(9, &done);
@@ -58,7 +58,7 @@ TEST(DataPlane, CrossedSetsEndWithALaneForEachSet) {
   DataPlane data_plane(scenario);
   std::vector<DataPlane::Done> done;
   EnqueueCrossed(&data_plane);
-  data_plane.AdvanceTo(kNeverNs - 1, &done);
+  data_plane.AdvanceTo(kNever - 1, &done);
   EXPECT_TRUE(data_plane.idle());
   EXPECT_TRUE(data_plane.FindCircle().ok());
 }
@@ -67,7 +67,7 @@ TEST(DataPlane, NamesTheCircleThatOneLanePerRankMakes) {
   const Scenario scenario = CrossedSets(true);
   DataPlane data_plane(scenario);
   EnqueueCrossed(&data_plane);
-  EXPECT_EQ(data_plane.NextNs(), kNeverNs);
+  EXPECT_EQ(data_plane.NextNs(), kNever);
   const std::string circle = data_plane.FindCircle().message();
   EXPECT_NE(circle.find("rank 0 in plan 0 of set 0 for rank 1; rank 1 in plan 0 of set 1 for rank 2; rank 2 in plan 0 "
                         "of set 2 for rank 0"),
@@ -83,7 +83,7 @@ TEST(DataPlane, GivesBackWhatALostMemberHadNotRun) {
     for (int member = 0; member < 2; ++member) data_plane.Enqueue(0, member, PlanNumber(sequence), 0);
   }
   EXPECT_EQ(data_plane.Drop(0, 0).size(), 2u);
-  data_plane.AdvanceTo(kNeverNs - 1, &done);
+  data_plane.AdvanceTo(kNever - 1, &done);
   EXPECT_TRUE(done.empty());
   EXPECT_EQ(data_plane.Drop(0, 1).size(), 2u);
   EXPECT_TRUE(data_plane.idle());
