@@ -44,6 +44,10 @@ def _load() -> tuple[cffi.FFI, Any]:
     return ffi, ffi.dlopen(str(library_path()))
 
 
+def _unknown(handle: int) -> ValueError:
+    return ValueError(f"Handle {handle} was not created or has been cleared.")
+
+
 def _declarations(header: str) -> str:
     """The C declarations of ``header`` without what only a C compiler needs."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
@@ -210,8 +214,7 @@ class Runtime:
         """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""
         state = self._lib.hc_poll(self._live(), handle)
         if state < 0:
-            msg = f"Handle {handle} was not created or has been cleared."
-            raise ValueError(msg)
+            raise _unknown(handle)
         return bool(state)
 
     def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
@@ -223,7 +226,10 @@ class Runtime:
                 msg = f"handle {handle} is not done after {timeout_s} s"
                 raise TimeoutError(msg)
             self._lib.hc_wait(self._live(), handle, left, deadline is None)
-        *_, op, allocated = self._kept.pop(handle)
+        kept = self._kept.pop(handle, None)
+        if kept is None:  # another thread that waited for it has it
+            raise _unknown(handle)
+        *_, op, allocated = kept
         try:
             self._check(self._lib.hc_outcome(self._runtime, handle, self._error))
             if op == _JOIN:

@@ -44,37 +44,35 @@ void Assign(const hc_text& text, std::string* out) {
   out->assign(text.data == nullptr ? "" : text.data, text.data == nullptr ? 0 : text.bytes);
 }
 
-Status FillOutput(const hc_tensor& output, size_t index, Operation* operation) {
-  const auto& meta = operation->request.signature.tensors[index];
-  auto& argument = operation->tensors[index];
-  int64_t count = 1;
-  for (int i = 0; i < output.ndim; ++i) count *= output.shape[i];
-  if (output.dtype != static_cast<int32_t>(meta.dtype) || count != argument.count) {
-    return Invalid("output " + std::to_string(index) + " has " + std::to_string(count) + " elements of type " +
-                   std::to_string(output.dtype) + ", its input has " + std::to_string(argument.count) + " of type " +
-                   std::to_string(static_cast<int>(meta.dtype)));
-  }
-  argument.output = static_cast<std::byte*>(output.data);
+Status CheckTensor(const hc_tensor& tensor, const std::string& what) {
+  if (tensor.dtype < 0 || tensor.dtype >= horocache::kNumDTypes || tensor.ndim < 0)
+    return Invalid(what + " has element type " + std::to_string(tensor.dtype) + " and " + std::to_string(tensor.ndim) +
+                   " dimensions");
+  if (tensor.ndim > 0 && tensor.shape == nullptr) return Invalid(what + " has no shape");
   return Status::Ok();
 }
 
-Status FillTensor(const hc_request& request, int index, Operation* operation) {
+Status FillOutput(const hc_tensor& output, size_t index, Operation* operation) {
+  HC_RETURN_IF_ERROR(CheckTensor(output, "output " + std::to_string(index)));
+  int64_t count = 1;
+  for (int i = 0; i < output.ndim; ++i) count *= output.shape[i];
+  return horocache::runtime::SetOutput(index, static_cast<DType>(output.dtype), count,
+                                       static_cast<std::byte*>(output.data), operation);
+}
+
+Status FillTensor(const hc_request& request, size_t index, Operation* operation) {
   const hc_tensor& input = request.inputs[index];
-  if (input.dtype < 0 || input.dtype >= horocache::kNumDTypes || input.ndim < 0)
-    return Invalid("tensor " + std::to_string(index) + " is malformed");
-  if (input.ndim > 0 && input.shape == nullptr) return Invalid("tensor " + std::to_string(index) + " has no shape");
-  const auto place = static_cast<size_t>(index);
-  horocache::runtime::DescribeTensor(place, static_cast<DType>(input.dtype),
+  HC_RETURN_IF_ERROR(CheckTensor(input, "tensor " + std::to_string(index)));
+  horocache::runtime::DescribeTensor(index, static_cast<DType>(input.dtype),
                                      {input.shape, static_cast<size_t>(input.ndim)},
                                      static_cast<const std::byte*>(input.data), operation);
   wire::Signature& signature = operation->request.signature;
   if (request.names == nullptr) {
-    horocache::runtime::NameMember(place, request.group != 0, &signature);
+    horocache::runtime::NameMember(index, request.group != 0, &signature);
   } else {
-    Assign(request.names[index], &signature.tensors[place].name);
+    Assign(request.names[index], &signature.tensors[index].name);
   }
-  if (request.outputs != nullptr) return FillOutput(request.outputs[index], place, operation);
-  return Status::Ok();
+  return request.outputs == nullptr ? Status::Ok() : FillOutput(request.outputs[index], index, operation);
 }
 
 Status Fill(const hc_request& request, Operation* operation) {
@@ -95,13 +93,12 @@ Status Fill(const hc_request& request, Operation* operation) {
   Assign(request.backend, &signature.backend);
   Assign(request.layers, &signature.layers);
   Assign(request.name, &signature.name);
-  signature.tensors.resize(static_cast<size_t>(request.num_tensors));
-  operation->tensors.resize(static_cast<size_t>(request.num_tensors));
+  const auto tensors = static_cast<size_t>(request.num_tensors);
+  signature.tensors.resize(tensors);
+  operation->tensors.resize(tensors);
   operation->splits.assign(request.splits, request.splits + (request.splits == nullptr ? 0 : request.num_splits));
   operation->allocate_results = request.outputs == nullptr;
-  for (int i = 0; i < request.num_tensors; ++i) {
-    if (Status status = FillTensor(request, i, operation); !status.ok()) return status;
-  }
+  for (size_t i = 0; i < tensors; ++i) HC_RETURN_IF_ERROR(FillTensor(request, i, operation));
   return Status::Ok();
 }
 
@@ -111,7 +108,7 @@ int Guarded(hc_error* error, F&& f) {
   try {
     return Report(f(), error);
   } catch (const std::bad_alloc&) {
-    return Report({StatusCode::kOutOfMemory, "no memory for the request"}, error);
+    return Report({StatusCode::kOutOfMemory, "out of memory"}, error);
   } catch (const std::exception& thrown) {
     return Report({StatusCode::kInternal, thrown.what()}, error);
   }
@@ -131,18 +128,25 @@ Status Start(const std::map<std::string, std::string>& arguments, uint32_t epoch
 
 Status Submit(Runtime& runtime, const hc_request& request, int64_t* handle) {
   Operation* operation = runtime.NewOperation();
-  if (Status status = Fill(request, operation); !status.ok()) {
+  Status status;
+  try {
+    status = Fill(request, operation);
+  } catch (...) {
+    runtime.Recycle(operation);
+    throw;
+  }
+  if (!status.ok()) {
     runtime.Recycle(operation);
     return status;
   }
-  Status status = runtime.Submit(operation, request.wait_follows != 0);
+  status = runtime.Submit(operation, request.wait_follows != 0);
   if (status.ok()) *handle = operation->handle;
   return status;
 }
 
 Operation* Done(hc_runtime* runtime, int64_t handle) {
   Operation* operation = runtime->runtime->Find(handle);
-  return operation != nullptr && operation->done.load(std::memory_order_acquire) != 0 ? operation : nullptr;
+  return operation != nullptr && IsDone(*operation) ? operation : nullptr;
 }
 
 }  // namespace
@@ -202,7 +206,7 @@ int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, h
 
 int hc_poll(hc_runtime* runtime, int64_t handle) {
   const Operation* operation = runtime->runtime->Find(handle);
-  return operation == nullptr ? -1 : operation->done.load(std::memory_order_acquire) != 0;
+  return operation == nullptr ? -1 : static_cast<int>(IsDone(*operation));
 }
 
 int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good) {

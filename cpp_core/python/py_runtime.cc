@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "base/clock.h"
@@ -187,22 +186,12 @@ void PyRuntime::Describe(size_t index, Operation* operation) {
 
 void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
   ThrowIfError(caster_.Read(input.ptr(), &view_));
-  wire::TensorMeta& meta = operation->request.signature.tensors[index];
-  TensorArgument& argument = operation->tensors[index];
   Describe(index, operation);
   if (!output || output.is_none()) return;
-  if (output.ptr() != input.ptr()) {
-    ThrowIfError(caster_.Read(output.ptr(), &view_));
-    if (view_.dtype != meta.dtype || view_.count != argument.count) {
-      ThrowIfError({StatusCode::kInvalidArgument,
-                    "output " + std::to_string(index) + " has " + std::to_string(view_.count) + " elements of " +
-                        std::string(DTypeName(view_.dtype)) + ", its input has " + std::to_string(argument.count) +
-                        " of " + std::string(DTypeName(meta.dtype))});
-    }
-  }
+  if (output.ptr() != input.ptr()) ThrowIfError(caster_.Read(output.ptr(), &view_));
   if (!view_.writable)
     ThrowIfError({StatusCode::kInvalidArgument, "output " + std::to_string(index) + " is read-only"});
-  argument.output = view_.data;
+  ThrowIfError(runtime::SetOutput(index, view_.dtype, view_.count, view_.data, operation));
 }
 
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
@@ -268,13 +257,12 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
   };
   const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, goes_on);
   RestoreThread(state);
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
   if (done) return;
-  if (PyErr_Occurred() == nullptr) {
-    FindOrThrow(handle);
-    PyErr_SetString(
-        PyExc_TimeoutError,
-        ("handle " + std::to_string(handle) + " is not done after " + std::to_string(timeout_s) + " s").c_str());
-  }
+  FindOrThrow(handle);
+  PyErr_SetString(
+      PyExc_TimeoutError,
+      ("handle " + std::to_string(handle) + " is not done after " + std::to_string(timeout_s) + " s").c_str());
   throw py::error_already_set();
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "control/rank_set.h"
 #include "control/signature.h"
 
 namespace horocache::runtime {
@@ -43,13 +44,13 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
 CoordinatorLoop::~CoordinatorLoop() { Stop(); }
 
 void CoordinatorLoop::Stop() {
+  Lose({StatusCode::kShutDown, "horocache was shut down on this rank."});
   stop_.store(true);
   doorbell_.Ring();
   thread_.Join();
-  // A thread that waits may still hold the role, for a slice at most.
+  // A thread that waits may hold the role: until it has taken the order above, which ends its wait.
   while (!role_.TryTake()) Nap();
-  const Status ended(StatusCode::kShutDown, "horocache was shut down on this rank.");
-  if (lost_.ok()) FailEverything(ended);
+  TakeOrders();
   TakeSubmissions(NowNs());
   HandOut();
   role_.Release();
@@ -132,10 +133,18 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
 
 void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
-  MutexLock lock(orders_mutex_);
-  if (!lose_.ok() && lost_.ok()) FailEverything(lose_);
-  if (!abort_.empty()) controller_->Abort(std::exchange(abort_, {}));
-  if (std::exchange(leave_, false) && lost_.ok()) controller_->Leave();
+  Status lose;
+  std::string abort;
+  bool leave = false;
+  {
+    MutexLock lock(orders_mutex_);
+    lose = lose_;
+    abort = std::exchange(abort_, {});
+    leave = std::exchange(leave_, false);
+  }
+  if (!lose.ok() && lost_.ok()) FailEverything(lose);
+  if (!abort.empty()) controller_->Abort(abort);
+  if (leave && lost_.ok()) controller_->Leave();
 }
 
 void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
@@ -225,12 +234,10 @@ void CoordinatorLoop::CheckLanes(int64_t now_ns) {
     const Operation* running = lane.Running();
     const int64_t waited_ns = now_ns - lane.StillSinceNs();
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
-    std::vector<std::string> missing;
-    for (const int rank : lane.WaitingFor()) missing.push_back(std::to_string(rank));
     const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
                              SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on rank " + std::to_string(config_.rank) +
-                             " and waits for rank(s) " + Join(missing, ", ") +
-                             ", which do not answer (stopped, or without processor time?).";
+                             " and waits for " + control::RankText(lane.WaitingFor()) +
+                             ", which did not answer (stopped, or without processor time?).";
     if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
       FailEverything({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
       return;

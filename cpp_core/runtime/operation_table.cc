@@ -4,16 +4,13 @@
 
 #include "base/futex.h"
 #include "base/text.h"
+#include "control/signature.h"
+#include "runtime/submission.h"
 
 namespace horocache::runtime {
 namespace {
 
 constexpr size_t kManyNames = 1 << 20;
-
-// A lone tensor's member name is the request's name; a group's members have names of their own.
-bool HasMembers(const wire::Signature& signature) {
-  return signature.tensors.size() > 1 || (signature.tensors.size() == 1 && signature.tensors[0].name != signature.name);
-}
 
 }  // namespace
 
@@ -47,12 +44,7 @@ void OperationTable::GiveName(Operation* operation) {
   signature.name.append(wire::OpName(signature.op))
       .append(".noname.")
       .append(std::to_string(operation->automatic_number));
-  const size_t members = signature.tensors.size();
-  for (size_t i = 0; i < members; ++i) {
-    std::string& member = signature.tensors[i].name;
-    member = signature.name;
-    if (members > 1) member.append("_").append(std::to_string(i + 1)).append("of").append(std::to_string(members));
-  }
+  for (size_t i = 0; i < signature.tensors.size(); ++i) NameMember(i, false, &signature);
 }
 
 Status OperationTable::ClaimName(Operation* operation, const std::string& name) {
@@ -80,14 +72,10 @@ void OperationTable::FreeNames(Operation* operation) {
 Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
   GiveName(operation);
-  const wire::Signature& signature = operation->request.signature;
-  Status status = ClaimName(operation, signature.name);
-  if (HasMembers(signature)) {
-    for (const wire::TensorMeta& tensor : signature.tensors) {
-      if (!status.ok()) break;
-      status = ClaimName(operation, tensor.name);
-    }
-  }
+  Status status;
+  control::ForEachKey(operation->request.signature, [&](const std::string& name) HC_NO_THREAD_SAFETY_ANALYSIS {
+    if (status.ok()) status = ClaimName(operation, name);
+  });
   if (!status.ok()) {
     FreeNames(operation);
     return status;
@@ -119,8 +107,10 @@ void OperationTable::Finish(Operation* operation, Status status) {
   {
     MutexLock lock(mutex_);
     FreeNames(operation);
-    finished_.push_back({operation, operation->handle});
-    finished_count_.store(finished_.size(), std::memory_order_relaxed);
+    if (operation->owner != nullptr) {
+      finished_.push_back({operation, operation->handle});
+      finished_count_.store(finished_.size(), std::memory_order_relaxed);
+    }
   }
   operation->status = std::move(status);
   operation->done.store(1, std::memory_order_seq_cst);

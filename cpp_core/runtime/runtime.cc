@@ -1,7 +1,6 @@
 #include "runtime/runtime.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -84,9 +83,7 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks) {
 Status CheckKnobs(const Knobs& knobs) {
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
-  // A job of one rank has a backend more.
-  if (SelectorFor(knobs, 1).ok()) return Status::Ok();
-  return SelectorFor(knobs, 2).status();
+  return SelectorFor(knobs, 1).status();  // a job of one rank has every backend
 }
 
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
@@ -105,6 +102,7 @@ Runtime::Runtime(RuntimeConfig config, control::Selector selector)
 Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
   StatusOr<control::Selector> selector = SelectorFor(config.knobs, config.identity.size);
   if (!selector.ok()) return selector.status();
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*selector)));
@@ -122,22 +120,20 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
 Status Runtime::Assemble() {
   if (config_.arena != nullptr) {
     peers_.arena = config_.arena;
-  } else {
-    net::BootstrapConfig bootstrap;
-    bootstrap.identity = config_.identity;
-    bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch,
-                           config_.knobs.AgreeText() + "selector table=" + std::to_string(selector_.Hash()) + "\n"};
-    bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
-    const std::string& base = config_.knobs.rendezvous_dir;
-    if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
-    bootstrap.timeout_ns = Seconds(config_.knobs.start_timeout);
-    StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
-    if (!peers.ok()) return peers.status();
-    peers_ = std::move(*peers);
+    peers_.arena->state(config_.identity.local_rank).store(net::RankState::kRunning);
     return Status::Ok();
   }
-  peers_.pids.assign(static_cast<size_t>(config_.identity.local_size), getpid());
-  peers_.arena->state(config_.identity.local_rank).store(net::RankState::kRunning);
+  net::BootstrapConfig bootstrap;
+  bootstrap.identity = config_.identity;
+  bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch,
+                         config_.knobs.AgreeText() + "selector table=" + std::to_string(selector_.Hash()) + "\n"};
+  bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
+  const std::string& base = config_.knobs.rendezvous_dir;
+  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
+  bootstrap.timeout_ns = Seconds(config_.knobs.start_timeout);
+  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
+  if (!peers.ok()) return peers.status();
+  peers_ = std::move(*peers);
   return Status::Ok();
 }
 

@@ -17,6 +17,18 @@ void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, c
   meta.shape[0] = -1;
 }
 
+Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation) {
+  TensorArgument& tensor = operation->tensors[index];
+  const DType expected = operation->request.signature.tensors[index].dtype;
+  if (dtype != expected || count != tensor.count) {
+    return {StatusCode::kInvalidArgument, "output " + std::to_string(index) + " has " + std::to_string(count) +
+                                              " elements of " + std::string(DTypeName(dtype)) + ", its input has " +
+                                              std::to_string(tensor.count) + " of " + std::string(DTypeName(expected))};
+  }
+  tensor.output = data;
+  return Status::Ok();
+}
+
 void NameMember(size_t index, bool group, wire::Signature* signature) {
   std::string& member = signature->tensors[index].name;
   member = signature->name;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/dtype.h"
+#include "base/status.h"
 #include "runtime/operation.h"
 #include "wire/message.h"
 
@@ -14,6 +16,10 @@ namespace horocache::runtime {
 // and the vectors of tensors are set before.
 void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
                     Operation* operation);
+
+// Where the result of tensor `index`, which is described, is to be stored. kInvalidArgument unless that has as many
+// elements, of the same type.
+Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation);
 
 // Gives tensor `index` the name it has when the caller names only the whole: the same, or for a member of a group that
 // with its place.

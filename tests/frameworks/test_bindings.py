@@ -31,7 +31,7 @@ def test_ranks_with_different_bindings_work_together():
     run_ranks(body, 2)
 
 
-@pytest.mark.parametrize("mistake", ["num_tensors", "num_splits", "inputs", "shape", "output"])
+@pytest.mark.parametrize("mistake", ["num_tensors", "num_splits", "inputs", "shape", "output", "output_shape"])
 def test_the_c_abi_refuses_what_makes_no_sense(mistake):
     def body(mistake):
         import horocache as hc
@@ -60,6 +60,8 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
             request.inputs = ffi.NULL
         elif mistake == "shape":
             tensor[0].shape = ffi.NULL
+        elif mistake == "output_shape":
+            output[0].shape = ffi.NULL
         else:
             shorter = ffi.new("int64_t[]", [1])
             output[0].shape = shorter

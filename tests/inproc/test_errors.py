@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
 import pytest
 
+from horocache import _core
 from horocache.errors import (
     AbortedError,
     DuplicateNameError,
@@ -154,3 +156,31 @@ def test_names_may_be_any_bytes():
             allreduce(runtime, name)
 
     run_ranks(2, body)
+
+
+def test_an_interrupt_keeps_the_handle_although_the_operation_ends_meanwhile():
+    first, second = _core.start_in_process(2, {})
+    array = np.ones(3, np.float32)
+    handle = first.submit(ALLREDUCE, [array], [array], name="x")
+
+    def interrupt(*_):
+        allreduce(second, "x")
+        threads = [threading.Thread(target=allreduce, args=(rank, "after")) for rank in (first, second)]
+        for thread in threads:  # what comes after it is done on both ranks, so it is, too
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            first.wait(handle, 60.0)
+        assert first.poll(handle)
+        first.wait(handle)
+        np.testing.assert_array_equal(array, [2, 2, 2])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        first.stop()
+        second.stop()
