@@ -46,8 +46,7 @@ def complete_order(measured: Sequence[int], count: int) -> list[int]:
     """A full order from a measured one: what was not seen comes last, the latest registered first.
 
     Args:
-        measured: item numbers without repetition, in the order in which they became ready.
+        measured: item numbers in the order in which they became ready; of repetitions the first counts.
         count: how many items there are.
     """
-    seen = set(measured)
-    return [*measured, *(item for item in reversed(range(count)) if item not in seen)]
+    return list(dict.fromkeys([*measured, *reversed(range(count))]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, Generic, TypeVar
 
 from horocache import _state
@@ -127,7 +128,7 @@ def poll(handle: int) -> bool:
 
 def _check_seconds(timeout: float) -> None:
     """InvalidArgumentError unless it is a number from 0 on."""
-    if not isinstance(timeout, (int, float)) or not timeout >= 0:
+    if not isinstance(timeout, Real) or not timeout >= 0:
         raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
 
 
@@ -229,7 +230,7 @@ class Submitter(Generic[T]):
         number = set_id(process_set)
         prescale, postscale = scales
         try:
-            # By position: keywords or a star would double the cost of the call.
+            # By position: keywords would double the cost of the call, and a star adds a fifth.
             handle = session.runtime.submit(
                 op,
                 inputs,

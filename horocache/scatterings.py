@@ -86,7 +86,7 @@ class Reducescatter(Submitter[T]):
             tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is no multiple of
                 the number of ranks, the first ranks get one row more.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, which all ranks must choose alike.
+            compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
             op: Average, Sum, Min, Max or Product.
             process_set: the ranks that take part.
             prescale_factor: multiplies every rank's tensor before the reduction.

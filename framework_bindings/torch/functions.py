@@ -206,18 +206,14 @@ def sparse_allreduce_async(
         raise UnsupportedError(f"sparse tensors can be reduced with Average or Sum, not with op={op}.")
     if tensor.layout is not torch.sparse_coo:
         raise UnsupportedError(f"sparse_allreduce_async takes tensors of layout torch.sparse_coo, not {tensor.layout}.")
-    # Rows are what an allgather concatenates, so each index becomes a row.
-    indices = allgather_async(tensor._indices().t(), f"{name}.indices", process_set)
-    values = allgather_async(tensor._values(), f"{name}.values", process_set)
+    # Rows are what an allgather concatenates, so each index becomes a row. One group: both are submitted, or neither.
+    handle = grouped_allgather_async([tensor._indices().t(), tensor._values()], name, process_set)
     ranks = process_set.size()
 
     def finish() -> torch.Tensor:
-        try:
-            all_values = synchronize(values)
-        finally:
-            all_indices = synchronize(indices)
+        indices, values = synchronize(handle)
         if op == Average:
-            all_values = all_values / ranks
-        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, check_invariants=False)
+            values = values / ranks
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
 
     return finish

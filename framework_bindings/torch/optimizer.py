@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -140,7 +141,7 @@ cast(Any, DistributedMixin.step).hooked = True
 
 
 def _check_passes(passes: int) -> None:
-    if not isinstance(passes, int) or passes <= 0:
+    if not isinstance(passes, Integral) or passes <= 0:
         raise InvalidArgumentError(f"backward_passes_per_step must be a whole number > 0; it is {passes!r}.")
 
 
@@ -182,13 +183,13 @@ def _checked_groups(
     optimizer: torch.optim.Optimizer, num_groups: int, groups: Groups
 ) -> tuple[int, list[list[torch.Tensor]] | None]:
     """The number of groups to make (0: none), or the user's groups."""
-    if not isinstance(num_groups, int) or num_groups < 0:
+    if not isinstance(num_groups, Integral) or num_groups < 0:
         raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
     if groups is None:
         return num_groups, None
     if num_groups:
         raise InvalidArgumentError(f"num_groups={num_groups} and groups are both given; give one of them.")
-    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
+    if isinstance(groups, Integral) and not isinstance(groups, bool) and groups > 0:
         return groups, None
     if not isinstance(groups, list):
         raise InvalidArgumentError(
@@ -269,7 +270,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     check_number("gradient_predivide_factor", gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average.")
-    if gradient_predivide_factor <= 0:
+    if not gradient_predivide_factor > 0:  # nor NaN
         raise InvalidArgumentError(f"gradient_predivide_factor must be > 0; it is {gradient_predivide_factor}.")
     _check_passes(backward_passes_per_step)
     named = _checked_names(optimizer, named_parameters)

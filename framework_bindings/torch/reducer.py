@@ -146,11 +146,6 @@ class GradientReducer:
         numpy_collectives.broadcast_(order, root, name, self._options.process_set)
         self._make_buckets([int(index) for index in order])
 
-    def _measure_again(self) -> None:
-        # Gradients that are counted anew become ready a second time, and would be in the order twice.
-        if self._ready is not None:
-            self._ready.clear()
-
     # ---- the backward pass
 
     def gradient_ready(self, slot: Slot) -> None:
@@ -294,29 +289,37 @@ class GradientReducer:
 
     def _finish_all(self, failure: Exception | None = None) -> None:
         """Wait for what is in flight, then raise the first failure; ``failure`` was before all of them."""
-        runtime = _state.current().runtime
-        in_flight = self._in_flight
-        while in_flight:
-            # Popped before the wait is over only on failure: an interrupt leaves the bucket to be waited for again.
-            bucket = in_flight[0]
-            try:
-                if bucket.handle is not None:
-                    runtime.wait(bucket.handle)
-                    bucket.handle = None
-                    if _state.current().logs_layers:
-                        self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
-                self._unpack(bucket)
-            except Exception as error:  # whatever it is, the operation is over and its handle gone
-                failure = failure or error
-                bucket.handle = None
-                bucket.finish.clear()
-                if any(slot.sparse is not None for slot in bucket.slots):
-                    continue  # sparse gradients of the same bucket are still to be waited for
-            del in_flight[0]
+        for bucket in self._in_flight:
+            failure = self._finish(bucket, failure)
+        # Only now: a bucket that was over before an interrupt must not be submitted a second time.
+        for bucket in self._in_flight:
             self._rearm(bucket)
+        self._in_flight.clear()
         if failure is not None:
-            self._measure_again()
             raise failure
+
+    def _finish(self, bucket: Bucket, failure: Exception | None) -> Exception | None:
+        """Wait for one bucket and unpack it; an interrupt leaves what is not over to be waited for again."""
+        session = _state.current()
+        try:
+            if bucket.handle is not None:
+                session.runtime.wait(bucket.handle)
+                bucket.handle = None
+                if session.logs_layers:
+                    self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
+            self._unpack(bucket)
+        except Exception as error:  # whatever it is, the operation is over and its handle gone
+            failure = failure or error
+        bucket.handle = None
+        bucket.finish.clear()
+        for slot in bucket.slots:
+            if slot.sparse is not None:
+                try:
+                    slot.param.grad = slot.sparse()
+                except Exception as error:
+                    failure = failure or error
+                slot.sparse = None
+        return failure
 
     def _unpack(self, bucket: Bucket) -> None:
         for slot in bucket.finish:
@@ -331,10 +334,6 @@ class GradientReducer:
                 grad.copy_(buffer)
             else:
                 grad.copy_(self._options.compression.decompress(buffer, slot.context))
-        for slot in bucket.slots:
-            if slot.sparse is not None:
-                finish, slot.sparse = slot.sparse, None
-                slot.param.grad = finish()
 
     def _rearm(self, bucket: Bucket) -> None:
         bucket.submitted = False
@@ -348,13 +347,14 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
-        self._measure_again()
         for bucket in self._buckets:
             if not bucket.submitted:
                 self._rearm(bucket)
 
     def reset(self) -> None:
         """Forget this step: wait for what is in flight, and count from the start again."""
+        # Sparse gradients of buckets whose dense ones could not be submitted.
+        self._in_flight += [b for b in self._buckets if not b.submitted and any(slot.sparse for slot in b.slots)]
         self._finish_all()
         self.set_passes(self.passes)
 

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from horocache.testing import run_ranks
-
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
+from horocache.testing import run_ranks as run
 
 
 def test_ranks_that_disagree_get_an_error_with_both_values_and_go_on():

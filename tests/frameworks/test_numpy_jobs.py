@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horocache.testing import run_ranks
+from horocache.testing import run_ranks as run
 
 all_sizes = pytest.mark.parametrize("size", [1, 2, 3, 4])
-
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
 
 
 @all_sizes

@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from horocache.testing import run_ranks
+from horocache.testing import run_ranks as run
 
 all_sizes = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
-
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
 
 
 def values(rank, shape, dtype):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
-from small_model import batch, make_model
 
-from horocache.testing import run_ranks
+from horocache.testing import run_ranks as run
 
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
+from .small_model import batch, group_names, make_model, parameters
 
 
 def reference(size, steps, make_optimizer, passes=1):
@@ -262,21 +260,16 @@ def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
-        named = [(f"p{i}", p) for i, p in enumerate(params)]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=2)
-
-        def groups():
-            return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
-
-        before = groups()
+        params, named = parameters(4)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=np.int64(2))
+        before = group_names(optimizer)
         order = [2, 0, 3, 1] if hvd.rank() == 0 else [1, 2, 3, 0]
         for _ in range(2):
             optimizer.zero_grad()
             for index in order:
                 params[index].sum().backward()
             optimizer.step()
-        return before, groups()
+        return before, group_names(optimizer)
 
     for before, after in run(body, 3):
         assert before == [["p3", "p2"], ["p1", "p0"]]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_model import make_model
 
-from horocache.testing import run_ranks
+from horocache.testing import run_ranks as run
 
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
+from .small_model import check_groups, group_names, make_model, parameters, table_and_head
 
 
 class Faulty:
     """The runtime of this process from now on, of which one method fails at some of its calls, counted from 1."""
 
-    def __init__(self, method, *calls):
+    def __init__(self, method, *calls, error=RuntimeError):
         from horocache import _state
 
-        self._method, self._calls, self._count = method, calls, 0
+        self._method, self._calls, self._error, self._count = method, calls, error, 0
         self._session = _state.current()
         self._runtime = self._session.runtime
         self._session.runtime = self
@@ -29,11 +26,13 @@ class Faulty:
 
     def _perhaps(self, *arguments):
         self._count += 1
-        if self._method == "wait":  # the operation is over when it fails
-            self._runtime.wait(*arguments)
-        if self._count in self._calls:
-            raise RuntimeError(f"injected at call {self._count}")
-        return None if self._method == "wait" else getattr(self._runtime, self._method)(*arguments)
+        fails = self._count in self._calls
+        # The operation is over when its wait fails, but not when that is interrupted.
+        over = self._method == "wait" and self._error is not KeyboardInterrupt
+        answer = getattr(self._runtime, self._method)(*arguments) if over or not fails else None
+        if fails:
+            raise self._error(f"injected at call {self._count}")
+        return answer
 
     def pending(self):
         return list(self._session.pending)
@@ -68,6 +67,7 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
             "compression must be a class such as .* it is <": lambda: wrap(compression=hvd.Compression.fp16()),
             r"has not been registered: \[0, 1\]": lambda: wrap(process_set=[0, 1]),
             "gradient_predivide_factor must be a number; it is 'x'": lambda: wrap(gradient_predivide_factor="x"),
+            "gradient_predivide_factor must be > 0; it is nan": lambda: wrap(gradient_predivide_factor=float("nan")),
             "not supported with op": lambda: wrap(op=hvd.Sum, gradient_predivide_factor=2.0),
             "must be a whole number > 0": lambda: wrap(backward_passes_per_step=0),
             "num_groups must be a whole number of at least 0; it is -3": lambda: wrap(num_groups=-3),
@@ -129,16 +129,12 @@ def test_a_group_whose_submission_failed_is_submitted_again_by_the_step():
         import horocache.torch as hvd
 
         hvd.init()
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        head = torch.nn.Linear(2, 1, bias=False)
-        named = [("table", table.weight), ("head", head.weight)]
+        table, head, named = table_and_head()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
-        torch.nn.init.ones_(table.weight)
-        torch.nn.init.ones_(head.weight)
         # head's gradient alone is dense; the table's indices and values have been submitted when it fails.
-        faulty = Faulty("submit", 3)
+        faulty = Faulty("submit", 2)
         loss = head(table(torch.tensor([hvd.rank()])) * (hvd.rank() + 1)).sum()
-        with pytest.raises(RuntimeError, match="injected at call 3"):
+        with pytest.raises(RuntimeError, match="injected at call 2"):
             loss.backward()
         optimizer.step()
         return head.weight.grad.tolist(), table.weight.grad.to_dense()[:, 0].tolist(), faulty.pending()
@@ -151,8 +147,7 @@ def test_the_first_of_several_failed_submissions_is_raised_when_all_others_are_o
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
-        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        params, named = parameters(6)
         groups = [params[:2], params[2:4], params[4:]]
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(params, lr=1.0), named, groups=groups, backward_passes_per_step=2
@@ -177,8 +172,7 @@ def test_a_failed_first_step_leaves_every_gradient_in_one_group():
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
-        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        params, named = parameters(6)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), named, num_groups=2)
         sum(p.sum() for p in params).backward()
         Faulty("wait", 1)
@@ -188,12 +182,10 @@ def test_a_failed_first_step_leaves_every_gradient_in_one_group():
             optimizer.zero_grad()
             sum(p.sum() for p in params).backward()
             optimizer.step()
-        return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
+        return group_names(optimizer)
 
     for groups in run(body, 2):
-        assert len(groups) == 2 and sorted(name for group in groups for name in group) == [f"p{i}" for i in range(6)], (
-            groups
-        )
+        check_groups(groups, 2, 6)
 
 
 def test_sparse_gradients_are_waited_for_although_the_dense_ones_of_their_group_failed():
@@ -201,14 +193,34 @@ def test_sparse_gradients_are_waited_for_although_the_dense_ones_of_their_group_
         import horocache.torch as hvd
 
         hvd.init()
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        head = torch.nn.Linear(2, 1, bias=False)
-        named = [("table", table.weight), ("head", head.weight)]
+        table, head, named = table_and_head()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.1), named, num_groups=1)
         faulty = Faulty("wait", 1)
         head(table(torch.tensor([hvd.rank()]))).sum().backward()
         with pytest.raises(RuntimeError, match="injected"):
             optimizer.step()
-        return faulty.pending()
+        return table.weight.grad.to_dense()[:, 0].tolist(), faulty.pending()
 
-    assert run(body, 2) == [[]] * 2
+    assert run(body, 2) == [([0.5, 0.5, 0.0, 0.0], [])] * 2
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_step_that_was_interrupted_goes_on_and_reduces_nothing_twice(call):
+    def body(call):
+        import horocache.torch as hvd
+
+        hvd.init()
+        table = torch.nn.Embedding(4, 2, sparse=True)
+        dense = torch.nn.Parameter(torch.ones(2))
+        torch.nn.init.ones_(table.weight)
+        other = torch.nn.Parameter(torch.ones(2))
+        named = [("dense", dense), ("other", other), ("table", table.weight)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named, op=hvd.Sum)
+        (table(torch.tensor([hvd.rank()])).sum() + dense.sum() + other.sum()).backward()
+        Faulty("wait", call, error=KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        optimizer.step()
+        return dense.tolist(), other.tolist(), table.weight.detach()[:, 0].tolist()
+
+    assert run(body, 2, args=(call,)) == [([-1.0, -1.0], [-1.0, -1.0], [0.0, 0.0, 1.0, 1.0])] * 2

@@ -6,13 +6,10 @@ import warnings
 
 import pytest
 import torch
-from small_model import batch, make_model
 
-from horocache.testing import run_ranks
+from horocache.testing import run_ranks as run
 
-
-def run(function, size, **options):
-    return run_ranks(function, size, **options)
+from .small_model import batch, check_groups, group_names, make_model, parameters
 
 
 def test_the_class_of_the_optimizer_is_kept_with_schedulers_closures_and_state():
@@ -130,8 +127,7 @@ def test_what_interrupts_the_first_step_leaves_every_gradient_in_one_group(event
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
-        named = [(f"p{i}", p) for i, p in enumerate(params)]
+        params, named = parameters(6)
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(params, lr=0.1), named, backward_passes_per_step=passes, num_groups=2
         )
@@ -150,12 +146,10 @@ def test_what_interrupts_the_first_step_leaves_every_gradient_in_one_group(event
             optimizer.zero_grad()
             backward(params)
             optimizer.step()
-        return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
+        return group_names(optimizer)
 
     for groups in run(body, 2, args=(event, passes)):
-        assert len(groups) == 2 and sorted(name for group in groups for name in group) == [f"p{i}" for i in range(6)], (
-            groups
-        )
+        check_groups(groups, 2, 6)
 
 
 def test_a_group_that_comes_while_gradients_are_in_flight_is_refused_and_not_added():

@@ -50,3 +50,4 @@ def test_one_large_item_takes_a_group_and_leaves_the_others_theirs():
 def test_what_was_not_measured_comes_last_and_latest_first():
     assert complete_order([3, 1], 5) == [3, 1, 4, 2, 0]
     assert complete_order([], 3) == [2, 1, 0]
+    assert complete_order([3, 1, 3], 4) == [3, 1, 2, 0]
