@@ -124,6 +124,9 @@ class Job:
 
     def _write(self, sink: Sink) -> None:
         sink.write_some()
+        self._say_if_broken(sink)
+
+    def _say_if_broken(self, sink: Sink) -> None:
         if sink.broken:
             name = "stdout" if sink is self._sinks[0] else "stderr"
             why = "nobody reads it any more" if sink.broken.errno == errno.EPIPE else sink.broken.strerror
@@ -252,8 +255,10 @@ class Job:
         if self._failed and not self._interrupted_by and not self._start_failure:
             for line in failure_summary(self._failed, self._size):
                 self._sinks[1].line(line)
-        for sink in self._sinks:
-            sink.flush(patience_s=1.0 if self._interrupted_by else None)
+        for sink in self._sinks:  # stderr is last: it takes what there is to say about stdout
+            if sink.waiting:
+                sink.flush(patience_s=1.0 if self._interrupted_by else None)
+                self._say_if_broken(sink)
 
     def _report(self) -> int:
         if self._start_failure:

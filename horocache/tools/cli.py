@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from horocache.errors import HorocacheError
 from horocache.launch.usage import UsageError
-from horocache.tools.look_core import installed_version
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
@@ -17,6 +16,14 @@ _TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "flo
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from horocache.tools.look_core import installed_version  # noqa: PLC0415
+
+        sys.stdout.write(f"horocache {installed_version() or '(not installed)'}\n")
+        parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,9 +70,7 @@ def _check_sizes(begin: int, end: int) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
-    parser.add_argument(
-        "-v", "--version", action="version", version=f"horocache {installed_version() or '(not installed)'}"
-    )
+    parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"

@@ -152,3 +152,10 @@ def test_closed_standard_streams_are_no_trouble(launcher, closed):
     arguments = worker_command(2, "sums.py", "5")
     finished = launcher.start(*arguments, prefix=prefix).finish(30)
     assert finished.code == 0, finished.report()
+
+
+def test_a_full_disk_is_said_once_and_does_not_stop_the_job(launcher):
+    prefix = ["sh", "-c", 'exec "$@" >/dev/full', "sh"]
+    finished = launcher.start("-np", "2", "echo", "hi", prefix=prefix).finish(30)
+    assert finished.code == 0, finished.report()
+    assert finished.stderr.count("stdout takes no more output (No space left on device)") == 1, finished.report()
