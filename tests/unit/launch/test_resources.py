@@ -20,10 +20,10 @@ V2 = {
     "proc/self/mountinfo": "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
 }
 V1 = {
-    "proc/self/cgroup": "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n",
+    "proc/self/cgroup": "5:cpu,cpuacct:/system.slice/abc\n4:memory:/system.slice/abc\n",
     "proc/self/mountinfo": (
-        "30 24 0:26 /docker/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
-        "31 24 0:27 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
+        "30 24 0:26 /system.slice/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
+        "31 24 0:27 /system.slice/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
     ),
 }
 
