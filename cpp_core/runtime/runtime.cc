@@ -102,9 +102,9 @@ Runtime::Runtime(RuntimeConfig config, control::Selector selector)
 Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
   StatusOr<control::Selector> selector = SelectorFor(config.knobs, config.identity.size);
   if (!selector.ok()) return selector.status();
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*selector)));
   HC_RETURN_IF_ERROR(runtime->Assemble());
   try {

@@ -13,7 +13,7 @@ import torch
 from horocache import _state
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import complete_order, split_by_bytes, split_by_count
-from horocache.handles import OP_ALLREDUCE
+from horocache.handles import OP_ALLREDUCE, synchronize
 from horocache.layers import CompressorClass, LoggingLayer, layer_list
 from horocache.numpy_binding import collectives as numpy_collectives
 from horocache.ops import set_id
@@ -85,6 +85,8 @@ class GradientReducer:
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
         self._ready: list[int] | None = [] if options.num_groups > 0 else None
+        self._order: tuple[np.ndarray[Any, Any], int] | None = None  # what is to be the order, and its handle
+        self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
         self.add(named)
@@ -134,17 +136,32 @@ class GradientReducer:
             by_dtype.setdefault(slot.param.dtype, []).append(slot)
         return [Bucket(same, True) for same in by_dtype.values()]
 
-    def _adopt_measured_order(self) -> None:
-        """Regroup by rank 0's order of readiness; every rank does so after its first complete step."""
-        measured = self._ready
+    def _start_order(self) -> None:
+        """Send rank 0's order of readiness to all, in every rank's first step."""
+        measured, self._ready = self._ready, None
         if measured is None:
             return
-        self._ready = None
         order = np.array(complete_order(measured, len(self._slots)), dtype=np.int64)
         root = self._options.process_set.ranks[0]
         name = f"ready_order.{self._slots[0].name}" if self._slots else "ready_order"
-        numpy_collectives.broadcast_(order, root, name, self._options.process_set)
-        self._make_buckets([int(index) for index in order])
+        try:
+            self._order = order, numpy_collectives.broadcast_async_(order, root, name, self._options.process_set)
+        except Exception as error:
+            self._failure = self._failure or error
+
+    def _finish_order(self) -> list[int] | None:
+        """The order that was sent, in which to group from now on; None if there is none."""
+        if self._order is None:
+            return None
+        order, handle = self._order
+        try:
+            synchronize(handle)
+        except Exception as error:
+            self._failure = self._failure or error
+            self._order = None
+            return None
+        self._order = None
+        return [int(index) for index in order]
 
     # ---- the backward pass
 
@@ -245,7 +262,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Whether gradients are in flight."""
-        return bool(self._in_flight)
+        return bool(self._in_flight) or self._order is not None
 
     def synchronize(self) -> None:
         """Wait for all gradients, submitting those that no hook did.
@@ -256,25 +273,23 @@ class GradientReducer:
         _state.current()  # raises where there is nothing to submit to, before anything is touched
         if self._frozen:
             self._adopt_unfrozen()
-        failure = self._submit_rest()
-        self._finish_all(failure)
-        self._adopt_measured_order()
+        self._submit_rest()
+        self._start_order()
+        self._finish_all()
 
-    def _submit_rest(self) -> Exception | None:
-        """Submit what no hook did; the first failure, if any, once all have been tried."""
-        failure: Exception | None = None
+    def _submit_rest(self) -> None:
+        """Submit what no hook did, each bucket whatever became of the others."""
         for bucket in self._buckets:
             if bucket.submitted:
                 continue
             try:
                 self._submit(bucket)
             except Exception as error:
-                failure = failure or error
+                self._failure = self._failure or error
                 # Sparse gradients of it may be on their way, and are waited for. Nothing else will come back.
                 bucket.finish.clear()
                 bucket.submitted = True
                 self._in_flight.append(bucket)
-        return failure
 
     def _adopt_unfrozen(self) -> None:
         """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
@@ -287,18 +302,25 @@ class GradientReducer:
                 still_frozen.append((name, param))
         self._frozen = still_frozen
 
-    def _finish_all(self, failure: Exception | None = None) -> None:
-        """Wait for what is in flight, then raise the first failure; ``failure`` was before all of them."""
+    def _finish_all(self) -> None:
+        """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
         for bucket in self._in_flight:
-            failure = self._finish(bucket, failure)
-        # Only now: a bucket that was over before an interrupt must not be submitted a second time.
+            self._finish(bucket)
+        order = self._finish_order()
+        # Only now: what was over before an interrupt must not be submitted a second time.
         for bucket in self._in_flight:
             self._rearm(bucket)
         self._in_flight.clear()
+        if order is not None:
+            self._make_buckets(order)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
-    def _finish(self, bucket: Bucket, failure: Exception | None) -> Exception | None:
+    def _finish(self, bucket: Bucket) -> None:
         """Wait for one bucket and unpack it; an interrupt leaves what is not over to be waited for again."""
         session = _state.current()
         try:
@@ -309,7 +331,7 @@ class GradientReducer:
                     self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
             self._unpack(bucket)
         except Exception as error:  # whatever it is, the operation is over and its handle gone
-            failure = failure or error
+            self._failure = self._failure or error
         bucket.handle = None
         bucket.finish.clear()
         for slot in bucket.slots:
@@ -317,9 +339,8 @@ class GradientReducer:
                 try:
                     slot.param.grad = slot.sparse()
                 except Exception as error:
-                    failure = failure or error
+                    self._failure = self._failure or error
                 slot.sparse = None
-        return failure
 
     def _unpack(self, bucket: Bucket) -> None:
         for slot in bucket.finish:
@@ -342,19 +363,19 @@ class GradientReducer:
         bucket.finish.clear()
         for slot in bucket.slots:
             slot.delay = self.passes
-            slot.sparse = None
 
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
         for bucket in self._buckets:
             if not bucket.submitted:
+                bucket.finish.clear()
+                self._finish(bucket)  # sparse gradients are in flight if the dense ones could not be submitted
                 self._rearm(bucket)
+        self._raise_failure()
 
     def reset(self) -> None:
         """Forget this step: wait for what is in flight, and count from the start again."""
-        # Sparse gradients of buckets whose dense ones could not be submitted.
-        self._in_flight += [b for b in self._buckets if not b.submitted and any(slot.sparse for slot in b.slots)]
         self._finish_all()
         self.set_passes(self.passes)
 

@@ -204,23 +204,68 @@ def test_sparse_gradients_are_waited_for_although_the_dense_ones_of_their_group_
     assert run(body, 2) == [([0.5, 0.5, 0.0, 0.0], [])] * 2
 
 
+@pytest.mark.parametrize("num_groups", [0, 1])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_step_that_was_interrupted_goes_on_and_reduces_nothing_twice(call):
-    def body(call):
+def test_a_step_that_was_interrupted_goes_on_and_reduces_nothing_twice(call, num_groups):
+    def body(call, num_groups):
         import horocache.torch as hvd
 
         hvd.init()
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        dense = torch.nn.Parameter(torch.ones(2))
-        torch.nn.init.ones_(table.weight)
+        table, head, named = table_and_head()
         other = torch.nn.Parameter(torch.ones(2))
-        named = [("dense", dense), ("other", other), ("table", table.weight)]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named, op=hvd.Sum)
-        (table(torch.tensor([hvd.rank()])).sum() + dense.sum() + other.sum()).backward()
+        named.append(("other", other))
+        plain = torch.optim.SGD([p for _, p in named], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, named, op=hvd.Sum, num_groups=num_groups)
+        rows = table(torch.tensor([hvd.rank()]))
+        (rows.sum() + head.weight.sum() + other.sum()).backward()
+        # Three waits: for each of the gradients; or for the group, its sparse gradient, and the order of the next step.
         Faulty("wait", call, error=KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
         optimizer.step()
-        return dense.tolist(), other.tolist(), table.weight.detach()[:, 0].tolist()
+        optimizer.zero_grad()
+        other.sum().backward()
+        optimizer.step()
+        return head.weight.tolist(), other.tolist(), table.weight.detach()[:, 0].tolist()
 
-    assert run(body, 2, args=(call,)) == [([-1.0, -1.0], [-1.0, -1.0], [0.0, 0.0, 1.0, 1.0])] * 2
+    expected = ([[-1.0, -1.0]], [-3.0, -3.0], [0.0, 0.0, 1.0, 1.0])
+    assert run(body, 2, args=(call, num_groups)) == [expected] * 2
+
+
+def test_an_interrupt_does_not_hide_a_failure_before_it():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params, named = parameters(3)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0), named)
+        sum(p.sum() for p in params).backward()
+        Faulty("wait", 1)
+        Faulty("wait", 2, error=KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="injected at call 1"):
+            optimizer.step()
+        return [p.tolist() for p in params]
+
+    assert run(body, 2) == [[[1.0, 1.0]] * 3] * 2
+
+
+def test_other_passes_wait_for_sparse_gradients_of_a_group_that_could_not_be_submitted():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        table, head, named = table_and_head()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
+        faulty = Faulty("submit", 2)
+        with pytest.raises(RuntimeError, match="injected at call 2"):
+            head(table(torch.tensor([hvd.rank()]))).sum().backward()
+        optimizer.set_backward_passes_per_step(1)
+        assert faulty.pending() == []
+        optimizer.zero_grad()
+        head(table(torch.tensor([hvd.rank()]))).sum().backward()
+        optimizer.step()
+        return table.weight.grad.to_dense()[:, 0].tolist(), faulty.pending()
+
+    assert run(body, 2) == [([0.5, 0.5, 0.0, 0.0], [])] * 2

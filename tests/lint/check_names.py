@@ -12,7 +12,8 @@ from common import Finding, run, tracked
 FORBIDDEN = {
     # Absolute, and in none of the folders that every Linux has; or in somebody's home.
     re.compile(
-        r"(?<![^\s\"'`(=])/(?:(?!(?:usr|etc|dev|proc|sys|bin|lib|run|tmp|var)/)[a-z]\w*/\w|(?:root|home|Users)\b)"
+        r"(?<![^\s\"'`(=])/(?!(?:usr|etc|dev|proc|sys|bin|lib|run|tmp|var)/)[a-z]\w*/\w"
+        r"|(?<![\w.}])/(?:root|home|Users)\b"
     ): "a machine's path",
     re.compile(
         r"(?<![\w.}])/(?:tmp|var/tmp)/\w(?!\S*XXXXXX)"

@@ -9,6 +9,7 @@ import pytest
         "/data/set/x",
         "see /root/.cache",
         "/home/ann/src",
+        "PATH=/usr/bin:/home/ann/bin",
         "cat /tmp/log",
         "https://pypi.org/simple",
         "pip --index-url x",
