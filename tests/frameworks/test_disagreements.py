@@ -223,3 +223,20 @@ def test_the_warning_about_average_points_at_the_users_line():
                         hc.synchronize(answer)
 
     run(body, 2)
+
+
+def test_tensors_without_a_backend_for_their_device_are_refused():
+    def body():
+        import horocache.torch as hvd
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        hvd.init()
+        with FakeTensorMode():
+            cuda = torch.ones(3, device="cuda")
+        for tensor, device in ((cuda, "CUDA"), (torch.ones(3, device="meta"), "META")):
+            for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
+                with pytest.raises(NotImplementedError, match=rf"there is no {device} backend yet.*\.cpu\(\)"):
+                    call(tensor)
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+    run(body, 2)
