@@ -145,6 +145,20 @@ std::optional<std::vector<uint32_t>> DecodeNumbers(std::string_view payload) {
   return numbers;
 }
 
+std::string EncodeTexts(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts) Put(text, &out);
+  return out;
+}
+
+std::optional<std::vector<std::string>> DecodeTexts(std::string_view payload) {
+  Decoder decoder(payload);
+  std::vector<std::string> texts;
+  while (!decoder.empty() && decoder.good()) texts.push_back(decoder.Text());
+  if (!decoder.good()) return std::nullopt;
+  return texts;
+}
+
 std::string NameRanks(const std::vector<int>& ranks) {
   if (ranks.size() == 1) return "rank " + std::to_string(ranks[0]);
   std::vector<std::string> first;

@@ -32,6 +32,9 @@ std::optional<Status> DecodeStatus(std::string_view payload);
 std::string EncodeNumbers(const std::vector<uint32_t>& numbers);
 std::optional<std::vector<uint32_t>> DecodeNumbers(std::string_view payload);
 
+std::string EncodeTexts(const std::vector<std::string>& texts);
+std::optional<std::vector<std::string>> DecodeTexts(std::string_view payload);
+
 // One line per value that is not equal on all ranks, with who has what; empty if there is none. The first hello is rank
 // 0's.
 std::string Differences(const std::vector<const Hello*>& hellos);

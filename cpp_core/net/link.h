@@ -34,6 +34,8 @@ class Link {
   virtual bool must_poll() const = 0;
   // Not ok once a peer is lost or has written what no peer may write; names both ends.
   virtual const Status& broken() const = 0;
+  // This end leaves: its silence from now on is no loss. Waits for nothing.
+  virtual void SayGoodbye() {}
 };
 
 }  // namespace horocache::net

@@ -12,9 +12,9 @@
 namespace horocache::net {
 namespace {
 
-class ShmChannelImpl final : public ShmChannel {
+class ShmChannel final : public RuntimeChannel {
  public:
-  ShmChannelImpl(std::shared_ptr<Arena> arena, int rank);
+  ShmChannel(std::shared_ptr<Arena> arena, int rank);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -24,6 +24,8 @@ class ShmChannelImpl final : public ShmChannel {
   void Publish(uint64_t round, std::span<const uint64_t> words) override;
   bool HasPublished(int rank, uint64_t round) override;
   bool TestRound(uint64_t round, std::vector<uint64_t>* out) override;
+  bool SharesWords(int) const override { return true; }
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) override;
 
   void Send(int to, std::string_view frame) override;
   bool Receive(int* from, std::string* frame) override;
@@ -70,7 +72,7 @@ class ShmChannelImpl final : public ShmChannel {
   Status broken_;
 };
 
-ShmChannelImpl::ShmChannelImpl(std::shared_ptr<Arena> arena, int rank)
+ShmChannel::ShmChannel(std::shared_ptr<Arena> arena, int rank)
     : arena_(std::move(arena)),
       rank_(rank),
       size_(arena_->layout().ranks),
@@ -86,23 +88,23 @@ ShmChannelImpl::ShmChannelImpl(std::shared_ptr<Arena> arena, int rank)
 
 // ---- words ----
 
-void ShmChannelImpl::Store(const Arena::Words& area, std::span<const uint64_t> words) {
+void ShmChannel::Store(const Arena::Words& area, std::span<const uint64_t> words) {
   for (size_t i = 0; i < words.size(); ++i) area.words[i].store(words[i], std::memory_order_relaxed);
   area.count->store(words.size(), std::memory_order_relaxed);
 }
 
 // Bounded whatever the peer wrote.
-size_t ShmChannelImpl::Count(const Arena::Words& area) const {
+size_t ShmChannel::Count(const Arena::Words& area) const {
   return std::min<size_t>(area.count->load(std::memory_order_relaxed), max_words_);
 }
 
-void ShmChannelImpl::AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const {
+void ShmChannel::AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const {
   const size_t count = std::min(Count(area), out->size());
   for (size_t i = 0; i < count; ++i) (*out)[i] &= area.words[i].load(std::memory_order_relaxed);
   std::fill(out->begin() + static_cast<std::ptrdiff_t>(count), out->end(), 0);
 }
 
-void ShmChannelImpl::SetHint(std::span<const uint64_t> words) {
+void ShmChannel::SetHint(std::span<const uint64_t> words) {
   // A reader may see a part of the old and a part of the new hint. It decides nothing by it that a round does not
   // check.
   const Arena::Words& area = hints_[static_cast<size_t>(rank_)];
@@ -110,7 +112,7 @@ void ShmChannelImpl::SetHint(std::span<const uint64_t> words) {
   area.round->store(++hint_version_, std::memory_order_release);
 }
 
-void ShmChannelImpl::HintAnd(std::vector<uint64_t>* out) {
+void ShmChannel::HintAnd(std::vector<uint64_t>* out) {
   size_t longest = 1;
   for (const Arena::Words& area : hints_) longest = std::max(longest, Count(area));
   out->assign(longest, ~uint64_t{0});
@@ -123,7 +125,7 @@ void ShmChannelImpl::HintAnd(std::vector<uint64_t>* out) {
   }
 }
 
-void ShmChannelImpl::Publish(uint64_t round, std::span<const uint64_t> words) {
+void ShmChannel::Publish(uint64_t round, std::span<const uint64_t> words) {
   if (words.size() > max_words_) {
     Break(Status(StatusCode::kInternal, "rank " + std::to_string(rank_) + " has " + std::to_string(words.size()) +
                                             " words for round " + std::to_string(round) + ", the arena holds " +
@@ -135,12 +137,12 @@ void ShmChannelImpl::Publish(uint64_t round, std::span<const uint64_t> words) {
   area.round->store(round + 1, std::memory_order_release);
 }
 
-bool ShmChannelImpl::HasPublished(int rank, uint64_t round) {
+bool ShmChannel::HasPublished(int rank, uint64_t round) {
   const Arena::Words& area = snapshots_[static_cast<size_t>(rank)][round % 2];
   return area.round->load(std::memory_order_acquire) >= round + 1;
 }
 
-bool ShmChannelImpl::TestRound(uint64_t round, std::vector<uint64_t>* out) {
+bool ShmChannel::TestRound(uint64_t round, std::vector<uint64_t>* out) {
   Result& result = results_[round % 2];
   if (!result.valid || result.round != round) {
     for (size_t r = 0; r < snapshots_.size(); ++r) {
@@ -164,15 +166,23 @@ bool ShmChannelImpl::TestRound(uint64_t round, std::vector<uint64_t>* out) {
   return true;
 }
 
+bool ShmChannel::ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) {
+  const Arena::Words& area = snapshots_[static_cast<size_t>(rank)][round % 2];
+  if (area.round->load(std::memory_order_acquire) != round + 1) return false;
+  out->assign(Count(area), ~uint64_t{0});
+  AndInto(area, out);
+  return true;
+}
+
 // ---- frames ----
 
-void ShmChannelImpl::BreakPeer(Peer& peer, const Status& why) {
+void ShmChannel::BreakPeer(Peer& peer, const Status& why) {
   peer.lost = true;
   Break(Status(why.code(), "rank " + std::to_string(rank_) + ", what rank " + std::to_string(peer.rank) +
                                " wrote into shared memory: " + why.message()));
 }
 
-void ShmChannelImpl::Send(int to, std::string_view frame) {
+void ShmChannel::Send(int to, std::string_view frame) {
   if (to < 0 || to >= size_ || frame.size() > kMaxFrameBytes) {
     Break(Status(StatusCode::kInternal, "rank " + std::to_string(rank_) + " cannot send a frame of " +
                                             std::to_string(frame.size()) + " bytes to rank " + std::to_string(to) +
@@ -190,7 +200,7 @@ void ShmChannelImpl::Send(int to, std::string_view frame) {
   Flush(peer);
 }
 
-bool ShmChannelImpl::Flush(Peer& peer) {
+bool ShmChannel::Flush(Peer& peer) {
   if (peer.lost || peer.out.empty()) return false;
   const StatusOr<bool> moved = peer.out.Flush();
   if (!moved.ok()) {
@@ -202,7 +212,7 @@ bool ShmChannelImpl::Flush(Peer& peer) {
 }
 
 // Reads from the peer until a frame for this rank is complete or nothing is left.
-bool ShmChannelImpl::Pump(Peer& peer) {
+bool ShmChannel::Pump(Peer& peer) {
   bool moved = false;
   while (!peer.lost && !peer.in.ready()) {
     const StatusOr<bool> read = peer.in.Pull();
@@ -218,7 +228,7 @@ bool ShmChannelImpl::Pump(Peer& peer) {
 }
 
 // True if the frame that is ready was not for this rank, and is on its way or refused.
-bool ShmChannelImpl::Pass(Peer& peer) {
+bool ShmChannel::Pass(Peer& peer) {
   const FrameHeader header = peer.in.header();
   const auto size = static_cast<uint32_t>(size_);
   const bool good = rank_ == 0 ? header.from == static_cast<uint32_t>(peer.rank) && header.to < size
@@ -237,7 +247,7 @@ bool ShmChannelImpl::Pass(Peer& peer) {
   return true;
 }
 
-bool ShmChannelImpl::Receive(int* from, std::string* frame) {
+bool ShmChannel::Receive(int* from, std::string* frame) {
   if (!own_.empty()) {
     *from = rank_;
     *frame = std::move(own_.front());
@@ -256,7 +266,7 @@ bool ShmChannelImpl::Receive(int* from, std::string* frame) {
   return false;
 }
 
-bool ShmChannelImpl::Progress() {
+bool ShmChannel::Progress() {
   bool moved = false;
   for (Peer& peer : peers_) {
     moved |= Flush(peer);
@@ -267,8 +277,8 @@ bool ShmChannelImpl::Progress() {
 
 }  // namespace
 
-std::unique_ptr<ShmChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank) {
-  return std::make_unique<ShmChannelImpl>(std::move(arena), rank);
+std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank) {
+  return std::make_unique<ShmChannel>(std::move(arena), rank);
 }
 
 }  // namespace horocache::net

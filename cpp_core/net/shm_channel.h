@@ -6,19 +6,11 @@
 
 #include <memory>
 
-#include "base/status.h"
-#include "control/control_channel.h"
 #include "net/arena.h"
+#include "net/runtime_channel.h"
 
 namespace horocache::net {
 
-class ShmChannel : public control::ControlChannel {
- public:
-  // Not ok once a peer wrote what no peer may write (kCorrupt), or more was asked for than the arena holds (kInternal).
-  // The channel then moves nothing more from or to that peer; the caller loses the process set with this status.
-  virtual const Status& broken() const = 0;
-};
-
-std::unique_ptr<ShmChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank);
+std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank);
 
 }  // namespace horocache::net

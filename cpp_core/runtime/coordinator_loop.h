@@ -27,7 +27,7 @@
 #include "control/controller.h"
 #include "data/backend.h"
 #include "net/arena.h"
-#include "net/shm_channel.h"
+#include "net/runtime_channel.h"
 #include "runtime/fault.h"
 #include "runtime/lane.h"
 #include "runtime/metrics.h"
@@ -59,7 +59,7 @@ class CoordinatorLoop {
   struct Parts {
     std::unique_ptr<control::Controller> controller;
     std::unique_ptr<control::Agreement> agreement;
-    std::unique_ptr<net::ShmChannel> channel;
+    std::unique_ptr<net::RuntimeChannel> channel;
     std::vector<std::unique_ptr<data::Backend>> backends;
     net::Doorbell doorbell;
     FaultInjector faults;
@@ -122,7 +122,7 @@ class CoordinatorLoop {
   Role role_;
   const std::unique_ptr<control::Controller> controller_ HC_PT_GUARDED_BY(role_);
   const std::unique_ptr<control::Agreement> agreement_ HC_PT_GUARDED_BY(role_);
-  const std::unique_ptr<net::ShmChannel> channel_ HC_PT_GUARDED_BY(role_);
+  const std::unique_ptr<net::RuntimeChannel> channel_ HC_PT_GUARDED_BY(role_);
   const std::vector<std::unique_ptr<data::Backend>> backends_;
   const FaultInjector faults_;
   std::vector<Lane> lanes_ HC_GUARDED_BY(role_);

@@ -291,7 +291,7 @@ class TestJob {
   int64_t now = 1 * kS;
   std::vector<std::unique_ptr<Controller>> controllers;
   std::vector<std::unique_ptr<Agreement>> agreements;
-  std::vector<std::unique_ptr<TestChannel>> channels;
+  std::vector<std::unique_ptr<ControlChannel>> channels;
   bool single_steps = false;  // StepRank does one Step, not all that it can
   std::vector<bool> stopped;  // as by SIGSTOP
   std::vector<std::pair<bool, bool>> waiting;

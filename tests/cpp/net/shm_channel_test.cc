@@ -24,10 +24,10 @@ struct World {
             Arena::CreateOnHeap({.ranks = ranks, .max_words = max_words, .ring_bytes = ring_bytes, .data_bytes = 0})) {
     for (int r = 0; r < ranks; ++r) channels.push_back(MakeShmChannel(arena, r));
   }
-  ShmChannel& operator[](int rank) { return *channels[static_cast<size_t>(rank)]; }
+  RuntimeChannel& operator[](int rank) { return *channels[static_cast<size_t>(rank)]; }
 
   std::shared_ptr<Arena> arena;
-  std::vector<std::unique_ptr<ShmChannel>> channels;
+  std::vector<std::unique_ptr<RuntimeChannel>> channels;
 };
 
 TEST(ShmChannelWords, ARoundIsTheAndOfAllSnapshots) {

@@ -1,0 +1,66 @@
+#include "net/mpi/communicator.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/clock.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int64_t kShortestNapNs = 10 * kNsPerUs;
+constexpr int64_t kLongestNapNs = kNsPerMs;
+
+}  // namespace
+
+Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
+                    Mpi::Received* received) {
+  for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
+    const StatusOr<bool> done = mpi.Test(request, received);
+    if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
+    if (*done) return Status::Ok();
+    if (NowNs() >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
+    const timespec nap{0, static_cast<long>(nap_ns)};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns) {
+  // The library writes the handle when the request completes, see Note [A request that is late].
+  auto copy = std::make_unique<MpiComm>();
+  MpiRequest request;
+  HC_RETURN_IF_ERROR(mpi->StartDup(comm, copy.get(), &request));
+  if (Status late = FinishInTime(*mpi, &request, deadline_ns, "duplicating a communicator"); !late.ok()) {
+    copy.release();  // NOLINT
+    return late;
+  }
+  HC_RETURN_IF_ERROR(mpi->ReturnErrors(*copy));
+  return Communicator(mpi, *copy);
+}
+
+StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag) {
+  MpiComm group;
+  HC_RETURN_IF_ERROR(mpi->CreateGroup(comm, ranks, tag, &group));
+  HC_RETURN_IF_ERROR(mpi->ReturnErrors(group));
+  return Communicator(mpi, group);
+}
+
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this == &other) return *this;
+  Free();
+  mpi_ = std::exchange(other.mpi_, nullptr);
+  comm_ = other.comm_;
+  rank_ = other.rank_;
+  size_ = other.size_;
+  return *this;
+}
+
+void Communicator::Free() {
+  Mpi* const mpi = std::exchange(mpi_, nullptr);
+  // What the library says to this helps nobody: the handle is gone either way.
+  if (mpi != nullptr && !mpi->Finalized()) static_cast<void>(mpi->Free(&comm_));
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,54 @@
+// A communicator of our own, and requests that end in time.
+//
+// Note [A request that is late]
+// MPI gives no way to take back a collective that has been started: its memory belongs to the library until it is
+// complete. Who gives up on one therefore leaves its memory to the library for good; after that the job cannot go on
+// anyway.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "net/mpi/mpi.h"
+
+namespace horocache::net {
+
+// Tests `request` until it is complete. kStartup with `what` when the time is over.
+Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
+                    Mpi::Received* received = nullptr);
+
+// Freed by its owner, in the order in which it was made on all ranks of it, while MPI is not finalised.
+class Communicator {
+ public:
+  Communicator() = default;
+  // A copy of `comm`, which all its ranks make together. kStartup when the time is over.
+  static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns);
+  // Of some ranks of `comm`, made by these alone; waits for them without a limit.
+  static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag);
+  ~Communicator() { Free(); }
+  Communicator(Communicator&& other) noexcept
+      : mpi_(std::exchange(other.mpi_, nullptr)), comm_(other.comm_), rank_(other.rank_), size_(other.size_) {}
+  Communicator& operator=(Communicator&& other) noexcept;
+
+  Mpi& mpi() const { return *mpi_; }
+  MpiComm get() const { return comm_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool empty() const { return mpi_ == nullptr; }
+  // Leaves it to the library: somebody may still be sending on it.
+  void Abandon() { mpi_ = nullptr; }
+
+ private:
+  Communicator(Mpi* mpi, MpiComm comm) : mpi_(mpi), comm_(comm), rank_(mpi->Rank(comm)), size_(mpi->Size(comm)) {}
+  void Free();
+
+  Mpi* mpi_ = nullptr;
+  MpiComm comm_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace horocache::net

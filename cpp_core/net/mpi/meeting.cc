@@ -1,0 +1,225 @@
+#include "net/mpi/meeting.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "net/handshake.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int kHelloTag = 1;
+constexpr int kVerdictTag = 2;
+constexpr size_t kMaxMessage = 1 << 20;
+constexpr int64_t kLastWordNs = 2 * kNsPerS;  // rank 0 knows more than who gives up on it
+
+// What one rank says of itself.
+struct Arrival {
+  Hello hello;
+  Host host;
+};
+
+std::string EncodeArrival(const Arrival& arrival) {
+  return EncodeTexts({EncodeHello(arrival.hello), arrival.host.key, arrival.host.name});
+}
+
+std::optional<Arrival> DecodeArrival(std::string_view payload) {
+  const auto texts = DecodeTexts(payload);
+  if (!texts || texts->size() != 3) return std::nullopt;
+  std::optional<Hello> hello = DecodeHello((*texts)[0]);
+  if (!hello) return std::nullopt;
+  return Arrival{std::move(*hello), {(*texts)[1], (*texts)[2]}};
+}
+
+std::string EncodePlacement(const Placement& placement) {
+  const std::vector<uint32_t> hosts(placement.host_of.begin(), placement.host_of.end());
+  std::vector<std::string> texts = {placement.job, EncodeNumbers(hosts)};
+  texts.insert(texts.end(), placement.host_names.begin(), placement.host_names.end());
+  return EncodeTexts(texts);
+}
+
+std::optional<Placement> DecodePlacement(std::string_view payload, int size) {
+  auto texts = DecodeTexts(payload);
+  if (!texts || texts->size() < 3) return std::nullopt;
+  const auto hosts = DecodeNumbers((*texts)[1]);
+  Placement placement;
+  placement.job = (*texts)[0];
+  placement.host_names.assign(texts->begin() + 2, texts->end());
+  if (!hosts || static_cast<int>(hosts->size()) != size) return std::nullopt;
+  for (const uint32_t host : *hosts) {
+    if (host >= placement.host_names.size()) return std::nullopt;
+    placement.host_of.push_back(static_cast<int>(host));
+  }
+  return placement;
+}
+
+std::string RandomName() {
+  uint64_t number[2] = {};
+  // Never short of this little.
+  if (getrandom(number, sizeof(number), 0) != sizeof(number)) number[0] = static_cast<uint64_t>(NowNs());
+  return std::to_string(number[0]) + std::to_string(number[1]);
+}
+
+Placement PlaceAll(const std::vector<std::optional<Arrival>>& arrivals) {
+  Placement placement;
+  placement.job = RandomName();
+  std::map<std::string, int> numbers;
+  for (const std::optional<Arrival>& arrival : arrivals) {
+    const auto [found, fresh] = numbers.emplace(arrival->host.key, static_cast<int>(numbers.size()));
+    placement.host_of.push_back(found->second);
+    if (fresh) placement.host_names.push_back(arrival->host.name);
+  }
+  return placement;
+}
+
+// Rank 0's side. Role: one thread, until Run returns.
+class Rank0 {
+ public:
+  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns)
+      : comm_(comm), timeout_ns_(timeout_ns), arrivals_(static_cast<size_t>(comm.size())) {
+    arrivals_[0] = std::move(own);
+  }
+
+  StatusOr<Placement> Run() {
+    const Status gathered = Gather(NowNs() + timeout_ns_);
+    Status verdict = gathered.ok() ? Compare() : gathered;
+    Placement placement;
+    if (verdict.ok()) placement = PlaceAll(arrivals_);
+    const Status told = Tell(EncodeTexts({EncodeStatus(verdict), verdict.ok() ? EncodePlacement(placement) : ""}));
+    if (!verdict.ok()) return verdict;
+    if (!told.ok()) return told;
+    return placement;
+  }
+
+ private:
+  Status Gather(int64_t deadline_ns);
+  Status Compare() const;
+  Status Tell(const std::string& verdict);
+
+  const Communicator& comm_;
+  const int64_t timeout_ns_;
+  std::vector<std::optional<Arrival>> arrivals_;
+};
+
+Status Rank0::Gather(int64_t deadline_ns) {
+  auto buffer = std::make_unique<std::string>(kMaxMessage, '\0');
+  for (int missing = comm_.size() - 1; missing > 0; --missing) {
+    MpiRequest request;
+    Mpi::Received received;
+    HC_RETURN_IF_ERROR(comm_.mpi().Irecv(buffer->data(), static_cast<int>(buffer->size()), comm_.mpi().byte(),
+                                         Mpi::kAnySource, kHelloTag, comm_.get(), &request));
+    if (!FinishInTime(comm_.mpi(), &request, deadline_ns, "start-up", &received).ok()) {
+      buffer.release();  // NOLINT  see Note [A request that is late]
+      std::vector<int> absent;
+      for (int rank = 1; rank < comm_.size(); ++rank) {
+        if (!arrivals_[static_cast<size_t>(rank)]) absent.push_back(rank);
+      }
+      return {StatusCode::kStartup,
+              NameRanks(absent) + " of " + std::to_string(comm_.size()) + " did not call init() within " +
+                  SecondsText(timeout_ns_) +
+                  " after rank 0 did, or cannot be reached over MPI. Is every rank running, and not waiting for "
+                  "another rank before init()? HOROCACHE_START_TIMEOUT sets the time"};
+    }
+    std::optional<Arrival> arrival =
+        DecodeArrival(std::string_view(*buffer).substr(0, static_cast<size_t>(received.count)));
+    std::optional<Arrival>& place = arrivals_.at(static_cast<size_t>(received.from));
+    if (!arrival || place || static_cast<int>(arrival->hello.rank) != received.from) {
+      return {StatusCode::kCorrupt, "what rank " + std::to_string(received.from) +
+                                        " sent at start-up does not decode; do all ranks run the same version?"};
+    }
+    place = std::move(arrival);
+  }
+  return Status::Ok();
+}
+
+Status Rank0::Compare() const {
+  std::vector<const Hello*> hellos;
+  for (const std::optional<Arrival>& arrival : arrivals_) hellos.push_back(&arrival->hello);
+  const std::string differences = Differences(hellos);
+  if (differences.empty()) return Status::Ok();
+  return {StatusCode::kVersionSkew, "the ranks of the job were started with different versions or settings:" +
+                                        differences + "\nMake them equal on all ranks."};
+}
+
+Status Rank0::Tell(const std::string& verdict) {
+  auto payload = std::make_unique<std::string>(verdict);
+  std::vector<MpiRequest> requests(static_cast<size_t>(comm_.size()), comm_.mpi().null_request());
+  Status status;
+  for (int rank = 1; rank < comm_.size(); ++rank) {
+    const Status sent = comm_.mpi().Isend(payload->data(), static_cast<int>(payload->size()), comm_.mpi().byte(), rank,
+                                          kVerdictTag, comm_.get(), &requests[static_cast<size_t>(rank)]);
+    if (!sent.ok() && status.ok()) status = sent;
+  }
+  const int64_t deadline_ns = NowNs() + kLastWordNs;
+  bool late = false;
+  for (MpiRequest& request : requests) {
+    if (comm_.mpi().IsNull(request)) continue;
+    const Status finished = FinishInTime(comm_.mpi(), &request, deadline_ns, "telling the ranks that the job starts");
+    late |= !finished.ok();
+    if (!finished.ok() && status.ok()) status = finished;
+  }
+  if (late) payload.release();  // NOLINT
+  return status;
+}
+
+StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns) {
+  const int64_t deadline_ns = NowNs() + timeout_ns + kLastWordNs;
+  auto hello = std::make_unique<std::string>(EncodeArrival(own));
+  auto buffer = std::make_unique<std::string>(kMaxMessage, '\0');
+  MpiRequest sending, receiving;
+  Mpi& mpi = comm.mpi();
+  HC_RETURN_IF_ERROR(
+      mpi.Irecv(buffer->data(), static_cast<int>(buffer->size()), mpi.byte(), 0, kVerdictTag, comm.get(), &receiving));
+  HC_RETURN_IF_ERROR(
+      mpi.Isend(hello->data(), static_cast<int>(hello->size()), mpi.byte(), 0, kHelloTag, comm.get(), &sending));
+  Mpi::Received received;
+  Status finished = FinishInTime(mpi, &sending, deadline_ns, "start-up");
+  if (finished.ok()) finished = FinishInTime(mpi, &receiving, deadline_ns, "start-up", &received);
+  if (!finished.ok()) {
+    hello.release();   // NOLINT
+    buffer.release();  // NOLINT
+    return Status(StatusCode::kStartup, "rank 0 of " + std::to_string(comm.size()) +
+                                            " did not answer over MPI within " + SecondsText(timeout_ns) +
+                                            ". Is it running, and not waiting for this rank before init()?");
+  }
+  const auto texts = DecodeTexts(std::string_view(*buffer).substr(0, static_cast<size_t>(received.count)));
+  const auto verdict = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
+  if (verdict && !verdict->ok()) return *verdict;
+  std::optional<Placement> placement;
+  if (verdict) placement = DecodePlacement((*texts)[1], comm.size());
+  if (!placement) return Status(StatusCode::kCorrupt, "rank 0 sent a start-up verdict that does not decode");
+  return *placement;
+}
+
+}  // namespace
+
+std::vector<int> Placement::RanksOn(int host) const {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    if (host_of[rank] == host) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Handshake& handshake, const Host& host,
+                                int64_t timeout_ns) {
+  Arrival own;
+  own.hello.rank = static_cast<uint32_t>(comm.rank());
+  own.hello.size = static_cast<uint32_t>(comm.size());
+  own.hello.pid = static_cast<uint32_t>(getpid());
+  own.hello.byte_order = OwnByteOrder();
+  own.hello.handshake = handshake;
+  own.host = host;
+  if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns);
+  return Rank0(comm, std::move(own), timeout_ns).Run();
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,125 @@
+// What horocache uses of MPI: found with dlopen, without mpi.h, one interface over the three binary interfaces that MPI
+// libraries have.
+//
+// Note [Three ABIs]
+// MPI's functions have the same names in every library, but handles differ in type (pointers in the standard ABI and in
+// Open MPI, ints in the MPICH family), constants in value, and MPI_Status in layout. mpi_table.cc fills one table of
+// functions and one of constants for each; nothing else in horocache knows which library it talks to. Constants are
+// facts of the MPI 5.0 standard (ABI chapter), Open MPI's ABI since 1.3, and the MPICH ABI initiative.
+//
+// Threads: as MPI's own functions, after InitThread with kMultiple; any thread. All that can wait is non-blocking and
+// tested, but for what the class comment of a function says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/dynlib.h"
+#include "base/status.h"
+
+namespace horocache::net {
+
+enum class MpiAbi { kStandard, kOpenMpi, kMpich };
+enum class MpiThreads { kSingle, kFunneled, kSerialized, kMultiple };
+
+std::string_view MpiAbiName(MpiAbi abi);
+std::string_view MpiThreadsName(MpiThreads level);
+
+// Handles: wide enough for a pointer and for an int.
+struct MpiComm {
+  uintptr_t handle = 0;
+};
+struct MpiRequest {
+  uintptr_t handle = 0;
+};
+struct MpiType {
+  uintptr_t handle = 0;
+};
+struct MpiOp {
+  uintptr_t handle = 0;
+};
+
+enum class MpiReduction { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor };
+inline constexpr int kNumMpiReductions = 7;
+
+// MPI_User_function: folds `*count` elements of `in` into `inout`.
+using MpiFold = void (*)(void* in, void* inout, int* count, void* type);
+
+class Mpi {
+ public:
+  virtual ~Mpi() = default;
+
+  // Takes the library's functions. kUnsupported, naming the file, if it is no MPI library or lacks one.
+  static StatusOr<std::unique_ptr<Mpi>> Load(DynamicLibrary library);
+
+  virtual MpiAbi abi() const = 0;
+  virtual const std::string& path() const = 0;  // of the library
+  virtual std::string Version() const = 0;      // the library's own words, first line
+
+  // ---- the process
+  virtual bool Initialized() const = 0;
+  virtual bool Finalized() const = 0;
+  virtual StatusOr<MpiThreads> InitThread(MpiThreads wanted) = 0;  // waits for all ranks, without a limit
+  virtual MpiThreads QueryThread() const = 0;
+  virtual Status Finalize() = 0;  // waits for all ranks, without a limit
+
+  // ---- communicators
+  virtual MpiComm world() const = 0;
+  virtual int Rank(MpiComm comm) const = 0;
+  virtual int Size(MpiComm comm) const = 0;
+  // Errors of the new communicator come back as Status.
+  virtual Status StartDup(MpiComm comm, MpiComm* copy, MpiRequest* request) = 0;
+  virtual Status CreateGroup(MpiComm comm, const std::vector<int>& ranks, int tag, MpiComm* group) = 0;  // waits
+  virtual Status ReturnErrors(MpiComm comm) = 0;
+  virtual Status Free(MpiComm* comm) = 0;
+
+  // ---- elements
+  virtual MpiType byte() const = 0;
+  // A type of the element's size with MPI's own arithmetic; what MPI has none for (f16, bf16, bool) is carried as
+  // unsigned integers, for reductions made by MakeOp.
+  virtual MpiType TypeOf(DType dtype) const = 0;
+  virtual MpiOp OpOf(MpiReduction reduction) const = 0;
+  virtual StatusOr<MpiOp> MakeOp(MpiFold fold) = 0;
+  virtual Status FreeOp(MpiOp* op) = 0;
+  virtual void* in_place() const = 0;
+
+  // ---- starting; counts in elements
+  virtual Status Isend(const void* data, int count, MpiType type, int to, int tag, MpiComm comm,
+                       MpiRequest* request) = 0;
+  virtual Status Irecv(void* data, int count, MpiType type, int from, int tag, MpiComm comm, MpiRequest* request) = 0;
+  virtual Status Iallreduce(const void* in, void* out, int count, MpiType type, MpiOp op, MpiComm comm,
+                            MpiRequest* request) = 0;
+  virtual Status Ireduce(const void* in, void* out, int count, MpiType type, MpiOp op, int root, MpiComm comm,
+                         MpiRequest* request) = 0;
+  virtual Status Ibcast(void* data, int count, MpiType type, int root, MpiComm comm, MpiRequest* request) = 0;
+  virtual Status Iallgatherv(const void* in, int count, void* out, const int* counts, const int* starts, MpiType type,
+                             MpiComm comm, MpiRequest* request) = 0;
+  virtual Status Ialltoallv(const void* in, const int* in_counts, const int* in_starts, void* out,
+                            const int* out_counts, const int* out_starts, MpiType type, MpiComm comm,
+                            MpiRequest* request) = 0;
+  virtual Status Igatherv(const void* in, int count, void* out, const int* counts, const int* starts, MpiType type,
+                          int root, MpiComm comm, MpiRequest* request) = 0;
+  virtual Status Iscatterv(const void* in, const int* counts, const int* starts, void* out, int count, MpiType type,
+                           int root, MpiComm comm, MpiRequest* request) = 0;
+  virtual Status Ibarrier(MpiComm comm, MpiRequest* request) = 0;
+
+  // ---- ending
+  struct Received {
+    int from = -1;
+    int tag = -1;
+    int count = 0;  // bytes
+  };
+  // True when it is complete; the request is then null. `received` may be null.
+  virtual StatusOr<bool> Test(MpiRequest* request, Received* received) = 0;
+  virtual Status Cancel(MpiRequest* request) = 0;  // of a receive; to be tested afterwards
+  virtual bool IsNull(const MpiRequest& request) const = 0;
+  virtual MpiRequest null_request() const = 0;
+
+  static constexpr int kAnySource = -1;  // translated for the library
+};
+
+}  // namespace horocache::net

@@ -1,0 +1,27 @@
+// A link over MPI: bounded messages into receives that are posted beforehand.
+//
+// Note [Watching over MPI]
+// MPI does not tell that a peer, or the way to it, is gone: messages simply stay under way. So the two ends of a link
+// send each other something at least every third of `silence_ns`, and a peer that has been silent for all of it is
+// lost, unless it has said goodbye. Nobody can be woken over MPI: both ends call Receive now and then.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/link.h"
+#include "net/mpi/communicator.h"
+
+namespace horocache::net {
+
+struct MpiLinkConfig {
+  std::vector<std::string> names;  // of the members, for messages: "rank 2 on host b"
+  int64_t silence_ns = 0;          // after which a peer is lost; 0: nobody watches
+};
+
+// kInternal if MPI refuses the first receives.
+StatusOr<std::unique_ptr<Link>> MakeMpiLink(Communicator comm, MpiLinkConfig config);
+
+}  // namespace horocache::net

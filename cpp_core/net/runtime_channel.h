@@ -1,0 +1,23 @@
+// A control channel as a daemon needs it: one that can break, and may have to be polled.
+#pragma once
+
+#include "base/status.h"
+#include "control/control_channel.h"
+
+namespace horocache::net {
+
+class RuntimeChannel : public control::ControlChannel {
+ public:
+  // Not ok once a peer wrote what no peer may write (kCorrupt), more was asked for than there is room for (kInternal),
+  // or a peer on another host is gone (kPeerLost). The channel then moves nothing more from or to that peer; the caller
+  // loses the process set with this status.
+  virtual const Status& broken() const = 0;
+  // The process set cannot go on here: tells the ranks that cannot see why. Does nothing where all can.
+  virtual void TellLost(const Status& why) { static_cast<void>(why); }
+  // Whether news may arrive that wake nobody, so that Progress has to be called now and then.
+  virtual bool must_poll() const { return false; }
+  // This rank leaves the job: its silence from now on is no loss.
+  virtual void SayGoodbye() {}
+};
+
+}  // namespace horocache::net
