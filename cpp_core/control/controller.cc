@@ -78,6 +78,20 @@ void Controller::Impl::Moved() {
   ++changes;
 }
 
+void ControllerCounters::Add(const ControllerCounters& other) {
+  rounds += other.rounds;
+  slow_rounds += other.slow_rounds;
+  flushes += other.flushes;
+  hits += other.hits;
+  misses += other.misses;
+  changed += other.changed;
+  evictions += other.evictions;
+  growths += other.growths;
+  control_bytes += other.control_bytes;
+  frames += other.frames;
+  dropped_frames += other.dropped_frames;
+}
+
 Controller::Controller(ControllerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
 Controller::~Controller() = default;
 

@@ -53,6 +53,8 @@ struct ControllerCounters {
   uint64_t control_bytes = 0;  // words and frames that this rank published or sent
   uint64_t frames = 0;
   uint64_t dropped_frames = 0;  // of another process set or epoch
+
+  void Add(const ControllerCounters& other);
 };
 
 // What the AND of a round's words said.

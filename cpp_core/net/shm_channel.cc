@@ -14,7 +14,7 @@ namespace {
 
 class ShmChannel final : public RuntimeChannel {
  public:
-  ShmChannel(std::shared_ptr<Arena> arena, int rank);
+  ShmChannel(std::shared_ptr<Arena> arena, int rank, std::vector<Doorbell> doorbells);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -30,7 +30,7 @@ class ShmChannel final : public RuntimeChannel {
   void Send(int to, std::string_view frame) override;
   bool Receive(int* from, std::string* frame) override;
   bool Progress() override;
-  void Ring(int rank) override { arena_->doorbell(rank).Ring(); }
+  void Ring(int rank) override { doorbells_[static_cast<size_t>(rank)].Ring(); }
   const Status& broken() const override { return broken_; }
 
  private:
@@ -59,6 +59,7 @@ class ShmChannel final : public RuntimeChannel {
   bool Pass(Peer& peer);
 
   const std::shared_ptr<Arena> arena_;
+  std::vector<Doorbell> doorbells_;  // by rank
   const int rank_;
   const int size_;
   const size_t max_words_;
@@ -72,12 +73,15 @@ class ShmChannel final : public RuntimeChannel {
   Status broken_;
 };
 
-ShmChannel::ShmChannel(std::shared_ptr<Arena> arena, int rank)
+ShmChannel::ShmChannel(std::shared_ptr<Arena> arena, int rank, std::vector<Doorbell> doorbells)
     : arena_(std::move(arena)),
+      doorbells_(std::move(doorbells)),
       rank_(rank),
       size_(arena_->layout().ranks),
       max_words_(static_cast<size_t>(arena_->layout().max_words)) {
+  const bool own = doorbells_.empty();
   for (int r = 0; r < size_; ++r) {
+    if (own) doorbells_.push_back(arena_->doorbell(r));
     hints_.push_back(arena_->hint(r));
     snapshots_.push_back({arena_->snapshot(r, 0), arena_->snapshot(r, 1)});
     if (r != rank_ && (rank_ == 0 || r == 0)) {
@@ -277,8 +281,9 @@ bool ShmChannel::Progress() {
 
 }  // namespace
 
-std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank) {
-  return std::make_unique<ShmChannel>(std::move(arena), rank);
+std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank,
+                                               std::vector<Doorbell> doorbells) {
+  return std::make_unique<ShmChannel>(std::move(arena), rank, std::move(doorbells));
 }
 
 }  // namespace horocache::net

@@ -5,12 +5,15 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "net/arena.h"
 #include "net/runtime_channel.h"
 
 namespace horocache::net {
 
-std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank);
+// `doorbells`: where each rank sleeps, if not at the arena's own.
+std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank,
+                                               std::vector<Doorbell> doorbells = {});
 
 }  // namespace horocache::net

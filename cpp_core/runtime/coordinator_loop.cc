@@ -6,10 +6,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/text.h"
-#include "control/rank_set.h"
-#include "control/signature.h"
-
 namespace horocache::runtime {
 namespace {
 
@@ -28,23 +24,19 @@ void Nap() {
 CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
                                  const Logger* logger)
     : config_(config),
-      controller_(std::move(parts.controller)),
-      agreement_(std::move(parts.agreement)),
-      channel_(std::move(parts.channel)),
-      backends_(std::move(parts.backends)),
       faults_(std::move(parts.faults)),
+      context_{table, metrics, &faults_, logger},
       doorbell_(parts.doorbell),
       table_(table),
-      metrics_(metrics),
-      logger_(logger) {
-  for (const auto& backend : backends_) lanes_.emplace_back(backend.get(), config.rank, table, metrics, &faults_);
+      metrics_(metrics) {
+  for (SetParts& set : parts.sets) AddSet(std::move(set));
   thread_ = NamedThread("hc-coordinator", [this] { Run(); });
 }
 
 CoordinatorLoop::~CoordinatorLoop() { Stop(); }
 
 void CoordinatorLoop::Stop() {
-  Lose({StatusCode::kShutDown, "horocache was shut down on this rank."});
+  Lose(kEverySet, {StatusCode::kShutDown, "horocache was shut down on this rank."});
   stop_.store(true);
   doorbell_.Ring();
   thread_.Join();
@@ -52,7 +44,7 @@ void CoordinatorLoop::Stop() {
   while (!role_.TryTake()) Nap();
   TakeOrders();
   TakeSubmissions(NowNs());
-  HandOut();
+  for (const auto& set : sets_) set->HandOut();
   role_.Release();
 }
 
@@ -69,30 +61,32 @@ Status CoordinatorLoop::NoteSubmission(bool wake) {
   return faults_.At("submit");
 }
 
-bool CoordinatorLoop::IsStuck(int64_t now_ns) {
+int64_t CoordinatorLoop::StuckIn(int64_t now_ns) {
   if (waiting_.load() == 0 || LanesBusy()) {
     still_since_ns_ = 0;
-    return false;
+    return kNowhere;
   }
   if (still_since_ns_ == 0) still_since_ns_ = now_ns;
-  return now_ns - still_since_ns_ >= kStuckNs && AllSubmittersWait();
+  return now_ns - still_since_ns_ >= kStuckNs ? WhereSubmittersWait() : kNowhere;
 }
 
-bool CoordinatorLoop::AllSubmittersWait() {
+int64_t CoordinatorLoop::WhereSubmittersWait() {
   MutexLock lock(threads_mutex_);
   std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
-  const auto waits = [this](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
-    return std::ranges::any_of(waiters_, [id](const Waiter& waiter) {
-      return waiter.thread == id && waiter.for_good && !IsDone(*waiter.operation);
+  if (submitters_.empty() || waiters_.empty()) return kNowhere;
+  const uint32_t where = waiters_.front().process_set;
+  const auto waits_there = [this, where](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
+    return std::ranges::any_of(waiters_, [id, where](const Waiter& waiter) {
+      return waiter.thread == id && waiter.for_good && waiter.process_set == where && !IsDone(*waiter.operation);
     });
   };
-  return !submitters_.empty() && std::ranges::all_of(submitters_, waits);
+  return std::ranges::all_of(submitters_, waits_there) ? int64_t{where} : kNowhere;
 }
 
-void CoordinatorLoop::Lose(const Status& why) {
+void CoordinatorLoop::Lose(int rank, const Status& why) {
   {
     MutexLock lock(orders_mutex_);
-    if (lose_.ok()) lose_ = why;
+    losses_.push_back({rank, why});
   }
   ordered_.store(true);
   doorbell_.Ring();
@@ -131,145 +125,101 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
 
 // ---- the holder of the role
 
+void CoordinatorLoop::AddSet(SetParts parts) {
+  const size_t number = parts.config.process_set;
+  sets_.push_back(std::make_unique<SetLoop>(std::move(parts), context_));
+  if (by_number_.size() <= number) by_number_.resize(number + 1);
+  by_number_[number] = sets_.back().get();
+}
+
 void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
-  Status lose;
+  std::vector<Loss> losses;
   std::string abort;
   bool leave = false;
   {
     MutexLock lock(orders_mutex_);
-    lose = lose_;
+    losses = std::exchange(losses_, {});
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
   }
-  if (!lose.ok() && lost_.ok()) FailEverything(lose);
-  if (!abort.empty()) controller_->Abort(abort);
-  if (leave && lost_.ok()) controller_->Leave();
+  for (const auto& set : sets_) {
+    for (const Loss& loss : losses) {
+      if (loss.rank == kEverySet || set->Has(loss.rank)) set->Lose(loss.why);
+    }
+    if (leave) set->Leave();
+  }
+  if (!abort.empty()) AbortSets(abort);
+}
+
+void CoordinatorLoop::AbortSets(const std::string& why) {
+  for (const auto& set : sets_) set->Abort(why);
 }
 
 void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
   table_->Drain(&drained_);
   if (!drained_.empty()) still_since_ns_ = 0;
-  for (Operation* operation : drained_) {
-    const Status status = controller_->Submit(OperationTable::IdOf(operation), operation->request, now_ns);
-    if (!status.ok()) FailOperation(OperationTable::IdOf(operation), status);
+  for (Operation* operation : drained_) by_number_.at(operation->process_set)->Submit(operation, now_ns);
+}
+
+void CoordinatorLoop::TakeWaits() {
+  if (!waits_changed_.load() || !waits_changed_.exchange(false)) return;
+  MutexLock lock(threads_mutex_);
+  for (const auto& set : sets_) {
+    const uint32_t number = set->process_set();
+    set->SetWaiting(std::ranges::find(waiters_, number, &Waiter::process_set) != waiters_.end());
   }
 }
 
 bool CoordinatorLoop::Step(int64_t now_ns) {
   TakeOrders();
   TakeSubmissions(now_ns);
-  controller_->SetWaiting(waiting_.load() > 0, IsStuck(now_ns));
-  bool moved = channel_->Progress();
-  if (lost_.ok() && !channel_->broken().ok()) FailEverything(channel_->broken());
-  if (lost_.ok()) {
-    const StatusOr<bool> stepped = agreement_->Step(*controller_, *channel_, now_ns);
-    if (!stepped.ok()) FailEverything(stepped.status());
-    moved |= !stepped.ok() || stepped.value();
-  }
-  HandOut();
-  for (Lane& lane : lanes_) {
-    if (!lane.Step()) continue;
-    moved = true;
-    controller_->SetLastDone(lane.last_done());
-    if (const Status fault = lane.TakeFault(); !fault.ok()) controller_->Abort(fault.message());
+  TakeWaits();
+  const int64_t stuck_in = StuckIn(now_ns);
+  bool moved = false;
+  for (const auto& set : sets_) {
+    const SetLoop::Progress progress = set->Step(now_ns, set->process_set() == stuck_in);
+    moved |= progress.moved;
+    if (progress.planned) still_since_ns_ = 0;
+    if (!progress.moved) continue;
+    if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
   if (moved) PublishMetrics();
   return moved;
 }
 
-void CoordinatorLoop::HandOut() {
-  while (controller_->NextPlan(&plan_)) {
-    still_since_ns_ = 0;
-    const size_t backend = plan_.choice.backend;
-    lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
-  }
-  if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
-  control::Failure failure;
-  while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
-  std::string report;
-  while (controller_->NextReport(&report)) logger_->Warning(report);
-}
-
-void CoordinatorLoop::FailOperation(uint64_t op, const Status& status) {
-  Operation* operation = OperationTable::FromId(op);
-  const bool names_it = status.message().find(Printable(operation->request.signature.name)) != std::string::npos;
-  table_->Finish(operation, names_it ? status
-                                     : Status(status.code(),
-                                              status.message() + " " + control::Describe(operation->request.signature) +
-                                                  " was pending on rank " + std::to_string(config_.rank) + "."));
-}
-
-void CoordinatorLoop::FailEverything(const Status& why) {
-  // What the lost rank had done its part of is all in memory and can still end well.
-  for (Lane& lane : lanes_) {
-    while (lane.Step()) {
-    }
-  }
-  lost_ = why;
-  controller_->Lose(why);
-  FailLanes();
-}
-
-void CoordinatorLoop::FailLanes() {
-  for (Lane& lane : lanes_) {
-    if (lane.idle()) continue;
-    const Operation* running = lane.Running();
-    const std::string where = running == nullptr ? ""
-                                                 : " " + control::Describe(running->request.signature) +
-                                                       " was running on rank " + std::to_string(config_.rank) + ".";
-    lane.Fail({lost_.code(), lost_.message() + where});
-  }
-}
-
 bool CoordinatorLoop::LanesBusy() const {
-  return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });
+  return std::ranges::any_of(sets_, [](const auto& set) { return set->LanesBusy(); });
 }
 
-bool CoordinatorLoop::Ended() const { return (controller_->closed() || !lost_.ok()) && !LanesBusy(); }
+bool CoordinatorLoop::Ended() const {
+  return std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
+}
 
 void CoordinatorLoop::CheckLanes(int64_t now_ns) {
-  if (!config_.stall_check) return;
-  for (const Lane& lane : lanes_) {
-    const Operation* running = lane.Running();
-    const int64_t waited_ns = now_ns - lane.StillSinceNs();
-    if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
-    const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
-                             SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on rank " + std::to_string(config_.rank) +
-                             " and waits for " + control::RankText(lane.WaitingFor()) +
-                             ", which did not answer (stopped, or without processor time?).";
-    if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
-      FailEverything({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
-      return;
-    }
-    if (now_ns - lanes_warned_ns_ >= config_.stall_warn_ns) {
-      lanes_warned_ns_ = now_ns;
-      logger_->Warning(text);
-    }
-  }
+  for (const auto& set : sets_) set->CheckLanes(now_ns);
 }
 
 void CoordinatorLoop::PublishMetrics() {
-  const control::ControllerCounters& counters = controller_->counters();
-  metrics_->rounds.Set(counters.rounds);
-  metrics_->slow_rounds.Set(counters.slow_rounds);
-  metrics_->flushes.Set(counters.flushes);
-  metrics_->hits.Set(counters.hits);
-  metrics_->misses.Set(counters.misses);
-  metrics_->changed.Set(counters.changed);
-  metrics_->evictions.Set(counters.evictions);
-  metrics_->growths.Set(counters.growths);
-  metrics_->control_bytes.Set(counters.control_bytes);
-  metrics_->frames.Set(counters.frames);
-  data::DataCounters sum;
-  for (const auto& backend : backends_) {
-    sum.operations += backend->counters().operations;
-    sum.payload_bytes += backend->counters().payload_bytes;
-    sum.bytes_copied += backend->counters().bytes_copied;
+  control::ControllerCounters sum;
+  data::DataCounters data;
+  for (const auto& set : sets_) {
+    sum.Add(set->counters());
+    set->AddDataCounters(&data);
   }
-  metrics_->operations.Set(sum.operations);
-  metrics_->payload_bytes.Set(sum.payload_bytes);
-  metrics_->bytes_copied.Set(sum.bytes_copied);
+  metrics_->rounds.Set(sum.rounds);
+  metrics_->slow_rounds.Set(sum.slow_rounds);
+  metrics_->flushes.Set(sum.flushes);
+  metrics_->hits.Set(sum.hits);
+  metrics_->misses.Set(sum.misses);
+  metrics_->changed.Set(sum.changed);
+  metrics_->evictions.Set(sum.evictions);
+  metrics_->growths.Set(sum.growths);
+  metrics_->control_bytes.Set(sum.control_bytes);
+  metrics_->frames.Set(sum.frames);
+  metrics_->operations.Set(data.operations);
+  metrics_->payload_bytes.Set(data.payload_bytes);
+  metrics_->bytes_copied.Set(data.bytes_copied);
 }
 
 }  // namespace horocache::runtime

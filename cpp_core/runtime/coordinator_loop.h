@@ -1,11 +1,11 @@
 // The background thread and the one role it shares with waiting threads.
 //
 // Note [The role]
-// Whoever holds the role drives everything of this rank that is not shared: controller, agreement and lanes. It is
-// passed by one try-lock. The coordinator thread takes it when the doorbell rings; a thread that waits for an operation
-// takes it if it is free, so that a blocking call needs no hand-over to another thread. Nothing blocks while holding
-// the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves work behind rings its own
-// doorbell, and the coordinator thread goes on.
+// Whoever holds the role drives everything of this rank that is not shared: the process sets that it is a member of. It
+// is passed by one try-lock. The coordinator thread takes it when the doorbell rings; a thread that waits for an
+// operation takes it if it is free, so that a blocking call needs no hand-over to another thread. Nothing blocks while
+// holding the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves work behind rings its
+// own doorbell, and the coordinator thread goes on.
 //
 // Threads: Run on the coordinator thread; Wait on any; Notify and Lose on any.
 #pragma once
@@ -23,15 +23,11 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "control/agreement.h"
-#include "control/controller.h"
-#include "data/backend.h"
 #include "net/arena.h"
-#include "net/runtime_channel.h"
 #include "runtime/fault.h"
-#include "runtime/lane.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
+#include "runtime/set_loop.h"
 
 namespace horocache::runtime {
 
@@ -45,25 +41,18 @@ class HC_CAPABILITY("role") Role {
 };
 
 struct LoopConfig {
-  int rank = 0;
-  int size = 1;
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
-  bool stall_check = true;
-  int64_t stall_warn_ns = 0;
-  int64_t stall_fail_ns = 0;
 };
 
 class CoordinatorLoop {
  public:
   struct Parts {
-    std::unique_ptr<control::Controller> controller;
-    std::unique_ptr<control::Agreement> agreement;
-    std::unique_ptr<net::RuntimeChannel> channel;
-    std::vector<std::unique_ptr<data::Backend>> backends;
+    std::vector<SetParts> sets;  // that this rank is a member of; the first is the global one
     net::Doorbell doorbell;
     FaultInjector faults;
   };
+  static constexpr int kEverySet = -1;  // for Lose
 
   CoordinatorLoop(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics, const Logger* logger);
   ~CoordinatorLoop();
@@ -75,8 +64,8 @@ class CoordinatorLoop {
   // asked several times a second without the role, says no. `go_on` may be null. `for_good`: the caller does nothing
   // else until it is done.
   bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on);
-  // A rank is gone. Everything pending fails with `why`.
-  void Lose(const Status& why);
+  // A rank of the job is gone: everything pending in its sets fails with `why`. kEverySet: in all sets.
+  void Lose(int rank, const Status& why);
   // This rank cannot go on; the others are told.
   void Abort(const std::string& why);
   // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
@@ -86,15 +75,15 @@ class CoordinatorLoop {
   void Stop();
 
  private:
+  static constexpr int64_t kNowhere = -1;
+
   // One pass over everything; true if anything moved.
   bool Step(int64_t now_ns) HC_REQUIRES(role_);
   void TakeSubmissions(int64_t now_ns) HC_REQUIRES(role_);
   void TakeOrders() HC_REQUIRES(role_);
-  void HandOut() HC_REQUIRES(role_);
-  void FailOperation(uint64_t op, const Status& status) HC_REQUIRES(role_);
-  void FailEverything(const Status& why) HC_REQUIRES(role_);
-  void FailLanes() HC_REQUIRES(role_);
-  void CheckLanes(int64_t now_ns) HC_REQUIRES(role_);
+  void TakeWaits() HC_REQUIRES(role_);
+  void AddSet(SetParts parts) HC_REQUIRES(role_);
+  void AbortSets(const std::string& why) HC_REQUIRES(role_);
   void PublishMetrics() HC_REQUIRES(role_);
   bool LanesBusy() const HC_REQUIRES(role_);
   bool Ended() const HC_REQUIRES(role_);
@@ -104,45 +93,44 @@ class CoordinatorLoop {
   // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);
-  void Blame() HC_REQUIRES(role_);
+  void CheckLanes(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
-  // Every living thread that ever submitted has waited for a while, for good, for operations that have not begun to
-  // run: nothing more will come from this rank by itself. A while, because another thread may be about to submit for
-  // the first time.
-  bool IsStuck(int64_t now_ns) HC_REQUIRES(role_);
-  bool AllSubmittersWait() HC_EXCLUDES(threads_mutex_);
+  // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
+  // of this rank's ran: nothing more will come from this rank by itself. kNowhere if there is none. A while, because
+  // another thread may be about to submit for the first time. One set: a thread that waits for another set's operation
+  // may still submit what this one lacks.
+  int64_t StuckIn(int64_t now_ns) HC_REQUIRES(role_);
+  int64_t WhereSubmittersWait() HC_EXCLUDES(threads_mutex_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
   bool WaitSlice(Operation* operation, int64_t deadline_ns);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 
   const LoopConfig config_;
   Role role_;
-  const std::unique_ptr<control::Controller> controller_ HC_PT_GUARDED_BY(role_);
-  const std::unique_ptr<control::Agreement> agreement_ HC_PT_GUARDED_BY(role_);
-  const std::unique_ptr<net::RuntimeChannel> channel_ HC_PT_GUARDED_BY(role_);
-  const std::vector<std::unique_ptr<data::Backend>> backends_;
   const FaultInjector faults_;
-  std::vector<Lane> lanes_ HC_GUARDED_BY(role_);
+  const SetContext context_;
+  std::vector<std::unique_ptr<SetLoop>> sets_ HC_GUARDED_BY(role_);  // that this rank is a member of, by age
+  std::vector<SetLoop*> by_number_ HC_GUARDED_BY(role_);             // null where it is not
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
-  control::Plan plan_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
-  Status lost_ HC_GUARDED_BY(role_);              // why the job cannot go on; ok while it can
-  int64_t lanes_warned_ns_ HC_GUARDED_BY(role_) = 0;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
 
   net::Doorbell doorbell_;
   OperationTable* const table_;
   Metrics* const metrics_;
-  const Logger* const logger_;
 
   // Orders from other threads to the holder of the role.
   std::atomic<bool> ordered_{false};
   Mutex orders_mutex_;
-  Status lose_ HC_GUARDED_BY(orders_mutex_);
+  struct Loss {
+    int rank;
+    Status why;
+  };
+  std::vector<Loss> losses_ HC_GUARDED_BY(orders_mutex_);
   std::string abort_ HC_GUARDED_BY(orders_mutex_);
   bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
 
@@ -152,9 +140,11 @@ class CoordinatorLoop {
   struct Waiter {
     pid_t thread;
     const Operation* operation;
+    uint32_t process_set;  // the record may be used again before the wait ends
     bool for_good;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
+  std::atomic<bool> waits_changed_{false};  // since the sets were told
   std::atomic<pid_t> last_submitter_{0};
   std::atomic<int> waiting_{0};
   // The coordinator thread sleeps until a linger ends and looks at the queue then: submissions need not wake it.

@@ -23,8 +23,9 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
   if (IsDone(*operation)) return true;
   {
     MutexLock lock(threads_mutex_);
-    waiters_.push_back({ThisThread(), operation, for_good});
+    waiters_.push_back({ThisThread(), operation, operation->process_set, for_good});
   }
+  waits_changed_.store(true);
   waiting_.fetch_add(1);
   bool waiting = true;
   while (waiting && NowNs() < deadline_ns) {
@@ -63,8 +64,11 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
 
 void CoordinatorLoop::StopWaiting() {
   waiting_.fetch_sub(1);
-  MutexLock lock(threads_mutex_);
-  waiters_.erase(std::ranges::find(waiters_, ThisThread(), &Waiter::thread));
+  {
+    MutexLock lock(threads_mutex_);
+    waiters_.erase(std::ranges::find(waiters_, ThisThread(), &Waiter::thread));
+  }
+  waits_changed_.store(true);
 }
 
 // The coordinator thread gives the role up when it finds that somebody waits, so a moment's patience saves a hand-over.
@@ -97,8 +101,9 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
 uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
 
 int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) const {
-  const int64_t own_ns = std::min(deadline_ns - now_ns, kLongestSleepNs);
-  return lost_.ok() ? std::min(agreement_->NextWakeNs() - now_ns, own_ns) : own_ns;
+  int64_t wake_ns = deadline_ns;
+  for (const auto& set : sets_) wake_ns = std::min(wake_ns, set->NextWakeNs());
+  return std::min(wake_ns - now_ns, kLongestSleepNs);
 }
 
 void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
@@ -111,30 +116,14 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   }
   CheckLanes(now_ns);
   const int64_t sleep_ns = SleepNs(now_ns, deadline_ns);
-  Blame();
+  blamed_.clear();
+  for (const auto& set : sets_) set->Blame(&blamed_);
   metrics_->sleeps.Add(1);
   doorbell_.Sleep(seen, who, sleep_ns);
   doorbell_.Disarm();
   metrics_->wakeups.Add(1);
   const auto slept_ns = static_cast<uint64_t>(NowNs() - now_ns);
   for (const int rank : blamed_) metrics_->wait_ns.at(static_cast<size_t>(rank)).Add(slept_ns);
-}
-
-// Notes whom this rank waits for: the ranks that do not do their part of what runs, or, if nothing runs, those that
-// have nothing to say to the round that this rank has begun.
-void CoordinatorLoop::Blame() {
-  blamed_.clear();
-  const auto add = [this](int rank) HC_NO_THREAD_SAFETY_ANALYSIS {
-    if (std::ranges::find(blamed_, rank) == blamed_.end()) blamed_.push_back(rank);
-  };
-  for (const Lane& lane : lanes_) {
-    for (const int rank : lane.WaitingFor()) add(rank);
-  }
-  if (LanesBusy() || waiting_.load() == 0 || !controller_->HasPending()) return;
-  if (!channel_->HasPublished(config_.rank, controller_->round())) return;
-  for (int rank = 0; rank < config_.size; ++rank) {
-    if (!channel_->HasPublished(rank, controller_->round())) add(rank);
-  }
 }
 
 void CoordinatorLoop::Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) {
@@ -149,8 +138,9 @@ void CoordinatorLoop::Drive(uint32_t who, int64_t deadline_ns, const std::functi
 void CoordinatorLoop::HandBack() {
   // From here on peers wake the coordinator thread, which sleeps or is about to.
   doorbell_.Arm(Doorbell::kBackground);
-  const bool more =
-      controller_->HasPending() || LanesBusy() || table_->HasQueued() || ordered_.load() || waiting_.load() > 0;
+  const auto has_pending = [](const auto& set) { return set->HasPending(); };
+  const bool more = std::ranges::any_of(sets_, has_pending) || LanesBusy() || table_->HasQueued() || ordered_.load() ||
+                    waiting_.load() > 0;
   role_.Release();
   if (more) doorbell_.Ring();
 }
@@ -174,7 +164,8 @@ void CoordinatorLoop::Run() {
     const bool moved = Step(now_ns);
     CheckLanes(now_ns);
     const int64_t sleep_ns = SleepNs(now_ns, kNever);
-    const bool lingers = controller_->HasUnflushed();
+    const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
+    const bool lingers = std::ranges::any_of(sets_, has_unflushed);
     slept = !moved && !stop_.load();
     if (slept) metrics_->sleeps.Add(1);
     role_.Release();

@@ -43,6 +43,7 @@ struct Result {
 struct Operation {
   // ---- written by the submitting thread before Submit, constant until the operation is done
   wire::Request request;
+  uint32_t process_set = 0;
   std::vector<TensorArgument> tensors;
   std::vector<int64_t> splits;
   bool allocate_results = false;

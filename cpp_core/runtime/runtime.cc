@@ -8,18 +8,12 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "control/agreement.h"
-#include "control/controller.h"
 #include "control/selector.h"
 #include "data/kernels/fold.h"
-#include "net/shm_channel.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
 namespace {
-
-int64_t Seconds(double seconds) { return static_cast<int64_t>(seconds * static_cast<double>(kNsPerS)); }
-int64_t Microseconds(double microseconds) { return static_cast<int64_t>(microseconds * static_cast<double>(kNsPerUs)); }
 
 int UsableCores() {
   cpu_set_t set;
@@ -32,50 +26,13 @@ LogLevel ParseLevel(const std::string& name) {
   return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
 }
 
-control::ControllerConfig ControllerFor(const RuntimeConfig& config, const control::Selector& selector) {
-  const Knobs& knobs = config.knobs;
-  control::ControllerConfig out;
-  out.rank = config.identity.rank;
-  out.size = config.identity.size;
-  out.epoch = config.epoch;
-  out.cache_capacity = knobs.cache_capacity;
-  out.cache_capacity_fixed = !knobs.IsDefault("cache_capacity");
-  out.fusion_threshold_bytes = knobs.fusion_threshold;
-  out.disable_group_fusion = knobs.disable_group_fusion;
-  out.tick = knobs.cycle_mode == "tick";
-  out.cycle_time_ns = Microseconds(knobs.cycle_time * 1000);
-  out.stall_check = !knobs.stall_check_disable;
-  out.stall_warn_ns = Seconds(knobs.stall_check_time_seconds);
-  out.stall_fail_ns = Seconds(knobs.stall_shutdown_time_seconds);
-  out.selector = selector;
-  return out;
-}
-
 LoopConfig LoopFor(const RuntimeConfig& config) {
   const Knobs& knobs = config.knobs;
   LoopConfig out;
-  out.rank = config.identity.rank;
-  out.size = config.identity.size;
   // With more ranks than cores, a rank that spins keeps the core from the rank it waits for.
-  out.spin_ns = config.identity.local_size > UsableCores() ? 0 : Microseconds(knobs.spin_us);
-  out.yield_ns = Microseconds(knobs.yield_us);
-  out.stall_check = !knobs.stall_check_disable;
-  out.stall_warn_ns = Seconds(knobs.stall_check_time_seconds);
-  out.stall_fail_ns = Seconds(knobs.stall_shutdown_time_seconds);
+  out.spin_ns = config.identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
+  out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
   return out;
-}
-
-data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
-  data::BackendOptions options;
-  options.tile_bytes = knobs.shm_tile;
-  options.oneshot_max_bytes = knobs.oneshot_max;
-  options.kernels = knobs.kernels;
-  options.fakedevice_delay_ns = Microseconds(knobs.fakedevice_delay_us);
-  return options;
-}
-
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks) {
-  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs)), ranks, knobs.select);
 }
 
 }  // namespace
@@ -93,19 +50,16 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   return layout;
 }
 
-Runtime::Runtime(RuntimeConfig config, control::Selector selector)
+Runtime::Runtime(RuntimeConfig config)
     : config_(std::move(config)),
-      selector_(std::move(selector)),
       logger_(ParseLevel(config_.knobs.log_level), config_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(config_.identity.size) {}
 
 Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
-  StatusOr<control::Selector> selector = SelectorFor(config.knobs, config.identity.size);
-  if (!selector.ok()) return selector.status();
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*selector)));
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
   HC_RETURN_IF_ERROR(runtime->Assemble());
   try {
     HC_RETURN_IF_ERROR(runtime->MakeLoop());
@@ -123,42 +77,39 @@ Status Runtime::Assemble() {
     peers_.arena->state(config_.identity.local_rank).store(net::RankState::kRunning);
     return Status::Ok();
   }
+  const StatusOr<control::Selector> selector = SelectorFor(config_.knobs, config_.identity.size);
+  if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap;
   bootstrap.identity = config_.identity;
   bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch,
-                         config_.knobs.AgreeText() + "selector table=" + std::to_string(selector_.Hash()) + "\n"};
+                         config_.knobs.AgreeText() + "selector table=" + std::to_string(selector->Hash()) + "\n"};
   bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
   const std::string& base = config_.knobs.rendezvous_dir;
   if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
-  bootstrap.timeout_ns = Seconds(config_.knobs.start_timeout);
+  bootstrap.timeout_ns = Nanoseconds(config_.knobs.start_timeout, kNsPerS);
   StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
   if (!peers.ok()) return peers.status();
   peers_ = std::move(*peers);
   return Status::Ok();
 }
 
-StatusOr<std::vector<std::unique_ptr<data::Backend>>> Runtime::MakeBackends() {
-  data::SharedArea area;
-  area.rank = config_.identity.local_rank;
-  area.size = config_.identity.local_size;
-  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(peers_.arena->data(rank).data());
-  area.data_bytes = peers_.arena->data(0).size();
-  area.ring = [arena = peers_.arena](int rank) { arena->doorbell(rank).RingForData(); };
-  return data::MakeBackends(area, BackendOptionsFor(config_.knobs));
+SetSite Runtime::GlobalSite() const {
+  SetSite site;
+  site.epoch = config_.epoch;
+  site.rank = config_.identity.rank;
+  site.arena = peers_.arena;
+  for (int rank = 0; rank < config_.identity.size; ++rank) {
+    site.ranks.push_back(rank);
+    site.doorbells.push_back(peers_.arena->doorbell(rank));
+  }
+  return site;
 }
 
 Status Runtime::MakeLoop() {
-  auto backends = MakeBackends();
-  if (!backends.ok()) return backends.status();
-
+  StatusOr<SetParts> global = MakeSet(config_.knobs, GlobalSite());
+  if (!global.ok()) return global.status();
   CoordinatorLoop::Parts parts;
-  parts.controller = std::make_unique<control::Controller>(ControllerFor(config_, selector_));
-  control::AgreementConfig agreement;
-  agreement.strategy = config_.knobs.agreement;
-  agreement.radix = static_cast<int>(config_.knobs.tree_radix);
-  parts.agreement = control::MakeAgreement(agreement);
-  parts.channel = net::MakeShmChannel(peers_.arena, config_.identity.local_rank);
-  parts.backends = std::move(*backends);
+  parts.sets.push_back(std::move(*global));
   auto faults = FaultInjector::Parse(config_.knobs.fault, config_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
@@ -173,9 +124,9 @@ Status Runtime::MakeLoop() {
 
 void Runtime::OnLost(int rank, const std::string& how) {
   const int pid = peers_.pids[static_cast<size_t>(rank)];
-  loop_->Lose({StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) +
-                                          " on this host) " + how +
-                                          "; the job cannot go on. See that rank's output for the cause."});
+  loop_->Lose(rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) +
+                                                " on this host) " + how +
+                                                "; the job cannot go on. See that rank's output for the cause."});
 }
 
 Status Runtime::Check(const Operation& operation) const {
@@ -205,7 +156,7 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
 
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
-  loop_->Leave(NowNs() + Seconds(config_.knobs.shutdown_timeout));
+  loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   peers_.arena->state(config_.identity.local_rank).store(net::RankState::kLeft);
   liveness_.reset();
   loop_->Stop();

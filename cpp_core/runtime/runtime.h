@@ -15,12 +15,12 @@
 #include "base/knobs.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "control/selector.h"
 #include "net/arena.h"
 #include "net/bootstrap.h"
 #include "net/identity.h"
 #include "net/liveness.h"
 #include "runtime/coordinator_loop.h"
+#include "runtime/make_set.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
 
@@ -73,15 +73,14 @@ class Runtime {
   void ForkedChild();
 
  private:
-  Runtime(RuntimeConfig config, control::Selector selector);
+  explicit Runtime(RuntimeConfig config);
   Status Assemble();
   Status MakeLoop();
-  StatusOr<std::vector<std::unique_ptr<data::Backend>>> MakeBackends();
+  SetSite GlobalSite() const;
   void OnLost(int rank, const std::string& how);
   Status Check(const Operation& operation) const;
 
   RuntimeConfig config_;
-  const control::Selector selector_;
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;

@@ -1,0 +1,86 @@
+#include "runtime/make_set.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "control/agreement.h"
+#include "control/controller.h"
+#include "data/backend.h"
+#include "net/shm_channel.h"
+
+namespace horocache::runtime {
+namespace {
+
+control::ControllerConfig ControllerFor(const Knobs& knobs, const SetSite& site, control::Selector selector) {
+  control::ControllerConfig out;
+  out.rank = site.rank;
+  out.size = static_cast<int>(site.ranks.size());
+  out.process_set = site.process_set;
+  out.epoch = site.epoch;
+  out.cache_capacity = knobs.cache_capacity;
+  out.cache_capacity_fixed = !knobs.IsDefault("cache_capacity");
+  out.fusion_threshold_bytes = knobs.fusion_threshold;
+  out.disable_group_fusion = knobs.disable_group_fusion;
+  out.tick = knobs.cycle_mode == "tick";
+  out.cycle_time_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
+  out.stall_check = !knobs.stall_check_disable;
+  out.stall_warn_ns = Nanoseconds(knobs.stall_check_time_seconds, kNsPerS);
+  out.stall_fail_ns = Nanoseconds(knobs.stall_shutdown_time_seconds, kNsPerS);
+  out.selector = std::move(selector);
+  return out;
+}
+
+SetConfig ConfigFor(const Knobs& knobs, const SetSite& site) {
+  SetConfig out;
+  out.process_set = site.process_set;
+  out.ranks = site.ranks;
+  out.rank = site.rank;
+  out.stall_check = !knobs.stall_check_disable;
+  out.stall_warn_ns = Nanoseconds(knobs.stall_check_time_seconds, kNsPerS);
+  out.stall_fail_ns = Nanoseconds(knobs.stall_shutdown_time_seconds, kNsPerS);
+  return out;
+}
+
+data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
+  data::BackendOptions options;
+  options.tile_bytes = knobs.shm_tile;
+  options.oneshot_max_bytes = knobs.oneshot_max;
+  options.kernels = knobs.kernels;
+  options.fakedevice_delay_ns = Nanoseconds(knobs.fakedevice_delay_us, kNsPerUs);
+  return options;
+}
+
+data::SharedArea AreaOf(const SetSite& site) {
+  data::SharedArea area;
+  area.rank = site.rank;
+  area.size = static_cast<int>(site.ranks.size());
+  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(site.arena->data(rank).data());
+  area.data_bytes = site.arena->data(0).size();
+  area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
+  return area;
+}
+
+}  // namespace
+
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks) {
+  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs)), ranks, knobs.select);
+}
+
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {
+  StatusOr<control::Selector> selector = SelectorFor(knobs, static_cast<int>(site.ranks.size()));
+  if (!selector.ok()) return selector.status();
+  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs));
+  if (!backends.ok()) return backends.status();
+  control::AgreementConfig agreement;
+  agreement.strategy = knobs.agreement;
+  agreement.radix = static_cast<int>(knobs.tree_radix);
+  SetParts parts;
+  parts.config = ConfigFor(knobs, site);
+  parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, site, std::move(*selector)));
+  parts.agreement = control::MakeAgreement(agreement);
+  parts.channel = net::MakeShmChannel(std::move(site.arena), site.rank, std::move(site.doorbells));
+  parts.backends = std::move(*backends);
+  return parts;
+}
+
+}  // namespace horocache::runtime

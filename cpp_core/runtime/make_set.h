@@ -1,0 +1,34 @@
+// Puts the parts of one process set together: the one place that knows which channel, agreement and backends a set of
+// ranks gets.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/knobs.h"
+#include "base/status.h"
+#include "control/selector.h"
+#include "net/arena.h"
+#include "runtime/set_loop.h"
+
+namespace horocache::runtime {
+
+// Where a set's ranks meet.
+struct SetSite {
+  uint32_t process_set = 0;
+  uint32_t epoch = 0;
+  std::vector<int> ranks;             // of the job, ascending
+  int rank = 0;                       // of this process, within the set
+  std::shared_ptr<net::Arena> arena;  // of the set's ranks alone
+  // By rank within the set: where each sleeps. A rank has one doorbell, whatever sets it is in.
+  std::vector<net::Doorbell> doorbells;
+};
+
+// On every rank of the set alike; the parts belong to the caller.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site);
+
+// How a set of so many ranks chooses backends; kInvalidArgument for a rule that is wrong.
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks);
+
+}  // namespace horocache::runtime

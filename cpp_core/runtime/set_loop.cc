@@ -1,0 +1,170 @@
+#include "runtime/set_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "control/rank_set.h"
+#include "control/signature.h"
+
+namespace horocache::runtime {
+
+SetLoop::SetLoop(SetParts parts, const SetContext& context)
+    : config_(std::move(parts.config)),
+      controller_(std::move(parts.controller)),
+      agreement_(std::move(parts.agreement)),
+      channel_(std::move(parts.channel)),
+      backends_(std::move(parts.backends)),
+      table_(context.table),
+      logger_(context.logger) {
+  for (const auto& backend : backends_) {
+    lanes_.emplace_back(backend.get(), config_.rank, context.table, context.metrics, context.faults);
+  }
+}
+
+bool SetLoop::Has(int world_rank) const { return std::ranges::find(config_.ranks, world_rank) != config_.ranks.end(); }
+
+std::vector<int> SetLoop::WorldRanks(const std::vector<int>& ranks) const {
+  std::vector<int> world;
+  for (const int rank : ranks) world.push_back(config_.ranks[static_cast<size_t>(rank)]);
+  return world;
+}
+
+// ---- orders
+
+void SetLoop::Submit(Operation* operation, int64_t now_ns) {
+  const uint64_t op = OperationTable::IdOf(operation);
+  if (const Status status = controller_->Submit(op, operation->request, now_ns); !status.ok()) {
+    FailOperation(op, status);
+  }
+}
+
+void SetLoop::Leave() {
+  if (lost_.ok()) controller_->Leave();
+}
+
+void SetLoop::Lose(const Status& why) {
+  if (!lost_.ok()) return;
+  // What the lost rank had done its part of is all in memory and can still end well.
+  for (Lane& lane : lanes_) {
+    while (lane.Step()) {
+    }
+  }
+  lost_ = why;
+  controller_->Lose(why);
+  FailLanes();
+}
+
+// ---- driving
+
+SetLoop::Progress SetLoop::Step(int64_t now_ns, bool stuck) {
+  Progress progress;
+  controller_->SetWaiting(waiting_, stuck);
+  progress.moved = channel_->Progress();
+  if (!channel_->broken().ok()) Lose(channel_->broken());
+  if (lost_.ok()) {
+    const StatusOr<bool> stepped = agreement_->Step(*controller_, *channel_, now_ns);
+    if (!stepped.ok()) Lose(stepped.status());
+    progress.moved |= !stepped.ok() || stepped.value();
+  }
+  progress.planned = HandOut();
+  for (Lane& lane : lanes_) {
+    if (!lane.Step()) continue;
+    progress.moved = true;
+    controller_->SetLastDone(lane.last_done());
+    if (Status fault = lane.TakeFault(); !fault.ok()) fault_ = std::move(fault);
+  }
+  return progress;
+}
+
+bool SetLoop::HandOut() {
+  bool planned = false;
+  while (controller_->NextPlan(&plan_)) {
+    planned = true;
+    const size_t backend = plan_.choice.backend;
+    lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
+  }
+  if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
+  control::Failure failure;
+  while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
+  std::string report;
+  while (controller_->NextReport(&report)) logger_->Warning(report);
+  return planned;
+}
+
+Status SetLoop::TakeFault() { return fault_.ok() ? Status::Ok() : std::exchange(fault_, Status::Ok()); }
+
+void SetLoop::FailOperation(uint64_t op, const Status& status) {
+  Operation* operation = OperationTable::FromId(op);
+  const wire::Signature& signature = operation->request.signature;
+  const bool names_it = status.message().find(Printable(signature.name)) != std::string::npos;
+  table_->Finish(operation, names_it ? status
+                                     : Status(status.code(), status.message() + " " + control::Describe(signature) +
+                                                                 " was pending on " + OwnRank() + "."));
+}
+
+void SetLoop::FailLanes() {
+  for (Lane& lane : lanes_) {
+    if (lane.idle()) continue;
+    const Operation* running = lane.Running();
+    const std::string where =
+        running == nullptr ? ""
+                           : " " + control::Describe(running->request.signature) + " was running on " + OwnRank() + ".";
+    lane.Fail({lost_.code(), lost_.message() + where});
+  }
+}
+
+void SetLoop::CheckLanes(int64_t now_ns) {
+  if (!config_.stall_check) return;
+  for (const Lane& lane : lanes_) {
+    const Operation* running = lane.Running();
+    const int64_t waited_ns = now_ns - lane.StillSinceNs();
+    if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
+    const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
+                             SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
+                             control::RankText(WorldRanks(lane.WaitingFor())) +
+                             ", which did not answer (stopped, or without processor time?).";
+    if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
+      Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
+      return;
+    }
+    if (now_ns - lanes_warned_ns_ >= config_.stall_warn_ns) {
+      lanes_warned_ns_ = now_ns;
+      logger_->Warning(text);
+    }
+  }
+}
+
+// ---- what the rank's loop asks
+
+bool SetLoop::LanesBusy() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });
+}
+
+int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }
+
+void SetLoop::Blame(std::vector<int>* blamed) const {
+  const auto add = [&](int rank) {
+    const int world_rank = config_.ranks[static_cast<size_t>(rank)];
+    if (std::ranges::find(*blamed, world_rank) == blamed->end()) blamed->push_back(world_rank);
+  };
+  for (const Lane& lane : lanes_) {
+    for (const int rank : lane.WaitingFor()) add(rank);
+  }
+  if (LanesBusy() || !waiting_ || !controller_->HasPending()) return;
+  if (!channel_->HasPublished(config_.rank, controller_->round())) return;
+  for (int rank = 0; rank < channel_->size(); ++rank) {
+    if (!channel_->HasPublished(rank, controller_->round())) add(rank);
+  }
+}
+
+void SetLoop::AddDataCounters(data::DataCounters* sum) const {
+  for (const auto& backend : backends_) {
+    sum->operations += backend->counters().operations;
+    sum->payload_bytes += backend->counters().payload_bytes;
+    sum->bytes_copied += backend->counters().bytes_copied;
+  }
+}
+
+}  // namespace horocache::runtime
