@@ -134,6 +134,8 @@ class Runtime:
     def _tensors(self, arrays: Sequence[Any], kept: list[Any], writable: bool) -> Any:
         out = self._ffi.new("hc_tensor[]", max(len(arrays), 1))
         for slot, value in zip(out, arrays, strict=False):
+            if value is None:  # this rank gets no result: a tensor without data
+                continue
             array = np.asarray(value)
             name = array.dtype.name
             if name not in self._dtypes:
@@ -178,6 +180,9 @@ class Runtime:
         layers: str = "",
         group: bool = False,
         wait_follows: bool = False,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
     ) -> int:
         """Hand an operation over; returns its handle."""
         if process_set != 0:
@@ -197,10 +202,14 @@ class Runtime:
             request.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in names])
             kept.append(members)
         request.prescale, request.postscale = prescale, postscale
-        if splits is not None:
-            request.splits = rows = self._ffi.new("int64_t[]", list(splits))
-            request.num_splits = len(rows)
-            kept.append(rows)
+        lists = {"splits": splits, "send_starts": send_starts}
+        lists |= {"receive_rows": receive_rows, "receive_starts": receive_starts}
+        for field, numbers in lists.items():
+            if numbers is not None:
+                array = self._ffi.new("int64_t[]", list(numbers))
+                setattr(request, field, array)
+                setattr(request, f"num_{field}", len(array))
+                kept.append(array)
         request.group, request.wait_follows = int(group), int(wait_follows)
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_submit(self._live(), request, handle, self._error))

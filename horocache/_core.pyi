@@ -46,19 +46,23 @@ class Runtime:
         self,
         op: int,  # wire::Op
         inputs: Sequence[Any],  # tensors (DLPack exchange table, buffer protocol, or __dlpack__); kept alive until done
-        outputs: Sequence[Any] | None,  # same length, contiguous, writable, may be the inputs; None: the core allocates
+        outputs: Sequence[Any] | None,  # same length, contiguous, writable, may be the inputs, None for a tensor of which
+        # this rank gets no result; None: the core allocates
         name: str | bytes | None = None,  # of the tensor or the group; None takes the lowest free automatic name
         names: Sequence[str] | None = None,  # of a group's members; None derives them from `name`
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = -1,
-        splits: Sequence[int] | None = None,  # alltoall: rows for each rank; reducescatter: rows for each rank, or None
+        splits: Sequence[int] | None = None,  # rows for each rank: alltoall, scatter at the root, reducescatter
         process_set: int = 0,
         backend: str = "",
         layers: str = "",
         group: bool = False,  # the tensors are one group even if there is only one
         wait_follows: bool = False,  # the caller calls wait() next: a blocking call wakes nobody for its submission
+        send_starts: Sequence[int] | None = None,  # where the parts begin: alltoall, scatter at the root
+        receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
+        receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
     ) -> int: ...
     def allreduce_in_place(
         self,

@@ -44,6 +44,9 @@ class Runtime(Protocol):
         layers: str = "",
         group: bool = False,
         wait_follows: bool = False,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
     ) -> int:
         """Hand an operation over; returns its handle."""
 

@@ -53,6 +53,7 @@ Status CheckTensor(const hc_tensor& tensor, const std::string& what) {
 }
 
 Status FillOutput(const hc_tensor& output, size_t index, Operation* operation) {
+  if (output.data == nullptr) return Status::Ok();  // described as none
   HC_RETURN_IF_ERROR(CheckTensor(output, "output " + std::to_string(index)));
   int64_t count = 1;
   for (int i = 0; i < output.ndim; ++i) count *= output.shape[i];
@@ -75,14 +76,29 @@ Status FillTensor(const hc_request& request, size_t index, Operation* operation)
   return request.outputs == nullptr ? Status::Ok() : FillOutput(request.outputs[index], index, operation);
 }
 
+Status AssignList(const char* name, const int64_t* values, int32_t count, std::vector<int64_t>* out) {
+  if (count < 0 || (count > 0 && values == nullptr))
+    return Invalid(std::string("num_") + name + " is " + std::to_string(count) + ", " + name + " " +
+                   (values == nullptr ? "null" : "given"));
+  out->assign(values, values + (values == nullptr ? 0 : count));
+  return Status::Ok();
+}
+
+Status FillLists(const hc_request& request, horocache::runtime::RowLists* rows) {
+  HC_RETURN_IF_ERROR(AssignList("splits", request.splits, request.num_splits, &rows->splits));
+  HC_RETURN_IF_ERROR(AssignList("send_starts", request.send_starts, request.num_send_starts, &rows->send_starts));
+  HC_RETURN_IF_ERROR(AssignList("receive_rows", request.receive_rows, request.num_receive_rows, &rows->receive_rows));
+  return AssignList("receive_starts", request.receive_starts, request.num_receive_starts, &rows->receive_starts);
+}
+
 Status Fill(const hc_request& request, Operation* operation) {
   if (request.op < 0 || request.op >= wire::kNumOps)
     return Invalid("there is no operation " + std::to_string(request.op));
   if (request.reduce_op < 0 || request.reduce_op >= wire::kNumReduceOps)
     return Invalid("there is no reduction " + std::to_string(request.reduce_op));
-  if (request.num_tensors < 0 || (request.num_tensors > 0 && request.inputs == nullptr) || request.num_splits < 0)
-    return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", num_splits " +
-                   std::to_string(request.num_splits) + ", inputs " + (request.inputs == nullptr ? "null" : "given"));
+  if (request.num_tensors < 0 || (request.num_tensors > 0 && request.inputs == nullptr))
+    return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", inputs " +
+                   (request.inputs == nullptr ? "null" : "given"));
   wire::Signature& signature = operation->request.signature;
   signature.op = static_cast<wire::Op>(request.op);
   signature.reduce_op = static_cast<wire::ReduceOp>(request.reduce_op);
@@ -96,7 +112,7 @@ Status Fill(const hc_request& request, Operation* operation) {
   const auto tensors = static_cast<size_t>(request.num_tensors);
   signature.tensors.resize(tensors);
   operation->tensors.resize(tensors);
-  operation->splits.assign(request.splits, request.splits + (request.splits == nullptr ? 0 : request.num_splits));
+  HC_RETURN_IF_ERROR(FillLists(request, &operation->rows));
   operation->allocate_results = request.outputs == nullptr;
   for (size_t i = 0; i < tensors; ++i) HC_RETURN_IF_ERROR(FillTensor(request, i, operation));
   return Status::Ok();

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 #define HC_API __attribute__((visibility("default")))
-#define HC_ABI_VERSION 1
+#define HC_ABI_VERSION 2
 
 typedef enum {
   HC_OK = 0,
@@ -63,16 +63,24 @@ typedef struct {
   int32_t root;      /* -1 where the operation has none */
   int32_t num_tensors;
   const hc_tensor* inputs;
-  const hc_tensor* outputs; /* as many, may be the inputs; null: the library allocates, see hc_result */
+  const hc_tensor* outputs; /* as many, may be the inputs, without data where this rank gets no result; null: the
+                               library allocates, see hc_result */
   hc_text name;             /* of the tensor or the group; empty: an automatic name */
   const hc_text* names;     /* of a group's members; null: derived from `name` */
   hc_text layers;           /* such as "compression=fp16" */
   hc_text backend;          /* empty: the selector chooses */
   double prescale, postscale;
-  const int64_t* splits; /* alltoall, reducescatter: rows for each rank; null for none */
+  const int64_t* splits; /* alltoall, scatter at the root, reducescatter: rows for each rank; null for none */
   int32_t num_splits;
   int32_t group;        /* not 0: the tensors are one group even if there is only one */
   int32_t wait_follows; /* not 0: the caller waits for it next */
+  /* Since version 2. One number for each rank, or null and 0. */
+  const int64_t* send_starts;    /* alltoall, scatter at the root: the row of the tensor at which the part for a rank
+                                    begins; null: one part after the other */
+  const int64_t* receive_rows;   /* allgather, alltoall, gather at the root: the rows expected; null: whatever comes */
+  const int64_t* receive_starts; /* there: the row of the result at which the part from a rank begins, with zeros where
+                                    there is none; null: one part after the other */
+  int32_t num_send_starts, num_receive_rows, num_receive_starts;
 } hc_request;
 
 HC_API int hc_abi_version(void);

@@ -136,6 +136,22 @@ Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* p
   return known ? Status::Ok() : BadRule(rule, Unknown("element type or device", term, names));
 }
 
+std::string Selector::ParseTarget(std::string_view text, const std::vector<BackendTraits>& backends, Rule* parsed) {
+  const size_t slash = text.find('/');
+  const std::string_view backend_name = Trim(text.substr(0, slash));
+  const auto backend = std::ranges::find(backends, backend_name, &BackendTraits::name);
+  if (backend == backends.end()) return Unknown("backend", backend_name, BackendNames(backends));
+  parsed->backend = static_cast<uint8_t>(backend - backends.begin());
+  if (slash == std::string_view::npos) return {};
+  const std::string_view algorithm_name = Trim(text.substr(slash + 1));
+  const auto algorithm = std::ranges::find(backend->algorithms, algorithm_name);
+  if (algorithm == backend->algorithms.end()) {
+    return Unknown("algorithm of backend " + backend->name, algorithm_name, backend->algorithms);
+  }
+  parsed->algorithm = static_cast<uint8_t>(algorithm - backend->algorithms.begin());
+  return {};
+}
+
 StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends) {
   const size_t equals = rule.find('=');
   if (equals == std::string_view::npos) return BadRule(rule, "write " + std::string(kForm) + ".");
@@ -154,19 +170,7 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::v
   if (colon != std::string_view::npos) {
     HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
   }
-  const size_t slash = right.find('/');
-  const std::string_view backend_name = Trim(right.substr(0, slash));
-  const auto backend = std::ranges::find(backends, backend_name, &BackendTraits::name);
-  if (backend == backends.end()) return BadRule(rule, Unknown("backend", backend_name, BackendNames(backends)));
-  parsed.backend = static_cast<uint8_t>(backend - backends.begin());
-  if (slash != std::string_view::npos) {
-    const std::string_view algorithm_name = Trim(right.substr(slash + 1));
-    const auto algorithm = std::ranges::find(backend->algorithms, algorithm_name);
-    if (algorithm == backend->algorithms.end()) {
-      return BadRule(rule, Unknown("algorithm of backend " + backend->name, algorithm_name, backend->algorithms));
-    }
-    parsed.algorithm = static_cast<uint8_t>(algorithm - backend->algorithms.begin());
-  }
+  if (const std::string wrong = ParseTarget(right, backends, &parsed); !wrong.empty()) return BadRule(rule, wrong);
   return parsed;
 }
 
@@ -177,12 +181,11 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
     return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
   };
   if (!signature.backend.empty()) {
-    const auto asked = std::ranges::find(backends_, signature.backend, &BackendTraits::name);
-    if (asked == backends_.end()) {
-      return Status(StatusCode::kUnsupported,
-                    Describe(signature) + ": " + Unknown("backend", signature.backend, BackendNames(backends_)));
+    Rule asked;
+    if (const std::string wrong = ParseTarget(signature.backend, backends_, &asked); !wrong.empty()) {
+      return Status(StatusCode::kUnsupported, Describe(signature) + ": " + wrong);
     }
-    if (can(*asked)) return choice(static_cast<size_t>(asked - backends_.begin()), 0);
+    if (can(backends_[asked.backend])) return choice(asked.backend, asked.algorithm);
     return Unsupported(signature);
   }
   for (const Rule& rule : rules_) {

@@ -35,8 +35,9 @@ class Selector {
   Selector() = default;
   static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides);
 
-  // kUnsupported if no backend runs it, naming what was asked and what there is. `bytes` is ignored for ops whose sizes
-  // differ by rank.
+  // The backend that the signature names, as backend[/algorithm]; otherwise the first rule that applies, then the first
+  // backend that can. kUnsupported if no backend runs it, naming what was asked and what there is. `bytes` is ignored
+  // for ops whose sizes differ by rank.
   StatusOr<wire::Choice> Choose(const wire::Signature& signature, int64_t bytes) const;
   uint64_t Hash() const;
   std::string ToString() const;  // the table, one rule a line
@@ -50,6 +51,8 @@ class Selector {
     int64_t low = 0, high = -1;             // bytes, [low, high); high < 0: no limit
     uint8_t backend = 0, algorithm = 0;
   };
+  // `text` is backend[/algorithm]; returns what is wrong with it, empty if nothing is.
+  static std::string ParseTarget(std::string_view text, const std::vector<BackendTraits>& backends, Rule* parsed);
   static StatusOr<Rule> ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends);
   static Status ParseTerm(std::string_view rule, std::string_view term, Rule* parsed);
   bool Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const;

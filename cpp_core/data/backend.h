@@ -62,8 +62,15 @@ struct Collective {
   // alltoall, scatter at the root: rows for each rank, may differ between ranks. reducescatter: rows for each rank,
   // equal on all ranks (empty: as even as possible, the first ranks get one more).
   std::vector<int64_t> splits;
+  std::vector<int64_t> send_starts;     // alltoall, scatter at the root: row of the tensor at which the part for each
+                                        // rank begins, parts may overlap; empty: one after the other
+  std::vector<int64_t> receive_rows;    // allgather, alltoall, gather at the root: rows expected from each rank; empty:
+                                        // whatever comes
+  std::vector<int64_t> receive_starts;  // there: row of the result at which each rank's part begins, what no part
+                                        // covers is zero; empty: one after the other
   VariableOutput* output = nullptr;
-  // Ranks without data of their own (they have joined): left out of folds, no rows in gathers. Equal on all ranks.
+  // Ranks without data of their own (they have joined): left out of folds, no rows from them, and what is sent to them
+  // is dropped. Equal on all ranks.
   std::vector<int32_t> joined;
   // Null, or not ready before this fires.
   Event* ready = nullptr;

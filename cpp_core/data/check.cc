@@ -1,9 +1,9 @@
 #include "data/check.h"
 
-#include <algorithm>
 #include <string>
 
 #include "data/kernels/fold.h"
+#include "data/rows.h"
 
 namespace horocache::data {
 namespace {
@@ -11,8 +11,6 @@ namespace {
 bool Folds(wire::Op op) {
   return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
 }
-
-bool RootGives(wire::Op op) { return op == wire::Op::kBroadcast || op == wire::Op::kScatter; }
 
 }  // namespace
 
@@ -52,10 +50,10 @@ Status CheckCollective(const Collective& collective, const control::BackendTrait
       return Status(StatusCode::kInvalidArgument, op + ": root " + std::to_string(collective.root) + " is not one of " +
                                                       std::to_string(ranks) + " ranks");
     }
-    const auto& joined = collective.joined;
-    if (RootGives(collective.op) && std::find(joined.begin(), joined.end(), collective.root) != joined.end()) {
-      return Status(StatusCode::kInvalidArgument, op + ": root " + std::to_string(collective.root) +
-                                                      " has joined, so it has no data to give; choose another root");
+    if (HasJoined(collective, collective.root)) {
+      return Status(StatusCode::kInvalidArgument,
+                    op + ": root " + std::to_string(collective.root) +
+                        " has joined, so it neither gives nor takes data; choose another root");
     }
   }
   if (!Folds(collective.op)) return Status::Ok();

@@ -36,6 +36,12 @@ void AssignText(py::handle text, std::string* out) {
   AssignText(encoded, out);
 }
 
+void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
+  out->clear();
+  if (numbers.is_none()) return;
+  for (const py::handle number : numbers) out->push_back(number.cast<int64_t>());
+}
+
 // Takes the GIL back. A daemon thread that finds the interpreter at its end stays here: Python would end the thread in
 // the middle of C++.
 void RestoreThread(PyThreadState* state) {
@@ -130,14 +136,19 @@ Operation* PyRuntime::FindOrThrow(int64_t handle) {
 int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& outputs, const py::object& name,
                           const py::object& names, int reduce_op, double prescale, double postscale, int root,
                           const py::object& splits, int process_set, const std::string& backend,
-                          const std::string& layers, bool group, bool wait_follows) {
+                          const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
+                          const py::object& receive_rows, const py::object& receive_starts) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   if (process_set != 0)
     ThrowIfError({StatusCode::kUnsupported, "process sets other than the global one are not available yet"});
   Operation* operation = runtime.NewOperation();
   try {
-    Fill(operation, op, inputs, outputs, name, names, splits, group);
+    AssignList(splits, &operation->rows.splits);
+    AssignList(send_starts, &operation->rows.send_starts);
+    AssignList(receive_rows, &operation->rows.receive_rows);
+    AssignList(receive_starts, &operation->rows.receive_starts);
+    Fill(operation, op, inputs, outputs, name, names, group);
   } catch (...) {
     runtime.Recycle(operation);
     throw;
@@ -154,7 +165,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
 }
 
 void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,
-                     const py::object& name, const py::object& names, const py::object& splits, bool group) {
+                     const py::object& name, const py::object& names, bool group) {
   if (op < 0 || op >= wire::kNumOps)
     ThrowIfError({StatusCode::kInvalidArgument, "there is no operation " + std::to_string(op)});
   wire::Signature& signature = operation->request.signature;
@@ -165,10 +176,6 @@ void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, c
   operation->allocate_results = outputs.is_none();
   signature.name.clear();
   if (!name.is_none()) AssignText(name, &signature.name);
-  operation->splits.clear();
-  if (!splits.is_none()) {
-    for (const py::handle rows : splits) operation->splits.push_back(rows.cast<int64_t>());
-  }
   for (size_t i = 0; i < count; ++i) {
     FillTensor(operation, i, inputs[i], outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]));
     if (names.is_none()) {
@@ -214,7 +221,6 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
   operation->tensors.resize(1);
   Describe(0, operation);
   operation->tensors[0].output = view_.data;
-  operation->splits.clear();
   operation->allocate_results = false;
   Py_INCREF(tensor);
   return SubmitOwned(operation, tensor, reduce_op, prescale, postscale, wait_follows);

@@ -36,7 +36,9 @@ class PyRuntime {
   int64_t Submit(int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
                  const pybind11::object& name, const pybind11::object& names, int reduce_op, double prescale,
                  double postscale, int root, const pybind11::object& splits, int process_set,
-                 const std::string& backend, const std::string& layers, bool group, bool wait_follows);
+                 const std::string& backend, const std::string& layers, bool group, bool wait_follows,
+                 const pybind11::object& send_starts, const pybind11::object& receive_rows,
+                 const pybind11::object& receive_starts);
   // -1 if the tensor or the name needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows);
@@ -51,7 +53,7 @@ class PyRuntime {
   runtime::Operation* FindOrThrow(int64_t handle);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
-            const pybind11::object& name, const pybind11::object& names, const pybind11::object& splits, bool group);
+            const pybind11::object& name, const pybind11::object& names, bool group);
   void Describe(size_t index, runtime::Operation* operation);  // as view_ says
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "control/signature.h"
+#include "data/rows.h"
 
 namespace horocache::runtime {
 namespace {
@@ -124,7 +125,10 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
     const TensorArgument& tensor = operation.tensors[index];
     segment = {tensor.input, tensor.output, tensor.count};
     collective->rows = tensor.rows;
-    collective->splits = operation.splits;
+    collective->splits = operation.rows.splits;
+    collective->send_starts = operation.rows.send_starts;
+    collective->receive_rows = operation.rows.receive_rows;
+    collective->receive_starts = operation.rows.receive_starts;
   } else if (plan.op == wire::Op::kReducescatter) {
     segment.count = Elements(meta.shape);
   }
@@ -159,13 +163,16 @@ void Lane::KeepResult(Status status) {
   const control::PlanItem& item = plan.items[item_];
   if (item.op == control::kNoOp) return;
   Operation* operation = OperationTable::FromId(item.op);
-  int64_t rows = 0;
-  for (const int64_t received : variable_.rows) rows += received;
-  if (plan.op == wire::Op::kReducescatter && rank_ < static_cast<int>(variable_.rows.size()))
-    rows = variable_.rows[rank_];
-  if (!result_.shape.empty()) result_.shape[0] = rows;
+  if (!result_.shape.empty()) result_.shape[0] = RowsReceived(*item.signature, operation->rows);
   result_.rows = variable_.rows;
   operation->results.push_back(std::move(result_));
+}
+
+int64_t Lane::RowsReceived(const wire::Signature& signature, const RowLists& lists) const {
+  if (signature.op == wire::Op::kReducescatter)
+    return rank_ < static_cast<int>(variable_.rows.size()) ? variable_.rows[rank_] : 0;
+  if (signature.op == wire::Op::kGather && signature.root != rank_) return 0;
+  return data::ResultRows(lists.receive_starts, lists.receive_rows, variable_.rows);
 }
 
 void Lane::Inject(std::string_view place) {

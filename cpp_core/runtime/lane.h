@@ -61,6 +61,8 @@ class Lane {
   // Fills the collective of one tensor, for operations that do not fuse.
   void BuildSingle(const control::Plan& plan, data::Collective* collective);
   void KeepResult(Status status);
+  // Rows of the result that was just received.
+  int64_t RowsReceived(const wire::Signature& signature, const RowLists& lists) const;
   bool NextTensor();
   void Inject(std::string_view place);
   void FinishItem(const control::PlanItem& item);

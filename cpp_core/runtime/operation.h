@@ -26,6 +26,11 @@ struct TensorArgument {
   int64_t rows = 0;   // its first dimension; 1 for a scalar
 };
 
+// What one rank says about the rows of its tensor and its result; see data::Collective.
+struct RowLists {
+  std::vector<int64_t> splits, send_starts, receive_rows, receive_starts;
+};
+
 struct FreeDeleter {
   void operator()(std::byte* bytes) const { std::free(bytes); }
 };
@@ -45,7 +50,7 @@ struct Operation {
   wire::Request request;
   uint32_t process_set = 0;
   std::vector<TensorArgument> tensors;
-  std::vector<int64_t> splits;
+  RowLists rows;
   bool allocate_results = false;
   void* owner = nullptr;  // what keeps the tensors alive; belongs to the binding
 

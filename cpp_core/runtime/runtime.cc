@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "control/selector.h"
+#include "control/signature.h"
 #include "data/kernels/fold.h"
 #include "wire/codec.h"
 
@@ -138,6 +139,14 @@ Status Runtime::Check(const Operation& operation) const {
   if (too_long(signature.name) || long_member) {
     return {StatusCode::kInvalidArgument,
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
+  }
+  const bool has_result = signature.op != wire::Op::kReduce || signature.root == config_.identity.rank;
+  if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
+  const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };
+  if (std::ranges::any_of(operation.tensors, lost)) {
+    return {StatusCode::kInvalidArgument, std::string(wire::OpName(signature.op)) +
+                                              " needs a tensor of the caller's for its result; the core allocates only "
+                                              "results whose size differs by rank"};
   }
   return Status::Ok();
 }

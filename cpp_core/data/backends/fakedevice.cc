@@ -11,6 +11,7 @@
 #include "data/backends/backends.h"
 #include "data/check.h"
 #include "data/fusion_buffer.h"
+#include "data/rows.h"
 
 namespace horocache::data {
 namespace {
@@ -180,7 +181,7 @@ class FakeDeviceBackend : public Backend {
   Status Supports(const Collective& collective) const override { return CheckCollective(collective, traits_, ranks_); }
 
   std::unique_ptr<Operation> Start(Collective collective) override {
-    const bool joined = std::find(collective.joined.begin(), collective.joined.end(), rank_) != collective.joined.end();
+    const bool joined = HasJoined(collective, rank_);
     return std::make_unique<FakeDeviceOperation>(&queue_, std::move(collective), joined);
   }
 

@@ -8,6 +8,7 @@
 #include "data/backends/backends.h"
 #include "data/backends/segment_cursor.h"
 #include "data/check.h"
+#include "data/gaps.h"
 #include "data/kernels/fold.h"
 #include "data/rows.h"
 
@@ -40,33 +41,58 @@ class LoopbackOperation : public Operation {
     const FloatMode mode;
     int64_t budget = kBudgetBytes;
     while (status_.ok() && done_ < total_ && budget > 0) Piece(&budget);
-    return !status_.ok() || done_ >= total_;
+    while (status_.ok() && !gaps_.done() && budget > 0) FillGap(&budget);
+    return !status_.ok() || (done_ >= total_ && gaps_.done());
   }
 
   Status status() const override { return status_; }
   bool progressed() const override { return true; }
 
  private:
-  // Operations on rows: checks them, and makes room for the result.
   void Prepare() {
-    const auto width = static_cast<size_t>(element_bytes_);
-    cursor_ = SegmentCursor(&collective_.segments, width);
-    if (collective_.op == wire::Op::kBarrier || collective_.op == wire::Op::kAllreduce ||
-        collective_.op == wire::Op::kReduce || collective_.op == wire::Op::kBroadcast || !collective_.joined.empty()) {
-      return;
+    const wire::Op op = collective_.op;
+    const bool on_rows =
+        op != wire::Op::kBarrier && op != wire::Op::kAllreduce && op != wire::Op::kReduce && op != wire::Op::kBroadcast;
+    if (on_rows && collective_.joined.empty()) status_ = PrepareRows();
+    cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
+  }
+
+  // Checks them, makes room for the result, and leaves the one segment that there is to copy.
+  Status PrepareRows() {
+    StatusOr<std::vector<RowPart>> sends = SendParts(collective_, 0, 1);
+    if (!sends.ok()) return sends.status();
+    const bool splits = collective_.op == wire::Op::kAlltoall || collective_.op == wire::Op::kScatter;
+    StatusOr<std::vector<int64_t>> rows = std::vector<int64_t>();
+    if (splits) {
+      rows = SplitsOf(collective_, 0, 1);
+    } else if (StatusOr<int64_t> all = RowsOf(collective_, 0); all.ok()) {
+      rows->push_back(*all);
     }
-    StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, 0, 1);
-    if (!splits.ok()) {
-      status_ = splits.status();
-    } else if (collective_.output != nullptr) {
-      collective_.output->rows = *splits;
-      StatusOr<std::byte*> memory = collective_.output->allocate(total_ * element_bytes_);
-      if (!memory.ok()) {
-        status_ = memory.status();
-      } else if (!collective_.segments.empty()) {
-        collective_.segments[0].output = *memory;
-      }
+    if (!rows.ok()) return rows.status();
+    StatusOr<ReceivePlan> plan = PlanReceive(collective_, *rows, 0, 1);
+    if (!plan.ok()) return plan.status();
+    Segment& segment = collective_.segments.emplace_back();
+    std::byte* result = collective_.segments.front().output;
+    if (collective_.output != nullptr) {
+      collective_.output->rows = *rows;
+      StatusOr<std::byte*> memory = collective_.output->allocate(plan->elements * element_bytes_);
+      if (!memory.ok()) return memory.status();
+      result = *memory;
     }
+    gaps_ = GapFiller(*plan, result, element_bytes_);
+    total_ = (*sends)[0].count;
+    const std::byte* const input = collective_.segments.front().input;
+    segment.count = total_;
+    segment.input = input == nullptr ? nullptr : input + (*sends)[0].first * element_bytes_;
+    segment.output = result == nullptr ? nullptr : result + plan->parts[0].first * element_bytes_;
+    collective_.segments.erase(collective_.segments.begin(), collective_.segments.end() - 1);
+    return Status::Ok();
+  }
+
+  void FillGap(int64_t* budget) {
+    const int64_t bytes = gaps_.Fill(std::max<int64_t>(1, *budget / element_bytes_));
+    counters_.bytes_copied += static_cast<uint64_t>(bytes);
+    *budget -= bytes;
   }
 
   void Piece(int64_t* budget) {
@@ -99,6 +125,7 @@ class LoopbackOperation : public Operation {
   FoldFunction function_ = nullptr;
   Scaling scaling_;
   SegmentCursor cursor_;
+  GapFiller gaps_;
   bool prepared_ = false;
   int64_t total_ = 0;
   int64_t done_ = 0;

@@ -2,8 +2,9 @@
 //
 // A sender packs what everybody gets (allgather, broadcast, gather), or one part for each other rank (alltoall,
 // scatter), tile by tile; receivers copy it from the slots to where it belongs. Where the numbers of rows differ, they
-// travel in the first tile together with the first elements, so that a small operation needs one exchange only. What a
-// rank has for itself goes straight from its input to its output.
+// travel in the first tile together with the first elements, so that a small operation needs one exchange only; with
+// them travel the rows that a rank expects and the places it has for them, where the caller gave any, so that all ranks
+// come to the same verdict about them. What a rank has for itself goes straight from its input to its output.
 
 #include <algorithm>
 #include <memory>
@@ -11,16 +12,16 @@
 
 #include "data/backends/segment_cursor.h"
 #include "data/backends/shm_operation.h"
+#include "data/gaps.h"
 #include "data/rows.h"
 
 namespace horocache::data {
 namespace {
 
-// Elements of the input, or of the output, that travel between this rank and another.
-struct Part {
-  int64_t first = 0;
-  int64_t count = 0;
-};
+// In the first number of rows that a rank tells: it tells its expectations, too.
+constexpr int64_t kTellsExpectations = int64_t{1} << 62;
+// The first of a list of expectations that is not given.
+constexpr int64_t kNotGiven = -1;
 
 class ShmMove : public ShmOperation {
  public:
@@ -29,31 +30,39 @@ class ShmMove : public ShmOperation {
  private:
   bool Step(int64_t* budget) override;
   bool Complete() const override {
-    return met_ && pack_.tile == tiles_ && unpack_.tile == tiles_ && local_done_ == local_.count;
+    return met_ && pack_.tile == tiles_ && unpack_.tile == tiles_ && local_done_ == local_.count && gaps_.done();
   }
 
   void PlanSends();
   bool Meet();
+  void TellRows();
   Status ReadExchange();
-  // `most_bytes`: more than any rank's result has.
-  void PlanReceives(const std::vector<int64_t>& rows, int64_t most_bytes);
+  // Rows that `rank` gets from each rank, as they were told.
+  std::vector<int64_t> RowsFor(int rank);
+  StatusOr<ReceivePlan> PlanOf(int rank, const std::vector<int64_t>& rows);
+  // `most_elements`: as many as any rank's result has, or more; PlanReceives is told what they would be without gaps.
+  Status PlanReceives(int64_t most_elements);
+  void Allocate(const ReceivePlan& plan, int64_t most_elements);
 
   bool Pack(int64_t* budget);
   void PackPart(size_t index, int64_t end, int64_t* budget);
   bool Unpack(int64_t* budget);
   bool UnpackFrom(int source, int64_t* budget);
   bool CopyLocal(int64_t* budget);
+  bool FillGaps(int64_t* budget);
 
   // What a tile holds of a part: elements [begin, end) of it.
   int64_t Begin(uint64_t tile) const { return static_cast<int64_t>(tile) * capacity_; }
-  int64_t End(const Part& part, uint64_t tile) const { return std::min(part.count, Begin(tile) + capacity_); }
+  int64_t End(const RowPart& part, uint64_t tile) const { return std::min(part.count, Begin(tile) + capacity_); }
   // Place number `index` of `source`'s slot.
   std::byte* Place(int source, uint64_t tile, size_t index) {
     if (inline_) return port_.inline_payload(source, Number(tile));
     return port_.payload(source, Number(tile)) + static_cast<int64_t>(index) * capacity_ * element_bytes_;
   }
-  bool has_root() const { return collective_.root >= 0; }
   bool is_root() const { return collective_.root == rank(); }
+  // Of the operations that exchange rows.
+  bool gives() const { return !joined(rank()) && (collective_.op != wire::Op::kScatter || is_root()); }
+  bool takes() const { return !joined(rank()) && (collective_.op != wire::Op::kGather || is_root()); }
 
   bool split_ = false;      // one part for each other rank
   bool exchanges_ = false;  // numbers of rows differ between ranks
@@ -63,12 +72,14 @@ class ShmMove : public ShmOperation {
   bool met_ = false;
   int64_t capacity_ = 0;           // elements of a part in one tile
   std::vector<int64_t> row_list_;  // what this rank tells: its rows, or its rows for each rank
-  std::vector<Part> sends_;        // by place in the slot
-  std::vector<Part> receives_;     // by source; the part of this rank itself stays empty
-  Part local_;                     // in the output
+  bool tells_ = false;             // this rank tells what it expects
+  std::vector<RowPart> sends_;     // by place in the slot
+  std::vector<RowPart> receives_;  // by source; the part of this rank itself stays empty
+  RowPart local_;                  // in the output
   int64_t local_input_ = 0;        // its first element in the input
   int64_t local_done_ = 0;
   std::vector<Segment> result_;  // the one output of an operation that allocates
+  GapFiller gaps_;
   Stage pack_, unpack_;
   size_t pack_part_ = 0;
   int unpack_source_ = 0;
@@ -106,33 +117,28 @@ ShmMove::ShmMove(ShmQueue* queue, Collective collective) : ShmOperation(queue, s
 
 void ShmMove::PlanSends() {
   row_list_.assign(split_ ? size() : 1, 0);
-  if (joined(rank()) || (collective_.op == wire::Op::kScatter && !is_root())) return;
+  StatusOr<std::vector<RowPart>> parts = SendParts(collective_, rank(), size());
+  if (!parts.ok()) return Refuse(parts.status());
+  if (Status receive = CheckReceive(collective_, rank(), size()); !receive.ok()) return Refuse(std::move(receive));
+  if (!gives()) return;
+  tells_ = takes() && !(collective_.receive_rows.empty() && collective_.receive_starts.empty());
   if (split_) {
-    StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, rank(), size());
-    if (!splits.ok()) return Refuse(splits.status());
-    row_list_ = std::move(*splits);
-    int64_t first = 0;
+    row_list_ = *SplitsOf(collective_, rank(), size());  // it has passed in SendParts
+    local_input_ = (*parts)[rank()].first;
     for (int d = 0; d < size(); ++d) {
-      const int64_t count = row_list_[d] * collective_.row_elements;
-      if (d == rank()) {
-        local_input_ = first;
-      } else {
-        sends_.push_back({first, count});
-      }
-      first += count;
+      if (joined(d)) row_list_[d] = 0;
+      if (d != rank()) sends_.push_back((*parts)[d]);
     }
     return;
   }
-  StatusOr<int64_t> rows = RowsOf(collective_, rank());
-  if (!rows.ok()) return Refuse(rows.status());
-  row_list_[0] = *rows;
-  const bool keeps = has_root() && is_root();  // the root of a gather sends nothing
-  if (!keeps) sends_.push_back({0, *rows * collective_.row_elements});
+  row_list_[0] = *RowsOf(collective_, rank());
+  // The root of a gather keeps what it has.
+  if (!is_root()) sends_.push_back({0, row_list_[0] * collective_.row_elements});
 }
 
 bool ShmMove::Step(int64_t* budget) {
   if (pack_.tile > 0 && !met_) return Meet();
-  return Unpack(budget) || Pack(budget) || CopyLocal(budget);
+  return Unpack(budget) || Pack(budget) || CopyLocal(budget) || FillGaps(budget);
 }
 
 // After the first tile of all ranks is there, everybody knows everything.
@@ -151,48 +157,96 @@ bool ShmMove::Meet() {
   return true;
 }
 
-// Reads the numbers of rows of all ranks; every rank comes to the same number of tiles.
+void ShmMove::TellRows() {
+  int64_t* const told = port_.exchange(rank(), Number(0));
+  std::copy(row_list_.begin(), row_list_.end(), told);
+  if (!tells_) return;
+  told[0] |= kTellsExpectations;
+  int64_t* to = port_.expectations(rank(), Number(0));
+  for (const std::vector<int64_t>* list : {&collective_.receive_rows, &collective_.receive_starts}) {
+    if (list->empty()) {
+      *to = kNotGiven;
+    } else {
+      std::copy(list->begin(), list->end(), to);
+    }
+    to += size();
+  }
+}
+
+std::vector<int64_t> ShmMove::RowsFor(int rank) {
+  std::vector<int64_t> rows(size());
+  for (int q = 0; q < size(); ++q) {
+    rows[q] = port_.exchange(q, Number(0))[split_ ? rank : 0] & ~kTellsExpectations;
+  }
+  return rows;
+}
+
+// Every rank that tells expectations is looked at by every rank.
+StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows) {
+  Collective theirs;
+  theirs.op = collective_.op;
+  theirs.dtype = collective_.dtype;
+  theirs.root = collective_.root;
+  theirs.row_elements = collective_.row_elements;
+  theirs.joined = collective_.joined;
+  const int64_t* from = port_.expectations(rank, Number(0));
+  for (std::vector<int64_t>* list : {&theirs.receive_rows, &theirs.receive_starts}) {
+    if (*from != kNotGiven) list->assign(from, from + size());
+    from += size();
+  }
+  return PlanReceive(theirs, rows, rank, size());
+}
+
+// Reads the numbers of rows of all ranks; every rank comes to the same number of tiles, and to the same errors.
 Status ShmMove::ReadExchange() {
   constexpr int64_t kMost = int64_t{1} << 60;
   const int64_t row_bytes = std::max<int64_t>(1, collective_.row_elements * element_bytes_);
-  std::vector<int64_t> rows(size(), 0);  // that this rank gets
   int64_t longest = 0;
   int64_t total = 0;
-  const bool receives = !joined(rank()) && (split_ || !has_root() || is_root());
   for (int q = 0; q < size(); ++q) {
     const int64_t* told = port_.exchange(q, Number(0));
     for (size_t d = 0; d < row_list_.size(); ++d) {
-      if (told[d] < 0 || told[d] > kMost / row_bytes / size()) {
+      const int64_t rows = told[d] & ~kTellsExpectations;
+      if (rows < 0 || rows > kMost / row_bytes / size()) {
         return Status(StatusCode::kMismatch, std::string(wire::OpName(collective_.op)) + ": rank " + std::to_string(q) +
-                                                 " sends " + std::to_string(told[d]) + " rows of " +
+                                                 " sends " + std::to_string(rows) + " rows of " +
                                                  std::to_string(row_bytes) + " bytes");
       }
       const bool stays = split_ ? static_cast<int>(d) == q : collective_.root == q;
-      if (!stays) longest = std::max(longest, told[d] * collective_.row_elements);
-      total += told[d];
+      if (!stays) longest = std::max(longest, rows * collective_.row_elements);
+      total += rows;
     }
-    if (receives) rows[q] = told[split_ ? rank() : 0];
   }
   tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (longest + capacity_ - 1) / capacity_));
-  PlanReceives(rows, total * row_bytes);
+  return PlanReceives(total * collective_.row_elements);
+}
+
+Status ShmMove::PlanReceives(int64_t most_elements) {
+  for (int q = 0; q < size(); ++q) {
+    if ((port_.exchange(q, Number(0))[0] & kTellsExpectations) == 0) continue;
+    StatusOr<ReceivePlan> plan = PlanOf(q, RowsFor(q));
+    if (!plan.ok()) return plan.status();
+    most_elements = std::max(most_elements, plan->elements);
+  }
+  std::vector<int64_t> rows = takes() ? RowsFor(rank()) : std::vector<int64_t>(size(), 0);
+  StatusOr<ReceivePlan> plan = PlanReceive(collective_, rows, rank(), size());
+  if (!plan.ok()) return plan.status();
+  if (collective_.output != nullptr) collective_.output->rows = std::move(rows);
+  Allocate(*plan, most_elements);
   return Status::Ok();
 }
 
-void ShmMove::PlanReceives(const std::vector<int64_t>& rows, int64_t most_bytes) {
-  int64_t first = 0;
-  for (int q = 0; q < size(); ++q) {
-    const Part part{first, rows[q] * collective_.row_elements};
-    (q == rank() ? local_ : receives_[q]) = part;
-    first += part.count;
-  }
-  if (collective_.output != nullptr) collective_.output->rows = rows;
-  std::byte* const base = AllocateResult(first * element_bytes_, most_bytes);
-  result_.push_back({nullptr, base, first});
+void ShmMove::Allocate(const ReceivePlan& plan, int64_t most_elements) {
+  receives_ = plan.parts;
+  local_ = std::exchange(receives_[rank()], {});
+  std::byte* const base = AllocateResult(plan.elements * element_bytes_, most_elements * element_bytes_);
+  result_.push_back({nullptr, base, plan.elements});
   if (base == nullptr) {
-    receives_.assign(size(), Part());
+    receives_.assign(size(), RowPart());
     local_.count = 0;
   }
-  large_ = Large(first * element_bytes_);
+  gaps_ = GapFiller(plan, base, element_bytes_);
+  large_ = Large(plan.elements * element_bytes_);
   const auto width = static_cast<size_t>(element_bytes_);
   output_cursor_ = local_output_cursor_ = SegmentCursor(&result_, width);
 }
@@ -200,7 +254,7 @@ void ShmMove::PlanReceives(const std::vector<int64_t>& rows, int64_t most_bytes)
 bool ShmMove::Pack(int64_t* budget) {
   if (pack_.tile == tiles_) return false;
   const uint64_t tile = pack_.tile;
-  const auto sends_now = [&](const Part& part) { return part.count > Begin(tile); };
+  const auto sends_now = [&](const RowPart& part) { return part.count > Begin(tile); };
   if (tile > 0 && std::none_of(sends_.begin(), sends_.end(), sends_now)) {
     pack_.Next();
     return true;
@@ -210,7 +264,7 @@ bool ShmMove::Pack(int64_t* budget) {
     pack_.open = true;
     pack_part_ = 0;
     pack_.at = Begin(tile);
-    if (tile == 0) std::copy(row_list_.begin(), row_list_.end(), port_.exchange(rank(), Number(0)));
+    if (tile == 0) TellRows();
   }
   for (; pack_part_ < sends_.size(); ++pack_part_, pack_.at = Begin(tile)) {
     const int64_t end = End(sends_[pack_part_], tile);
@@ -282,6 +336,16 @@ bool ShmMove::CopyLocal(int64_t* budget) {
     std::byte* const to = local_output_cursor_.output();
     if (to != nullptr && to != from) Move(to, from, run * element_bytes_, large_, budget);
     local_done_ += run;
+  }
+  return true;
+}
+
+bool ShmMove::FillGaps(int64_t* budget) {
+  if (!met_ || gaps_.done()) return false;
+  while (!gaps_.done() && *budget > 0) {
+    const int64_t bytes = gaps_.Fill(PieceElements(*budget));
+    queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
+    Charge(bytes, budget);
   }
   return true;
 }

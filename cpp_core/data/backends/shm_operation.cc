@@ -127,7 +127,6 @@ TileHeader ShmOperation::MakeHeader() const {
   for (const int32_t r : collective_.joined) detail = Mix(detail, static_cast<uint64_t>(r) + 1);
   if (collective_.op == wire::Op::kReducescatter) {
     detail = Mix(detail, static_cast<uint64_t>(collective_.row_elements));
-    for (const int64_t rows : collective_.splits) detail = Mix(detail, static_cast<uint64_t>(rows) + 1);
   }
   return {EncodeKind(collective_), refused() ? kRefusedCount : header_count_, detail};
 }
@@ -146,7 +145,7 @@ bool ShmOperation::HeadersArrived() {
     if (theirs == mine) continue;
     std::string what = "rank " + std::to_string(r) + " runs " + Describe(theirs) + ", but rank " +
                        std::to_string(rank()) + " runs " + Describe(mine);
-    if (theirs.kind == mine.kind && theirs.count == mine.count) what += "; splits, scales or joined ranks differ";
+    if (theirs.kind == mine.kind && theirs.count == mine.count) what += "; rows, scales or joined ranks differ";
     EndAfterFirstTile(refused() ? refused_ : Status(StatusCode::kMismatch, what));
     return true;
   }

@@ -16,10 +16,12 @@ int64_t MinimumTile(int ranks) { return kLine * ranks; }
 
 }  // namespace
 
+// Of a slot, what is between its words and its payload: the exchange and the expectations.
+int64_t ShmPort::RowsBytes(int ranks) { return RoundUp(3 * 8 * int64_t{ranks}, kLine); }
+
 // Of a data area, what does not grow with the tile.
 int64_t ShmPort::FixedBytes(int ranks) {
-  const int64_t slot = static_cast<int64_t>(sizeof(SlotWords)) + RoundUp(8 * int64_t{ranks}, kLine);
-  return kLine + kDepth * slot;
+  return kLine + kDepth * (static_cast<int64_t>(sizeof(SlotWords)) + RowsBytes(ranks));
 }
 
 Status ShmPort::Check(const SharedArea& area) {
@@ -35,7 +37,8 @@ ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes) : rank_(area.rank),
   const int64_t room = (static_cast<int64_t>(area.data_bytes) - FixedBytes(size_)) / kDepth;
   tile_bytes_ = std::clamp(RoundUp(tile_bytes, unit), unit, std::max(unit, room / unit * unit));
   exchange_offset_ = 8 * size_ <= kInlineBytes ? offsetof(SlotWords, inline_bytes) : sizeof(SlotWords);
-  payload_offset_ = sizeof(SlotWords) + static_cast<size_t>(RoundUp(8 * int64_t{size_}, kLine));
+  expectations_offset_ = sizeof(SlotWords) + 8 * static_cast<size_t>(size_);
+  payload_offset_ = sizeof(SlotWords) + static_cast<size_t>(RowsBytes(size_));
   slot_bytes_ = payload_offset_ + static_cast<size_t>(tile_bytes_);
   for (std::byte* base : area.data) {
     consumed_.push_back(reinterpret_cast<std::atomic<uint64_t>*>(base));

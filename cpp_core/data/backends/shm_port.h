@@ -71,6 +71,10 @@ class ShmPort {
   // Rows that a rank sends, one or one for each rank; room for as many as there are ranks. Shares the memory of the
   // inline payload where it fits.
   int64_t* exchange(int rank, uint64_t tile) { return reinterpret_cast<int64_t*>(Base(rank, tile) + exchange_offset_); }
+  // Rows that a rank expects, and where they are to lie in its result: room for two numbers for each rank.
+  int64_t* expectations(int rank, uint64_t tile) {
+    return reinterpret_cast<int64_t*>(Base(rank, tile) + expectations_offset_);
+  }
   std::byte* payload(int rank, uint64_t tile) { return Base(rank, tile) + payload_offset_; }
   // Bytes that a rank has no memory for; 0 if it has. Travels with `reduced` of a tile that nobody reduces.
   int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
@@ -90,6 +94,7 @@ class ShmPort {
   std::byte* Base(int rank, uint64_t tile) const { return slots_[rank] + (tile % kDepth) * slot_bytes_; }
   SlotWords* Slot(int rank, uint64_t tile) const { return reinterpret_cast<SlotWords*>(Base(rank, tile)); }
 
+  static int64_t RowsBytes(int ranks);
   static int64_t FixedBytes(int ranks);
 
   const int rank_;
@@ -97,6 +102,7 @@ class ShmPort {
   const std::function<void(int)> ring_;
   int64_t tile_bytes_ = 0;
   size_t exchange_offset_ = 0;
+  size_t expectations_offset_ = 0;
   size_t payload_offset_ = 0;
   size_t slot_bytes_ = 0;
   std::vector<std::byte*> slots_;

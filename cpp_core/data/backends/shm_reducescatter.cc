@@ -1,8 +1,10 @@
 // reducescatter over tiles: a rank packs a part for each other rank and folds its own straight from its private input
-// and the others' slots into its output.
+// and the others' slots into its output. The rows for each rank travel in the first tile: a rank that has joined learns
+// them there, and all ranks see where they differ.
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "data/backends/segment_cursor.h"
@@ -24,6 +26,7 @@ class ShmReducescatter : public ShmOperation {
       if (!joined(r)) contributors_.push_back(r);
     }
     inputs_.resize(contributors_.size());
+    if (joined(rank())) return;
     StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, rank(), size());
     if (splits.ok()) {
       rows_ = std::move(*splits);
@@ -66,6 +69,12 @@ class ShmReducescatter : public ShmOperation {
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t end, int64_t* budget);
   bool Meet();
+  // The rows that a rank has told.
+  std::vector<int64_t> Told(int rank) {
+    const int64_t* const told = port_.exchange(rank, Number(0));
+    return {told, told + size()};
+  }
+  void CompareRows();
 
   int64_t capacity_ = 0;  // elements of a part in one tile
   FoldFunction function_ = nullptr;
@@ -101,6 +110,7 @@ bool ShmReducescatter::Pack(int64_t* budget) {
     if (pack_.at < end) return true;
   }
   if (tile == 0) {
+    std::copy(rows_.begin(), rows_.end(), port_.exchange(rank(), Number(0)));
     PublishFirst();
   } else {
     port_.PublishPacked(Number(tile));
@@ -115,11 +125,33 @@ bool ShmReducescatter::Meet() {
     if (!HeadersArrived()) return false;
     if (ended()) return true;
     planned_ = true;
+    CompareRows();
+    if (ended()) return true;
     if (collective_.output != nullptr) collective_.output->rows = rows_;
     const int64_t largest = *std::max_element(counts_.begin(), counts_.end());
     result_ = AllocateResult(counts_[rank()] * element_bytes_, largest * element_bytes_);
   }
   return AllAllocated();
+}
+
+// The first rank that has data is what the others compare with.
+void ShmReducescatter::CompareRows() {
+  const int reference = contributors_.front();
+  std::vector<int64_t> expected = Told(reference);
+  for (const int r : contributors_) {
+    const std::vector<int64_t> rows = Told(r);
+    for (int owner = 0; owner < size(); ++owner) {
+      if (rows[owner] == expected[owner]) continue;
+      return EndAfterFirstTile(Status(
+          StatusCode::kMismatch, "reducescatter: rank " + std::to_string(reference) + " gives rank " +
+                                     std::to_string(owner) + " " + std::to_string(expected[owner]) + " rows, rank " +
+                                     std::to_string(r) + " gives it " + std::to_string(rows[owner]) +
+                                     ". The rows for each rank must be the same on all ranks."));
+    }
+  }
+  if (!joined(rank())) return;
+  rows_ = std::move(expected);
+  Plan();
 }
 
 bool ShmReducescatter::FoldSome(int64_t* budget) {

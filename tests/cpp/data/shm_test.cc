@@ -68,7 +68,7 @@ TEST_P(ShmMismatchTest, FailsOnAllRanksWhenCountsDiffer) {
 
 TEST_P(ShmMismatchTest, FailsOnAllRanksWhenOneRunsAnotherOperation) {
   for (const Op op : {Op::kBroadcast, Op::kBarrier, Op::kAllgather, Op::kAlltoall, Op::kReducescatter}) {
-    std::vector<RankData> data = Floats(ranks_, {2000});
+    std::vector<RankData> data = Floats(ranks_, {2001});
     data[1].collective.op = op;
     data[1].collective.root = op == Op::kBroadcast ? 1 : -1;
     testing::Bind(&data[0]);
@@ -115,7 +115,7 @@ TEST_P(ShmMismatchTest, FailsOnAllRanksWhenReducescatterSplitsDiffer) {
     testing::BindVariable(&mine);
   }
   data[2].collective.splits = {0, 0, 30};
-  ExpectMismatchAndRecovery(&ranks_, &data, "splits");
+  ExpectMismatchAndRecovery(&ranks_, &data, "rank 0 gives rank 0 10 rows, rank 2 gives it 0");
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, ShmMismatchTest, ::testing::Values(0, 1 << 20), [](const auto& info) {

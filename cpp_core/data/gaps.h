@@ -1,0 +1,45 @@
+// Zeroes what the received parts of a result leave uncovered, a piece at a time.
+//
+// Role: that of the operation it belongs to. Ownership: none of the memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "data/rows.h"
+
+namespace horocache::data {
+
+class GapFiller {
+ public:
+  GapFiller() = default;
+  GapFiller(const ReceivePlan& plan, std::byte* result, int64_t element_bytes)
+      : gaps_(result == nullptr ? std::vector<RowPart>() : GapsOf(plan)),
+        result_(result),
+        element_bytes_(element_bytes) {}
+
+  bool done() const { return next_ == gaps_.size(); }
+
+  // Zeroes at most `most` elements, all in one gap; returns the bytes. Not done yet.
+  int64_t Fill(int64_t most) {
+    RowPart& gap = gaps_[next_];
+    const int64_t count = std::min(gap.count, most);
+    std::memset(result_ + gap.first * element_bytes_, 0, static_cast<size_t>(count * element_bytes_));
+    gap.first += count;
+    gap.count -= count;
+    if (gap.count == 0) ++next_;
+    return count * element_bytes_;
+  }
+
+ private:
+  std::vector<RowPart> gaps_;
+  size_t next_ = 0;
+  std::byte* result_ = nullptr;
+  int64_t element_bytes_ = 1;
+};
+
+}  // namespace horocache::data
