@@ -20,6 +20,7 @@ from horocache.errors import ForkedProcessError, InvalidArgumentError, Unsupport
 
 _SLICE_S = 0.1  # Python gets to run signal handlers at least this often while it waits
 _PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive")
+_DIVIDE_BY = ("all", "active")
 _JOIN = 9
 _BARRIER = 8
 
@@ -84,7 +85,12 @@ class Runtime:
     Role: any thread may call it. Owns the C runtime and keeps the arrays of operations in flight alive.
     """
 
-    def __init__(self, arguments: Mapping[str, str] | None = None, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[str, str] | None = None,
+        epoch: int = 0,
+        process_sets: Sequence[Sequence[int]] = (),
+    ) -> None:
         self._ffi, self._lib = _load()
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
         self._errors = threading.local()
@@ -93,8 +99,12 @@ class Runtime:
         pairs = list((arguments or {}).items())
         names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
         values = [self._ffi.new("char[]", value.encode()) for _, value in pairs]
+        ranks = [self._ffi.new("int32_t[]", list(members)) for members in process_sets]
+        sets = self._ffi.new("hc_process_set[]", [{"ranks": members, "count": len(members)} for members in ranks])
         out = self._ffi.new("hc_runtime**")
-        self._check(self._lib.hc_start(names, values, len(pairs), epoch, out, self._error))
+        self._check(
+            self._lib.hc_start_with_sets(names, values, len(pairs), sets, len(ranks), epoch, out, self._error)
+        )
         self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
 
     def __getattr__(self, name: str) -> int | bool:
@@ -183,11 +193,9 @@ class Runtime:
         send_starts: Sequence[int] | None = None,
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
+        divide_by: str = "all",
     ) -> int:
         """Hand an operation over; returns its handle."""
-        if process_set != 0:
-            msg = "process sets other than the global one are not available yet"
-            raise UnsupportedError(msg)
         kept: list[Any] = []
         request = self._ffi.new("hc_request*")
         request.op, request.reduce_op, request.root = op, reduce_op, root
@@ -211,6 +219,7 @@ class Runtime:
                 setattr(request, f"num_{field}", len(array))
                 kept.append(array)
         request.group, request.wait_follows = int(group), int(wait_follows)
+        request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
         self._kept[handle[0]] = (*kept, op, outputs is None)

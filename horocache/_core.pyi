@@ -23,7 +23,12 @@ class Runtime:
     ``VersionSkewError`` or ``InvalidArgumentError``.
     """
 
-    def __init__(self, arguments: Mapping[str, str] = ..., epoch: int = 0) -> None: ...
+    def __init__(
+        self,
+        arguments: Mapping[str, str] = ...,
+        epoch: int = 0,
+        process_sets: Sequence[Sequence[int]] = ...,  # besides the global one; ranks ascending
+    ) -> None: ...
     def stop(self) -> None: ...
     def forked_child(
         self,
@@ -63,6 +68,7 @@ class Runtime:
         send_starts: Sequence[int] | None = None,  # where the parts begin: alltoall, scatter at the root
         receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
         receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
+        divide_by: str = "all",  # join: "all" or "active"
     ) -> int: ...
     def allreduce_in_place(
         self,
@@ -94,7 +100,7 @@ def identity() -> dict[
 ]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
 def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
 def start_in_process(
-    size: int, arguments: Mapping[str, str] = ...
+    size: int, arguments: Mapping[str, str] = ..., process_sets: Sequence[Sequence[int]] = ...
 ) -> list[Runtime]: ...  # ranks as threads of one process, for tests
 def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds
 def bench_control(

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/environment.h"
@@ -96,11 +97,15 @@ Status Fill(const hc_request& request, Operation* operation) {
     return Invalid("there is no operation " + std::to_string(request.op));
   if (request.reduce_op < 0 || request.reduce_op >= wire::kNumReduceOps)
     return Invalid("there is no reduction " + std::to_string(request.reduce_op));
+  if (request.divide_by < 0 || request.divide_by >= wire::kNumDivideBys)
+    return Invalid("divide_by is " + std::to_string(request.divide_by) + "; it is 0 or 1");
   if (request.num_tensors < 0 || (request.num_tensors > 0 && request.inputs == nullptr))
     return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", inputs " +
                    (request.inputs == nullptr ? "null" : "given"));
+  operation->process_set = static_cast<uint32_t>(request.process_set);
   wire::Signature& signature = operation->request.signature;
   signature.op = static_cast<wire::Op>(request.op);
+  signature.divide_by = static_cast<wire::DivideBy>(request.divide_by);
   signature.reduce_op = static_cast<wire::ReduceOp>(request.reduce_op);
   signature.root = request.root;
   signature.prescale = request.prescale;
@@ -130,13 +135,14 @@ int Guarded(hc_error* error, F&& f) {
   }
 }
 
-Status Start(const std::map<std::string, std::string>& arguments, uint32_t epoch, hc_runtime** out) {
+Status Start(const std::map<std::string, std::string>& arguments, std::vector<std::vector<int>> sets, uint32_t epoch,
+             hc_runtime** out) {
   const auto environment = horocache::ReadEnvironment();
   auto knobs = horocache::Knobs::Parse(environment, arguments);
   if (!knobs.ok()) return knobs.status();
   auto identity = horocache::net::DetectIdentity(*knobs, environment);
   if (!identity.ok()) return identity.status();
-  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
+  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr, std::move(sets)});
   if (!runtime.ok()) return runtime.status();
   *out = new hc_runtime{std::move(*runtime)};
   return Status::Ok();
@@ -183,11 +189,18 @@ const char* hc_op_name(int op) {
 
 int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
              hc_error* error) {
+  return hc_start_with_sets(names, values, count, nullptr, 0, epoch, out, error);
+}
+
+int hc_start_with_sets(const char* const* names, const char* const* values, int count, const hc_process_set* sets,
+                       int num_sets, uint32_t epoch, hc_runtime** out, hc_error* error) {
   *out = nullptr;
   return Guarded(error, [&] {
     std::map<std::string, std::string> arguments;
     for (int i = 0; i < count; ++i) arguments.emplace(names[i], values[i]);
-    return Start(arguments, epoch, out);
+    std::vector<std::vector<int>> ranks;
+    for (int i = 0; i < num_sets; ++i) ranks.emplace_back(sets[i].ranks, sets[i].ranks + sets[i].count);
+    return Start(arguments, std::move(ranks), epoch, out);
   });
 }
 

@@ -81,6 +81,8 @@ typedef struct {
   const int64_t* receive_starts; /* there: the row of the result at which the part from a rank begins, with zeros where
                                     there is none; null: one part after the other */
   int32_t num_send_starts, num_receive_rows, num_receive_starts;
+  int32_t process_set; /* 0: all ranks; else the place, from 1, in hc_start's list. `root` counts within the set */
+  int32_t divide_by;   /* join: what an average divides by from then on; 0: all ranks, 1: those that have data */
 } hc_request;
 
 HC_API int hc_abi_version(void);
@@ -92,9 +94,19 @@ HC_API const char* hc_dtype_name(int dtype); /* null out of range */
 HC_API int hc_num_ops(void);
 HC_API const char* hc_op_name(int op);
 
+/* Some ranks of the job, ascending. */
+typedef struct {
+  const int32_t* ranks;
+  int32_t count;
+} hc_process_set;
+
 /* Joins the job that the environment describes; `names` and `values` are knobs that override it. */
 HC_API int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
                     hc_error* error);
+/* The same with process sets besides that of all ranks, in the same order on all ranks. Since version 2. */
+HC_API int hc_start_with_sets(const char* const* names, const char* const* values, int count,
+                              const hc_process_set* sets, int num_sets, uint32_t epoch, hc_runtime** out,
+                              hc_error* error);
 /* Leaves the job and joins all threads. Pending operations fail with HC_SHUT_DOWN. */
 HC_API void hc_stop(hc_runtime* runtime);
 /* Stops it if need be, and frees it. Results not consumed become invalid. */

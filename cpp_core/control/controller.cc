@@ -17,12 +17,11 @@ using wire::Signature;
 Status Controller::Impl::CheckOpen(const Signature& signature) const {
   if (closed) return {end.code(), Describe(signature) + " was submitted after the end: " + end.message()};
   if (leaving) {
-    return {StatusCode::kShutDown,
-            Describe(signature) + " was submitted after shutdown() on rank " + std::to_string(config.rank) + "."};
+    return {StatusCode::kShutDown, Describe(signature) + " was submitted after shutdown() on " + own_name() + "."};
   }
   if (join_state != JoinState::kNone) {
-    return {StatusCode::kInvalidArgument, Describe(signature) + " was submitted after join() on rank " +
-                                              std::to_string(config.rank) + "; wait for the join first."};
+    return {StatusCode::kInvalidArgument,
+            Describe(signature) + " was submitted after join() on " + own_name() + "; wait for the join first."};
   }
   return Status::Ok();
 }
@@ -117,8 +116,8 @@ void Controller::Abort(const std::string& why) {
 
 void Controller::Lose(const Status& why) {
   impl_->End(why, [&](const Signature& signature) {
-    return Status(why.code(), Describe(signature) + " was pending on rank " + std::to_string(impl_->config.rank) +
-                                  " when it failed: " + why.message());
+    return Status(why.code(),
+                  Describe(signature) + " was pending on " + impl_->own_name() + " when it failed: " + why.message());
   });
 }
 
@@ -141,6 +140,7 @@ bool Controller::NextReport(std::string* text) {
 }
 
 bool Controller::closed() const { return impl_->closed; }
+const Status& Controller::end() const { return impl_->end; }
 bool Controller::HasPending() const { return impl_->has_pending(); }
 const ControllerCounters& Controller::counters() const { return impl_->counters; }
 uint64_t Controller::round() const { return impl_->round; }
@@ -191,10 +191,10 @@ StatusOr<bool> Controller::Accept(const wire::RequestList& list, int from) {
     return false;
   }
   if (list.rank != from || list.round != impl_->round || impl_->config.rank != 0) {
-    return Status(StatusCode::kCorrupt, "rank " + std::to_string(from) + " sent a request list of rank " +
-                                            std::to_string(list.rank) + " for round " + std::to_string(list.round) +
-                                            " while rank " + std::to_string(impl_->config.rank) + " gathers round " +
-                                            std::to_string(impl_->round) + ".");
+    const RankNames& names = impl_->config.names;
+    return Status(StatusCode::kCorrupt, names.Text(from) + " sent a request list of " + names.Text(list.rank) +
+                                            " for round " + std::to_string(list.round) + " while " + impl_->own_name() +
+                                            " gathers round " + std::to_string(impl_->round) + ".");
   }
   return true;
 }
@@ -205,9 +205,8 @@ StatusOr<bool> Controller::Accept(const wire::ResponseList& list) {
     return false;
   }
   if (list.round != impl_->round) {
-    return Status(StatusCode::kCorrupt, "responses of round " + std::to_string(list.round) + " came to rank " +
-                                            std::to_string(impl_->config.rank) + " in round " +
-                                            std::to_string(impl_->round) + ".");
+    return Status(StatusCode::kCorrupt, "responses of round " + std::to_string(list.round) + " came to " +
+                                            impl_->own_name() + " in round " + std::to_string(impl_->round) + ".");
   }
   return true;
 }

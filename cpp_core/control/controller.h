@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "control/merged_request.h"
 #include "control/plan.h"
+#include "control/rank_set.h"
 #include "control/selector.h"
 #include "wire/message.h"
 
@@ -29,6 +30,7 @@ struct ControllerConfig {
   int rank = 0;  // within the process set
   int size = 1;
   uint32_t process_set = 0;
+  RankNames names;
   uint32_t epoch = 0;
   int64_t cache_capacity = 1024;
   bool cache_capacity_fixed = false;  // the user chose it: never grow
@@ -93,6 +95,7 @@ class Controller {
   bool NextFailure(Failure* failure);
   bool NextReport(std::string* text);  // a warning for people: stall report, cache growth
   bool closed() const;                 // the set has ended; plans handed out before are still to be run
+  const Status& end() const;           // why; ok while it is not closed
   bool HasPending() const;             // something was submitted that is neither planned nor failed
   const ControllerCounters& counters() const;
   uint64_t round() const;

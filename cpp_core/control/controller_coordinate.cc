@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "control/controller_impl.h"
+#include "control/mismatch.h"
 #include "control/signature.h"
 #include "control/words.h"
 
@@ -25,32 +26,35 @@ std::vector<const RequestList*> SortByRank(std::span<const RequestList> lists, i
   return sorted;
 }
 
-std::string HashReport(const std::vector<const RequestList*>& lists) {
+std::string HashReport(const std::vector<const RequestList*>& lists, const RankNames& names) {
   std::map<uint64_t, std::vector<int32_t>> ranks_of;
   for (const RequestList* list : lists)
     ranks_of[list->cache_hash.empty() ? 0 : list->cache_hash[0]].push_back(list->rank);
   std::vector<std::vector<int32_t>> camps;
   for (auto& [hash, ranks] : ranks_of) camps.push_back(std::move(ranks));
   std::ranges::stable_sort(camps, [](const auto& a, const auto& b) { return a.size() > b.size(); });
-  std::string text = "the response caches of the ranks differ in round " + std::to_string(lists[0]->round) + ": ";
-  for (size_t i = 1; i < camps.size(); ++i) text += (i > 1 ? ", " : "") + RankText(camps[i]);
-  return text + (camps.size() == 2 && camps[1].size() == 1 ? " differs from " : " differ from ") + RankText(camps[0]) +
+  std::string text =
+      "the response caches of the ranks" + names.OfSet() + " differ in round " + std::to_string(lists[0]->round) + ": ";
+  for (size_t i = 1; i < camps.size(); ++i) text += (i > 1 ? ", " : "") + names.Text(camps[i]);
+  return text + (camps.size() == 2 && camps[1].size() == 1 ? " differs from " : " differ from ") +
+         names.Text(camps[0]) +
          ". If the ranks run one build of horocache this is a defect; please report it. HOROCACHE_CACHE_CAPACITY=0 "
          "avoids "
          "it, unless it is their tables of backends that differ.";
 }
 
 // The first reason why the set cannot go on.
-bool FindFatal(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome, ResponseList* out) {
+bool FindFatal(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome, const RankNames& names,
+               ResponseList* out) {
   if (outcome.hashes_differ) {
     out->fatal = StatusCode::kInternal;
-    out->report = HashReport(lists);
+    out->report = HashReport(lists, names);
     return true;
   }
   for (const RequestList* list : lists) {
     if (list->error.empty()) continue;
     out->fatal = StatusCode::kAborted;
-    out->report += (out->report.empty() ? "" : "; ") + RankText({list->rank}) + " aborted: " + list->error;
+    out->report += (out->report.empty() ? "" : "; ") + names.Text(list->rank) + " aborted: " + list->error;
   }
   return out->fatal != StatusCode::kOk;
 }
@@ -66,13 +70,11 @@ Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::
   out->round = round;
   const std::vector<const RequestList*> lists = SortByRank(unsorted, config.size);
   if (lists.empty()) return {StatusCode::kCorrupt, "a round's request lists do not come from each rank once."};
-  if (FindFatal(lists, outcome, out)) return Status::Ok();
+  if (FindFatal(lists, outcome, config.names, out)) return Status::Ok();
   RankSet joined_now = joined;
   for (const RequestList* list : lists) {
     for (const wire::Request& request : list->requests) {
-      if (request.signature.op != wire::Op::kJoin || joined_now.Has(list->rank)) continue;
-      joined_now.Add(list->rank);
-      out->joined.push_back(list->rank);
+      if (request.signature.op == wire::Op::kJoin) NoteJoin(request.signature, list->rank, &joined_now, out);
     }
     if (list->leaving) out->left.push_back(list->rank);
   }
@@ -80,13 +82,32 @@ Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::
   for (const MergedRequest& request : merged) HC_RETURN_IF_ERROR(AddMerged(request, joined_now, now_ns, out));
   coordinator.Respond(joined_now, &out->responses);
   InspectStalls(lists, outcome, joined_now, now_ns, out);
-  if (joined_now.count() == config.size) {
-    wire::Response all_joined;
-    all_joined.signature.op = wire::Op::kJoin;
-    all_joined.last_joined = out->joined.back();
-    out->responses.push_back(std::move(all_joined));
-  }
+  if (joined_now.count() == config.size) out->responses.push_back(AllJoined(out->joined.back()));
   return Status::Ok();
+}
+
+void Controller::Impl::NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, ResponseList* out) {
+  if (joined_now->Has(rank)) return;
+  if (joined_now->empty()) {
+    first_join = signature;
+    first_joined = rank;
+    join_mismatch.clear();
+    out->divide_by = signature.divide_by;
+  } else if (join_mismatch.empty() && signature.divide_by != first_join.divide_by) {
+    join_mismatch = Difference(first_join, first_joined, signature, rank, config.names);
+  }
+  joined_now->Add(rank);
+  out->joined.push_back(rank);
+}
+
+wire::Response Controller::Impl::AllJoined(int32_t last) {
+  wire::Response response;
+  response.signature.op = wire::Op::kJoin;
+  response.last_joined = last;
+  if (join_mismatch.empty()) return response;
+  response.code = StatusCode::kMismatch;
+  response.message = join_mismatch;
+  return response;
 }
 
 Status Controller::Impl::AddRequests(const RequestList& list, const RankSet& joined_now, int64_t now_ns,
@@ -104,7 +125,7 @@ Status Controller::Impl::NoteErased(const wire::Request& request, int rank, Resp
   if (bit == wire::kNoBit) return Status::Ok();
   const ResponseCache::Entry* entry = cache.At(bit);
   if (entry == nullptr || entry->signature->name != request.signature.name) {
-    return {StatusCode::kCorrupt, "rank " + std::to_string(rank) + " says that " + Describe(request.signature) +
+    return {StatusCode::kCorrupt, config.names.Text(rank) + " says that " + Describe(request.signature) +
                                       " replaces cache bit " + std::to_string(bit) +
                                       ", which stands for something else."};
   }

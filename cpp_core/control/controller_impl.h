@@ -26,12 +26,16 @@ struct Controller::Impl {
         table(&cache),
         planner(config.fusion_threshold_bytes, config.disable_group_fusion, config.epoch),
         joined(config.size),
-        coordinator(config.size, &config.selector),
+        coordinator(config.size, &config.selector, &config.names),
         selector_hash(config.selector.Hash()),
-        stalls(config.stall_warn_ns, config.stall_fail_ns) {}
+        stalls(config.stall_warn_ns, config.stall_fail_ns, config.names) {
+    divisor_ranks = config.size;
+  }
 
   // A join waits for everything that this rank submitted before it, is announced, and then holds until all have joined.
   enum class JoinState { kNone, kSubmitted, kAnnounced, kJoined };
+
+  std::string own_name() const { return config.names.Text(config.rank); }
 
   // ---- controller.cc
   Status Submit(OpId op, const wire::Request& request, int64_t now_ns);
@@ -51,10 +55,12 @@ struct Controller::Impl {
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   Status Finish(const wire::ResponseList* responses);
   Status Apply(const wire::ResponseList& list);
+  Status ApplyJoined(const wire::ResponseList& list);
   Status ApplyResponse(const wire::Response& response);
   void ApplyFailure(const wire::Response& response);
   void InsertIntoCache(std::shared_ptr<const wire::Signature> signature, wire::Choice choice);
   void ApplyAllJoined(const wire::Response& response);
+  void RunPlanner() { planner.Run(joined_list, divisor_ranks); }
   void ApplyLeft(const std::vector<int32_t>& left);
 
   // ---- controller_coordinate.cc
@@ -63,6 +69,8 @@ struct Controller::Impl {
   Status AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
   Status NoteErased(const wire::Request& request, int rank, wire::ResponseList* out) const;
   Status AddRequests(const wire::RequestList& list, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
+  void NoteJoin(const wire::Signature& signature, int rank, RankSet* joined_now, wire::ResponseList* out);
+  wire::Response AllJoined(int32_t last);
   void InspectStalls(const std::vector<const wire::RequestList*>& lists, const RoundOutcome& outcome,
                      const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
   std::vector<PendingOp> CollectPending(const std::vector<const wire::RequestList*>& lists,
@@ -107,7 +115,9 @@ struct Controller::Impl {
   OpId join_op = kNoOp;
   wire::Signature join_signature;
   RankSet joined;
-  std::vector<int32_t> joined_list;  // `joined` as a list, for plans
+  std::vector<int32_t> joined_list;                 // `joined` as a list, for plans
+  wire::DivideBy divide_by = wire::DivideBy::kAll;  // what the first that joined asked for
+  int divisor_ranks = 0;                            // by which an average divides
 
   // Stalls.
   bool stalled = false;
@@ -119,6 +129,9 @@ struct Controller::Impl {
 
   // Rank 0 alone.
   Coordinator coordinator;
+  wire::Signature first_join;  // of those that have joined
+  int first_joined = -1;
+  std::string join_mismatch;  // the first difference from it
   const uint64_t selector_hash;
   StallInspector stalls;
   std::vector<uint64_t> agreed_bits;  // of this round

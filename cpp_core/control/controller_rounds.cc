@@ -43,7 +43,7 @@ RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words) {
     ++outcome.agreed;
     PlanHit(bit);
   });
-  planner.Run(joined_list);
+  RunPlanner();
   Moved();
   return outcome;
 }
@@ -53,11 +53,11 @@ void Controller::Impl::PlanHit(CacheBit bit) {
   const OpId op = table.TakeHit(bit);
   if (entry == nullptr || (op == kNoOp && !joined_here())) {
     const Status why(StatusCode::kInternal, "all ranks agreed on cache bit " + std::to_string(bit) +
-                                                ", which is not pending on rank " + std::to_string(config.rank) + ".");
+                                                ", which is not pending on " + own_name() + ".");
     End(why, [&](const Signature&) { return why; });
     return;
   }
-  if (const Status status = CheckJoined(*entry->signature, joined); !status.ok()) {
+  if (const Status status = CheckJoined(*entry->signature, joined, config.names); !status.ok()) {
     if (op != kNoOp) failures.push_back({op, status});
     return;
   }
@@ -114,17 +114,11 @@ Status Controller::Impl::Apply(const wire::ResponseList& list) {
   if (!list.report.empty()) reports.push_back(list.report);
   if (list.fatal != StatusCode::kOk) {
     End({list.fatal, list.report}, [&](const Signature& signature) {
-      return Status(list.fatal,
-                    Describe(signature) + " was pending on rank " + std::to_string(config.rank) + ": " + list.report);
+      return Status(list.fatal, Describe(signature) + " was pending on " + own_name() + ": " + list.report);
     });
     return Status::Ok();
   }
-  for (const int32_t rank : list.joined) {
-    if (rank < 0 || rank >= config.size) return {StatusCode::kCorrupt, "rank " + std::to_string(rank) + " has joined?"};
-    joined.Add(rank);
-    if (rank == config.rank) join_state = JoinState::kJoined;
-  }
-  joined_list = joined.ToVector();
+  HC_RETURN_IF_ERROR(ApplyJoined(list));
   for (const CacheBit bit : list.erase) {
     const ResponseCache::Entry* entry = cache.At(bit);
     if (entry == nullptr) {
@@ -135,7 +129,7 @@ Status Controller::Impl::Apply(const wire::ResponseList& list) {
     table.Demote(bit, *signature);
   }
   for (const Response& response : list.responses) HC_RETURN_IF_ERROR(ApplyResponse(response));
-  planner.Run(joined_list);
+  RunPlanner();
   if (!list.erase.empty() || !list.responses.empty() || !list.joined.empty()) {
     // A request that lost its entry is shown to the others at once: they may wait for it.
     if (unflushed_since_ns == kNever) flushed_unsent = table.unsent();
@@ -145,20 +139,38 @@ Status Controller::Impl::Apply(const wire::ResponseList& list) {
   return Status::Ok();
 }
 
-Status Controller::Impl::ApplyResponse(const Response& response) {
-  if (response.code != StatusCode::kOk) {
-    ApplyFailure(response);
-    return Status::Ok();
+// Note [What an average divides by]
+// A rank says with its join whether averages go on to be divided by the number of all ranks or by those that still have
+// data. The first that joins decides, from the responses of that round on; it is the coordinator that tells which was
+// first. So every rank knows the same divisor for each operation without another word, cached or not, and the plan
+// carries it to the backends. A rank that joins with another wish takes part all the same, and the join fails for all
+// when it is complete.
+Status Controller::Impl::ApplyJoined(const wire::ResponseList& list) {
+  if (joined.empty()) divide_by = list.divide_by;
+  for (const int32_t rank : list.joined) {
+    if (rank < 0 || rank >= config.size) return {StatusCode::kCorrupt, config.names.Text(rank) + " has joined?"};
+    joined.Add(rank);
+    if (rank == config.rank) join_state = JoinState::kJoined;
   }
+  joined_list = joined.ToVector();
+  divisor_ranks = divide_by == wire::DivideBy::kActive ? config.size - joined.count() : config.size;
+  return Status::Ok();
+}
+
+Status Controller::Impl::ApplyResponse(const Response& response) {
   if (response.signature.op == wire::Op::kJoin) {
     ApplyAllJoined(response);
+    return Status::Ok();
+  }
+  if (response.code != StatusCode::kOk) {
+    ApplyFailure(response);
     return Status::Ok();
   }
   HC_RETURN_IF_ERROR(Validate(response.signature, config.size));
   const OpId op = table.TakeUncached(response.signature.name);
   if (op == kNoOp && !joined_here()) {
     return {StatusCode::kInternal, "the coordinator answered " + Describe(response.signature) +
-                                       ", which is not pending on rank " + std::to_string(config.rank) + "."};
+                                       ", which is not pending on " + own_name() + "."};
   }
   auto signature = std::make_shared<const Signature>(response.signature);
   planner.Add(op, signature, response.choice, SignatureBytes(*signature));
@@ -191,21 +203,25 @@ void Controller::Impl::InsertIntoCache(std::shared_ptr<const Signature> signatur
 }
 
 void Controller::Impl::ApplyAllJoined(const Response& response) {
-  planner.Run(joined_list);
-  planner.AddJoin(join_op, std::make_shared<const Signature>(join_signature), response.last_joined);
+  RunPlanner();
+  if (response.code == StatusCode::kOk) {
+    planner.AddJoin(join_op, std::make_shared<const Signature>(join_signature), config.names.Of(response.last_joined));
+  } else if (join_op != kNoOp) {
+    failures.push_back({join_op, Status(response.code, response.message)});
+  }
   join_op = kNoOp;
   join_state = JoinState::kNone;
   joined.Clear();
   joined_list.clear();
+  divisor_ranks = config.size;
 }
 
 void Controller::Impl::ApplyLeft(const std::vector<int32_t>& left) {
-  const std::string who = RankText(left) + (left.size() == 1 ? " has" : " have");
+  const std::string who = config.names.Text(left) + (left.size() == 1 ? " has" : " have");
   const Status status(StatusCode::kShutDown, who + " shut down.");
   End(status, [&](const Signature& signature) {
     return Status(StatusCode::kShutDown,
-                  who + " shut down while " + Describe(signature) + " was pending on rank " +
-                      std::to_string(config.rank) +
+                  who + " shut down while " + Describe(signature) + " was pending on " + own_name() +
                       ". Run the same number of operations on all ranks, or call join() on those that end early.");
   });
 }

@@ -26,7 +26,7 @@ Status Coordinator::Add(int rank, const wire::Request& request, const RankSet& j
   const Signature& signature = request.signature;
   if (const Status valid = Validate(signature, size_); !valid.ok()) {
     return {StatusCode::kCorrupt,
-            "rank " + std::to_string(rank) + " sent a request that no rank could have made: " + valid.message()};
+            names_.Text(rank) + " sent a request that no rank could have made: " + valid.message()};
   }
   std::string text;
   if (conflicts_.TakeLate(rank, signature, &text)) {
@@ -45,10 +45,10 @@ Status Coordinator::Add(int rank, const wire::Request& request, const RankSet& j
   }
   Pending& pending = found->second;
   if (pending.has.Has(rank)) {
-    return {StatusCode::kInternal, Describe(signature) + " came twice from rank " + std::to_string(rank) + "."};
+    return {StatusCode::kInternal, Describe(signature) + " came twice from " + names_.Text(rank) + "."};
   }
   if (pending.mismatch.empty() && !(signature == pending.signature)) {
-    pending.mismatch = Difference(pending.signature, pending.first_rank, signature, rank);
+    pending.mismatch = Difference(pending.signature, pending.first_rank, signature, rank, names_);
   }
   pending.has.Add(rank);
   if (pending.has.count() + joined.count() >= size_) complete_.push_back(signature.name);
@@ -115,9 +115,9 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
     return !IsGroup(of) ? "by itself" : "as a part of group '" + Printable(of.name) + "'";
   };
   const Pending& other = pending_.find(names.front())->second;
-  const std::string message = "tensor '" + Printable(key) + "': rank " + std::to_string(other.first_rank) +
-                              " submitted it " + company(other.signature) + ", rank " + std::to_string(rank) + " " +
-                              company(signature) + ". Form the same groups on all ranks.";
+  const std::string message = "tensor '" + Printable(key) + "': " + names_.Text(other.first_rank) + " submitted it " +
+                              company(other.signature) + ", " + names_.Text(rank) + " " + company(signature) +
+                              ". Form the same groups on all ranks.";
   RankSet alone(size_);
   alone.Add(rank);
   std::vector<GroupConflicts::Failed> failed = {{signature, alone}};
@@ -136,7 +136,7 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
 
 Response Coordinator::Answer(const Pending& pending, const RankSet& joined) const {
   if (!pending.mismatch.empty()) return MakeFailure(pending.signature, StatusCode::kMismatch, pending.mismatch);
-  if (const Status status = CheckJoined(pending.signature, joined); !status.ok()) {
+  if (const Status status = CheckJoined(pending.signature, joined, names_); !status.ok()) {
     return MakeFailure(pending.signature, status.code(), status.message());
   }
   const StatusOr<wire::Choice> choice = selector_->Choose(pending.signature, SignatureBytes(pending.signature));

@@ -30,7 +30,9 @@ class Coordinator {
     uint64_t sequence = 0;
   };
 
-  Coordinator(int size, const Selector* selector) : size_(size), selector_(selector), conflicts_(size) {}
+  // The selector and the names outlive it.
+  Coordinator(int size, const Selector* selector, const RankNames* names)
+      : size_(size), selector_(selector), names_(*names), conflicts_(size) {}
 
   // A rank's request. Failures that are certain already go to *responses. Not ok: the rank broke the protocol.
   Status Add(int rank, const wire::Request& request, const RankSet& joined, int64_t now_ns,
@@ -55,6 +57,7 @@ class Coordinator {
 
   const int size_;
   const Selector* const selector_;
+  const RankNames& names_;
   GroupConflicts conflicts_;
   StringMap<Pending> pending_;
   std::vector<std::string> complete_;  // candidates for Respond

@@ -16,7 +16,8 @@ void FusionPlanner::Add(OpId op, std::shared_ptr<const Signature> signature, wir
   items_.push_back({op, std::move(signature), choice, bytes, one_dtype});
 }
 
-void FusionPlanner::Run(const std::vector<int32_t>& joined) {
+void FusionPlanner::Run(const std::vector<int32_t>& joined, int divisor_ranks) {
+  divisor_ranks_ = divisor_ranks;
   while (!waiting_.empty()) PlanFirst(joined);
   items_.clear();
 }
@@ -47,6 +48,7 @@ Plan& FusionPlanner::NewPlan(const Item& item, const std::vector<int32_t>& joine
   plan.device_class = item.signature->device_class;
   plan.items.clear();
   plan.joined.assign(joined.begin(), joined.end());
+  plan.divisor_ranks = divisor_ranks_;
   plan.last_joined = -1;
   return plan;
 }

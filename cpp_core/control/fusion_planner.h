@@ -25,7 +25,8 @@ class FusionPlanner {
   // The next agreed operation. `bytes` is SignatureBytes of its signature.
   void Add(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int64_t bytes);
   // Makes plans of what was added since the last call.
-  void Run(const std::vector<int32_t>& joined);
+  // Some ranks have joined; an average divides by `divisor_ranks`.
+  void Run(const std::vector<int32_t>& joined, int divisor_ranks);
   // A plan for kJoin, which never fuses.
   void AddJoin(OpId op, std::shared_ptr<const wire::Signature> signature, int32_t last_joined);
 
@@ -50,6 +51,7 @@ class FusionPlanner {
   const int64_t threshold_;
   const bool disable_group_fusion_;
   const uint32_t epoch_;
+  int divisor_ranks_ = 0;  // of this run
   uint64_t next_sequence_ = 0;
   std::vector<Item> items_;
   std::vector<size_t> waiting_;  // indices of items not yet planned

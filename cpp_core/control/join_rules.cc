@@ -4,25 +4,14 @@
 
 namespace horocache::control {
 
-Status CheckJoined(const wire::Signature& signature, const RankSet& joined) {
-  if (joined.empty()) return Status::Ok();
-  const std::string who = RankText(joined.ToVector()) + (joined.count() == 1 ? " has" : " have") + " joined";
-  switch (signature.op) {
-    case wire::Op::kAllreduce:
-    case wire::Op::kAllgather:
-    case wire::Op::kReducescatter:
-      return Status::Ok();
-    case wire::Op::kBroadcast:
-      if (!joined.Has(signature.root)) return Status::Ok();
-      return {StatusCode::kUnsupported, Describe(signature) + ": its root, rank " + std::to_string(signature.root) +
-                                            ", has joined and has nothing to send. Broadcast from a rank that has not "
-                                            "joined, or before join()."};
-    default:
-      return {StatusCode::kUnsupported,
-              Describe(signature) + " cannot run while " + who +
-                  ": only allreduce, allgather, reducescatter and broadcast can do without a rank's data. Run it "
-                  "before join()."};
-  }
+// Reductions leave out who has no data, gathers take no rows from it, a barrier counts it as arrived. Only a root has a
+// part that nobody else can take.
+Status CheckJoined(const wire::Signature& signature, const RankSet& joined, const RankNames& names) {
+  if (joined.empty() || !wire::HasRoot(signature.op) || !joined.Has(signature.root)) return Status::Ok();
+  const bool gives = signature.op == wire::Op::kBroadcast || signature.op == wire::Op::kScatter;
+  return {StatusCode::kUnsupported, Describe(signature) + names.OfSet() + ": its root, " + names.Text(signature.root) +
+                                        ", has joined and " + (gives ? "has nothing to send" : "takes no result") +
+                                        ". Use a root that has not joined, or call it before join()."};
 }
 
 }  // namespace horocache::control

@@ -9,6 +9,6 @@ namespace horocache::control {
 
 // Ok if the operation can run with `joined` ranks taking part without data. Equal inputs give equal answers, so a
 // cached operation needs no coordinator for it.
-Status CheckJoined(const wire::Signature& signature, const RankSet& joined);
+Status CheckJoined(const wire::Signature& signature, const RankSet& joined, const RankNames& names = {});
 
 }  // namespace horocache::control

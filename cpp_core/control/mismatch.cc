@@ -18,6 +18,8 @@ std::string NumberText(double value) {
   return {text.data(), end};
 }
 
+std::string DivideByText(wire::DivideBy divide_by) { return std::string(wire::DivideByName(divide_by)); }
+
 // Two ranks and the subject that they disagree about; makes the sentence.
 struct Pair {
   std::string subject;
@@ -74,10 +76,10 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-std::string Difference(const Signature& a, int rank_a, const Signature& b, int rank_b) {
-  const Pair pair{Describe(a), rank_a, rank_b};
+std::string Difference(const Signature& a, int rank_a, const Signature& b, int rank_b, const RankNames& names) {
+  const Pair pair{Describe(a) + names.OfSet(), names.Of(rank_a), names.Of(rank_b)};
   if (a.op != b.op) {
-    const Pair named{"'" + Printable(a.name) + "'", rank_a, rank_b};
+    const Pair named{"'" + Printable(a.name) + "'" + names.OfSet(), pair.rank_a, pair.rank_b};
     return named.Same("operation", std::string(OpName(a.op)), std::string(OpName(b.op)));
   }
   if (std::string text = MemberDifference(pair, a, b); !text.empty()) return text;
@@ -87,7 +89,10 @@ std::string Difference(const Signature& a, int rank_a, const Signature& b, int r
   if (a.reduce_op != b.reduce_op) {
     return pair.Same("reduce op", std::string(ReduceOpName(a.reduce_op)), std::string(ReduceOpName(b.reduce_op)));
   }
-  if (a.root != b.root) return pair.Same("root", std::to_string(a.root), std::to_string(b.root));
+  if (a.root != b.root) {
+    return pair.Same("root", std::to_string(names.Of(a.root)), std::to_string(names.Of(b.root)));
+  }
+  if (a.divide_by != b.divide_by) return pair.Text("divide_by", DivideByText(a.divide_by), DivideByText(b.divide_by));
   if (a.prescale != b.prescale) return pair.Same("prescale factor", NumberText(a.prescale), NumberText(b.prescale));
   if (a.postscale != b.postscale) {
     return pair.Same("postscale factor", NumberText(a.postscale), NumberText(b.postscale));

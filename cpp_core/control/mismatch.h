@@ -2,13 +2,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "control/rank_set.h"
 #include "wire/message.h"
 
 namespace horocache::control {
 
-// The first difference, with both ranks and both values and what to do; empty if there is none.
-std::string Difference(const wire::Signature& a, int rank_a, const wire::Signature& b, int rank_b);
+// The first difference, with both ranks, as `names` calls them, and both values and what to do; empty if there is none.
+std::string Difference(const wire::Signature& a, int rank_a, const wire::Signature& b, int rank_b,
+                       const RankNames& names = {});
 
 // "[4, 5]"; -1, a dimension that may differ between ranks, is "*".
 std::string ShapeText(const std::vector<int64_t>& shape);

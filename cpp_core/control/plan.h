@@ -31,7 +31,8 @@ struct Plan {
   wire::DeviceClass device_class = wire::DeviceClass::kCpu;
   std::vector<PlanItem> items;
   std::vector<int32_t> joined;  // ranks without data of their own
-  int32_t last_joined = -1;     // for kJoin
+  int divisor_ranks = 0;        // what an average divides by, see Note [What an average divides by]
+  int32_t last_joined = -1;     // for kJoin: a rank of the job
 };
 
 // An operation that will not run. Every submitted OpId ends in exactly one Plan (its last piece) or exactly one

@@ -13,4 +13,10 @@ std::string RankText(const std::vector<int32_t>& ranks) {
   return text;
 }
 
+std::string RankNames::Text(const std::vector<int32_t>& ranks) const {
+  std::vector<int32_t> named;
+  for (const int32_t rank : ranks) named.push_back(Of(rank));
+  return RankText(named);
+}
+
 }  // namespace horocache::control

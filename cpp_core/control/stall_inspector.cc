@@ -20,13 +20,13 @@ std::vector<int32_t> Lacking(const PendingOp& op, const RankSet& joined) {
 
 // Two pending operations with a tensor in common: each waits for company that the other can never give. The text for
 // each operation that has such a counterpart, by its index.
-std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops) {
+std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops, const RankNames& names) {
   std::vector<std::string> texts(ops.size());
   StringMap<size_t> first_with;  // key -> operation
   const auto text = [&](const std::string& key, size_t one, size_t other) {
     return "tensor '" + Printable(key) + "' is pending as a part of " + Describe(ops[one].signature) + " on " +
-           RankText(ops[one].has.ToVector()) + " and as a part of " + Describe(ops[other].signature) + " on " +
-           RankText(ops[other].has.ToVector()) + ". Form the same groups on all ranks.";
+           names.Text(ops[one].has.ToVector()) + " and as a part of " + Describe(ops[other].signature) + " on " +
+           names.Text(ops[other].has.ToVector()) + ". Form the same groups on all ranks.";
   };
   for (size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].moving) continue;
@@ -89,7 +89,7 @@ StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& op
   Verdict verdict;
   const std::vector<size_t> dead = FindDeadlocked(ops, ranks, joined);
   if (dead.empty() && !look) return verdict;
-  const std::vector<std::string> conflicts = FindConflicts(ops);
+  const std::vector<std::string> conflicts = FindConflicts(ops, names_);
   std::vector<bool> failed(ops.size());
   const auto fail = [&](size_t i, StatusCode code, const std::string& message) {
     failed[i] = true;
@@ -150,12 +150,12 @@ std::string StallInspector::Describe(const PendingOp& op, const std::vector<Wait
                                      const RankSet& joined) const {
   constexpr size_t kMostDescribed = 8;
   const std::vector<int32_t> lacking = Lacking(op, joined);
-  std::string text = control::Describe(op.signature) + " was submitted by " + RankText(op.has.ToVector()) +
-                     " and not by " + RankText(lacking);
+  std::string text = control::Describe(op.signature) + names_.OfSet() + " was submitted by " +
+                     names_.Text(op.has.ToVector()) + " and not by " + names_.Text(lacking);
   for (size_t i = 0; i < lacking.size() && i < kMostDescribed; ++i) {
     const WaitingRank& rank = ranks[static_cast<size_t>(lacking[i])];
     text += i == 0 ? " (" : "; ";
-    text += "rank " + std::to_string(lacking[i]) +
+    text += names_.Text(lacking[i]) +
             (rank.last_done.empty() ? " has completed nothing yet"
                                     : " last completed '" + Printable(rank.last_done) + "'") +
             (rank.all_waiting ? " and waits" : "");

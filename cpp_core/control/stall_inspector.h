@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "control/rank_set.h"
@@ -30,7 +31,8 @@ struct WaitingRank {
 class StallInspector {
  public:
   // Nanoseconds; fail_ns 0: never.
-  StallInspector(int64_t warn_ns, int64_t fail_ns) : warn_ns_(warn_ns), fail_ns_(fail_ns) {}
+  StallInspector(int64_t warn_ns, int64_t fail_ns, RankNames names = {})
+      : warn_ns_(warn_ns), fail_ns_(fail_ns), names_(std::move(names)) {}
 
   struct Verdict {
     std::vector<wire::Response> failures;
@@ -52,6 +54,7 @@ class StallInspector {
 
   const int64_t warn_ns_;
   const int64_t fail_ns_;
+  const RankNames names_;
   StringMap<int64_t> reported_ns_;  // when first
 };
 

@@ -72,6 +72,9 @@ struct Collective {
   // Ranks without data of their own (they have joined): left out of folds, no rows from them, and what is sent to them
   // is dropped. Equal on all ranks.
   std::vector<int32_t> joined;
+  // What an average divides by, where that is not the number of ranks; 0: it is. Equal on all ranks.
+  int divisor_ranks = 0;
+  int Divisor(int ranks) const { return divisor_ranks > 0 ? divisor_ranks : ranks; }
   // Null, or not ready before this fires.
   Event* ready = nullptr;
 };

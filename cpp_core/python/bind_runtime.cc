@@ -151,14 +151,20 @@ void AddFastMethods(const py::object& type) {
 }
 
 // Runtimes of one process that share an arena on the heap; for tests, one thread per rank.
-std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& arguments) {
+std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& arguments,
+                                                       const std::vector<std::vector<int>>& process_sets) {
   StatusOr<Knobs> knobs = Knobs::Parse(ReadEnvironment(), arguments);
   ThrowIfError(knobs.status());
   const auto arena = net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, size));
+  std::vector<std::shared_ptr<net::Arena>> set_arenas;
+  for (const std::vector<int>& ranks : process_sets) {
+    set_arenas.push_back(net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, static_cast<int>(ranks.size()))));
+  }
   std::vector<std::unique_ptr<PyRuntime>> runtimes;
   for (int rank = 0; rank < size; ++rank) {
     const net::Identity identity{rank, size, rank, size, 0, 1, "in-process", "none"};
-    runtimes.push_back(std::make_unique<PyRuntime>(runtime::RuntimeConfig{*knobs, identity, 0, HC_VERSION, arena}));
+    runtimes.push_back(std::make_unique<PyRuntime>(
+        runtime::RuntimeConfig{*knobs, identity, 0, HC_VERSION, arena, process_sets, set_arenas}));
   }
   return runtimes;
 }
@@ -172,7 +178,10 @@ void BindRuntime(py::module_& module) {
   };
   py::class_<PyRuntime> runtime(module, "Runtime", py::is_final());
   AddFastMethods(runtime);
-  runtime.def(py::init<const Texts&, uint32_t>(), py::arg("arguments") = Texts(), py::arg("epoch") = 0)
+  using RankLists = std::vector<std::vector<int>>;
+  runtime
+      .def(py::init<const Texts&, uint32_t, RankLists>(), py::arg("arguments") = Texts(), py::arg("epoch") = 0,
+           py::arg("process_sets") = RankLists())
       .def("stop", &PyRuntime::Stop)
       .def("forked_child", &PyRuntime::ForkedChild)
       .def_property_readonly("rank", identity(&net::Identity::rank))
@@ -187,12 +196,13 @@ void BindRuntime(py::module_& module) {
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),
            py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
-           py::arg("receive_starts") = py::none())
+           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all")
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
-  module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts());
+  module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),
+             py::arg("process_sets") = RankLists());
 }
 
 }  // namespace horocache::python

@@ -76,13 +76,13 @@ bool NameAllreduce(PyObject* name, std::string* out) {
 
 }  // namespace
 
-PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch) {
+PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets) {
   const auto environment = ReadEnvironment();
   StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
   ThrowIfError(knobs.status());
   StatusOr<net::Identity> identity = net::DetectIdentity(*knobs, environment);
   ThrowIfError(identity.status());
-  Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr});
+  Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr, std::move(process_sets)});
 }
 
 PyRuntime::~PyRuntime() {
@@ -137,11 +137,12 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& names, int reduce_op, double prescale, double postscale, int root,
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
-                          const py::object& receive_rows, const py::object& receive_starts) {
+                          const py::object& receive_rows, const py::object& receive_starts,
+                          const std::string& divide_by) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
-  if (process_set != 0)
-    ThrowIfError({StatusCode::kUnsupported, "process sets other than the global one are not available yet"});
+  StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
+  ThrowIfError(divides.status());
   Operation* operation = runtime.NewOperation();
   try {
     AssignList(splits, &operation->rows.splits);
@@ -153,7 +154,9 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
     runtime.Recycle(operation);
     throw;
   }
+  operation->process_set = static_cast<uint32_t>(process_set);
   wire::Signature& signature = operation->request.signature;
+  signature.divide_by = *divides;
   signature.root = root;
   signature.backend = backend;
   signature.layers = layers;
@@ -212,7 +215,9 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
     runtime.Recycle(operation);
     return -1;
   }
+  operation->process_set = 0;
   signature.op = wire::Op::kAllreduce;
+  signature.divide_by = wire::DivideBy::kAll;
   signature.root = -1;
   signature.layers.clear();
   signature.backend.clear();

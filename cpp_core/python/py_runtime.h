@@ -26,7 +26,7 @@ struct PyResult {
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
  public:
-  PyRuntime(const Texts& arguments, uint32_t epoch);
+  PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets);
   explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
   ~PyRuntime();
 
@@ -38,7 +38,7 @@ class PyRuntime {
                  double postscale, int root, const pybind11::object& splits, int process_set,
                  const std::string& backend, const std::string& layers, bool group, bool wait_follows,
                  const pybind11::object& send_starts, const pybind11::object& receive_rows,
-                 const pybind11::object& receive_starts);
+                 const pybind11::object& receive_starts, const std::string& divide_by);
   // -1 if the tensor or the name needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows);

@@ -184,8 +184,18 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
     if (!progress.moved) continue;
     if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
+  if (moved) SpreadAbort();
   if (moved) PublishMetrics();
   return moved;
+}
+
+// Who aborts cannot go on with anything, and no rank without it: also sets that it is not in end, on every rank.
+void CoordinatorLoop::SpreadAbort() {
+  const Status& end = sets_.front()->end();
+  if (end.code() != StatusCode::kAborted) return;
+  for (size_t i = 1; i < sets_.size(); ++i) {
+    if (!sets_[i]->Ended()) sets_[i]->Lose(end);
+  }
 }
 
 bool CoordinatorLoop::LanesBusy() const {

@@ -84,6 +84,7 @@ class CoordinatorLoop {
   void TakeWaits() HC_REQUIRES(role_);
   void AddSet(SetParts parts) HC_REQUIRES(role_);
   void AbortSets(const std::string& why) HC_REQUIRES(role_);
+  void SpreadAbort() HC_REQUIRES(role_);
   void PublishMetrics() HC_REQUIRES(role_);
   bool LanesBusy() const HC_REQUIRES(role_);
   bool Ended() const HC_REQUIRES(role_);

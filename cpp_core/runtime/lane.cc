@@ -64,6 +64,7 @@ bool Lane::StartCollective() {
   collective.algorithm = plan.choice.algorithm;
   collective.sequence = plan.sequence;
   collective.joined = plan.joined;
+  collective.divisor_ranks = plan.divisor_ranks;
   if (HasData(plan.op)) {
     const wire::Signature& signature = *plan.items[item_].signature;
     collective.reduce_op = signature.reduce_op;

@@ -16,6 +16,7 @@ control::ControllerConfig ControllerFor(const Knobs& knobs, const SetSite& site,
   out.rank = site.rank;
   out.size = static_cast<int>(site.ranks.size());
   out.process_set = site.process_set;
+  out.names = control::RankNames(site.process_set, site.ranks);
   out.epoch = site.epoch;
   out.cache_capacity = knobs.cache_capacity;
   out.cache_capacity_fixed = !knobs.IsDefault("cache_capacity");

@@ -30,13 +30,19 @@ Operation* OperationTable::New() {
   return operation;
 }
 
+OperationTable::Names& OperationTable::NamesOf(const Operation& operation) {
+  while (names_.size() <= operation.process_set) names_.emplace_back();
+  return names_[operation.process_set];
+}
+
 void OperationTable::GiveName(Operation* operation) {
   wire::Signature& signature = operation->request.signature;
   if (!signature.name.empty()) return;
   const auto op = static_cast<size_t>(signature.op);
-  Numbers& free = free_numbers_[op];
+  Names& names = NamesOf(*operation);
+  Numbers& free = names.free_numbers[op];
   if (free.empty()) {
-    operation->automatic_number = next_number_[op]++;
+    operation->automatic_number = names.next_number[op]++;
   } else {
     operation->automatic_number = free.top();
     free.pop();
@@ -48,10 +54,11 @@ void OperationTable::GiveName(Operation* operation) {
 }
 
 Status OperationTable::ClaimName(Operation* operation, const std::string& name) {
-  auto it = in_flight_.find(std::string_view(name));
-  if (it == in_flight_.end()) {
-    if (in_flight_.size() >= kManyNames) std::erase_if(in_flight_, [](const auto& entry) { return !entry.second; });
-    it = in_flight_.emplace(name, false).first;
+  control::StringMap<bool>& in_flight = NamesOf(*operation).in_flight;
+  auto it = in_flight.find(std::string_view(name));
+  if (it == in_flight.end()) {
+    if (in_flight.size() >= kManyNames) std::erase_if(in_flight, [](const auto& entry) { return !entry.second; });
+    it = in_flight.emplace(name, false).first;
   }
   if (it->second) {
     return {StatusCode::kDuplicateName,
@@ -132,7 +139,8 @@ void OperationTable::Recycle(Operation* operation) {
   MutexLock lock(mutex_);
   FreeNames(operation);
   const auto op = static_cast<size_t>(operation->request.signature.op);
-  if (operation->automatic_number >= 0) free_numbers_[op].push(std::exchange(operation->automatic_number, -1));
+  if (operation->automatic_number >= 0)
+    NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
   operation->results.clear();
   operation->status = Status::Ok();
   operation->done.store(0, std::memory_order_relaxed);

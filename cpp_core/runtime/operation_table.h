@@ -1,5 +1,7 @@
 // All operations that are not yet consumed, by handle, and the names that are in flight.
 //
+// Names are of a process set: the same one may be in flight in two.
+//
 // Shared: user threads submit and consume, the holder of the role finishes. One mutex guards slots and names; it is
 // held for a few instructions. Owns the records; Runtime owns the table.
 #pragma once
@@ -7,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -58,6 +61,16 @@ class OperationTable {
   };
   using Numbers = std::priority_queue<int, std::vector<int>, std::greater<>>;
 
+  // Of one process set.
+  struct Names {
+    // Names stay in the map when they are free, so that a name used in every step costs no allocation; swept when there
+    // are very many.
+    control::StringMap<bool> in_flight;
+    std::array<Numbers, wire::kNumOps> free_numbers;
+    std::array<int, wire::kNumOps> next_number = {};
+  };
+
+  Names& NamesOf(const Operation& operation) HC_REQUIRES(mutex_);
   void GiveName(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
   void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
@@ -67,11 +80,7 @@ class OperationTable {
   std::vector<int> free_slots_ HC_GUARDED_BY(mutex_);
   std::vector<Operation*> queued_ HC_GUARDED_BY(mutex_);
   std::atomic<size_t> queued_count_{0};
-  // Names stay in the map when they are free, so that a name used in every step costs no allocation; swept when there
-  // are very many.
-  control::StringMap<bool> in_flight_ HC_GUARDED_BY(mutex_);
-  std::array<Numbers, wire::kNumOps> free_numbers_ HC_GUARDED_BY(mutex_);
-  std::array<int, wire::kNumOps> next_number_ HC_GUARDED_BY(mutex_) = {};
+  std::deque<Names> names_ HC_GUARDED_BY(mutex_);  // by process set
   struct Finished {
     Operation* operation;
     int64_t handle;  // tells whether the record has been used again since

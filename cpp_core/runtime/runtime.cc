@@ -51,8 +51,9 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   return layout;
 }
 
-Runtime::Runtime(RuntimeConfig config)
+Runtime::Runtime(RuntimeConfig config, ProcessSets sets)
     : config_(std::move(config)),
+      sets_(std::move(sets)),
       logger_(ParseLevel(config_.knobs.log_level), config_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(config_.identity.size) {}
 
@@ -60,7 +61,9 @@ Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config)));
+  StatusOr<ProcessSets> sets = ProcessSets::Make(config.identity.size, config.process_sets);
+  if (!sets.ok()) return sets.status();
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*sets)));
   HC_RETURN_IF_ERROR(runtime->Assemble());
   try {
     HC_RETURN_IF_ERROR(runtime->MakeLoop());
@@ -72,6 +75,17 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   return runtime;
 }
 
+net::BootstrapConfig Runtime::BootstrapFor() const {
+  net::BootstrapConfig bootstrap;
+  bootstrap.identity = config_.identity;
+  bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch, ""};
+  bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
+  const std::string& base = config_.knobs.rendezvous_dir;
+  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
+  bootstrap.timeout_ns = Nanoseconds(config_.knobs.start_timeout, kNsPerS);
+  return bootstrap;
+}
+
 Status Runtime::Assemble() {
   if (config_.arena != nullptr) {
     peers_.arena = config_.arena;
@@ -80,37 +94,55 @@ Status Runtime::Assemble() {
   }
   const StatusOr<control::Selector> selector = SelectorFor(config_.knobs, config_.identity.size);
   if (!selector.ok()) return selector.status();
-  net::BootstrapConfig bootstrap;
-  bootstrap.identity = config_.identity;
-  bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch,
-                         config_.knobs.AgreeText() + "selector table=" + std::to_string(selector->Hash()) + "\n"};
-  bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
-  const std::string& base = config_.knobs.rendezvous_dir;
-  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
-  bootstrap.timeout_ns = Nanoseconds(config_.knobs.start_timeout, kNsPerS);
+  net::BootstrapConfig bootstrap = BootstrapFor();
+  bootstrap.handshake.agree =
+      config_.knobs.AgreeText() + "selector table=" + std::to_string(selector->Hash()) + "\n" + sets_.AgreeText();
   StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
   if (!peers.ok()) return peers.status();
   peers_ = std::move(*peers);
   return Status::Ok();
 }
 
-SetSite Runtime::GlobalSite() const {
+// Sets meet in ascending order on every rank: the lowest that is not complete yet has none of its ranks waiting in a
+// higher one, so nobody waits in a circle.
+StatusOr<std::shared_ptr<net::Arena>> Runtime::MeetIn(uint32_t number) {
+  if (number == 0) return peers_.arena;
+  if (config_.arena != nullptr) return config_.set_arenas.at(number - 1);
+  const std::vector<int>& ranks = sets_.ranks(number);
+  const int rank = sets_.RankIn(number, config_.identity.rank);
+  const auto size = static_cast<int>(ranks.size());
+  net::BootstrapConfig bootstrap = BootstrapFor();
+  bootstrap.identity = {
+      rank, size, rank, size, 0, 1, config_.identity.job + ":set" + std::to_string(number), config_.identity.source};
+  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
+  if (peers.ok()) return peers->arena;
+  return Status(peers.status().code(), "the ranks of " + sets_.Describe(number) +
+                                           " could not meet; numbered within the set: " + peers.status().message());
+}
+
+StatusOr<SetSite> Runtime::SiteOf(uint32_t number) {
+  StatusOr<std::shared_ptr<net::Arena>> arena = MeetIn(number);
+  if (!arena.ok()) return arena.status();
   SetSite site;
+  site.process_set = number;
   site.epoch = config_.epoch;
-  site.rank = config_.identity.rank;
-  site.arena = peers_.arena;
-  for (int rank = 0; rank < config_.identity.size; ++rank) {
-    site.ranks.push_back(rank);
-    site.doorbells.push_back(peers_.arena->doorbell(rank));
-  }
+  site.ranks = sets_.ranks(number);
+  site.rank = sets_.RankIn(number, config_.identity.rank);
+  site.arena = std::move(*arena);
+  for (const int rank : site.ranks) site.doorbells.push_back(peers_.arena->doorbell(rank));
   return site;
 }
 
 Status Runtime::MakeLoop() {
-  StatusOr<SetParts> global = MakeSet(config_.knobs, GlobalSite());
-  if (!global.ok()) return global.status();
   CoordinatorLoop::Parts parts;
-  parts.sets.push_back(std::move(*global));
+  for (uint32_t number = 0; static_cast<int>(number) < sets_.size(); ++number) {
+    if (sets_.RankIn(number, config_.identity.rank) < 0) continue;
+    StatusOr<SetSite> site = SiteOf(number);
+    if (!site.ok()) return site.status();
+    StatusOr<SetParts> set = MakeSet(config_.knobs, std::move(*site));
+    if (!set.ok()) return set.status();
+    parts.sets.push_back(std::move(*set));
+  }
   auto faults = FaultInjector::Parse(config_.knobs.fault, config_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
@@ -133,6 +165,17 @@ void Runtime::OnLost(int rank, const std::string& how) {
 Status Runtime::Check(const Operation& operation) const {
   const wire::Signature& signature = operation.request.signature;
   if (!alive_) return {StatusCode::kShutDown, "horocache has been shut down on this rank; call init() again."};
+  const uint32_t set = operation.process_set;
+  if (set >= static_cast<uint32_t>(sets_.size())) {
+    return {StatusCode::kInvalidArgument, "there is no process set " + std::to_string(static_cast<int32_t>(set)) +
+                                              "; init() registered " + std::to_string(sets_.size() - 1) +
+                                              " besides the global one"};
+  }
+  if (sets_.RankIn(set, config_.identity.rank) < 0) {
+    return {StatusCode::kInvalidArgument, std::string(wire::OpName(signature.op)) + ": rank " +
+                                              std::to_string(config_.identity.rank) + " is not in " +
+                                              sets_.Describe(set) + ", so it cannot take part in operations on it"};
+  }
   const auto too_long = [](const std::string& name) { return name.size() > wire::kMaxNameBytes; };
   const bool long_member =
       std::ranges::any_of(signature.tensors, [&](const wire::TensorMeta& tensor) { return too_long(tensor.name); });

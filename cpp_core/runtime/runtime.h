@@ -23,6 +23,7 @@
 #include "runtime/make_set.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
+#include "runtime/process_sets.h"
 
 namespace horocache::runtime {
 
@@ -33,6 +34,10 @@ struct RuntimeConfig {
   std::string version;
   // Shared by the runtimes of one process instead of a start-up over a socket; null for real jobs.
   std::shared_ptr<net::Arena> arena;
+  // Ranks of each process set besides the global one, equal on all ranks; see ProcessSets.
+  std::vector<std::vector<int>> process_sets = {};
+  // With `arena`: one for each process set.
+  std::vector<std::shared_ptr<net::Arena>> set_arenas = {};
 };
 
 // The layout that init() uses for these knobs; for arenas shared within a process.
@@ -73,14 +78,19 @@ class Runtime {
   void ForkedChild();
 
  private:
-  explicit Runtime(RuntimeConfig config);
+  Runtime(RuntimeConfig config, ProcessSets sets);
   Status Assemble();
   Status MakeLoop();
-  SetSite GlobalSite() const;
+  net::BootstrapConfig BootstrapFor() const;
+  // Where this rank meets the others of a set that it is a member of.
+  StatusOr<SetSite> SiteOf(uint32_t number);
+  // The shared memory of a set's ranks: they do the start-up handshake once more among themselves.
+  StatusOr<std::shared_ptr<net::Arena>> MeetIn(uint32_t number);
   void OnLost(int rank, const std::string& how);
   Status Check(const Operation& operation) const;
 
   RuntimeConfig config_;
+  const ProcessSets sets_;
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;

@@ -97,6 +97,7 @@ class SetLoop {
   // Adds whom this rank waits for, as ranks of the job: those that do not do their part of what runs, or, if nothing
   // runs, those that have nothing to say to the round that this rank has begun.
   void Blame(std::vector<int>* blamed) const;
+  const Status& end() const { return controller_->end(); }
   const control::ControllerCounters& counters() const { return controller_->counters(); }
   void AddDataCounters(data::DataCounters* sum) const;
 

@@ -25,6 +25,7 @@ std::string Difference(const control::Plan& a, const control::Plan& b) {
   if (a.epoch != b.epoch) return "epoch";
   if (a.device_class != b.device_class) return "device class";
   if (a.joined != b.joined) return "joined ranks";
+  if (a.divisor_ranks != b.divisor_ranks) return "divisor";
   if (a.last_joined != b.last_joined) return "last joined rank";
   if (a.items.size() != b.items.size()) {
     return std::to_string(a.items.size()) + " and " + std::to_string(b.items.size()) + " items";

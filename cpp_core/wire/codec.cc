@@ -188,6 +188,7 @@ void Write(Writer& out, const Signature& signature) {
   out.Signed(signature.root);
   out.Double(signature.prescale);
   out.Double(signature.postscale);
+  out.Enum(signature.divide_by);
   out.Text(signature.layers);
   out.Text(signature.backend);
   out.Text(signature.name);
@@ -202,6 +203,7 @@ Signature ReadSignature(Reader& in) {
   signature.root = in.Signed32();
   signature.prescale = in.Double();
   signature.postscale = in.Double();
+  signature.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
   signature.layers = in.Text(kMaxNameBytes);
   signature.backend = in.Text(kMaxNameBytes);
   signature.name = in.Text(kMaxNameBytes);
@@ -214,8 +216,8 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: three enums, root, two doubles, three empty texts, no tensors.
-constexpr size_t kLeastSignatureBytes = 3 + 1 + 16 + 3 + 1;
+// The fewest bytes that a signature takes: four enums, root, two doubles, three empty texts, no tensors.
+constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 3 + 1;
 
 Request ReadRequest(Reader& in) {
   Request request;
@@ -306,6 +308,7 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.List(list.erase, [&](CacheBit bit) { writer.Varint(bit); });
   writer.List(list.responses, [&](const Response& response) { Write(writer, response); });
   writer.List(list.joined, write_rank);
+  writer.Enum(list.divide_by);
   writer.List(list.left, write_rank);
   writer.Text(list.report);
   writer.Enum(list.fatal);
@@ -323,6 +326,7 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   in.List(1, &list.erase, [&] { return in.Unsigned32(); });
   in.List(kLeastResponseBytes, &list.responses, [&] { return ReadResponse(in); });
   in.List(1, &list.joined, read_rank);
+  list.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
   in.List(1, &list.left, read_rank);
   list.report = in.Text();
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");

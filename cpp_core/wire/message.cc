@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/text.h"
+
 namespace horocache::wire {
 
 std::string_view OpName(Op op) {
@@ -20,6 +22,19 @@ std::string_view ReduceOpName(ReduceOp op) {
 std::string_view DeviceClassName(DeviceClass device_class) {
   static constexpr std::array<std::string_view, kNumDeviceClasses> kNames = {"cpu", "cuda", "fake"};
   return kNames.at(static_cast<size_t>(device_class));
+}
+
+std::string_view DivideByName(DivideBy divide_by) {
+  static constexpr std::array<std::string_view, kNumDivideBys> kNames = {"all", "active"};
+  return kNames.at(static_cast<size_t>(divide_by));
+}
+
+StatusOr<DivideBy> ParseDivideBy(std::string_view name) {
+  for (const DivideBy divide_by : {DivideBy::kAll, DivideBy::kActive}) {
+    if (name == DivideByName(divide_by)) return divide_by;
+  }
+  return Status(StatusCode::kInvalidArgument,
+                "divide_by='" + Printable(std::string(name)) + "'; it is 'all' (ranks) or 'active' (those with data).");
 }
 
 }  // namespace horocache::wire

@@ -44,6 +44,10 @@ inline constexpr int kNumReduceOps = 9;
 enum class DeviceClass : uint8_t { kCpu, kCuda, kFake };
 inline constexpr int kNumDeviceClasses = 3;
 
+// What an average divides by once a rank has joined: the number of all ranks, or of those that still have data.
+enum class DivideBy : uint8_t { kAll, kActive };
+inline constexpr int kNumDivideBys = 2;
+
 using CacheBit = uint32_t;
 inline constexpr CacheBit kNoBit = ~CacheBit{0};
 
@@ -59,6 +63,9 @@ inline bool HasRoot(Op op) {
 std::string_view OpName(Op op);
 std::string_view ReduceOpName(ReduceOp op);
 std::string_view DeviceClassName(DeviceClass device_class);
+std::string_view DivideByName(DivideBy divide_by);
+// kInvalidArgument for what is no name of one.
+StatusOr<DivideBy> ParseDivideBy(std::string_view name);
 
 // Name, element type and shape of one tensor. Where SizesDiffer, the true shape[0] travels with the data.
 struct TensorMeta {
@@ -77,9 +84,10 @@ struct Signature {
   int32_t root = -1;  // rank within the process set; -1 where the operation has none
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string layers;   // the ordered list of layers, such as "compression=fp16"; empty for none
-  std::string backend;  // asked for by the caller; empty leaves it to the selector
-  std::string name;     // of the request: the tensor's name, or the group's
+  DivideBy divide_by = DivideBy::kAll;  // for kJoin
+  std::string layers;                   // the ordered list of layers, such as "compression=fp16"; empty for none
+  std::string backend;                  // asked for by the caller; empty leaves it to the selector
+  std::string name;                     // of the request: the tensor's name, or the group's
   std::vector<TensorMeta> tensors;
   bool operator==(const Signature&) const = default;
 };
@@ -132,13 +140,14 @@ struct ResponseList {
   uint32_t process_set = 0;
   uint32_t epoch = 0;
   uint64_t round = 0;
-  std::vector<CacheBit> erase;         // in this order, before any insertion
-  std::vector<Response> responses;     // in this order
-  std::vector<int32_t> joined;         // ranks that joined in this round: from here on they take part without data
-  std::vector<int32_t> left;           // ranks that have shut down; the process set is closed
-  std::string report;                  // for people: a stall report or an abort; empty if none
-  StatusCode fatal = StatusCode::kOk;  // not kOk: everything pending fails with `report`
-  std::vector<uint64_t> words;         // the AND of the snapshots, where an agreement sends it in a frame
+  std::vector<CacheBit> erase;          // in this order, before any insertion
+  std::vector<Response> responses;      // in this order
+  std::vector<int32_t> joined;          // ranks that joined in this round: from here on they take part without data
+  DivideBy divide_by = DivideBy::kAll;  // what the first of them asks for; if nobody had joined before
+  std::vector<int32_t> left;            // ranks that have shut down; the process set is closed
+  std::string report;                   // for people: a stall report or an abort; empty if none
+  StatusCode fatal = StatusCode::kOk;   // not kOk: everything pending fails with `report`
+  std::vector<uint64_t> words;          // the AND of the snapshots, where an agreement sends it in a frame
   bool operator==(const ResponseList&) const = default;
 };
 

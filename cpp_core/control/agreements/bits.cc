@@ -32,8 +32,8 @@ std::vector<int32_t> Unpublished(const Controller& controller, ControlChannel& c
 std::span<const std::byte> Bytes(const std::string& frame) { return std::as_bytes(std::span(frame)); }
 
 Status FrameError(int from, const Controller& controller, const Status& why) {
-  return {why.code(), "from rank " + std::to_string(from) + " in round " + std::to_string(controller.round()) + ": " +
-                          why.message()};
+  return {why.code(), "from " + controller.config().names.Text(from) + " in round " +
+                          std::to_string(controller.round()) + ": " + why.message()};
 }
 
 }  // namespace

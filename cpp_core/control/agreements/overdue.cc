@@ -23,8 +23,8 @@ OverdueTimes OverdueSince(const Controller& controller, int64_t since_ns) {
 Status ReportOverdue(Controller& controller, const OverdueTimes& times, const std::vector<int32_t>& missing,
                      std::string_view perhaps, int64_t now_ns, bool* reported) {
   if (missing.empty()) return Status::Ok();
-  const std::string text = RankText(missing) + (missing.size() == 1 ? " has" : " have") + " not answered round " +
-                           std::to_string(controller.round()) + " of process set " +
+  const std::string text = controller.config().names.Text(missing) + (missing.size() == 1 ? " has" : " have") +
+                           " not answered round " + std::to_string(controller.round()) + " of process set " +
                            std::to_string(controller.config().process_set) + " (" + std::string(perhaps) + "?)";
   if (now_ns >= times.fail_ns) return {StatusCode::kStall, text + " within HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."};
   *reported = true;

@@ -12,8 +12,8 @@ StatusOr<bool> RelayAgreement::ReceiveAll(Controller& controller, ControlChannel
   bool moved = TakePublished(controller, channel);
   for (int from = -1; controller.round() == round && channel.Receive(&from, &bytes_);) {
     if (Status status = Handle(controller, channel, from, now_ns); !status.ok()) {
-      return Status(status.code(), "from rank " + std::to_string(from) + " in round " + std::to_string(round) + ": " +
-                                       status.message());
+      return Status(status.code(), "from " + controller.config().names.Text(from) + " in round " +
+                                       std::to_string(round) + ": " + status.message());
     }
     moved = true;
     if (urgent_ && urgent_since_ns_ < 0) urgent_since_ns_ = now_ns;

@@ -38,8 +38,8 @@ class ShmFold : public ShmOperation {
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
     wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());
     function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
-    scaling_ =
-        MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, size());
+    scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
+                           collective_.Divisor(size()));
     for (int r = 0; r < size(); ++r) {
       if (!joined(r)) contributors_.push_back(r);
     }

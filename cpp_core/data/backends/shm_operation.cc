@@ -124,6 +124,7 @@ bool ShmOperation::Advance(int64_t budget) {
 TileHeader ShmOperation::MakeHeader() const {
   uint64_t detail = Mix(0, std::bit_cast<uint64_t>(collective_.prescale));
   detail = Mix(detail, std::bit_cast<uint64_t>(collective_.postscale));
+  detail = Mix(detail, static_cast<uint64_t>(collective_.Divisor(size())));
   for (const int32_t r : collective_.joined) detail = Mix(detail, static_cast<uint64_t>(r) + 1);
   if (collective_.op == wire::Op::kReducescatter) {
     detail = Mix(detail, static_cast<uint64_t>(collective_.row_elements));

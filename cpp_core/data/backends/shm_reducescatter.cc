@@ -20,8 +20,8 @@ class ShmReducescatter : public ShmOperation {
     capacity_ = port_.tile_bytes() / std::max(1, size() - 1) / 64 * 64 / element_bytes_;
     header_count_ = collective_.segments.empty() ? 0 : collective_.segments[0].count;
     function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
-    scaling_ =
-        MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale, size());
+    scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
+                           collective_.Divisor(size()));
     for (int r = 0; r < size(); ++r) {
       if (!joined(r)) contributors_.push_back(r);
     }

@@ -22,7 +22,7 @@ class Planning {
   Planning& Add(const std::string& name, int64_t elements) { return Add(Tensor(name, {elements})); }
 
   std::string Run() {
-    planner_.Run({});
+    planner_.Run({}, 1);
     std::string text;
     Plan plan;
     while (planner_.Next(&plan)) {
@@ -168,7 +168,7 @@ TEST(FusionPlanner, PlansOfEarlierRunsAreKeptUntilTaken) {
   FusionPlanner planner(1000, false, 0);
   const auto add = [&](const std::string& name) {
     planner.Add(1, std::make_shared<const wire::Signature>(Tensor(name)), {}, 16);
-    planner.Run({});
+    planner.Run({}, 1);
   };
   add("a");
   add("b");

@@ -95,14 +95,19 @@ TEST(Join, SubmittingAfterItIsAnError) {
   EXPECT_EQ(job.Of(0, job.Submit(0, JoinOp())).status.code(), StatusCode::kInvalidArgument);
 }
 
-TEST(Join, WhatNeedsEveryRankFailsOnTheOthersCachedOrNot) {
+TEST(Join, WhatNeedsTheDataOfAJoinedRootFailsOnTheOthersCachedOrNot) {
   TestJob job(3);
   wire::Signature alltoall = OfOp(wire::Op::kAlltoall, "a2a");
   alltoall.tensors[0].shape = {-1};
   const std::vector<std::pair<wire::Signature, bool>> cases = {
-      {alltoall, false},
-      {OfOp(wire::Op::kReduce, "reduce", 0), false},
-      {OfOp(wire::Op::kBarrier, "barrier"), false},
+      {alltoall, true},
+      {OfOp(wire::Op::kReduce, "to 0", 0), true},
+      {OfOp(wire::Op::kReduce, "to 2", 2), false},
+      {OfOp(wire::Op::kBarrier, "barrier"), true},
+      {OfOp(wire::Op::kGather, "gathered by 2", 2), false},
+      {OfOp(wire::Op::kGather, "gathered by 1", 1), true},
+      {OfOp(wire::Op::kScatter, "scattered by 2", 2), false},
+      {OfOp(wire::Op::kScatter, "scattered by 1", 1), true},
       {OfOp(wire::Op::kBroadcast, "from 2", 2), false},
       {OfOp(wire::Op::kBroadcast, "from 0", 0), true},
       {OfOp(wire::Op::kReducescatter, "rs"), true},
@@ -133,14 +138,81 @@ TEST(Join, TheRulesNameTheRankAndWhatToDo) {
   RankSet joined(4);
   joined.Add(1);
   EXPECT_EQ(CheckJoined(OfOp(wire::Op::kBroadcast, "b", 1), joined).message(),
-            "broadcast 'b': its root, rank 1, has joined and has nothing to send. Broadcast from a rank that has not "
-            "joined, or before join().");
-  joined.Add(3);
-  EXPECT_EQ(
-      CheckJoined(OfOp(wire::Op::kBarrier, "b"), joined).message(),
-      "barrier 'b' cannot run while ranks 1, 3 have joined: only allreduce, allgather, reducescatter and broadcast "
-      "can do without a rank's data. Run it before join().");
-  EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kBarrier, "b"), RankSet(4)).ok());
+            "broadcast 'b': its root, rank 1, has joined and has nothing to send. Use a root that has not joined, or "
+            "call it before join().");
+  EXPECT_EQ(CheckJoined(OfOp(wire::Op::kReduce, "r", 1), joined, RankNames(2, {0, 3, 5, 7})).message(),
+            "reduce 'r' of process set 2: its root, rank 3, has joined and takes no result. Use a root that has not "
+            "joined, or call it before join().");
+  EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kBarrier, "b"), joined).ok());
+  EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kBroadcast, "b", 1), RankSet(4)).ok());
+}
+
+// ---- what an average divides by
+
+wire::Signature JoinBy(wire::DivideBy divide_by) {
+  wire::Signature join = JoinOp();
+  join.divide_by = divide_by;
+  return join;
+}
+
+TEST(Join, TheFirstThatJoinsDecidesWhatAnAverageDividesBy) {
+  for (const auto divide_by : {wire::DivideBy::kAll, wire::DivideBy::kActive}) {
+    const bool active = divide_by == wire::DivideBy::kActive;
+    TestJob job(4);
+    job.SubmitAll(Tensor("cached"));
+    job.RunFor(5 * kMs);
+    std::vector<OpId> joins(4);
+    for (int left = 4; left > 1; --left) {
+      for (const char* name : {"cached", "new"}) {
+        for (int rank = 0; rank < left; ++rank) job.Submit(rank, Tensor(name + std::to_string(left % 2)));
+        job.RunFor(5 * kMs);
+        for (int rank = 0; rank < 4; ++rank) {
+          EXPECT_EQ(job.plans[static_cast<size_t>(rank)].back().divisor_ranks, active ? left : 4) << left << name;
+        }
+      }
+      joins[static_cast<size_t>(left) - 1] = job.Submit(left - 1, JoinBy(divide_by));
+      job.RunFor(5 * kMs);
+    }
+    joins[0] = job.Submit(0, JoinBy(divide_by));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(joins));
+    job.SubmitAll(Tensor("after"));
+    job.RunFor(5 * kMs);
+    EXPECT_EQ(job.plans[2].back().divisor_ranks, 4);
+  }
+}
+
+TEST(Join, DifferentWishesFailTheJoinForAllAndTheJobGoesOn) {
+  ControllerConfig config;
+  config.process_set = 3;
+  config.names = RankNames(3, {1, 4, 6});
+  TestJob job(3, config);
+  std::vector<OpId> joins(3);
+  joins[2] = job.Submit(2, JoinBy(wire::DivideBy::kActive));
+  job.RunFor(5 * kMs);
+  joins[0] = job.Submit(0, JoinBy(wire::DivideBy::kAll));
+  job.RunFor(5 * kMs);
+  const OpId alone = job.Submit(1, Tensor("x"));
+  job.RunFor(5 * kMs);
+  EXPECT_EQ(job.Of(1, alone).plans, 1);
+  EXPECT_EQ(job.plans[0].back().divisor_ranks, 1) << "the first one's wish holds";
+  joins[1] = job.Submit(1, JoinBy(wire::DivideBy::kActive));
+  job.RunFor(5 * kMs);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Outcome& outcome = job.Of(rank, joins[static_cast<size_t>(rank)]);
+    ASSERT_EQ(outcome.failures, 1) << rank;
+    EXPECT_EQ(outcome.status.code(), StatusCode::kMismatch);
+    EXPECT_EQ(outcome.status.message(),
+              "join 'join' of process set 3: rank 6 submitted divide_by 'active', rank 1 submitted divide_by 'all'. "
+              "Submit the same divide_by on all ranks.");
+  }
+  for (const bool again : {true, false}) {  // the disagreement is forgotten, too
+    const auto ops = job.SubmitAll(again ? JoinBy(wire::DivideBy::kAll) : Tensor("after"));
+    job.RunFor(5 * kMs);
+    EXPECT_TRUE(job.Done(ops));
+    EXPECT_EQ(job.plans[0].back().last_joined, again ? 6 : -1) << "a rank of the job";
+  }
+  job.ExpectEqualCaches();
 }
 
 }  // namespace

@@ -57,6 +57,14 @@ TEST(Mismatch, NamesBothRanksAndBothValues) {
       "all ranks.");
 }
 
+TEST(Mismatch, RanksAndRootsOfAProcessSetAreNamedAsInTheJob) {
+  const wire::Signature a = OfOp(wire::Op::kBroadcast, "b", 0);
+  const wire::Signature b = OfOp(wire::Op::kBroadcast, "b", 1);
+  EXPECT_EQ(Difference(a, 0, b, 2, RankNames(4, {2, 5, 7})),
+            "broadcast 'b' of process set 4: rank 2 submitted root 2, rank 7 submitted root 5. Submit the same root on "
+            "all ranks.");
+}
+
 TEST(Mismatch, GroupsMustHaveTheSameMembersInTheSameOrder) {
   const wire::Signature group = Group("g", {"a", "b"});
   EXPECT_EQ(

@@ -47,6 +47,21 @@ TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
   EXPECT_TRUE(job.Done({zero, one, two}));
 }
 
+TEST(Stall, AReportNamesTheProcessSetAndRanksOfTheJob) {
+  ControllerConfig config = Limits();
+  config.process_set = 2;
+  config.names = RankNames(2, {3, 5, 6});
+  TestJob job(3, config);
+  job.Submit(0, Tensor("x"));
+  job.Submit(2, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(10100 * kMs);
+  ASSERT_EQ(job.reports[1].size(), 1u);
+  ExpectContains(job.reports[1][0],
+                 "allreduce 'x' of process set 2 was submitted by ranks 3, 6 and not by rank 5 (rank 5 has completed "
+                 "nothing yet).");
+}
+
 TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveIt) {
   TestJob job(3, Limits(10 * kS, 57 * kS));  // not a multiple: the limit is kept exactly
   if (GetParam()) {

@@ -57,6 +57,7 @@ ResponseList SomeResponses() {
   response.ranks = {0, 2};
   list.responses = {response, Response{}};
   list.joined = {4};
+  list.divide_by = DivideBy::kActive;
   list.left = {5, 6};
   list.report = "slow";
   list.fatal = StatusCode::kAborted;
