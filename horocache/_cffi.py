@@ -90,6 +90,8 @@ class Runtime:
         arguments: Mapping[str, str] | None = None,
         epoch: int = 0,
         process_sets: Sequence[Sequence[int]] = (),
+        communicator: int = 0,
+        ranks: Sequence[int] = (),
     ) -> None:
         self._ffi, self._lib = _load()
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
@@ -99,12 +101,14 @@ class Runtime:
         pairs = list((arguments or {}).items())
         names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
         values = [self._ffi.new("char[]", value.encode()) for _, value in pairs]
-        ranks = [self._ffi.new("int32_t[]", list(members)) for members in process_sets]
-        sets = self._ffi.new("hc_process_set[]", [{"ranks": members, "count": len(members)} for members in ranks])
-        out = self._ffi.new("hc_runtime**")
-        self._check(
-            self._lib.hc_start_with_sets(names, values, len(pairs), sets, len(ranks), epoch, out, self._error)
+        lists = [self._ffi.new("int32_t[]", list(members)) for members in (*process_sets, ranks)]
+        *sets, own = [{"ranks": members, "count": len(members)} for members in lists]
+        array = self._ffi.new("hc_process_set[]", sets)
+        job = self._ffi.new(
+            "hc_job*", {"sets": array, "num_sets": len(sets), "ranks": own, "communicator": communicator}
         )
+        out = self._ffi.new("hc_runtime**")
+        self._check(self._lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
         self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
 
     def __getattr__(self, name: str) -> int | bool:

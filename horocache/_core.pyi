@@ -28,6 +28,8 @@ class Runtime:
         arguments: Mapping[str, str] = ...,
         epoch: int = 0,
         process_sets: Sequence[Sequence[int]] = ...,  # besides the global one; ranks ascending
+        communicator: int = 0,  # an MPI_Comm as a number, whose ranks are the job's; 0: none
+        ranks: Sequence[int] = ...,  # the job is these ranks of what it would be otherwise; empty: all
     ) -> None: ...
     def stop(self) -> None: ...
     def forked_child(
@@ -51,7 +53,8 @@ class Runtime:
         self,
         op: int,  # wire::Op
         inputs: Sequence[Any],  # tensors (DLPack exchange table, buffer protocol, or __dlpack__); kept alive until done
-        outputs: Sequence[Any] | None,  # same length, contiguous, writable, may be the inputs, None for a tensor of which
+        outputs: Sequence[Any]
+        | None,  # same length, contiguous, writable, may be the inputs, None for a tensor of which
         # this rank gets no result; None: the core allocates
         name: str | bytes | None = None,  # of the tensor or the group; None takes the lowest free automatic name
         names: Sequence[str] | None = None,  # of a group's members; None derives them from `name`

@@ -224,9 +224,12 @@ def _check_comm(comm: object, arguments: Mapping[str, str]) -> None:
 
 
 def _make_runtime(arguments: dict[str, str]) -> Runtime:
-    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+    from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
-    binding = _core.parse_knobs(arguments)["binding"][0]
+    knobs = _core.parse_knobs(arguments)
+    binding = knobs["binding"][0]
+    if knobs["library_path"][1] == "default":
+        arguments = {**arguments, "library_path": libraries.library_path()}
     if binding == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 

@@ -135,14 +135,19 @@ int Guarded(hc_error* error, F&& f) {
   }
 }
 
-Status Start(const std::map<std::string, std::string>& arguments, std::vector<std::vector<int>> sets, uint32_t epoch,
-             hc_runtime** out) {
+std::vector<int> RanksOf(const hc_process_set& set) { return {set.ranks, set.ranks + set.count}; }
+
+Status Start(const std::map<std::string, std::string>& arguments, const hc_job& job, uint32_t epoch, hc_runtime** out) {
   const auto environment = horocache::ReadEnvironment();
   auto knobs = horocache::Knobs::Parse(environment, arguments);
   if (!knobs.ok()) return knobs.status();
   auto identity = horocache::net::DetectIdentity(*knobs, environment);
   if (!identity.ok()) return identity.status();
-  auto runtime = Runtime::Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr, std::move(sets)});
+  horocache::runtime::RuntimeConfig config{std::move(*knobs), std::move(*identity), epoch, HC_VERSION};
+  for (int i = 0; i < job.num_sets; ++i) config.process_sets.push_back(RanksOf(job.sets[i]));
+  config.ranks = RanksOf(job.ranks);
+  config.communicator = job.communicator;
+  auto runtime = Runtime::Start(std::move(config));
   if (!runtime.ok()) return runtime.status();
   *out = new hc_runtime{std::move(*runtime)};
   return Status::Ok();
@@ -189,18 +194,17 @@ const char* hc_op_name(int op) {
 
 int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
              hc_error* error) {
-  return hc_start_with_sets(names, values, count, nullptr, 0, epoch, out, error);
+  const hc_job all = {};
+  return hc_start_job(names, values, count, &all, epoch, out, error);
 }
 
-int hc_start_with_sets(const char* const* names, const char* const* values, int count, const hc_process_set* sets,
-                       int num_sets, uint32_t epoch, hc_runtime** out, hc_error* error) {
+int hc_start_job(const char* const* names, const char* const* values, int count, const hc_job* job, uint32_t epoch,
+                 hc_runtime** out, hc_error* error) {
   *out = nullptr;
   return Guarded(error, [&] {
     std::map<std::string, std::string> arguments;
     for (int i = 0; i < count; ++i) arguments.emplace(names[i], values[i]);
-    std::vector<std::vector<int>> ranks;
-    for (int i = 0; i < num_sets; ++i) ranks.emplace_back(sets[i].ranks, sets[i].ranks + sets[i].count);
-    return Start(arguments, std::move(ranks), epoch, out);
+    return Start(arguments, *job, epoch, out);
   });
 }
 

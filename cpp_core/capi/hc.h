@@ -100,13 +100,19 @@ typedef struct {
   int32_t count;
 } hc_process_set;
 
+typedef struct {
+  const hc_process_set* sets; /* besides that of all ranks, in the same order on all ranks */
+  int32_t num_sets;
+  hc_process_set ranks;  /* the job is these ranks of what it would be otherwise; count 0: all */
+  uint64_t communicator; /* an MPI_Comm, as a number, whose ranks are the job's; 0: none */
+} hc_job;
+
 /* Joins the job that the environment describes; `names` and `values` are knobs that override it. */
 HC_API int hc_start(const char* const* names, const char* const* values, int count, uint32_t epoch, hc_runtime** out,
                     hc_error* error);
-/* The same with process sets besides that of all ranks, in the same order on all ranks. Since version 2. */
-HC_API int hc_start_with_sets(const char* const* names, const char* const* values, int count,
-                              const hc_process_set* sets, int num_sets, uint32_t epoch, hc_runtime** out,
-                              hc_error* error);
+/* The same with more about the job. Since version 2. */
+HC_API int hc_start_job(const char* const* names, const char* const* values, int count, const hc_job* job,
+                        uint32_t epoch, hc_runtime** out, hc_error* error);
 /* Leaves the job and joins all threads. Pending operations fail with HC_SHUT_DOWN. */
 HC_API void hc_stop(hc_runtime* runtime);
 /* Stops it if need be, and frees it. Results not consumed become invalid. */

@@ -17,6 +17,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "control/selector.h"
+#include "net/mpi/communicator.h"
 #include "wire/message.h"
 
 namespace horocache::data {
@@ -88,7 +89,9 @@ class Operation {
   virtual Status status() const = 0;
   // Bounded progress was made in the last Test: calling again at once is worth while.
   virtual bool progressed() const = 0;
-  // For stall reports: ranks this operation waits for now; empty if for none.
+  // Whether nobody is woken when the operation can go on, so that Test has to be called now and then.
+  virtual bool must_poll() const { return false; }
+  // For stall reports: ranks this operation waits for now; empty if for none, or if that cannot be known.
   virtual std::vector<int> WaitingFor() const { return {}; }
 };
 
@@ -123,13 +126,23 @@ struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
   int64_t oneshot_max_bytes = 16 << 10;
   std::string kernels = "auto";
-  int64_t fakedevice_delay_ns = -1;  // below 0: there is no fake device
+  int64_t fakedevice_delay_ns = -1;                // below 0: there is no fake device
+  bool deterministic = false;                      // reductions fold in rank order on every backend
+  int64_t mpi_max_count = (int64_t{1} << 31) - 1;  // elements of one MPI call
 };
 
-// Creates every backend that can run in this area, in a fixed order: shm (size >= 1 and area.data filled), loopback
-// (size == 1), fakedevice (if asked for). data/registry.cc holds the one list.
-StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options);
-// The traits of those backends, in the same order, for an area of so many ranks that has memory.
-std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options);
+// What a process set's ranks have in common.
+struct BackendMeans {
+  bool memory = true;  // they are on one host
+  bool mpi = false;
+};
+
+// Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi` is not empty, which
+// then connects area.size ranks), loopback (area.size == 1), fakedevice (if asked for). data/registry.cc holds the one
+// list.
+StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
+                                                             net::Communicator mpi = {});
+// The traits of those backends, in the same order, for so many ranks.
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means = {});
 
 }  // namespace horocache::data

@@ -24,24 +24,29 @@ SharedArea Part(const SharedArea& area, size_t begin, size_t bytes) {
 
 }  // namespace
 
-std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options) {
-  std::vector<control::BackendTraits> traits = {ShmTraits()};
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means) {
+  std::vector<control::BackendTraits> traits;
+  if (means.memory) traits.push_back(ShmTraits());
+  if (means.mpi) traits.push_back(MpiTraits());
   if (ranks == 1) traits.push_back(LoopbackTraits());
-  if (options.fakedevice_delay_ns >= 0) traits.push_back(FakeDeviceTraits());
+  if (options.fakedevice_delay_ns >= 0 && means.memory) traits.push_back(FakeDeviceTraits());
   return traits;
 }
 
-StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options) {
+StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
+                                                             net::Communicator mpi) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
-  const bool fake = options.fakedevice_delay_ns >= 0;
+  const bool memory = !area.data.empty();
+  const bool fake = options.fakedevice_delay_ns >= 0 && memory;
   const size_t staged = fake ? area.data_bytes / kFakeDeviceShare / 64 * 64 : 0;
   std::vector<std::unique_ptr<Backend>> backends;
-  if (!area.data.empty()) {
+  if (memory) {
     const SharedArea main = Part(area, 0, area.data_bytes - staged);
     HC_RETURN_IF_ERROR(ShmPort::Check(main));
     backends.push_back(MakeShmBackend(main, options, *kernels));
   }
+  if (!mpi.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
   if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
   if (!fake) return backends;
   std::unique_ptr<Backend> staging;

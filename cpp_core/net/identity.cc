@@ -100,7 +100,6 @@ StatusOr<Identity> Finish(Claim claim) {
                    claim.cross_names + " that there are " + std::to_string(claim.cross_size) +
                    " hosts; these do not fit together");
   }
-  if (claim.job.empty() && claim.size > 1) return Startup(claim.job_hint);
   Identity identity;
   identity.rank = static_cast<int>(claim.rank);
   identity.size = static_cast<int>(claim.size);
@@ -108,7 +107,13 @@ StatusOr<Identity> Finish(Claim claim) {
   identity.local_size = static_cast<int>(claim.local_size);
   identity.cross_rank = static_cast<int>(claim.cross_rank);
   identity.cross_size = static_cast<int>(claim.cross_size);
-  identity.job = claim.job.empty() ? "alone" : claim.source + ":" + claim.job;
+  if (!claim.job.empty()) {
+    identity.job = claim.source + ":" + claim.job;
+  } else if (claim.size == 1) {
+    identity.job = "alone";
+  } else {
+    identity.no_job = claim.job_hint;
+  }
   identity.source = claim.source;
   return identity;
 }

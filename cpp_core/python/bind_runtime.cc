@@ -180,8 +180,9 @@ void BindRuntime(py::module_& module) {
   AddFastMethods(runtime);
   using RankLists = std::vector<std::vector<int>>;
   runtime
-      .def(py::init<const Texts&, uint32_t, RankLists>(), py::arg("arguments") = Texts(), py::arg("epoch") = 0,
-           py::arg("process_sets") = RankLists())
+      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>>(), py::arg("arguments") = Texts(),
+           py::arg("epoch") = 0, py::arg("process_sets") = RankLists(), py::arg("communicator") = 0,
+           py::arg("ranks") = std::vector<int>())
       .def("stop", &PyRuntime::Stop)
       .def("forked_child", &PyRuntime::ForkedChild)
       .def_property_readonly("rank", identity(&net::Identity::rank))

@@ -76,13 +76,18 @@ bool NameAllreduce(PyObject* name, std::string* out) {
 
 }  // namespace
 
-PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets) {
+PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets,
+                     uint64_t communicator, std::vector<int> ranks) {
   const auto environment = ReadEnvironment();
   StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
   ThrowIfError(knobs.status());
   StatusOr<net::Identity> identity = net::DetectIdentity(*knobs, environment);
   ThrowIfError(identity.status());
-  Start({std::move(*knobs), std::move(*identity), epoch, HC_VERSION, nullptr, std::move(process_sets)});
+  runtime::RuntimeConfig config{std::move(*knobs), std::move(*identity), epoch, HC_VERSION};
+  config.process_sets = std::move(process_sets);
+  config.communicator = communicator;
+  config.ranks = std::move(ranks);
+  Start(std::move(config));
 }
 
 PyRuntime::~PyRuntime() {

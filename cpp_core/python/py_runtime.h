@@ -26,7 +26,8 @@ struct PyResult {
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
  public:
-  PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets);
+  PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets, uint64_t communicator,
+            std::vector<int> ranks);
   explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
   ~PyRuntime();
 

@@ -184,9 +184,11 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
     if (!progress.moved) continue;
     if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
-  if (moved) SpreadAbort();
-  if (moved) PublishMetrics();
-  return moved;
+  if (!moved) return false;
+  nap_ns_ = 0;
+  SpreadAbort();
+  PublishMetrics();
+  return true;
 }
 
 // Who aborts cannot go on with anything, and no rank without it: also sets that it is not in end, on every rank.

@@ -96,7 +96,7 @@ class CoordinatorLoop {
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);
   void CheckLanes(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
-  int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) const HC_REQUIRES(role_);
+  int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
   // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
@@ -117,6 +117,8 @@ class CoordinatorLoop {
   std::vector<SetLoop*> by_number_ HC_GUARDED_BY(role_);             // null where it is not
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
+  // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.
+  int64_t nap_ns_ HC_GUARDED_BY(role_) = 0;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
 

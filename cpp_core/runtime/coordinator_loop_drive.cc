@@ -14,6 +14,9 @@ using net::Doorbell;
 
 // A sleeper looks up this often whatever happens, so that a lost wake-up or a lost rank costs time, never for ever.
 constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
+// Between two looks for news that wake nobody.
+constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
+constexpr int64_t kLongestNapNs = kNsPerMs;
 // How long a waiting thread tries to get the role before it sleeps.
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
@@ -100,10 +103,13 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
 // With no collective under way, what peers do in the data plane is none of this rank's business.
 uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
 
-int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) const {
+int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   int64_t wake_ns = deadline_ns;
   for (const auto& set : sets_) wake_ns = std::min(wake_ns, set->NextWakeNs());
-  return std::min(wake_ns - now_ns, kLongestSleepNs);
+  const int64_t sleep_ns = std::min(wake_ns - now_ns, kLongestSleepNs);
+  if (std::ranges::none_of(sets_, [](const auto& set) { return set->must_poll(); })) return sleep_ns;
+  nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, kLongestNapNs);
+  return std::min(sleep_ns, nap_ns_);
 }
 
 void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {

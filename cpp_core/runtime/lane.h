@@ -44,6 +44,8 @@ class Lane {
   const Operation* Running() const;
   int64_t StillSinceNs() const { return still_since_ns_; }
   std::vector<int> WaitingFor() const;
+  // Whether what runs has to be tested now and then.
+  bool must_poll() const { return running_ != nullptr && running_->must_poll(); }
   // The name of the operation that completed last here; empty if none has.
   const std::string& last_done() const { return last_done_; }
   // Why this rank cannot go on, once; ok if it can.

@@ -6,6 +6,7 @@
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "data/backend.h"
+#include "net/hosts_channel.h"
 #include "net/shm_channel.h"
 
 namespace horocache::runtime {
@@ -48,38 +49,56 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   options.oneshot_max_bytes = knobs.oneshot_max;
   options.kernels = knobs.kernels;
   options.fakedevice_delay_ns = Nanoseconds(knobs.fakedevice_delay_us, kNsPerUs);
+  options.deterministic = knobs.deterministic;
+  options.mpi_max_count = knobs.mpi_max_count;
   return options;
 }
 
+// Memory that all ranks of the set share; none if they are on several hosts.
 data::SharedArea AreaOf(const SetSite& site) {
   data::SharedArea area;
   area.rank = site.rank;
   area.size = static_cast<int>(site.ranks.size());
+  area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
+  if (!site.one_host()) return area;
   for (int rank = 0; rank < area.size; ++rank) area.data.push_back(site.arena->data(rank).data());
   area.data_bytes = site.arena->data(0).size();
-  area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
   return area;
+}
+
+// Words stay on their host, so between hosts leaders speak for theirs.
+control::AgreementConfig AgreementFor(const Knobs& knobs, const SetSite& site) {
+  control::AgreementConfig agreement;
+  agreement.strategy = knobs.agreement == "bits" && !site.one_host() ? "leaders" : knobs.agreement;
+  agreement.radix = static_cast<int>(knobs.tree_radix);
+  if (!site.one_host()) agreement.host_of = site.host_of;
+  return agreement;
+}
+
+std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
+  const bool one_host = site->one_host();
+  auto local = net::MakeShmChannel(std::move(site->arena), site->local_rank, std::move(site->doorbells));
+  if (one_host) return local;
+  return net::MakeHostsChannel({site->rank, site->host_of}, std::move(local), std::move(site->link));
 }
 
 }  // namespace
 
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks) {
-  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs)), ranks, knobs.select);
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means) {
+  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, knobs.select);
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {
-  StatusOr<control::Selector> selector = SelectorFor(knobs, static_cast<int>(site.ranks.size()));
+  StatusOr<control::Selector> selector =
+      SelectorFor(knobs, static_cast<int>(site.ranks.size()), {site.one_host(), !site.mpi.empty()});
   if (!selector.ok()) return selector.status();
-  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs));
+  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs), std::move(site.mpi));
   if (!backends.ok()) return backends.status();
-  control::AgreementConfig agreement;
-  agreement.strategy = knobs.agreement;
-  agreement.radix = static_cast<int>(knobs.tree_radix);
   SetParts parts;
   parts.config = ConfigFor(knobs, site);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, site, std::move(*selector)));
-  parts.agreement = control::MakeAgreement(agreement);
-  parts.channel = net::MakeShmChannel(std::move(site.arena), site.rank, std::move(site.doorbells));
+  parts.agreement = control::MakeAgreement(AgreementFor(knobs, site));
+  parts.channel = ChannelFor(&site);
   parts.backends = std::move(*backends);
   return parts;
 }

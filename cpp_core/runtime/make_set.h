@@ -9,7 +9,10 @@
 #include "base/knobs.h"
 #include "base/status.h"
 #include "control/selector.h"
+#include "data/backend.h"
 #include "net/arena.h"
+#include "net/link.h"
+#include "net/mpi/communicator.h"
 #include "runtime/set_loop.h"
 
 namespace horocache::runtime {
@@ -20,15 +23,21 @@ struct SetSite {
   uint32_t epoch = 0;
   std::vector<int> ranks;             // of the job, ascending
   int rank = 0;                       // of this process, within the set
-  std::shared_ptr<net::Arena> arena;  // of the set's ranks alone
-  // By rank within the set: where each sleeps. A rank has one doorbell, whatever sets it is in.
+  std::vector<int> host_of;           // by rank within the set; hosts are numbered in the order of their first rank
+  int local_rank = 0;                 // of this process, among the set's ranks on its host
+  std::shared_ptr<net::Arena> arena;  // of the set's ranks on this host alone
+  // By local rank: where each sleeps. A rank has one doorbell, whatever sets it is in.
   std::vector<net::Doorbell> doorbells;
+  net::Communicator mpi;            // of the set's ranks, for the mpi backend; empty if there is none
+  std::unique_ptr<net::Link> link;  // between the leaders of the hosts; null on other ranks, and on one host
+
+  bool one_host() const { return doorbells.size() == ranks.size(); }
 };
 
 // On every rank of the set alike; the parts belong to the caller.
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site);
 
 // How a set of so many ranks chooses backends; kInvalidArgument for a rule that is wrong.
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks);
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means);
 
 }  // namespace horocache::runtime

@@ -56,10 +56,10 @@ std::string ProcessSets::Describe(uint32_t number) const {
   return "process set " + std::to_string(number) + " (" + control::RankText(ranks_[number]) + ")";
 }
 
-std::string ProcessSets::AgreeText() const {
+std::string ProcessSets::AgreeText(const std::vector<std::vector<int>>& sets) {
   std::string text;
-  for (size_t number = 1; number < ranks_.size(); ++number) {
-    text += "process set " + std::to_string(number) + "=" + ListOf(ranks_[number]) + "\n";
+  for (size_t i = 0; i < sets.size(); ++i) {
+    text += "process set " + std::to_string(i + 1) + "=" + ListOf(sets[i]) + "\n";
   }
   return text;
 }

@@ -22,8 +22,8 @@ class ProcessSets {
   int RankIn(uint32_t number, int rank) const;
   // "process set 2 (ranks 0, 3)"
   std::string Describe(uint32_t number) const;
-  // For Handshake::agree: a line for each set but the global one.
-  std::string AgreeText() const;
+  // For Handshake::agree: a line for each set but the global one. Of sets as they were given, good or not.
+  static std::string AgreeText(const std::vector<std::vector<int>>& sets);
 
  private:
   std::vector<std::vector<int>> ranks_;

@@ -11,6 +11,7 @@
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
+#include "net/mpi/mpi_process.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -27,11 +28,10 @@ LogLevel ParseLevel(const std::string& name) {
   return static_cast<LogLevel>(std::ranges::find(kNames, name) - kNames.begin());
 }
 
-LoopConfig LoopFor(const RuntimeConfig& config) {
-  const Knobs& knobs = config.knobs;
+LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   LoopConfig out;
   // With more ranks than cores, a rank that spins keeps the core from the rank it waits for.
-  out.spin_ns = config.identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
+  out.spin_ns = identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
   return out;
 }
@@ -41,32 +41,31 @@ LoopConfig LoopFor(const RuntimeConfig& config) {
 Status CheckKnobs(const Knobs& knobs) {
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
-  return SelectorFor(knobs, 1).status();  // a job of one rank has every backend
+  return SelectorFor(knobs, 1, {.memory = true, .mpi = true}).status();  // which has every backend
 }
 
-net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
-  net::ArenaLayout layout;
-  layout.ranks = ranks;
-  layout.data_bytes = knobs.shm_bytes;
-  return layout;
-}
-
-Runtime::Runtime(RuntimeConfig config, ProcessSets sets)
+Runtime::Runtime(RuntimeConfig config, Job job, ProcessSets sets)
     : config_(std::move(config)),
+      job_(std::move(job)),
       sets_(std::move(sets)),
-      logger_(ParseLevel(config_.knobs.log_level), config_.identity.rank, !config_.knobs.log_hide_time),
-      metrics_(config_.identity.size) {}
+      logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
+      metrics_(job_.identity.size) {}
 
 Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  StatusOr<ProcessSets> sets = ProcessSets::Make(config.identity.size, config.process_sets);
+  const JobConfig job_config{
+      config.knobs,        config.identity, config.epoch, config.version, ProcessSets::AgreeText(config.process_sets),
+      config.communicator, config.ranks};
+  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  if (!job.ok()) return job.status();
+  // Of the same sets on all ranks by now, so an error is everybody's.
+  StatusOr<ProcessSets> sets = ProcessSets::Make(job->identity.size, config.process_sets);
   if (!sets.ok()) return sets.status();
-  std::unique_ptr<Runtime> runtime(new Runtime(std::move(config), std::move(*sets)));
-  HC_RETURN_IF_ERROR(runtime->Assemble());
+  std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job), std::move(*sets)));
   try {
-    HC_RETURN_IF_ERROR(runtime->MakeLoop());
+    HC_RETURN_IF_ERROR(runtime->MakeLoop(job_config));
   } catch (const std::system_error& error) {
     return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
                                             "; raise the limit of processes (ulimit -u, or the container's)");
@@ -75,91 +74,40 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   return runtime;
 }
 
-net::BootstrapConfig Runtime::BootstrapFor() const {
-  net::BootstrapConfig bootstrap;
-  bootstrap.identity = config_.identity;
-  bootstrap.handshake = {config_.version, wire::kProtocolVersion, config_.epoch, ""};
-  bootstrap.layout = LayoutFor(config_.knobs, config_.identity.local_size);
-  const std::string& base = config_.knobs.rendezvous_dir;
-  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
-  bootstrap.timeout_ns = Nanoseconds(config_.knobs.start_timeout, kNsPerS);
-  return bootstrap;
-}
-
-Status Runtime::Assemble() {
-  if (config_.arena != nullptr) {
-    peers_.arena = config_.arena;
-    peers_.arena->state(config_.identity.local_rank).store(net::RankState::kRunning);
-    return Status::Ok();
-  }
-  const StatusOr<control::Selector> selector = SelectorFor(config_.knobs, config_.identity.size);
-  if (!selector.ok()) return selector.status();
-  net::BootstrapConfig bootstrap = BootstrapFor();
-  bootstrap.handshake.agree =
-      config_.knobs.AgreeText() + "selector table=" + std::to_string(selector->Hash()) + "\n" + sets_.AgreeText();
-  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
-  if (!peers.ok()) return peers.status();
-  peers_ = std::move(*peers);
-  return Status::Ok();
-}
-
-// Sets meet in ascending order on every rank: the lowest that is not complete yet has none of its ranks waiting in a
-// higher one, so nobody waits in a circle.
-StatusOr<std::shared_ptr<net::Arena>> Runtime::MeetIn(uint32_t number) {
-  if (number == 0) return peers_.arena;
-  if (config_.arena != nullptr) return config_.set_arenas.at(number - 1);
-  const std::vector<int>& ranks = sets_.ranks(number);
-  const int rank = sets_.RankIn(number, config_.identity.rank);
-  const auto size = static_cast<int>(ranks.size());
-  net::BootstrapConfig bootstrap = BootstrapFor();
-  bootstrap.identity = {
-      rank, size, rank, size, 0, 1, config_.identity.job + ":set" + std::to_string(number), config_.identity.source};
-  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
-  if (peers.ok()) return peers->arena;
-  return Status(peers.status().code(), "the ranks of " + sets_.Describe(number) +
-                                           " could not meet; numbered within the set: " + peers.status().message());
-}
-
-StatusOr<SetSite> Runtime::SiteOf(uint32_t number) {
-  StatusOr<std::shared_ptr<net::Arena>> arena = MeetIn(number);
-  if (!arena.ok()) return arena.status();
-  SetSite site;
-  site.process_set = number;
-  site.epoch = config_.epoch;
-  site.ranks = sets_.ranks(number);
-  site.rank = sets_.RankIn(number, config_.identity.rank);
-  site.arena = std::move(*arena);
-  for (const int rank : site.ranks) site.doorbells.push_back(peers_.arena->doorbell(rank));
-  return site;
-}
-
-Status Runtime::MakeLoop() {
+Status Runtime::MakeLoop(const JobConfig& job_config) {
   CoordinatorLoop::Parts parts;
   for (uint32_t number = 0; static_cast<int>(number) < sets_.size(); ++number) {
-    if (sets_.RankIn(number, config_.identity.rank) < 0) continue;
-    StatusOr<SetSite> site = SiteOf(number);
+    if (sets_.RankIn(number, job_.identity.rank) < 0) continue;
+    const bool given = number > 0 && config_.arena != nullptr;
+    StatusOr<SetSite> site =
+        MeetInSet(job_config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
     if (!site.ok()) return site.status();
     StatusOr<SetParts> set = MakeSet(config_.knobs, std::move(*site));
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
-  auto faults = FaultInjector::Parse(config_.knobs.fault, config_.identity.rank);
+  auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
-  parts.doorbell = peers_.arena->doorbell(config_.identity.local_rank);
-  loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_), std::move(parts), &table_, &metrics_, &logger_);
-  if (config_.arena == nullptr && config_.identity.size > 1) {
-    liveness_ = std::make_unique<net::Liveness>(&peers_, config_.identity.local_rank,
+  parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
+  loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
+                                            &logger_);
+  if (config_.arena == nullptr && job_.identity.local_size > 1) {
+    liveness_ = std::make_unique<net::Liveness>(&job_.peers, job_.identity.local_rank,
                                                 [this](int rank, const std::string& how) { OnLost(rank, how); });
   }
   return Status::Ok();
 }
 
-void Runtime::OnLost(int rank, const std::string& how) {
-  const int pid = peers_.pids[static_cast<size_t>(rank)];
-  loop_->Lose(rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) +
-                                                " on this host) " + how +
-                                                "; the job cannot go on. See that rank's output for the cause."});
+void Runtime::OnLost(int local_rank, const std::string& how) {
+  const int rank = job_.here[static_cast<size_t>(local_rank)];
+  const std::string where =
+      job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
+  const int pid = job_.peers.pids[static_cast<size_t>(local_rank)];
+  net::LeaveMpiUnfinalized();
+  loop_->Lose(
+      rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where +
+                                        ") " + how + "; the job cannot go on. See that rank's output for the cause."});
 }
 
 Status Runtime::Check(const Operation& operation) const {
@@ -171,10 +119,10 @@ Status Runtime::Check(const Operation& operation) const {
                                               "; init() registered " + std::to_string(sets_.size() - 1) +
                                               " besides the global one"};
   }
-  if (sets_.RankIn(set, config_.identity.rank) < 0) {
+  if (sets_.RankIn(set, job_.identity.rank) < 0) {
     return {StatusCode::kInvalidArgument, std::string(wire::OpName(signature.op)) + ": rank " +
-                                              std::to_string(config_.identity.rank) + " is not in " +
-                                              sets_.Describe(set) + ", so it cannot take part in operations on it"};
+                                              std::to_string(job_.identity.rank) + " is not in " + sets_.Describe(set) +
+                                              ", so it cannot take part in operations on it"};
   }
   const auto too_long = [](const std::string& name) { return name.size() > wire::kMaxNameBytes; };
   const bool long_member =
@@ -183,7 +131,7 @@ Status Runtime::Check(const Operation& operation) const {
     return {StatusCode::kInvalidArgument,
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
   }
-  const bool has_result = signature.op != wire::Op::kReduce || signature.root == config_.identity.rank;
+  const bool has_result = signature.op != wire::Op::kReduce || signature.root == job_.identity.rank;
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };
   if (std::ranges::any_of(operation.tensors, lost)) {
@@ -209,14 +157,14 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  peers_.arena->state(config_.identity.local_rank).store(net::RankState::kLeft);
+  job_.peers.arena->state(job_.identity.local_rank).store(net::RankState::kLeft);
   liveness_.reset();
   loop_->Stop();
 }
 
 void Runtime::ForkedChild() {
   if (liveness_ != nullptr) liveness_->CloseInChild();
-  peers_.CloseInChild();
+  job_.peers.CloseInChild();
   alive_ = false;
 }
 

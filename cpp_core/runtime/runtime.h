@@ -20,6 +20,7 @@
 #include "net/identity.h"
 #include "net/liveness.h"
 #include "runtime/coordinator_loop.h"
+#include "runtime/job.h"
 #include "runtime/make_set.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
@@ -33,15 +34,15 @@ struct RuntimeConfig {
   uint32_t epoch = 0;
   std::string version;
   // Shared by the runtimes of one process instead of a start-up over a socket; null for real jobs.
-  std::shared_ptr<net::Arena> arena;
+  std::shared_ptr<net::Arena> arena = nullptr;
   // Ranks of each process set besides the global one, equal on all ranks; see ProcessSets.
   std::vector<std::vector<int>> process_sets = {};
   // With `arena`: one for each process set.
   std::vector<std::shared_ptr<net::Arena>> set_arenas = {};
+  // See JobConfig.
+  uint64_t communicator = 0;
+  std::vector<int> ranks = {};
 };
-
-// The layout that init() uses for these knobs; for arenas shared within a process.
-net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
 // kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.
 Status CheckKnobs(const Knobs& knobs);
@@ -51,7 +52,7 @@ class Runtime {
   static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config);
   ~Runtime();
 
-  const net::Identity& identity() const { return config_.identity; }
+  const net::Identity& identity() const { return job_.identity; }
   const Knobs& knobs() const { return config_.knobs; }
   const Metrics& metrics() const { return metrics_; }
   bool alive() const { return alive_; }
@@ -78,23 +79,17 @@ class Runtime {
   void ForkedChild();
 
  private:
-  Runtime(RuntimeConfig config, ProcessSets sets);
-  Status Assemble();
-  Status MakeLoop();
-  net::BootstrapConfig BootstrapFor() const;
-  // Where this rank meets the others of a set that it is a member of.
-  StatusOr<SetSite> SiteOf(uint32_t number);
-  // The shared memory of a set's ranks: they do the start-up handshake once more among themselves.
-  StatusOr<std::shared_ptr<net::Arena>> MeetIn(uint32_t number);
-  void OnLost(int rank, const std::string& how);
+  Runtime(RuntimeConfig config, Job job, ProcessSets sets);
+  Status MakeLoop(const JobConfig& job_config);
+  void OnLost(int local_rank, const std::string& how);
   Status Check(const Operation& operation) const;
 
-  RuntimeConfig config_;
+  const RuntimeConfig config_;
+  Job job_;
   const ProcessSets sets_;
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;
-  net::Peers peers_;
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> alive_{false};

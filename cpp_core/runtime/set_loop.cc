@@ -52,6 +52,11 @@ void SetLoop::Lose(const Status& why) {
     }
   }
   lost_ = why;
+  if (why.code() == StatusCode::kShutDown) {
+    channel_->SayGoodbye();
+  } else {
+    channel_->TellLost(why);
+  }
   controller_->Lose(why);
   FailLanes();
 }
@@ -142,6 +147,10 @@ bool SetLoop::LanesBusy() const {
   return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });
 }
 
+bool SetLoop::must_poll() const {
+  return channel_->must_poll() || std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.must_poll(); });
+}
+
 int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }
 
 void SetLoop::Blame(std::vector<int>* blamed) const {
@@ -155,7 +164,7 @@ void SetLoop::Blame(std::vector<int>* blamed) const {
   if (LanesBusy() || !waiting_ || !controller_->HasPending()) return;
   if (!channel_->HasPublished(config_.rank, controller_->round())) return;
   for (int rank = 0; rank < channel_->size(); ++rank) {
-    if (!channel_->HasPublished(rank, controller_->round())) add(rank);
+    if (channel_->SharesWords(rank) && !channel_->HasPublished(rank, controller_->round())) add(rank);
   }
 }
 

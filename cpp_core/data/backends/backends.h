@@ -6,16 +6,22 @@
 #include "data/backend.h"
 #include "data/backends/fake_device.h"
 #include "data/kernels/fold.h"
+#include "net/mpi/communicator.h"
 
 namespace horocache::data {
 
 // What each can do, without one.
 control::BackendTraits ShmTraits();
+control::BackendTraits MpiTraits();
 control::BackendTraits LoopbackTraits();
 control::BackendTraits FakeDeviceTraits();
 
 // Ranks of one host through shared memory. `area.data` is filled and large enough (ShmPort::Check).
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
+                                        const KernelSet* kernels);
+
+// Ranks anywhere, over MPI; the communicator is the backend's alone.
+std::unique_ptr<Backend> MakeMpiBackend(net::Communicator comm, const BackendOptions& options,
                                         const KernelSet* kernels);
 
 // One rank by itself.

