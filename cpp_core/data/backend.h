@@ -137,11 +137,19 @@ struct BackendMeans {
   bool mpi = false;
 };
 
-// Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi` is not empty, which
-// then connects area.size ranks), loopback (area.size == 1), fakedevice (if asked for). data/registry.cc holds the one
-// list.
+// What the mpi backend works with; nothing if there is none.
+struct MpiMeans {
+  net::Communicator all;      // of the set's ranks
+  net::Communicator leaders;  // of the lowest rank of each host, by host; empty on other ranks and on one host
+  SharedArea local;           // of the ranks of this host, if there are several hosts
+  std::vector<int> host_of;   // by rank
+};
+
+// Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi.all` is not empty,
+// and then connects area.size ranks), loopback (area.size == 1), fakedevice (if asked for). data/registry.cc holds the
+// one list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             net::Communicator mpi = {});
+                                                             MpiMeans mpi = {});
 // The traits of those backends, in the same order, for so many ranks.
 std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means = {});
 

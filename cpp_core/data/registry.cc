@@ -34,7 +34,7 @@ std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& op
 }
 
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             net::Communicator mpi) {
+                                                             MpiMeans mpi) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
   const bool memory = !area.data.empty();
@@ -46,7 +46,7 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
     HC_RETURN_IF_ERROR(ShmPort::Check(main));
     backends.push_back(MakeShmBackend(main, options, *kernels));
   }
-  if (!mpi.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
+  if (!mpi.all.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
   if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
   if (!fake) return backends;
   std::unique_ptr<Backend> staging;

@@ -194,7 +194,7 @@ Status ShareMemory(const JobConfig& config, Job* job) {
 Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
   if (job.mpi.empty()) return Status::Ok();
   net::Mpi* const mpi = &job.mpi.mpi();
-  const int tag = 2 * static_cast<int>(site->process_set);
+  const int tag = 3 * static_cast<int>(site->process_set);
   const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
   StatusOr<net::Communicator> lanes = site->process_set == 0
                                           ? net::Communicator::Duplicate(mpi, job.mpi.get(), deadline_ns)
@@ -212,6 +212,9 @@ Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
   }
   StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1);
   if (!between.ok()) return between.status();
+  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2);
+  if (!data.ok()) return data.status();
+  site->leaders = std::move(*data);
   StatusOr<std::unique_ptr<net::Link>> made = net::MakeMpiLink(std::move(*between), std::move(link));
   if (!made.ok()) return made.status();
   site->link = std::move(*made);

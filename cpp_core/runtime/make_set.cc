@@ -54,16 +54,34 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   return options;
 }
 
-// Memory that all ranks of the set share; none if they are on several hosts.
+// Of the set's ranks on this host.
+data::SharedArea LocalArea(const SetSite& site) {
+  data::SharedArea area;
+  area.rank = site.local_rank;
+  area.size = static_cast<int>(site.doorbells.size());
+  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(site.arena->data(rank).data());
+  area.data_bytes = site.arena->data(0).size();
+  area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
+  return area;
+}
+
+// Ranks on several hosts share no memory.
 data::SharedArea AreaOf(const SetSite& site) {
+  if (site.one_host()) return LocalArea(site);
   data::SharedArea area;
   area.rank = site.rank;
   area.size = static_cast<int>(site.ranks.size());
-  area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
-  if (!site.one_host()) return area;
-  for (int rank = 0; rank < area.size; ++rank) area.data.push_back(site.arena->data(rank).data());
-  area.data_bytes = site.arena->data(0).size();
   return area;
+}
+
+data::MpiMeans MpiFor(SetSite* site) {
+  data::MpiMeans means;
+  means.all = std::move(site->mpi);
+  if (means.all.empty() || site->one_host()) return means;
+  means.leaders = std::move(site->leaders);
+  means.local = LocalArea(*site);
+  means.host_of = site->host_of;
+  return means;
 }
 
 // Words stay on their host, so between hosts leaders speak for theirs.
@@ -85,14 +103,20 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
 }  // namespace
 
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means) {
-  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, knobs.select);
+  std::string rules = knobs.select;  // the first that applies counts
+  if (!means.memory && means.mpi) {
+    if (knobs.hierarchical_allreduce) rules += ";allreduce=mpi/twolevel";
+    if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
+    if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
+  }
+  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, rules);
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {
   StatusOr<control::Selector> selector =
       SelectorFor(knobs, static_cast<int>(site.ranks.size()), {site.one_host(), !site.mpi.empty()});
   if (!selector.ok()) return selector.status();
-  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs), std::move(site.mpi));
+  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs), MpiFor(&site));
   if (!backends.ok()) return backends.status();
   SetParts parts;
   parts.config = ConfigFor(knobs, site);

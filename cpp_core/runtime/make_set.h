@@ -28,8 +28,9 @@ struct SetSite {
   std::shared_ptr<net::Arena> arena;  // of the set's ranks on this host alone
   // By local rank: where each sleeps. A rank has one doorbell, whatever sets it is in.
   std::vector<net::Doorbell> doorbells;
-  net::Communicator mpi;            // of the set's ranks, for the mpi backend; empty if there is none
-  std::unique_ptr<net::Link> link;  // between the leaders of the hosts; null on other ranks, and on one host
+  net::Communicator mpi;      // of the set's ranks, for the mpi backend; empty if there is none
+  net::Communicator leaders;  // of the lowest rank of each host, for the same; empty on other ranks, and on one host
+  std::unique_ptr<net::Link> link;  // between these
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };

@@ -6,7 +6,6 @@
 #include "data/backend.h"
 #include "data/backends/fake_device.h"
 #include "data/kernels/fold.h"
-#include "net/mpi/communicator.h"
 
 namespace horocache::data {
 
@@ -20,9 +19,8 @@ control::BackendTraits FakeDeviceTraits();
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
                                         const KernelSet* kernels);
 
-// Ranks anywhere, over MPI; the communicator is the backend's alone.
-std::unique_ptr<Backend> MakeMpiBackend(net::Communicator comm, const BackendOptions& options,
-                                        const KernelSet* kernels);
+// Ranks anywhere, over MPI; the communicators and the memory are the backend's alone.
+std::unique_ptr<Backend> MakeMpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels);
 
 // One rank by itself.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);

@@ -1,6 +1,7 @@
 // The backend that runs collectives over MPI, for ranks anywhere.
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "data/backends/backends.h"
@@ -11,46 +12,85 @@ namespace horocache::data {
 namespace {
 
 // By their places in MpiTraits().algorithms.
-enum Algorithm : uint8_t { kAuto, kNative, kFold };
+enum Algorithm : uint8_t { kAuto, kNative, kFold, kTwoLevel };
 
-// Role: lanes. Owns the queue with the lane's communicator.
+bool Reduces(wire::Op op) { return op == wire::Op::kAllreduce || op == wire::Op::kReduce; }
+
+// Role: lanes. Owns the queue with the lane's communicators.
 class MpiBackend : public Backend {
  public:
-  MpiBackend(net::Communicator comm, const BackendOptions& options, const KernelSet* kernels)
-      : deterministic_(options.deterministic), queue_(std::move(comm), options, kernels) {}
+  MpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels)
+      : deterministic_(options.deterministic), queue_(std::move(means.all), options, kernels) {
+    if (!means.local.data.empty()) queue_.levels = std::make_unique<TwoLevels>(std::move(means), options, kernels);
+  }
 
   const control::BackendTraits& traits() const override { return traits_; }
-
-  Status Supports(const Collective& collective) const override {
-    return CheckCollective(collective, traits_, queue_.comm.size());
-  }
-
-  std::unique_ptr<Operation> Start(Collective collective) override {
-    switch (collective.op) {
-      case wire::Op::kAllreduce:
-      case wire::Op::kReduce:
-        if (Folds(collective)) return MakeMpiFold(&queue_, std::move(collective));
-        return MakeMpiPieces(&queue_, std::move(collective));
-      case wire::Op::kBroadcast:
-        return MakeMpiPieces(&queue_, std::move(collective));
-      case wire::Op::kReducescatter:
-        return MakeMpiFold(&queue_, std::move(collective));
-      default:
-        return MakeMpiExchange(&queue_, std::move(collective));
-    }
-  }
-
+  Status Supports(const Collective& collective) const override;
+  std::unique_ptr<Operation> Start(Collective collective) override;
   const DataCounters& counters() const override { return queue_.counters; }
 
  private:
-  bool Folds(const Collective& collective) const {
-    return collective.algorithm == kFold || (collective.algorithm == kAuto && deterministic_);
-  }
+  Status SupportsTwoLevels(const Collective& collective) const;
+  uint8_t AlgorithmOf(const Collective& collective) const;
 
   const control::BackendTraits traits_ = MpiTraits();
   const bool deterministic_;
   MpiQueue queue_;
 };
+
+Status MpiBackend::Supports(const Collective& collective) const {
+  HC_RETURN_IF_ERROR(CheckCollective(collective, traits_, queue_.comm.size()));
+  const std::string op(wire::OpName(collective.op));
+  if (collective.algorithm == kTwoLevel) return SupportsTwoLevels(collective);
+  if (collective.algorithm == kFold && !Reduces(collective.op) && collective.op != wire::Op::kReducescatter) {
+    return {StatusCode::kUnsupported, "mpi/fold reduces; " + op + " does not"};
+  }
+  if (collective.algorithm == kNative && collective.op == wire::Op::kReducescatter) {
+    return {StatusCode::kUnsupported, "mpi/native has no reducescatter; mpi/fold has"};
+  }
+  return Status::Ok();
+}
+
+Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
+  const std::string op(wire::OpName(collective.op));
+  if (collective.op != wire::Op::kAllreduce && collective.op != wire::Op::kBroadcast &&
+      collective.op != wire::Op::kAllgather) {
+    return {StatusCode::kUnsupported, "mpi/twolevel runs allreduce, allgather and broadcast, not " + op};
+  }
+  const bool rounds = IsFloat(collective.dtype) || IsComplex(collective.dtype);
+  if (deterministic_ && rounds && collective.op == wire::Op::kAllreduce) {
+    return {StatusCode::kUnsupported,
+            "mpi/twolevel sums host by host, so an allreduce of " + std::string(DTypeName(collective.dtype)) +
+                " has other bits than in rank order, which HOROCACHE_DETERMINISTIC=1 asks for; use mpi/fold"};
+  }
+  return Status::Ok();
+}
+
+// Equal on all ranks. On one host there is one level, joined ranks have nothing to reduce on their host, and an
+// allgather's rows must lie together for each host: then the flat way does the same.
+uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
+  const wire::Op op = collective.op;
+  const bool levels = queue_.levels != nullptr && collective.joined.empty() &&
+                      (op != wire::Op::kAllgather || queue_.levels->contiguous);
+  if (collective.algorithm == kTwoLevel && levels) return kTwoLevel;
+  if (op == wire::Op::kReducescatter) return kFold;
+  if (collective.algorithm == kFold || (collective.algorithm != kNative && deterministic_ && Reduces(op))) return kFold;
+  return kNative;
+}
+
+std::unique_ptr<Operation> MpiBackend::Start(Collective collective) {
+  const uint8_t algorithm = AlgorithmOf(collective);
+  if (algorithm == kFold) return MakeMpiFold(&queue_, std::move(collective));
+  switch (collective.op) {
+    case wire::Op::kAllreduce:
+    case wire::Op::kReduce:
+    case wire::Op::kBroadcast:
+      if (algorithm == kTwoLevel) return MakeTwoLevel(&queue_, std::move(collective));
+      return MakeMpiPieces(&queue_, std::move(collective));
+    default:
+      return MakeMpiExchange(&queue_, std::move(collective), algorithm == kTwoLevel);
+  }
+}
 
 }  // namespace
 
@@ -58,12 +98,11 @@ control::BackendTraits MpiTraits() {
   return {.name = "mpi",
           .ops = AllCollectives(),
           .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
-          .algorithms = {"auto", "native", "fold"}};
+          .algorithms = {"auto", "native", "fold", "twolevel"}};
 }
 
-std::unique_ptr<Backend> MakeMpiBackend(net::Communicator comm, const BackendOptions& options,
-                                        const KernelSet* kernels) {
-  return std::make_unique<MpiBackend>(std::move(comm), options, kernels);
+std::unique_ptr<Backend> MakeMpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels) {
+  return std::make_unique<MpiBackend>(std::move(means), options, kernels);
 }
 
 }  // namespace horocache::data

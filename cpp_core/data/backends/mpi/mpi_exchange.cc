@@ -33,10 +33,10 @@ enum TellFlag : int64_t {
 
 class MpiExchange : public MpiOperation {
  public:
-  MpiExchange(MpiQueue* queue, Collective collective);
+  MpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
 
  private:
-  enum class State { kTell, kTold, kAgreeing, kMove, kMoving, kBarrier };
+  enum class State { kTell, kTold, kAgreeing, kMove, kMoving, kLevels, kBarrier };
 
   bool is_root() const { return collective_.root == rank(); }
   bool scatters() const { return collective_.op == wire::Op::kScatter; }
@@ -58,6 +58,7 @@ class MpiExchange : public MpiOperation {
   bool CopyLocal(int64_t* budget);
   bool FillGaps(int64_t* budget);
 
+  const bool two_levels_;
   State state_ = State::kTell;
   Status refused_;
   std::vector<RowPart> sends_;        // by destination
@@ -68,13 +69,14 @@ class MpiExchange : public MpiOperation {
   std::byte* result_ = nullptr;
   Status own_;  // an error of this rank alone
   bool native_ = false;
+  std::unique_ptr<TwoLevelAllgather> levels_;
   MpiVerdict verdict_;
   int64_t copied_ = 0;
   GapFiller gaps_;
 };
 
-MpiExchange::MpiExchange(MpiQueue* queue, Collective collective)
-    : MpiOperation(queue, std::move(collective)), verdict_(queue) {
+MpiExchange::MpiExchange(MpiQueue* queue, Collective collective, bool two_levels)
+    : MpiOperation(queue, std::move(collective)), two_levels_(two_levels), verdict_(queue) {
   if (collective_.op == wire::Op::kBarrier) {
     state_ = State::kBarrier;
     return;
@@ -134,10 +136,15 @@ bool MpiExchange::Step(int64_t* budget) {
     case State::kAgreeing:
       return Listen();
     case State::kMove:
-      if (Started(Move())) state_ = State::kMoving;
+      state_ = State::kMoving;
+      Started(Move());
       return true;
     case State::kMoving:
       return KeepMoving(budget);
+    case State::kLevels:
+      if (!levels_->Test()) return false;
+      Finish(levels_->status());
+      return true;
   }
   return false;
 }
@@ -234,6 +241,11 @@ Status MpiExchange::Move() {
     result_ = queue_.scratch.data();
     gaps_ = GapFiller();
   }
+  if (native_ && two_levels_) {
+    levels_ = std::make_unique<TwoLevelAllgather>(queue_.levels.get(), rank(), collective_, rows_, result_);
+    state_ = State::kLevels;
+    return Status::Ok();
+  }
   if (native_) return AllgatherNatively();
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank() || plan_.parts.empty()) continue;
@@ -254,8 +266,10 @@ Status MpiExchange::AllgatherNatively() {
     starts_[r] = static_cast<int>(plan_.parts[r].first);
   }
   copied_ = plan_.parts[static_cast<size_t>(rank())].count;
-  return mpi().Iallgatherv(collective_.segments[0].input, counts_[static_cast<size_t>(rank())], result_, counts_.data(),
-                           starts_.data(), type(), comm(), NextRequest());
+  const std::byte* const input = collective_.segments[0].input;
+  const bool in_place = input == result_ + plan_.parts[static_cast<size_t>(rank())].first * element_bytes_;
+  return mpi().Iallgatherv(in_place ? mpi().in_place() : input, counts_[static_cast<size_t>(rank())], result_,
+                           counts_.data(), starts_.data(), type(), comm(), NextRequest());
 }
 
 // Starts the messages that make up a part.
@@ -292,8 +306,8 @@ bool MpiExchange::FillGaps(int64_t* budget) {
 
 }  // namespace
 
-std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective) {
-  return std::make_unique<MpiExchange>(queue, std::move(collective));
+std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, bool two_levels) {
+  return std::make_unique<MpiExchange>(queue, std::move(collective), two_levels);
 }
 
 }  // namespace horocache::data

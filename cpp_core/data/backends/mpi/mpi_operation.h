@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "data/backend.h"
 #include "data/backends/mpi/mpi_folds.h"
+#include "data/backends/mpi/two_level.h"
 #include "data/fusion_buffer.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/communicator.h"
@@ -39,6 +40,7 @@ struct MpiQueue {
   MpiFolds folds;
   FusionBuffer buffers[2];  // for pieces under way
   FusionBuffer scratch;
+  std::unique_ptr<TwoLevels> levels;  // null on one host
   std::deque<MpiOperation*> waiting;
   DataCounters counters;
   Status broken;  // not ok: an operation was given up half way, so this rank is out of step with the others
@@ -109,7 +111,7 @@ class MpiOperation : public Operation {
 std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collective);
 // allreduce, reduce, reducescatter: exchanges slices and folds them in rank order.
 std::unique_ptr<MpiOperation> MakeMpiFold(MpiQueue* queue, Collective collective);
-// allgather, gather, alltoall, scatter, and barrier.
-std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective);
+// allgather, gather, alltoall, scatter, and barrier; an allgather perhaps in two levels.
+std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
 
 }  // namespace horocache::data

@@ -1,0 +1,297 @@
+#include "data/backends/mpi/two_level.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/backends/backends.h"
+#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/segment_cursor.h"
+
+namespace horocache::data {
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 20;
+
+// See Note [Two levels].
+class TwoLevel final : public MpiOperation {
+ public:
+  TwoLevel(MpiQueue* queue, Collective collective)
+      : MpiOperation(queue, std::move(collective)),
+        levels_(*queue->levels),
+        reduces_(collective_.op == wire::Op::kAllreduce),
+        at_home_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
+        chunk_elements_(kChunkBytes / element_bytes_),
+        chunks_((total() + chunk_elements_ - 1) / chunk_elements_),
+        cursor_(&collective_.segments, static_cast<size_t>(element_bytes_)) {}
+
+ private:
+  // Operations on the host: `order_` counts them through. A broadcast has one for each chunk, an allreduce two.
+  struct Local {
+    bool reduces = false;
+    int64_t chunk = 0;
+  };
+
+  bool Step(int64_t* budget) override;
+  bool StepLocal();
+  bool StepCross();
+  bool Test(std::unique_ptr<Operation>* running);
+
+  Local At(int64_t order) const;
+  int64_t LocalOperations() const { return reduces_ ? 2 * chunks_ : chunks_; }
+  bool MayStart(const Local& next) const;
+  void StartLocal(const Local& next);
+  void StartCross();
+  std::vector<Segment> SegmentsOf(int64_t chunk);
+  Collective Part(wire::Op op, std::vector<Segment> segments) const;
+  std::byte* BufferOf(int64_t chunk) { return queue_.buffers[chunk % 2].data(); }
+
+  TwoLevels& levels_;
+  const bool reduces_;
+  const bool at_home_;  // on the host of a broadcast's root
+  const int64_t chunk_elements_;
+  const int64_t chunks_;
+  SegmentCursor cursor_;
+  std::unique_ptr<Operation> local_, cross_;
+  int64_t order_ = 0;                      // operations on the host that were started
+  int64_t gathered_ = 0;                   // chunks that the leader has complete from its host
+  int64_t cross_begun_ = 0, crossed_ = 0;  // chunks between the leaders
+};
+
+// reduce 0, reduce 1, broadcast 0, reduce 2, broadcast 1, ..., and the last two broadcasts.
+TwoLevel::Local TwoLevel::At(int64_t order) const {
+  if (!reduces_) return {false, order};
+  if (order == 0) return {true, 0};
+  const int64_t pair = (order - 1) / 2;
+  if (pair + 1 >= chunks_) return {false, order - chunks_};
+  const bool reduces = (order - 1) % 2 == 0;
+  return {reduces, reduces ? pair + 1 : pair};
+}
+
+bool TwoLevel::Step(int64_t* budget) {
+  if (order_ == 0 && cross_begun_ == 0 && reduces_ && levels_.leads()) {
+    for (FusionBuffer& buffer : queue_.buffers) {
+      if (!Started(buffer.Reserve(chunk_elements_ * element_bytes_))) return true;
+    }
+  }
+  bool moved = StepCross();
+  moved |= !finished() && StepLocal();
+  *budget = 0;  // the parts have their own
+  const bool all_local = local_ == nullptr && order_ == LocalOperations();
+  const bool all_cross = !levels_.leads() || (cross_ == nullptr && crossed_ == chunks_);
+  if (!finished() && all_local && all_cross) {
+    Finish(Status::Ok());
+    return true;
+  }
+  return moved;
+}
+
+// True if it is finished now, well or not.
+bool TwoLevel::Test(std::unique_ptr<Operation>* running) {
+  if (!(*running)->Test()) return false;
+  const Status status = (*running)->status();
+  running->reset();
+  Started(status);
+  return true;
+}
+
+bool TwoLevel::StepCross() {
+  bool moved = false;
+  if (cross_ != nullptr) {
+    if (!Test(&cross_)) return false;
+    if (finished()) return true;
+    ++crossed_;
+    moved = true;
+  }
+  const bool source = reduces_ || at_home_;
+  if (!levels_.leads() || cross_begun_ == chunks_ || (source && cross_begun_ >= gathered_)) return moved;
+  StartCross();
+  return true;
+}
+
+bool TwoLevel::StepLocal() {
+  bool moved = false;
+  if (local_ != nullptr) {
+    if (!Test(&local_)) return local_->progressed();
+    if (finished()) return true;
+    moved = true;
+    const Local ended = At(order_ - 1);
+    if (ended.reduces || at_home_) gathered_ = ended.chunk + 1;
+  }
+  if (order_ == LocalOperations()) return moved;
+  const Local next = At(order_);
+  if (!MayStart(next)) return moved;
+  StartLocal(next);
+  return true;
+}
+
+bool TwoLevel::MayStart(const Local& next) const {
+  if (next.reduces || at_home_) return true;
+  return !levels_.leads() || next.chunk < crossed_;
+}
+
+void TwoLevel::StartLocal(const Local& next) {
+  ++order_;
+  std::vector<Segment> segments = SegmentsOf(next.chunk);
+  std::byte* buffer = levels_.leads() && reduces_ ? BufferOf(next.chunk) : nullptr;
+  for (Segment& segment : segments) {
+    if (next.reduces) segment.output = buffer;
+    if (!next.reduces && buffer != nullptr) segment.input = buffer;
+    // What the broadcast between the leaders has put there.
+    if (!reduces_ && levels_.leads() && !at_home_) segment.input = segment.output;
+    if (buffer != nullptr) buffer += segment.count * element_bytes_;
+  }
+  Collective part = Part(next.reduces ? wire::Op::kReduce : wire::Op::kBroadcast, std::move(segments));
+  part.root = at_home_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
+  if (next.reduces) {
+    part.reduce_op = collective_.reduce_op == wire::ReduceOp::kAverage ? wire::ReduceOp::kSum : collective_.reduce_op;
+    part.prescale = collective_.prescale;
+  }
+  local_ = levels_.local->Start(std::move(part));
+}
+
+void TwoLevel::StartCross() {
+  const int64_t chunk = cross_begun_++;
+  Collective part;
+  if (reduces_) {
+    const int64_t count = std::min(chunk_elements_, total() - chunk * chunk_elements_);
+    part = Part(wire::Op::kAllreduce, {{BufferOf(chunk), BufferOf(chunk), count}});
+    part.reduce_op = collective_.reduce_op;
+    part.postscale = collective_.postscale;
+    part.divisor_ranks = collective_.Divisor(size());
+  } else {
+    std::vector<Segment> segments = SegmentsOf(chunk);
+    // Every leader has, or gets, the data in its output; the root itself may have it in its input alone.
+    for (Segment& segment : segments) {
+      if (segment.output == nullptr) segment.output = const_cast<std::byte*>(segment.input);
+      segment.input = segment.output;
+    }
+    part = Part(wire::Op::kBroadcast, std::move(segments));
+    part.root = levels_.host(collective_.root);
+  }
+  cross_ = levels_.cross->Start(std::move(part));
+}
+
+std::vector<Segment> TwoLevel::SegmentsOf(int64_t chunk) {
+  std::vector<Segment> segments;
+  const int64_t end = std::min((chunk + 1) * chunk_elements_, total());
+  for (int64_t at = chunk * chunk_elements_; at < end;) {
+    cursor_.Seek(at);
+    const int64_t run = cursor_.Run(end - at);
+    segments.push_back({cursor_.input(), cursor_.output(), run});
+    at += run;
+  }
+  return segments;
+}
+
+Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
+  Collective part;
+  part.op = op;
+  part.dtype = collective_.dtype;
+  part.sequence = collective_.sequence;
+  part.segments = std::move(segments);
+  return part;
+}
+
+}  // namespace
+
+TwoLevels::TwoLevels(MpiMeans means, const BackendOptions& options, const KernelSet* kernel_set)
+    : local(MakeShmBackend(means.local, options, kernel_set)), host_of(std::move(means.host_of)) {
+  BackendOptions between = options;
+  between.deterministic = false;
+  if (!means.leaders.empty()) {
+    MpiMeans leaders;
+    leaders.all = std::move(means.leaders);
+    cross = MakeMpiBackend(std::move(leaders), between, kernel_set);
+  }
+  std::vector<int> count;
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    const auto host = static_cast<size_t>(host_of[rank]);
+    if (rank > 0 && host_of[rank] < host_of[rank - 1]) contiguous = false;
+    count.resize(std::max(count.size(), host + 1));
+    local_of.push_back(count[host]++);
+  }
+}
+
+std::unique_ptr<MpiOperation> MakeTwoLevel(MpiQueue* queue, Collective collective) {
+  return std::make_unique<TwoLevel>(queue, std::move(collective));
+}
+
+// ---- allgather
+
+TwoLevelAllgather::TwoLevelAllgather(TwoLevels* levels, int rank, const Collective& collective,
+                                     const std::vector<int64_t>& rows, std::byte* result)
+    : levels_(*levels),
+      rank_(rank),
+      input_(collective.segments[0]),
+      dtype_(collective.dtype),
+      row_bytes_(collective.row_elements * static_cast<int64_t>(DTypeBytes(collective.dtype))),
+      row_elements_(collective.row_elements),
+      result_(result) {
+  int64_t next = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    starts_.push_back(next);
+    next += rows[r];
+    if (levels_.host_of[r] == levels_.host(rank_)) here_.push_back(static_cast<int>(r));
+  }
+  starts_.push_back(next);
+  StartGather();
+}
+
+void TwoLevelAllgather::Start(Backend* backend, Collective collective) {
+  collective.dtype = dtype_;
+  collective.row_elements = row_elements_;
+  running_ = backend->Start(std::move(collective));
+}
+
+// Straight to where the host's rows belong in the leader's result.
+void TwoLevelAllgather::StartGather() {
+  Collective gather;
+  gather.op = wire::Op::kGather;
+  gather.root = 0;
+  gather.segments = {{input_.input, nullptr, input_.count}};
+  gather.rows = starts_[static_cast<size_t>(rank_) + 1] - starts_[static_cast<size_t>(rank_)];
+  output_.allocate = [this](int64_t) -> StatusOr<std::byte*> {
+    return result_ + starts_[static_cast<size_t>(here_.front())] * row_bytes_;
+  };
+  gather.output = &output_;
+  Start(levels_.local.get(), std::move(gather));
+}
+
+void TwoLevelAllgather::StartExchange() {
+  state_ = State::kExchange;
+  Collective exchange;
+  exchange.op = wire::Op::kAllgather;
+  const int64_t first = starts_[static_cast<size_t>(here_.front())];
+  exchange.rows = starts_[static_cast<size_t>(here_.back()) + 1] - first;
+  exchange.segments = {{result_ + first * row_bytes_, nullptr, exchange.rows * row_elements_}};
+  output_.allocate = [this](int64_t) -> StatusOr<std::byte*> { return result_; };
+  exchange.output = &output_;
+  Start(levels_.cross.get(), std::move(exchange));
+}
+
+void TwoLevelAllgather::StartBroadcast() {
+  state_ = State::kBroadcast;
+  Collective broadcast;
+  broadcast.op = wire::Op::kBroadcast;
+  broadcast.root = 0;
+  broadcast.segments = {{result_, result_, starts_.back() * row_elements_}};
+  Start(levels_.local.get(), std::move(broadcast));
+}
+
+bool TwoLevelAllgather::Test() {
+  while (state_ != State::kDone) {
+    if (!running_->Test()) return false;
+    status_ = running_->status();
+    running_.reset();
+    if (!status_.ok() || state_ == State::kBroadcast) {
+      state_ = State::kDone;
+    } else if (state_ == State::kGather && levels_.leads()) {
+      StartExchange();
+    } else {
+      StartBroadcast();
+    }
+  }
+  return true;
+}
+
+}  // namespace horocache::data
