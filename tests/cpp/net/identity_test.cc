@@ -114,7 +114,7 @@ TEST(Identity, OfOneRankNeedsNoJob) {
 TEST(Identity, HalfOfOursIsRefused) {
   ExpectRefused({{"HOROCACHE_RANK", "1"}}, {"HOROCACHE_RANK is 1", "HOROCACHE_SIZE is not set"});
   ExpectRefused({{"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_SIZE is 2", "HOROCACHE_RANK is not set"});
-  ExpectRefused({{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_JOB_ID"});
+  ExpectNoJob({{"HOROCACHE_RANK", "1"}, {"HOROCACHE_SIZE", "2"}}, {"HOROCACHE_JOB_ID"});
 }
 
 TEST(Identity, OursThatDoNotFitTogetherAreRefused) {
