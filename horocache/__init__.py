@@ -66,7 +66,14 @@ if TYPE_CHECKING:
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
     from horocache.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
-    from horocache.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set, world
+    from horocache.process_set import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        process_sets,
+        remove_process_set,
+        world,
+    )
 
     __version__: str
 
@@ -173,6 +180,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "process_sets",
     "rank",
     "reducescatter",
     "reducescatter_async",
@@ -247,6 +255,7 @@ _HOME = {
         "ProcessSet",
         "add_process_set",
         "global_process_set",
+        "process_sets",
         "remove_process_set",
         "world",
     },

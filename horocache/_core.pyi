@@ -12,6 +12,7 @@ class Result:
     shape: tuple[int, ...]
     dtype: str
     rows: list[int]  # rows received from each rank; empty where the operation has none
+    divisor_ranks: int  # what an average of the ranks' parts divides by
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -14,6 +14,7 @@ from horocache.layers import logs
 
 if TYPE_CHECKING:
     from horocache._core import Result
+    from horocache.process_set import ProcessSet
 
 
 class Runtime(Protocol):
@@ -47,6 +48,7 @@ class Runtime(Protocol):
         send_starts: Sequence[int] | None = None,
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
+        divide_by: str = "all",
     ) -> int:
         """Hand an operation over; returns its handle."""
 
@@ -91,14 +93,29 @@ class Session:
     nothing of an old session can be mistaken for something of a new one.
     """
 
-    __slots__ = ("arguments", "logs_layers", "pending", "runtime")
+    __slots__ = ("_aliases", "arguments", "logs_layers", "pending", "process_sets", "runtime")
 
-    def __init__(self, runtime: Runtime, arguments: dict[str, str]) -> None:
+    def __init__(self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet]) -> None:
         self.runtime = runtime
         self.arguments = arguments
+        self.process_sets = process_sets
+        self._aliases: list[ProcessSet] = []  # whatever has a number of this session
+        self.register(process_sets)
         self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
+
+    def register(self, process_sets: list[ProcessSet]) -> None:
+        """Give each set its number; all of the job's sets, in the order of ``init``."""
+        for number, made in enumerate(process_sets, 1):
+            made.process_set_id = number
+        self._aliases += process_sets
+
+    def end(self) -> None:
+        """What must not be used after the session is not usable any more."""
+        self.pending.clear()
+        for made in self._aliases:
+            made.process_set_id = None
 
 
 class _Default:
@@ -158,32 +175,40 @@ def _knob_text(value: object) -> str:
     return str(value)
 
 
-def init(comm: object = None, process_sets: object = None, **knobs: object) -> None:
+def init(
+    comm: object = None, process_sets: Iterable[ProcessSet | Iterable[int]] | str | None = None, **knobs: object
+) -> None:
     """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
 
     Args:
         comm: ``None``, or a list of all global ranks; a part of the ranks, or an MPI communicator, is not available
             yet.
-        process_sets: ``None`` or an empty list; process sets come with a later version.
+        process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
+            :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
+            not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory.
         knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
 
     Raises:
         StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
-            in version or in a knob that must be equal. InvalidArgumentError: an unknown knob or a bad value, or other
-            knobs than those of the running session. UnsupportedError: see above. ForkedProcessError: this process was
-            forked from one that runs horocache.
+            in version, in their process sets or in a knob that must be equal. InvalidArgumentError: an unknown knob or
+            a bad value; a process set that has no ranks or ranks that the job does not have, or equals another or that
+            of all ranks; or other knobs or process sets than those of the running session. UnsupportedError: see
+            above. ForkedProcessError: this process was forked from one that runs horocache.
     """
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
+    from horocache.process_set import register_again, sets_to_register  # noqa: PLC0415  (it imports this module)
+
+    sets = sets_to_register(process_sets)
     running = _default.session
     if running is not None:
         _check_same_knobs(running.arguments, arguments)
+        if process_sets is not None:
+            register_again(running, sets)
         return
     if _default.orphan is not None:
         raise _why_not_running()
-    if process_sets:
-        raise UnsupportedError(f"process sets come with a later version; init() got process_sets={process_sets!r}.")
     _check_comm(comm, arguments)
-    _default.session = Session(_make_runtime(arguments), arguments)
+    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets]), arguments, sets)
     _default.epoch += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
@@ -223,7 +248,7 @@ def _check_comm(comm: object, arguments: Mapping[str, str]) -> None:
         )
 
 
-def _make_runtime(arguments: dict[str, str]) -> Runtime:
+def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]]) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     knobs = _core.parse_knobs(arguments)
@@ -233,8 +258,8 @@ def _make_runtime(arguments: dict[str, str]) -> Runtime:
     if binding == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch))
-    return cast(Runtime, _core.Runtime(arguments, _default.epoch))
+        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch, process_sets))
+    return cast(Runtime, _core.Runtime(arguments, _default.epoch, process_sets))
 
 
 def shutdown() -> None:
@@ -246,7 +271,7 @@ def shutdown() -> None:
     try:
         session.runtime.stop()
     finally:
-        session.pending.clear()
+        session.end()
 
 
 def is_initialized() -> bool:

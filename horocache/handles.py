@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from horocache import _state
 from horocache.adapter import TensorAdapter
@@ -89,7 +89,8 @@ def set_id(process_set: ProcessSet) -> int:
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if number is None:
         raise InvalidArgumentError(
-            f"Process set provided does not exist, or has not been registered: {process_set!r}. Use global_process_set."
+            f"Process set provided does not exist, or has not been registered: {process_set!r}. Use "
+            "global_process_set, or give the set to init(process_sets=[...])."
         )
     return number
 
@@ -171,24 +172,38 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, wait_follows=True))
 
 
-def join(device: int = -1) -> int:
-    """Say that this rank has no more data, and wait until every rank has said so.
+def join(
+    device: int = -1, process_set: ProcessSet = global_process_set, divide_by: Literal["all", "active"] = "all"
+) -> int:
+    """Say that this rank has no more data for a process set, and wait until every rank of the set has said so.
 
-    Meanwhile this rank takes part in the others' reductions without data of its own; Average still divides by the
-    number of all ranks.
+    Meanwhile it takes part in the others' operations on the set without data of its own: reductions leave it out,
+    gathers and alltoall take no rows from it, rows for it are dropped, and a barrier counts it as arrived. Operations
+    with a root need one that has data: else they raise UnsupportedError on all ranks that called them, and the job goes
+    on. What this rank submitted before is completed with its data. Other threads of this rank, and this one afterwards,
+    may use other process sets, but not this one until all have joined.
 
     Args:
         device: -1; a device number needs a device backend, which this version does not have.
+        process_set: the ranks that are to join.
+        divide_by: what Average divides by from the moment the first rank joins: the number of ``"all"`` ranks of the
+            set, as in Horovod, or that of the ``"active"`` ones, which have not joined. The same on all ranks.
 
     Returns:
-        The rank that joined last, the same on all ranks.
+        The global rank that joined last, the same on all ranks.
+
+    Raises:
+        InvalidArgumentError: this rank is not in the set, or ``divide_by`` is neither. MismatchError: ranks differ in
+            ``divide_by``; names two of them, on all ranks, once all have joined; until then the first one's value held.
+            The job goes on. UnsupportedError: a device is named. Others as :func:`synchronize`.
     """
     if device != -1:
         raise UnsupportedError(
             f"join(device={device}): there is no device backend in this version; leave device at -1."
         )
+    number = set_id(process_set)
     runtime = _state.current().runtime
-    answer = runtime.wait(runtime.submit(OP_JOIN, (), None, wait_follows=True))
+    answer = runtime.wait(runtime.submit(OP_JOIN, (), None, process_set=number, wait_follows=True, divide_by=divide_by))
     assert isinstance(answer, int)
     return answer
 

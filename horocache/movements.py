@@ -84,6 +84,16 @@ class Allgather(Submitter[T]):
         """Start :meth:`grouped_allgather`; returns one handle for the whole group."""
         return self._gather(tensors, "grouped_allgather", name, process_set, self.tensors, group=True)
 
+    def allgather_to_average_async(
+        self, tensors: Sequence[T], name: Name = None, process_set: ProcessSet = global_process_set
+    ) -> int:
+        """Start :meth:`grouped_allgather`; :func:`synchronize` also tells what an average over ranks divides by."""
+
+        def finish(answer: Any) -> tuple[list[T], int]:
+            return self.tensors(answer), answer[0].divisor_ranks
+
+        return self._gather(tensors, "grouped_allgather", name, process_set, finish, group=True)
+
     def grouped_allgather(
         self, tensors: Sequence[T], name: Name = None, process_set: ProcessSet = global_process_set
     ) -> list[T]:

@@ -14,7 +14,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from horocache import _state
-from horocache.errors import InvalidArgumentError, MismatchError
+from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
 from horocache.handles import Name
 from horocache.numpy_binding import Array, collectives
 from horocache.process_set import ProcessSet, global_process_set
@@ -43,20 +43,24 @@ def loads(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301  (from a rank of this job, see the module's text)
 
 
-def _exchange(payload: bytes, facts: list[int], name: Name, process_set: ProcessSet) -> tuple[list[bytes], Array]:
-    """Every rank's bytes and facts, in rank order.
+def _exchange(
+    payload: bytes, facts: list[int], name: Name, process_set: ProcessSet
+) -> tuple[list[int], list[bytes], Array]:
+    """The ranks that have not joined, and their bytes and facts, in rank order.
 
     An allgather, because its first dimension is no part of the signature: objects of any size hit the response cache.
     """
     rows = np.array([facts], dtype=np.int64)
     gathered = collectives.allgather_with_rows([np.frombuffer(payload, dtype=np.uint8), rows], name, process_set)
-    (data, sizes), (table, _) = gathered
-    parts = []
+    (data, sizes), (table, rows_of) = gathered
+    ranks, parts = [], []
     start = 0
-    for size in sizes:
-        parts.append(data[start : start + size].tobytes())
+    for rank, size, row in zip(process_set.ranks, sizes, rows_of, strict=True):
+        if row:
+            ranks.append(rank)
+            parts.append(data[start : start + size].tobytes())
         start += size
-    return parts, table
+    return ranks, parts, table
 
 
 def broadcast_object(
@@ -75,14 +79,13 @@ def broadcast_object(
 
     Raises:
         InvalidArgumentError: on all ranks if the root's object cannot be pickled; no such root. MismatchError: the
-            ranks name different roots.
+            ranks name different roots. UnsupportedError: the root has joined.
     """
     is_root = _state.rank() == root_rank
     payload, failed = _dumps_or_reason(obj) if is_root else (b"", False)
-    parts, table = _exchange(payload, [failed, root_rank], name or "broadcast_object", process_set)
+    ranks, parts, table = _exchange(payload, [failed, root_rank], name or "broadcast_object", process_set)
     for position, (_, root) in enumerate(table):
         if root != table[0, 1]:
-            ranks = process_set.ranks
             raise MismatchError(
                 f"broadcast_object {name!r}: rank {ranks[0]} gave root_rank={table[0, 1]}, "
                 f"rank {ranks[position]} gave root_rank={root}."
@@ -91,7 +94,12 @@ def broadcast_object(
         raise InvalidArgumentError(
             f"broadcast_object received invalid root rank {root_rank}; there are {process_set.ranks}."
         )
-    position = process_set.ranks.index(root_rank)
+    if root_rank not in ranks:
+        raise UnsupportedError(
+            f"broadcast_object {name!r}: its root, rank {root_rank}, has joined and has nothing to send. Use a root "
+            "that has not joined, or call it before join()."
+        )
+    position = ranks.index(root_rank)
     _raise_failures(parts[position : position + 1], table[position : position + 1, 0], [root_rank])
     return obj if is_root else loads(parts[position])
 
@@ -105,14 +113,14 @@ def allgather_object(obj: Any, name: Name = None, process_set: ProcessSet = glob
         process_set: the ranks that take part.
 
     Returns:
-        The objects, in rank order.
+        The objects of the ranks that have not joined, in rank order.
 
     Raises:
         InvalidArgumentError: on all ranks if some rank's object cannot be pickled; names the first such rank.
     """
     payload, failed = _dumps_or_reason(obj)
-    parts, table = _exchange(payload, [failed], name or "allgather_object", process_set)
-    _raise_failures(parts, table[:, 0], process_set.ranks)
+    ranks, parts, table = _exchange(payload, [failed], name or "allgather_object", process_set)
+    _raise_failures(parts, table[:, 0], ranks)
     return [loads(part) for part in parts]
 
 

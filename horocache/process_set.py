@@ -1,30 +1,35 @@
-"""Sets of ranks that operate together."""
+"""Sets of ranks that operate together. ``docs/explanation/process_sets.md`` tells how they relate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 from horocache import _state
 from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.mpi import is_communicator, ranks_of_communicator
 
 
 class ProcessSet:
     """Some ranks of the job, in ascending order; operations on the set involve these ranks and no others.
 
-    Role: a value that users hold and pass to operations. Only :data:`global_process_set`, which holds all ranks, is
-    registered; any other set is refused by the operations.
+    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` registers it, which gives it a
+    ``process_set_id``, and ``shutdown`` takes that back; :data:`global_process_set`, which holds all ranks and has the
+    number 0, is always registered. Operations refuse a set that is not.
 
     Args:
-        ranks: global ranks, in any order, without repetition.
+        ranks: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
+
+    Raises:
+        InvalidArgumentError: the ranks are no whole numbers, negative, or not distinct; or the communicator is null
+            here or holds processes of another job.
     """
 
     process_set_id: int | None
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        chosen = sorted(int(rank) for rank in ranks)
-        if len(set(chosen)) != len(chosen) or (chosen and chosen[0] < 0):
-            raise InvalidArgumentError(f"a process set needs distinct ranks that are not negative, not {list(ranks)}.")
-        self._ranks: list[int] | None = chosen
+    def __init__(self, ranks: Iterable[int] | Any) -> None:
+        self._ranks: list[int] | None = _checked_ranks(ranks)
         self.process_set_id = None
 
     @property
@@ -65,21 +70,93 @@ class ProcessSet:
         return world
 
 
+def _checked_ranks(ranks: Any) -> list[int]:
+    if is_communicator(ranks):
+        return sorted(ranks_of_communicator(ranks))
+    if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
+        raise InvalidArgumentError(f"a process set is a list of ranks or a communicator, not {ranks!r}.")
+    given = list(ranks)
+    if not all(isinstance(rank, Integral) for rank in given):
+        raise InvalidArgumentError(f"a process set has ranks, which are whole numbers, not {given}.")
+    chosen = sorted(int(rank) for rank in given)
+    if len(set(chosen)) != len(chosen) or (chosen and chosen[0] < 0):
+        raise InvalidArgumentError(f"a process set needs distinct ranks that are not negative, not {given}.")
+    return chosen
+
+
 global_process_set = ProcessSet._world()
 world = global_process_set
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set of ranks; not available yet.
+def process_sets() -> list[ProcessSet]:
+    """The registered process sets; each one's place is its ``process_set_id``, and the first is the global one.
 
     Raises:
-        UnsupportedError: always: this version has one process set, :data:`global_process_set`.
+        NotInitializedError: before ``init`` or after ``shutdown``.
+    """
+    return [global_process_set, *_state.current().process_sets]
+
+
+def sets_to_register(argument: Any) -> list[ProcessSet]:
+    """What :func:`horocache.init` was given as ``process_sets``, each as a :class:`ProcessSet`.
+
+    Raises:
+        InvalidArgumentError: it is no list, or something in it is no process set or the global one. UnsupportedError:
+            process sets that can change at run time are asked for.
+    """
+    if argument is None:
+        return []
+    if isinstance(argument, str) and argument == "dynamic":
+        raise UnsupportedError(
+            "process sets that are added at run time are not available (init(process_sets='dynamic')); give init() the "
+            "list of all process sets."
+        )
+    if isinstance(argument, (str, bytes)) or not isinstance(argument, Iterable):
+        raise InvalidArgumentError(f"process_sets is a list of process sets, not {argument!r}.")
+    sets = [made if isinstance(made, ProcessSet) else ProcessSet(made) for made in argument]
+    for number, made in enumerate(sets, 1):
+        if made is global_process_set:
+            raise InvalidArgumentError(
+                f"process set {number} of init() is the global one, which is always registered; leave it out."
+            )
+    return sets
+
+
+def register_again(session: _state.Session, sets: list[ProcessSet]) -> None:
+    """Give the numbers of a session that runs to other objects for the same sets.
+
+    Raises:
+        InvalidArgumentError: they are not the same sets.
+    """
+    had, asked = [made.ranks for made in session.process_sets], [made.ranks for made in sets]
+    if asked != had:
+        raise InvalidArgumentError(
+            f"horocache runs already, started with process sets {had}; init() now asks for {asked}. "
+            "Call shutdown() first."
+        )
+    session.register(sets)
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a set of ranks at run time; not available.
+
+    Raises:
+        UnsupportedError: always: process sets are registered by ``init(process_sets=[...])``.
     """
     raise UnsupportedError(
-        f"process sets other than global_process_set come with a later version; cannot register {process_set!r}."
+        f"process sets cannot be registered at run time; give {process_set!r} to init(process_sets=[...])."
     )
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a set out of use. Returns False for the global set, which stays, and for a set that was never registered."""
-    return False
+    """Take a set out of use at run time; not available for a registered set.
+
+    Returns:
+        False for the global set, which stays, and for a set that is not registered.
+
+    Raises:
+        UnsupportedError: the set is registered; ``shutdown`` takes it out of use.
+    """
+    if process_set is global_process_set or process_set.process_set_id is None:
+        return False
+    raise UnsupportedError(f"process sets cannot be removed at run time: {process_set!r}. shutdown() removes them all.")

@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "control/rank_set.h"
 #include "control/selector.h"
 #include "net/mpi/communicator.h"
 #include "wire/message.h"
@@ -76,6 +77,11 @@ struct Collective {
   // What an average divides by, where that is not the number of ranks; 0: it is. Equal on all ranks.
   int divisor_ranks = 0;
   int Divisor(int ranks) const { return divisor_ranks > 0 ? divisor_ranks : ranks; }
+  // How ranks are called in messages; null: by their numbers here.
+  const control::RankNames* names = nullptr;
+  std::string Rank(int64_t rank) const {
+    return names == nullptr ? "rank " + std::to_string(rank) : names->Text(static_cast<int>(rank));
+  }
   // Null, or not ready before this fires.
   Event* ready = nullptr;
 };

@@ -13,7 +13,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 Status Wrong(const Collective& collective, int rank, const std::string& what) {
   return Status(StatusCode::kInvalidArgument,
-                std::string(wire::OpName(collective.op)) + " on rank " + std::to_string(rank) + ": " + what);
+                std::string(wire::OpName(collective.op)) + " on " + collective.Rank(rank) + ": " + what);
 }
 
 std::string RowsText(int64_t rows) { return std::to_string(rows) + (rows == 1 ? " row" : " rows"); }
@@ -29,8 +29,8 @@ Status CheckList(const Collective& collective, const std::vector<int64_t>& list,
   for (int r = 0; r < ranks; ++r) {
     if (list[r] >= 0) continue;
     return Wrong(collective, rank,
-                 "the list of the " + std::string(what) + " has " + std::to_string(list[r]) + " for rank " +
-                     std::to_string(r) + "; it must not be negative");
+                 "the list of the " + std::string(what) + " has " + std::to_string(list[r]) + " for " +
+                     collective.Rank(r) + "; it must not be negative");
   }
   return Status::Ok();
 }
@@ -49,7 +49,7 @@ Status CheckSends(const Collective& collective, const std::vector<int64_t>& spli
     const int64_t start = collective.send_starts[r];
     if (start <= rows && splits[r] <= rows - start) continue;
     return Wrong(collective, rank,
-                 RowsText(splits[r]) + " for rank " + std::to_string(r) + ", from row " + std::to_string(start) +
+                 RowsText(splits[r]) + " for " + collective.Rank(r) + ", from row " + std::to_string(start) +
                      " on, are not within the tensor, which has " + RowsText(rows));
   }
   return Status::Ok();
@@ -67,9 +67,9 @@ Status CheckOverlaps(const Collective& collective, const std::vector<int64_t>& p
     if (planned[r] == 0) continue;
     if (last >= 0 && starts[r] - starts[last] < planned[last]) {
       return Wrong(collective, rank,
-                   RowsText(planned[r]) + " from rank " + std::to_string(r) + ", from row " +
-                       std::to_string(starts[r]) + " of the result on, overlap " + RowsText(planned[last]) +
-                       " from rank " + std::to_string(last) + ", from row " + std::to_string(starts[last]) +
+                   RowsText(planned[r]) + " from " + collective.Rank(r) + ", from row " + std::to_string(starts[r]) +
+                       " of the result on, overlap " + RowsText(planned[last]) + " from " + collective.Rank(last) +
+                       ", from row " + std::to_string(starts[last]) +
                        " on; received parts may leave gaps, but not overlap");
     }
     last = r;
@@ -82,8 +82,8 @@ Status CheckExpected(const Collective& collective, const std::vector<int64_t>& r
   const std::vector<int64_t>& expected = collective.receive_rows;
   for (size_t q = 0; q < expected.size(); ++q) {
     if (expected[q] == rows[q] || HasJoined(collective, static_cast<int>(q))) continue;
-    return Status(StatusCode::kMismatch, std::string(wire::OpName(collective.op)) + ": rank " + std::to_string(rank) +
-                                             " expects " + RowsText(expected[q]) + " from rank " + std::to_string(q) +
+    return Status(StatusCode::kMismatch, std::string(wire::OpName(collective.op)) + ": " + collective.Rank(rank) +
+                                             " expects " + RowsText(expected[q]) + " from " + collective.Rank(q) +
                                              ", which sends " + std::to_string(rows[q]) +
                                              ". Both ranks must give the same number.");
   }
@@ -204,7 +204,7 @@ StatusOr<ReceivePlan> PlanReceive(const Collective& collective, const std::vecto
   for (int q = 0; q < ranks; ++q) {
     if (planned[q] <= most && (starts.empty() || starts[q] <= most)) continue;
     return Wrong(collective, rank,
-                 RowsText(planned[q]) + " from rank " + std::to_string(q) +
+                 RowsText(planned[q]) + " from " + collective.Rank(q) +
                      (starts.empty() ? "" : ", from row " + std::to_string(starts[q]) + " of the result on,") +
                      " are more than there can be");
   }

@@ -80,6 +80,7 @@ void BindResult(py::module_& module) {
       .def_property_readonly("shape", [](const PyResult& self) { return py::tuple(py::cast(self.result.shape)); })
       .def_property_readonly("dtype", [](const PyResult& self) { return DTypeName(self.result.dtype); })
       .def_property_readonly("rows", [](const PyResult& self) { return self.result.rows; })
+      .def_property_readonly("divisor_ranks", [](const PyResult& self) { return self.result.divisor_ranks; })
       .def("__dlpack__", &ExportDlpack)
       .def("__dlpack_device__", [](const PyResult&) { return std::make_tuple(dlpack::kCpu, 0); });
 }

@@ -65,6 +65,7 @@ bool Lane::StartCollective() {
   collective.sequence = plan.sequence;
   collective.joined = plan.joined;
   collective.divisor_ranks = plan.divisor_ranks;
+  collective.names = names_;
   if (HasData(plan.op)) {
     const wire::Signature& signature = *plan.items[item_].signature;
     collective.reduce_op = signature.reduce_op;
@@ -136,6 +137,7 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
   collective->segments.push_back(segment);
   result_ = Result();
   result_.dtype = meta.dtype;
+  result_.divisor_ranks = plan.divisor_ranks;
   result_.shape = meta.shape;
   variable_.rows.clear();
   variable_.allocate = [this](int64_t bytes) { return Allocate(bytes, &result_); };

@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "control/plan.h"
+#include "control/rank_set.h"
 #include "data/backend.h"
 #include "runtime/fault.h"
 #include "runtime/metrics.h"
@@ -28,8 +29,10 @@ namespace horocache::runtime {
 
 class Lane {
  public:
-  Lane(data::Backend* backend, int rank, OperationTable* table, Metrics* metrics, const FaultInjector* faults)
-      : backend_(backend), rank_(rank), table_(table), metrics_(metrics), faults_(faults) {}
+  // `rank` counts within the set; `names` tells how its ranks read in messages. All outlive the lane.
+  Lane(data::Backend* backend, int rank, const control::RankNames* names, OperationTable* table, Metrics* metrics,
+       const FaultInjector* faults)
+      : backend_(backend), rank_(rank), names_(names), table_(table), metrics_(metrics), faults_(faults) {}
 
   // Takes the plan's contents; leaves vectors with capacity for the next one.
   void Enqueue(control::Plan* plan);
@@ -71,6 +74,7 @@ class Lane {
 
   data::Backend* const backend_;
   const int rank_;
+  const control::RankNames* const names_;
   OperationTable* const table_;
   Metrics* const metrics_;
   const FaultInjector* const faults_;

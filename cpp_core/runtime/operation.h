@@ -43,6 +43,7 @@ struct Result {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
   std::vector<int64_t> rows;  // received from each rank
+  int divisor_ranks = 0;      // what an average of the ranks' parts divides by
 };
 
 struct Operation {

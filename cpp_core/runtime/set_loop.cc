@@ -5,13 +5,13 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "control/rank_set.h"
 #include "control/signature.h"
 
 namespace horocache::runtime {
 
 SetLoop::SetLoop(SetParts parts, const SetContext& context)
     : config_(std::move(parts.config)),
+      names_(config_.process_set, config_.ranks),
       controller_(std::move(parts.controller)),
       agreement_(std::move(parts.agreement)),
       channel_(std::move(parts.channel)),
@@ -19,17 +19,11 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       table_(context.table),
       logger_(context.logger) {
   for (const auto& backend : backends_) {
-    lanes_.emplace_back(backend.get(), config_.rank, context.table, context.metrics, context.faults);
+    lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults);
   }
 }
 
 bool SetLoop::Has(int world_rank) const { return std::ranges::find(config_.ranks, world_rank) != config_.ranks.end(); }
-
-std::vector<int> SetLoop::WorldRanks(const std::vector<int>& ranks) const {
-  std::vector<int> world;
-  for (const int rank : ranks) world.push_back(config_.ranks[static_cast<size_t>(rank)]);
-  return world;
-}
 
 // ---- orders
 
@@ -126,9 +120,9 @@ void SetLoop::CheckLanes(int64_t now_ns) {
     const Operation* running = lane.Running();
     const int64_t waited_ns = now_ns - lane.StillSinceNs();
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
-    const std::string text = control::Describe(running->request.signature) + " has made no progress for " +
-                             SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
-                             control::RankText(WorldRanks(lane.WaitingFor())) +
+    const std::string text = control::Describe(running->request.signature) + names_.OfSet() +
+                             " has made no progress for " + SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " +
+                             OwnRank() + " and waits for " + names_.Text(lane.WaitingFor()) +
                              ", which did not answer (stopped, or without processor time?).";
     if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
       Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
@@ -155,7 +149,7 @@ int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs
 
 void SetLoop::Blame(std::vector<int>* blamed) const {
   const auto add = [&](int rank) {
-    const int world_rank = config_.ranks[static_cast<size_t>(rank)];
+    const int world_rank = names_.Of(rank);
     if (std::ranges::find(*blamed, world_rank) == blamed->end()) blamed->push_back(world_rank);
   };
   for (const Lane& lane : lanes_) {

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "control/agreement.h"
 #include "control/controller.h"
+#include "control/rank_set.h"
 #include "data/backend.h"
 #include "net/runtime_channel.h"
 #include "runtime/fault.h"
@@ -106,10 +107,10 @@ class SetLoop {
  private:
   void FailOperation(uint64_t op, const Status& status);
   void FailLanes();
-  std::string OwnRank() const { return "rank " + std::to_string(config_.ranks[static_cast<size_t>(config_.rank)]); }
-  std::vector<int> WorldRanks(const std::vector<int>& ranks) const;
+  std::string OwnRank() const { return names_.Text(config_.rank); }
 
   const SetConfig config_;
+  const control::RankNames names_;
   const std::unique_ptr<control::Controller> controller_;
   const std::unique_ptr<control::Agreement> agreement_;
   const std::unique_ptr<net::RuntimeChannel> channel_;

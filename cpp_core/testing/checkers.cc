@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -24,8 +25,7 @@ std::string Difference(const control::Plan& a, const control::Plan& b) {
   if (!(a.choice == b.choice)) return "choice";
   if (a.epoch != b.epoch) return "epoch";
   if (a.device_class != b.device_class) return "device class";
-  if (a.joined != b.joined) return "joined ranks";
-  if (a.divisor_ranks != b.divisor_ranks) return "divisor";
+  if (std::tie(a.joined, a.divisor_ranks) != std::tie(b.joined, b.divisor_ranks)) return "joined ranks or divisor";
   if (a.last_joined != b.last_joined) return "last joined rank";
   if (a.items.size() != b.items.size()) {
     return std::to_string(a.items.size()) + " and " + std::to_string(b.items.size()) + " items";

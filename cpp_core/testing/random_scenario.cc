@@ -135,19 +135,20 @@ class Generator {
   // Ranks run out of data after different numbers of extra steps, and join; then all go on together.
   void MakeJoin() {
     const std::vector<wire::Signature> requests = names_[0];
+    wire::Signature join = MakeSignature(wire::Op::kJoin, "join", {});
+    if (Below(2) == 0) join.divide_by = wire::DivideBy::kActive;
     for (int rank = 0; rank < options_.ranks; ++rank) {
       auto& program = scenario_.programs[static_cast<size_t>(rank)];
       if (leaves_at_[static_cast<size_t>(rank)] < options_.steps) continue;
       const int extra = Below(3);
       for (int step = 0; step < extra; ++step) {
         for (const auto& signature : requests) {
-          // What a joined rank contributes is defined for these.
-          if (signature.op != wire::Op::kAllreduce) continue;
+          if (wire::HasRoot(signature.op)) continue;  // the root may have joined
           program.push_back(Instruction{.act = Act::kSubmit, .signature = signature});
         }
         program.push_back(Instruction{.act = Act::kWaitAll});
       }
-      program.push_back(Instruction{.act = Act::kSubmit, .signature = MakeSignature(wire::Op::kJoin, "join", {})});
+      program.push_back(Instruction{.act = Act::kSubmit, .signature = join});
       program.push_back(Instruction{.act = Act::kWaitAll});
     }
   }

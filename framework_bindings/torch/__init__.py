@@ -27,7 +27,7 @@ from horocache._state import (
 from horocache.errors import HorocacheError, HorovodInternalError
 from horocache.objects import allgather_object, broadcast_object
 from horocache.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
-from horocache.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horocache.process_set import ProcessSet, add_process_set, global_process_set, process_sets, remove_process_set
 
 from .compression import Compression
 from .functions import (
@@ -121,6 +121,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "process_sets",
     "rank",
     "reducescatter",
     "reducescatter_async",

@@ -207,13 +207,13 @@ def sparse_allreduce_async(
     if tensor.layout is not torch.sparse_coo:
         raise UnsupportedError(f"sparse_allreduce_async takes tensors of layout torch.sparse_coo, not {tensor.layout}.")
     # Rows are what an allgather concatenates, so each index becomes a row. One group: both are submitted, or neither.
-    handle = grouped_allgather_async([tensor._indices().t(), tensor._values()], name, process_set)
-    ranks = process_set.size()
+    parts = [tensor._indices().t(), tensor._values()]
+    handle = collectives.allgather_to_average_async(parts, name, process_set)
 
     def finish() -> torch.Tensor:
-        indices, values = synchronize(handle)
+        (indices, values), divisor = synchronize(handle)
         if op == Average:
-            values = values / ranks
+            values = values / divisor
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
 
     return finish

@@ -250,7 +250,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
             each by itself. Frozen parameters are left out.
         sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.
-        process_set: the ranks that take part.
+        process_set: the ranks that take part; on any other rank the optimizer works by itself.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
@@ -285,7 +285,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
-    reducer = GradientReducer(named, fixed, options) if process_set.size() > 1 else None
+    takes_part = process_set.included() and process_set.size() > 1
+    reducer = GradientReducer(named, fixed, options) if takes_part else None
     return _wrapped(optimizer, reducer, named)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,11 @@ from horocache import _core
 PATIENCE_S = 60.0
 
 
-def run_ranks(size: int, body: Callable[[int, Any], Any], **knobs: str) -> list[Any]:
+def run_ranks(
+    size: int, body: Callable[[int, Any], Any], process_sets: Sequence[Sequence[int]] = (), **knobs: str
+) -> list[Any]:
     """Run ``body(rank, runtime)`` on a thread per rank; returns the results by rank, or raises the first error."""
-    runtimes = _core.start_in_process(size, knobs)
+    runtimes = _core.start_in_process(size, knobs, process_sets)
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 

@@ -208,7 +208,7 @@ Status ShmMove::ReadExchange() {
     for (size_t d = 0; d < row_list_.size(); ++d) {
       const int64_t rows = told[d] & ~kTellsExpectations;
       if (rows < 0 || rows > kMost / row_bytes / size()) {
-        return Status(StatusCode::kMismatch, std::string(wire::OpName(collective_.op)) + ": rank " + std::to_string(q) +
+        return Status(StatusCode::kMismatch, std::string(wire::OpName(collective_.op)) + ": " + collective_.Rank(q) +
                                                  " sends " + std::to_string(rows) + " rows of " +
                                                  std::to_string(row_bytes) + " bytes");
       }

@@ -69,7 +69,7 @@ bool ShmQueue::Drive(ShmOperation* operation) {
 void ShmQueue::Abandon(ShmOperation* operation) {
   waiting.erase(std::remove(waiting.begin(), waiting.end(), operation), waiting.end());
   if (!broken.ok()) return;
-  broken = Status(StatusCode::kAborted, "rank " + std::to_string(port.rank()) + " gave up " +
+  broken = Status(StatusCode::kAborted, operation->collective_.Rank(port.rank()) + " gave up " +
                                             std::string(wire::OpName(operation->collective_.op)) +
                                             " half way; this lane cannot be used any more");
 }
@@ -144,8 +144,8 @@ bool ShmOperation::HeadersArrived() {
   for (int r = 0; r < size(); ++r) {
     const TileHeader& theirs = port_.header(r, first_);
     if (theirs == mine) continue;
-    std::string what = "rank " + std::to_string(r) + " runs " + Describe(theirs) + ", but rank " +
-                       std::to_string(rank()) + " runs " + Describe(mine);
+    std::string what = collective_.Rank(r) + " runs " + Describe(theirs) + ", but " + collective_.Rank(rank()) +
+                       " runs " + Describe(mine);
     if (theirs.kind == mine.kind && theirs.count == mine.count) what += "; rows, scales or joined ranks differ";
     EndAfterFirstTile(refused() ? refused_ : Status(StatusCode::kMismatch, what));
     return true;
@@ -189,10 +189,10 @@ bool ShmOperation::AllAllocated() {
   for (int r = 0; r < size(); ++r) {
     const int64_t bytes = port_.unallocated(r, first_);
     if (bytes == 0) continue;
-    EndAfterFirstTile(!status_.ok() ? status_
-                                    : Status(StatusCode::kOutOfMemory, "rank " + std::to_string(r) +
-                                                                           " has no memory for its result of " +
-                                                                           std::to_string(bytes) + " bytes"));
+    EndAfterFirstTile(!status_.ok()
+                          ? status_
+                          : Status(StatusCode::kOutOfMemory, collective_.Rank(r) + " has no memory for its result of " +
+                                                                 std::to_string(bytes) + " bytes"));
     break;
   }
   return true;

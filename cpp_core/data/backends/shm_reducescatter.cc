@@ -143,9 +143,9 @@ void ShmReducescatter::CompareRows() {
     for (int owner = 0; owner < size(); ++owner) {
       if (rows[owner] == expected[owner]) continue;
       return EndAfterFirstTile(Status(
-          StatusCode::kMismatch, "reducescatter: rank " + std::to_string(reference) + " gives rank " +
-                                     std::to_string(owner) + " " + std::to_string(expected[owner]) + " rows, rank " +
-                                     std::to_string(r) + " gives it " + std::to_string(rows[owner]) +
+          StatusCode::kMismatch, "reducescatter: " + collective_.Rank(reference) + " gives " + collective_.Rank(owner) +
+                                     " " + std::to_string(expected[owner]) + " rows, " + collective_.Rank(r) +
+                                     " gives it " + std::to_string(rows[owner]) +
                                      ". The rows for each rank must be the same on all ranks."));
     }
   }

@@ -63,7 +63,8 @@ def test_argument_orders_are_horovods():
         assert names(package.grouped_reducescatter_async) == ["tensors", "name", *scatter]
         assert names(package.broadcast_object) == ["obj", "root_rank", "name", "process_set"]
         assert names(package.allgather_object)[:2] == ["obj", "name"]
-        assert names(package.join) == ["device"] and names(package.barrier) == ["process_set"]
+        assert names(package.join) == ["device", "process_set", "divide_by"]
+        assert names(package.barrier) == ["process_set"]
         assert names(package.init)[:2] == ["comm", "process_sets"]
     assert names(hvd.DistributedOptimizer) == [
         *("optimizer", "named_parameters", "compression", "backward_passes_per_step", "op"),

@@ -1,0 +1,248 @@
+"""Ranks that have no more data: what the others' operations give while some have joined."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import numpy as np
+import pytest
+
+from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
+
+from .conftest import run_ranks
+from .test_errors import caught
+from .test_operations import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    AVERAGE,
+    BARRIER,
+    BROADCAST,
+    JOIN,
+    MAX,
+    MIN,
+    PRODUCT,
+    REDUCESCATTER,
+    SUM,
+    blocking,
+)
+
+REDUCE, GATHER, SCATTER = 5, 6, 7
+AND, OR, XOR = 6, 7, 8
+
+both_ways = pytest.mark.parametrize("divide_by", ["all", "active"])
+FOLDS = {SUM: np.add, MIN: np.minimum, MAX: np.maximum, PRODUCT: np.multiply}
+BITS = {AND: np.bitwise_and, OR: np.bitwise_or, XOR: np.bitwise_xor}
+
+
+def join(runtime, divide_by="all", process_set=0):
+    return blocking(runtime, JOIN, [], divide_by=divide_by, process_set=process_set)
+
+
+def in_steps(rank, runtime, size, step_of, divide_by="all", process_set=0):
+    """In step s ranks s, s + 1, ... have data: ``step_of(live)`` is called, then rank s joins. The last joined."""
+    for step in range(rank + 1):
+        step_of(list(range(step, size)))
+    return join(runtime, divide_by, process_set)
+
+
+@both_ways
+@pytest.mark.parametrize("capacity", ["0", "1024"])
+@pytest.mark.parametrize("size", [3, 4])
+def test_every_reduction_leaves_out_who_has_joined(size, capacity, divide_by):
+    def body(rank, runtime):
+        def step(live):
+            for dtype in (np.float32, np.float16, np.int32):
+                values = [np.array([r + 2, 7 - r, -r - 1], dtype) for r in range(size)]
+                folds = FOLDS | (BITS if dtype is np.int32 else {})
+                for op, fold in folds.items():
+                    array = values[rank].copy()
+                    name = f"{np.dtype(dtype)}.{op}"
+                    blocking(runtime, ALLREDUCE, [array], [array], name=name, reduce_op=op)
+                    expected = functools.reduce(fold, [values[r] for r in live])
+                    np.testing.assert_array_equal(array, expected, f"op {op} with {live}")
+                array = np.abs(values[rank])
+                blocking(runtime, ALLREDUCE, [array], [array], name=f"{np.dtype(dtype)}.mean", reduce_op=AVERAGE)
+                divisor = len(live) if divide_by == "active" else size
+                mean = np.sum([np.abs(values[r]) for r in live], axis=0) / divisor
+                if dtype is np.int32:
+                    mean = np.floor(mean)
+                np.testing.assert_allclose(array, mean, rtol=1e-3 if dtype is np.float16 else 1e-6)
+
+        return in_steps(rank, runtime, size, step, divide_by)
+
+    assert run_ranks(size, body, cache_capacity=capacity) == [size - 1] * size
+
+
+@both_ways
+def test_groups_large_tensors_and_ranges_of_reducescatter_are_divided_alike(divide_by):
+    def body(rank, runtime):
+        def step(live):
+            divisor = len(live) if divide_by == "active" else 4
+            arrays = [np.full(n, float(rank + i)) for i, n in enumerate((3, 0, 50_000))]
+            blocking(runtime, ALLREDUCE, arrays, arrays, name="group", group=True, reduce_op=AVERAGE)
+            for i, array in enumerate(arrays):
+                np.testing.assert_allclose(array, (sum(live) + i * len(live)) / divisor)
+            source = np.arange(40.0).reshape(10, 4) + rank  # uneven: 3, 3, 2 and 2 rows; those of joined ranks drop
+            (part,) = blocking(runtime, REDUCESCATTER, [source], name="part", reduce_op=AVERAGE)
+            first = [0, 3, 6, 8, 10]
+            total = np.arange(40.0).reshape(10, 4) * len(live) + sum(live)
+            np.testing.assert_allclose(np.asarray(part), total[first[rank] : first[rank + 1]] / divisor)
+
+        return in_steps(rank, runtime, 4, step, divide_by)
+
+    assert run_ranks(4, body, fusion_threshold="100000") == [3] * 4
+
+
+@pytest.mark.parametrize("capacity", ["0", "1024"])
+def test_what_moves_rows_takes_none_from_a_joined_rank_and_drops_what_it_would_get(capacity):
+    def body(rank, runtime):
+        def step(live):
+            (rows,) = blocking(runtime, ALLGATHER, [np.full((rank + 1, 2), rank)], name="rows")
+            np.testing.assert_array_equal(np.asarray(rows)[:, 0], np.repeat(live, [r + 1 for r in live]))
+            assert rows.rows == [r + 1 if r in live else 0 for r in range(4)]
+            blocking(runtime, BARRIER, [])
+            splits = [1, 2, 0, 3]
+            source = np.repeat(np.arange(4) * 10 + rank, splits)
+            (swapped,) = blocking(runtime, ALLTOALL, [source], name="swap", splits=splits)
+            expected = np.repeat(np.array(live) + 10 * rank, splits[rank])
+            np.testing.assert_array_equal(np.asarray(swapped), expected)
+            array = np.full(3, rank)
+            blocking(runtime, BROADCAST, [array], [array], name="from3", root=3)
+            np.testing.assert_array_equal(array, 3)
+
+        return in_steps(rank, runtime, 4, step)
+
+    assert run_ranks(4, body, cache_capacity=capacity) == [3] * 4
+
+
+@pytest.mark.parametrize("capacity", ["0", "1024"])
+def test_operations_with_a_root_need_one_that_has_data(capacity):
+    def body(rank, runtime):
+        def rooted(root):
+            array, out = np.full(4, rank + 1.0), np.zeros(4)
+            yield lambda: blocking(runtime, REDUCE, [array], [out], name=f"reduce{root}", root=root)
+            yield lambda: blocking(runtime, BROADCAST, [array], [out], name=f"broadcast{root}", root=root)
+            yield lambda: blocking(runtime, GATHER, [array], name=f"gather{root}", root=root)
+            splits = [1, 1, 1, 1] if rank == root else None
+            yield lambda: blocking(runtime, SCATTER, [array], name=f"scatter{root}", root=root, splits=splits)
+
+        def step(live):
+            for root in range(4):
+                for call in rooted(root):
+                    error = caught(call)
+                    if root in live:
+                        assert error is None, error
+                    else:
+                        assert isinstance(error, UnsupportedError), error
+                        assert f"root, rank {root}, has joined" in str(error)
+
+        return in_steps(rank, runtime, 4, step)
+
+    assert run_ranks(4, body, cache_capacity=capacity) == [3] * 4
+
+
+def test_rooted_operations_give_what_the_living_have():
+    def body(rank, runtime):
+        def step(live):
+            array, out = np.full(4, rank + 1.0), np.zeros(4)
+            blocking(runtime, REDUCE, [array], [out], name="reduce", root=3)
+            if rank == 3:
+                np.testing.assert_array_equal(out, sum(live) + len(live))
+            (rows,) = blocking(runtime, GATHER, [np.full(rank + 1, rank)], name="gather", root=3)
+            np.testing.assert_array_equal(
+                np.asarray(rows), np.repeat(live, [r + 1 for r in live]) if rank == 3 else np.zeros(0)
+            )
+            splits = [1, 2, 3, 4] if rank == 3 else None
+            source = np.repeat(np.arange(4), [1, 2, 3, 4])
+            (own,) = blocking(runtime, SCATTER, [source], name="scatter", root=3, splits=splits)
+            np.testing.assert_array_equal(np.asarray(own), np.full(rank + 1, rank))
+
+        return in_steps(rank, runtime, 4, step)
+
+    assert run_ranks(4, body) == [3] * 4
+
+
+@both_ways
+def test_a_rank_may_join_one_set_and_go_on_in_others(divide_by):
+    sets = [[0, 1, 3], [1, 2, 3]]
+
+    def body(rank, runtime):
+        def use(number, name, live):
+            array = np.full(2, rank + 1.0)
+            blocking(runtime, ALLREDUCE, [array], [array], name=name, process_set=number, reduce_op=AVERAGE)
+            ranks = sets[number - 1] if number else range(4)
+            divisor = len(live) if divide_by == "active" else len(ranks)
+            np.testing.assert_allclose(array, sum(r + 1 for r in live) / divisor)
+
+        # Rank 1 joins set 1 in one thread and uses set 2 and the global set in another.
+        def join_first():
+            return join(runtime, divide_by, 1)
+
+        answers = []
+        if rank == 1:
+            joining = threading.Thread(target=lambda: answers.append(join_first()), daemon=True)
+            joining.start()
+        elif rank != 2:
+            for name in ("a", "a", "b"):
+                use(1, name, [0, 3])
+        for step in range(3):
+            use(0, f"all{step}", [0, 1, 2, 3])
+            if rank != 0:
+                use(2, f"two{step}", [1, 2, 3])
+        if rank == 1:
+            error = caught(lambda: use(1, "late", [1]))
+            assert isinstance(error, InvalidArgumentError) and "after join() on rank 1" in str(error), error
+            blocking(runtime, BARRIER, [])
+            joining.join(60.0)
+        elif rank == 2:
+            blocking(runtime, BARRIER, [])
+            return None
+        else:
+            blocking(runtime, BARRIER, [])
+            answers.append(join_first())
+        use(1, "again", [0, 1, 3])  # all have joined: nobody has any more
+        return answers[0]
+
+    answers = run_ranks(4, body, sets)
+    assert answers[2] is None and answers[0] == answers[1] == answers[3] and answers[0] in (0, 3)
+
+
+def test_ranks_that_join_with_different_wishes_are_named_and_the_job_goes_on():
+    joined = threading.Event()
+
+    def body(rank, runtime):
+        if rank == 2:
+            handle = runtime.submit(JOIN, [], None, process_set=1, divide_by="active")
+            array = np.ones(1)
+            runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="told"), 60.0)
+            joined.set()
+            error = caught(lambda: runtime.wait(handle, 60.0))
+        else:
+            array = np.ones(1)
+            runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="told"), 60.0)
+            assert joined.wait(60.0)
+            if rank == 0:
+                return None
+            error = caught(lambda: join(runtime, "all" if rank == 3 else "active", 1))
+        assert isinstance(error, MismatchError), error
+        assert "divide_by 'active'" in str(error) and "divide_by 'all'" in str(error), error
+        assert "rank 3" in str(error) and "process set 1" in str(error), error
+        for _ in range(2):
+            array = np.ones(1)
+            blocking(runtime, ALLREDUCE, [array], [array], name="after", process_set=1)
+            assert array[0] == 3
+        assert join(runtime, "active", 1) in (1, 2, 3)
+        return str(error)
+
+    errors = run_ranks(4, body, [[1, 2, 3]])
+    assert errors[1] == errors[2] == errors[3]
+
+
+def test_a_wish_that_is_none_is_refused():
+    def body(rank, runtime):
+        error = caught(lambda: join(runtime, "some"))
+        assert isinstance(error, InvalidArgumentError) and "'some'" in str(error) and "'active'" in str(error), error
+
+    run_ranks(2, body)

@@ -1,0 +1,87 @@
+"""Which ranks of the job a communicator holds, without MPI: objects with the same methods."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import horocache as hc
+from horocache.mpi import is_communicator, job_communicator, ranks_of_communicator
+
+UNDEFINED = -32766
+
+
+class FakeGroup:
+    """What ``MPI.Group`` does with numbers of processes."""
+
+    def __init__(self, processes):
+        self.processes = processes
+
+    def Translate_ranks(self, ranks, other):
+        return [
+            other.processes.index(self.processes[rank]) if self.processes[rank] in other.processes else UNDEFINED
+            for rank in ranks
+        ]
+
+
+class FakeComm:
+    """What ``MPI.Comm`` is asked for; mpi4py has ``Get_group`` and a property ``group``."""
+
+    def __init__(self, processes, rank=0):
+        self.group = FakeGroup(processes)
+        self._rank = rank
+
+    def Get_rank(self):
+        return self._rank
+
+    def Get_size(self):
+        return len(self.group.processes)
+
+    def Get_group(self):
+        return self.group
+
+
+class NullComm(FakeComm):
+    def __init__(self):
+        super().__init__([])
+
+    def __bool__(self):
+        return False
+
+
+class GroupOnly:
+    """A communicator of a library that has the property alone."""
+
+    def __init__(self, comm):
+        self.group, self.Get_rank, self.Get_size = comm.group, comm.Get_rank, comm.Get_size
+
+
+def test_ranks_are_translated_to_those_of_the_job():
+    job = FakeComm([40, 41, 42, 43])
+    assert ranks_of_communicator(FakeComm([43, 41]), job) == [3, 1]
+    assert ranks_of_communicator(GroupOnly(FakeComm([42])), job) == [2]
+    assert ranks_of_communicator(job, job) == [0, 1, 2, 3]
+
+
+def test_processes_outside_the_job_and_the_null_communicator_are_errors():
+    job = FakeComm([40, 41])
+    with pytest.raises(hc.InvalidArgumentError, match=r"own ranks \[1, 2\] of 3"):
+        ranks_of_communicator(FakeComm([41, 7, 8]), job)
+    with pytest.raises(hc.InvalidArgumentError, match="list of ranks"):
+        ranks_of_communicator(NullComm(), job)
+
+
+def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    with pytest.raises(hc.InvalidArgumentError, match=r"mpi4py\.MPI is not loaded"):
+        ranks_of_communicator(FakeComm([0]))
+
+
+def test_a_process_set_takes_a_communicator_where_mpi4py_is_loaded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([7, 8, 9])))
+    assert job_communicator().Get_size() == 3
+    made = hc.ProcessSet(FakeComm([9, 7]))
+    assert made.ranks == [0, 2] and made.process_set_id is None
+    assert is_communicator(FakeComm([1])) and not is_communicator([1]) and not is_communicator(made)
