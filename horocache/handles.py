@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from horocache import _state
 from horocache.adapter import TensorAdapter
@@ -172,16 +172,14 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, wait_follows=True))
 
 
-def join(
-    device: int = -1, process_set: ProcessSet = global_process_set, divide_by: Literal["all", "active"] = "all"
-) -> int:
+def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_by: str = "all") -> int:
     """Say that this rank has no more data for a process set, and wait until every rank of the set has said so.
 
     Meanwhile it takes part in the others' operations on the set without data of its own: reductions leave it out,
     gathers and alltoall take no rows from it, rows for it are dropped, and a barrier counts it as arrived. Operations
     with a root need one that has data: else they raise UnsupportedError on all ranks that called them, and the job goes
-    on. What this rank submitted before is completed with its data. Other threads of this rank, and this one afterwards,
-    may use other process sets, but not this one until all have joined.
+    on. What this rank submitted before is completed with its data. Other threads of this rank may use other process
+    sets meanwhile, but not this one.
 
     Args:
         device: -1; a device number needs a device backend, which this version does not have.
@@ -201,6 +199,8 @@ def join(
         raise UnsupportedError(
             f"join(device={device}): there is no device backend in this version; leave device at -1."
         )
+    if divide_by not in ("all", "active"):
+        raise InvalidArgumentError(f"divide_by={divide_by!r}; it is 'all' (ranks) or 'active' (those with data).")
     number = set_id(process_set)
     runtime = _state.current().runtime
     answer = runtime.wait(runtime.submit(OP_JOIN, (), None, process_set=number, wait_follows=True, divide_by=divide_by))

@@ -141,6 +141,7 @@ void OperationTable::Recycle(Operation* operation) {
   const auto op = static_cast<size_t>(operation->request.signature.op);
   if (operation->automatic_number >= 0)
     NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
+  operation->process_set = 0;
   operation->results.clear();
   operation->status = Status::Ok();
   operation->done.store(0, std::memory_order_relaxed);

@@ -121,6 +121,30 @@ def test_ranks_that_differ_in_their_sets_are_told_at_the_start():
         assert "process set 2: '1' on rank 0, no such value on rank 1" in text
 
 
+def test_a_set_that_cannot_be_made_is_named_by_its_members_and_the_others_are_not_left_waiting():
+    def body():
+        import os
+        import resource
+
+        import horocache as hc
+
+        if os.environ["HOROCACHE_RANK"] == "1":  # which makes the memory of the set, while rank 0 makes that of all
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        if os.environ["HOROCACHE_RANK"] == "0":
+            hc.init(process_sets=[[1, 2]])
+            with pytest.raises(hc.HorovodInternalError, match=r"rank(s)? (1|2)"):
+                hc.barrier()
+            return "told"
+        with pytest.raises(hc.OutOfMemoryError) as failed:
+            hc.init(process_sets=[[1, 2]])
+        return str(failed.value)
+
+    told, *texts = run_ranks(body, 3)
+    assert told == "told"
+    for text in texts:
+        assert "the ranks of process set 1 (ranks 1, 2) could not meet" in text and "ulimit -f" in text
+
+
 def test_crossed_sets_on_processes_with_threads_that_wait():
     def body():
         import threading
@@ -223,6 +247,9 @@ def test_join_on_a_set_says_who_was_last_and_averages_as_asked(divide_by, bindin
         else:
             with pytest.raises(hc.InvalidArgumentError, match="rank 1 is not in process set 1"):
                 hc.join(process_set=made)
+            for wrong in ("some", None):
+                with pytest.raises(hc.InvalidArgumentError, match=f"divide_by={wrong!r}"):
+                    hc.join(divide_by=wrong)
         hc.barrier()
         assert hc.join() in range(4)
 

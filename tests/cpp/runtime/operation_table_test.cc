@@ -47,6 +47,21 @@ TEST_F(OperationTableTest, ANameInFlightIsADuplicateUntilItIsDone) {
   EXPECT_TRUE(Add(Make("a")).ok());
 }
 
+TEST_F(OperationTableTest, NamesAndAutomaticNumbersAreOfAProcessSet) {
+  const auto add = [this](const std::string& name, uint32_t set) {
+    Operation* operation = Make(name);
+    operation->process_set = set;
+    const Status status = Add(operation);
+    return status.ok() ? operation->request.signature.name : status.message();
+  };
+  EXPECT_EQ(add("a", 0), "a");
+  EXPECT_EQ(add("a", 2), "a");
+  EXPECT_NE(add("a", 2), "a");
+  EXPECT_EQ(add("", 0), "allreduce.noname.0");
+  EXPECT_EQ(add("", 0), "allreduce.noname.1");
+  EXPECT_EQ(add("", 2), "allreduce.noname.0");
+}
+
 TEST_F(OperationTableTest, AMemberOfAGroupIsInFlightWithItsGroup) {
   ASSERT_TRUE(Add(Make("group", 3)).ok());
   Operation* clash = Make("group.1");

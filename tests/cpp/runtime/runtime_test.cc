@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -17,16 +18,21 @@ using Texts = std::map<std::string, std::string>;
 
 constexpr int64_t kPatienceNs = 60 * kNsPerS;
 
-// Starts `size` runtimes and runs `body(rank, runtime)` on a thread each; stops them.
-void RunRanks(int size, const Texts& arguments, const std::function<void(int, Runtime&)>& body) {
+// Starts `size` runtimes, with process sets, and runs `body(rank, runtime)` on a thread each; stops them.
+void RunRanks(int size, const Texts& arguments, const std::function<void(int, Runtime&)>& body,
+              const std::vector<std::vector<int>>& sets = {}) {
   const auto knobs = Knobs::Parse({}, arguments);
   ASSERT_TRUE(knobs.ok()) << knobs.status().ToString();
   const auto arena = net::Arena::CreateOnHeap(LayoutFor(*knobs, size));
+  std::vector<std::shared_ptr<net::Arena>> set_arenas;
+  for (const std::vector<int>& ranks : sets) {
+    set_arenas.push_back(net::Arena::CreateOnHeap(LayoutFor(*knobs, static_cast<int>(ranks.size()))));
+  }
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const net::Identity identity{rank, size, rank, size, 0, 1, "test", "none"};
-      auto runtime = Runtime::Start({*knobs, identity, 0, "test", arena});
+      auto runtime = Runtime::Start({*knobs, identity, 0, "test", arena, sets, set_arenas});
       ASSERT_TRUE(runtime.ok()) << runtime.status().ToString();
       body(rank, **runtime);
       (*runtime)->Stop();
@@ -105,6 +111,38 @@ TEST_P(RuntimeTest, ManyTensorsInAnyOrderAllArrive) {
       }
     }
   });
+}
+
+TEST(RuntimeWithSets, CrossedSetsInOppositeOrdersAllArrive) {
+  const std::vector<std::vector<int>> sets = {{0, 1, 2}, {1, 2, 3}, {0, 3}};
+  RunRanks(
+      4, {},
+      [&sets](int rank, Runtime& runtime) {
+        std::vector<uint32_t> mine;
+        for (uint32_t number = 1; number <= sets.size(); ++number) {
+          const std::vector<int>& ranks = sets[number - 1];
+          if (std::ranges::find(ranks, rank) != ranks.end()) mine.push_back(number);
+        }
+        if (rank % 2 == 1) std::ranges::reverse(mine);
+        for (int step = 0; step < 30; ++step) {
+          std::vector<std::vector<float>> tensors;
+          for (size_t i = 0; i < mine.size(); ++i) tensors.emplace_back(50, static_cast<float>(rank + step));
+          std::vector<Operation*> operations;
+          for (size_t i = 0; i < mine.size(); ++i) {
+            operations.push_back(Allreduce(runtime, "x", &tensors[i]));
+            operations.back()->process_set = mine[i];
+            ASSERT_TRUE(runtime.Submit(operations.back(), false).ok());
+          }
+          for (size_t i = 0; i < mine.size(); ++i) {
+            const Status status = Finish(runtime, operations[i]);
+            ASSERT_TRUE(status.ok()) << status.ToString();
+            float expected = 0;
+            for (const int member : sets[mine[i] - 1]) expected += static_cast<float>(member + step);
+            ASSERT_EQ(tensors[i].back(), expected) << "rank " << rank << " set " << mine[i] << " step " << step;
+          }
+        }
+      },
+      sets);
 }
 
 TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {
