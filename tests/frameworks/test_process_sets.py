@@ -172,7 +172,7 @@ def test_crossed_sets_on_processes_with_threads_that_wait():
     run_ranks(body, 4)
 
 
-@pytest.mark.parametrize("place", ["start", "data", "done"])
+@pytest.mark.parametrize("place", ["data", "done"])
 def test_a_rank_killed_in_one_set_fails_its_sets_and_the_job_and_leaves_the_others(place):
     def body():
         import horocache as hc
@@ -221,8 +221,7 @@ def test_a_stall_in_a_set_is_reported_with_ranks_of_the_job_and_the_set(tmp_path
     assert "process set 1" not in outcomes[0].output
 
 
-@both_routes
-@pytest.mark.parametrize("divide_by", ["all", "active"])
+@pytest.mark.parametrize(("divide_by", "binding"), [("all", "native"), ("active", "native"), ("active", "cffi")])
 def test_join_on_a_set_says_who_was_last_and_averages_as_asked(divide_by, binding):
     def body(divide_by):
         import horocache as hc

@@ -84,6 +84,9 @@ def test_groups_large_tensors_and_ranges_of_reducescatter_are_divided_alike(divi
             blocking(runtime, ALLREDUCE, arrays, arrays, name="group", group=True, reduce_op=AVERAGE)
             for i, array in enumerate(arrays):
                 np.testing.assert_allclose(array, (sum(live) + i * len(live)) / divisor)
+            named = np.full(3, float(rank))
+            blocking(runtime, ALLREDUCE, [named], [named], name="named", backend="shm", reduce_op=AVERAGE)
+            np.testing.assert_allclose(named, sum(live) / divisor)
             source = np.arange(40.0).reshape(10, 4) + rank  # uneven: 3, 3, 2 and 2 rows; those of joined ranks drop
             (part,) = blocking(runtime, REDUCESCATTER, [source], name="part", reduce_op=AVERAGE)
             first = [0, 3, 6, 8, 10]
