@@ -338,9 +338,9 @@ Status MpiReducescatter::Show() {
 Status MpiReducescatter::Difference() const {
   const auto found = std::ranges::mismatch(shown_, rows_);
   if (found.in1 == shown_.end()) return Status::Ok();
-  return {StatusCode::kMismatch, "reducescatter: rank 0 gives " + std::to_string(*found.in1) + " rows to rank " +
-                                     std::to_string(found.in1 - shown_.begin()) + ", rank " + std::to_string(rank()) +
-                                     " gives " + std::to_string(*found.in2) +
+  return {StatusCode::kMismatch, "reducescatter: " + collective_.Rank(0) + " gives " + std::to_string(*found.in1) +
+                                     " rows to " + collective_.Rank(found.in1 - shown_.begin()) + ", " +
+                                     collective_.Rank(rank()) + " gives " + std::to_string(*found.in2) +
                                      ". Give the same number of rows for each rank on all ranks."};
 }
 

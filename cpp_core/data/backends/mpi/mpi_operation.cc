@@ -61,9 +61,9 @@ MpiOperation::~MpiOperation() {
   std::erase(queue_.waiting, this);
   if (!queue_.broken.ok()) return;
   queue_.comm.Abandon();
-  queue_.broken = Status(StatusCode::kAborted, "rank " + std::to_string(rank()) + " gave up " +
-                                                   std::string(wire::OpName(collective_.op)) +
-                                                   " half way; this lane cannot be used any more");
+  queue_.broken =
+      Status(StatusCode::kAborted, collective_.Rank(rank()) + " gave up " + std::string(wire::OpName(collective_.op)) +
+                                       " half way; this lane cannot be used any more");
 }
 
 bool MpiOperation::Test() {
@@ -96,8 +96,8 @@ net::MpiRequest* MpiOperation::NextRequest() {
 
 bool MpiOperation::Started(const Status& status) {
   if (status.ok()) return true;
-  queue_.broken = Status(status.code(), std::string(wire::OpName(collective_.op)) + " on rank " +
-                                            std::to_string(rank()) + ": " + status.message());
+  queue_.broken = Status(status.code(), std::string(wire::OpName(collective_.op)) + " on " + collective_.Rank(rank()) +
+                                            ": " + status.message());
   Finish(queue_.broken);
   return false;
 }
