@@ -19,7 +19,7 @@ import numpy as np
 from horocache.errors import ForkedProcessError, InvalidArgumentError, UnsupportedError, error_for
 
 _SLICE_S = 0.1  # Python gets to run signal handlers at least this often while it waits
-_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive")
+_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi")
 _DIVIDE_BY = ("all", "active")
 _JOIN = 9
 _BARRIER = 8

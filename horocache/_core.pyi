@@ -49,6 +49,8 @@ class Runtime:
     @property
     def cross_size(self) -> int: ...
     @property
+    def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
+    @property
     def alive(self) -> bool: ...
     def submit(
         self,

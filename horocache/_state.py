@@ -6,10 +6,10 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, UnsupportedError
+from horocache import mpi
+from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError
 from horocache.layers import logs
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Runtime(Protocol):
     cross_rank: int
     cross_size: int
     alive: bool
+    mpi: int  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
 
     def submit(
         self,
@@ -181,8 +182,8 @@ def init(
     """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
 
     Args:
-        comm: ``None``, or a list of all global ranks; a part of the ranks, or an MPI communicator, is not available
-            yet.
+        comm: what the job is, where it is not all processes that the launcher started: an mpi4py communicator, or a
+            list of ranks; the place in it is then the process's rank. To be called by its members alone.
         process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
             :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
             not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory.
@@ -198,8 +199,9 @@ def init(
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
     from horocache.process_set import register_again, sets_to_register  # noqa: PLC0415  (it imports this module)
 
-    sets = sets_to_register(process_sets)
     running = _default.session
+    job = mpi.job_of(comm)
+    sets = sets_to_register(process_sets, job)
     if running is not None:
         _check_same_knobs(running.arguments, arguments)
         if process_sets is not None:
@@ -207,8 +209,7 @@ def init(
         return
     if _default.orphan is not None:
         raise _why_not_running()
-    _check_comm(comm, arguments)
-    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets]), arguments, sets)
+    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets)
     _default.epoch += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
@@ -226,40 +227,17 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
             )
 
 
-def _check_comm(comm: object, arguments: Mapping[str, str]) -> None:
-    if comm is None:
-        return
-    if not isinstance(comm, (list, tuple, range)):
-        raise UnsupportedError(
-            f"init() takes a list of ranks; a communicator ({type(comm).__name__}) "
-            "comes with the MPI channel in a later version."
-        )
-    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
-
-    if not all(isinstance(rank, Integral) for rank in comm):
-        raise InvalidArgumentError(f"init(comm={list(comm)}): ranks are whole numbers.")
-    size = int(_core.parse_knobs(arguments)["size"][0])
-    if size < 0:
-        size = int(_core.identity()["size"])
-    if sorted(comm) != list(range(size)):
-        raise UnsupportedError(
-            f"init(comm={list(comm)}) names a part of the job's {size} ranks; jobs within a job come with process sets "
-            f"in a later version. Pass None or all ranks 0 to {size - 1}."
-        )
-
-
-def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]]) -> Runtime:
+def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     knobs = _core.parse_knobs(arguments)
-    binding = knobs["binding"][0]
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
-    if binding == "cffi":
+    if knobs["binding"][0] == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch, process_sets))
-    return cast(Runtime, _core.Runtime(arguments, _default.epoch, process_sets))
+        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch, process_sets, job.handle, job.ranks))
+    return cast(Runtime, _core.Runtime(arguments, _default.epoch, process_sets, job.handle, job.ranks))
 
 
 def shutdown() -> None:
@@ -341,23 +319,25 @@ def abort(why: str) -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used from several threads.
+    """Whether this program may use MPI from several threads while horocache does.
 
     Raises:
-        InvalidArgumentError: always: this build does not use MPI (Horovod raises ValueError here as well).
+        InvalidArgumentError: the job does not use MPI (Horovod raises ValueError here as well).
     """
-    current()
-    raise InvalidArgumentError("this version of horocache does not use MPI.")
+    level = current().runtime.mpi
+    if level == 0:
+        raise InvalidArgumentError("this job does not use MPI; mpi_enabled() tells.")
+    return level > 1
 
 
 def mpi_enabled() -> bool:
-    """Whether ranks talk over MPI: no."""
-    return False
+    """Whether the ranks of the running job are connected over MPI, too; False where none runs."""
+    return _default.session is not None and _default.session.runtime.mpi > 0
 
 
 def mpi_built() -> bool:
-    """Whether the MPI channel is there: not in this version."""
-    return False
+    """Whether MPI can be used: always, as its library is looked for when a job starts."""
+    return True
 
 
 def gloo_enabled() -> bool:

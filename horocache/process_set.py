@@ -8,7 +8,7 @@ from typing import Any
 
 from horocache import _state
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.mpi import is_communicator, ranks_of_communicator
+from horocache.mpi import Job, is_communicator, ranks_of_communicator
 
 
 class ProcessSet:
@@ -30,6 +30,7 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int] | Any) -> None:
         self._ranks: list[int] | None = _checked_ranks(ranks)
+        self._communicator = ranks if is_communicator(ranks) else None
         self.process_set_id = None
 
     @property
@@ -61,6 +62,11 @@ class ProcessSet:
     def __repr__(self) -> str:
         ranks = "all" if self._ranks is None else str(self._ranks)
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"
+
+    def count_in(self, job: Job) -> None:
+        """Count the ranks of a communicator in those of ``job``, which ``init`` starts."""
+        if self._communicator is not None:
+            self._ranks = sorted(ranks_of_communicator(self._communicator, job))
 
     @classmethod
     def _world(cls) -> ProcessSet:
@@ -97,7 +103,7 @@ def process_sets() -> list[ProcessSet]:
     return [global_process_set, *_state.current().process_sets]
 
 
-def sets_to_register(argument: Any) -> list[ProcessSet]:
+def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
     """What :func:`horocache.init` was given as ``process_sets``, each as a :class:`ProcessSet`.
 
     Raises:
@@ -119,6 +125,7 @@ def sets_to_register(argument: Any) -> list[ProcessSet]:
             raise InvalidArgumentError(
                 f"process set {number} of init() is the global one, which is always registered; leave it out."
             )
+        made.count_in(job)
     return sets
 
 

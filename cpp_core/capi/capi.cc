@@ -229,6 +229,8 @@ int hc_get(hc_runtime* runtime, hc_property property) {
       return identity.cross_size;
     case HC_ALIVE:
       return runtime->runtime->alive() ? 1 : 0;
+    case HC_MPI:
+      return runtime->runtime->mpi();
   }
   return -1;
 }

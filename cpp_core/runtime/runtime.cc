@@ -99,6 +99,11 @@ Status Runtime::MakeLoop(const JobConfig& job_config) {
   return Status::Ok();
 }
 
+int Runtime::mpi() const {
+  if (job_.mpi.empty()) return 0;
+  return job_.mpi.mpi().QueryThread() == net::MpiThreads::kMultiple ? 2 : 1;
+}
+
 void Runtime::OnLost(int local_rank, const std::string& how) {
   const int rank = job_.here[static_cast<size_t>(local_rank)];
   const std::string where =

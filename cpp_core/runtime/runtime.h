@@ -56,6 +56,8 @@ class Runtime {
   const Knobs& knobs() const { return config_.knobs; }
   const Metrics& metrics() const { return metrics_; }
   bool alive() const { return alive_; }
+  // 0 without MPI, 1 if one thread at a time may call it, 2 if any may.
+  int mpi() const;
 
   // A record to fill in: request, tensors, splits, owner.
   Operation* NewOperation() { return table_.New(); }

@@ -16,8 +16,8 @@ TEST(ProcessSets, CountFromOneBesideTheGlobalSet) {
   EXPECT_EQ(sets->RankIn(1, 1), -1);
   EXPECT_EQ(sets->RankIn(1, 3), -1);
   EXPECT_EQ(sets->Describe(1), "process set 1 (ranks 0, 2)");
-  EXPECT_EQ(sets->AgreeText(), "process set 1=0, 2\nprocess set 2=1, 2, 3\n");
-  EXPECT_EQ(ProcessSets::Make(4, {})->AgreeText(), "");
+  EXPECT_EQ(ProcessSets::AgreeText({{0, 2}, {1, 2, 3}}), "process set 1=0, 2\nprocess set 2=1, 2, 3\n");
+  EXPECT_EQ(ProcessSets::AgreeText({}), "");
 }
 
 TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {

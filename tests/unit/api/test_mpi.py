@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import horocache as hc
-from horocache.mpi import is_communicator, job_communicator, ranks_of_communicator
+from horocache.mpi import Job, is_communicator, job_of, ranks_of_communicator
 
 UNDEFINED = -32766
 
@@ -18,6 +18,9 @@ class FakeGroup:
 
     def __init__(self, processes):
         self.processes = processes
+
+    def Incl(self, ranks):
+        return FakeGroup([self.processes[rank] for rank in ranks])
 
     def Translate_ranks(self, ranks, other):
         return [
@@ -60,17 +63,17 @@ class GroupOnly:
 
 def test_ranks_are_translated_to_those_of_the_job():
     job = FakeComm([40, 41, 42, 43])
-    assert ranks_of_communicator(FakeComm([43, 41]), job) == [3, 1]
-    assert ranks_of_communicator(GroupOnly(FakeComm([42])), job) == [2]
-    assert ranks_of_communicator(job, job) == [0, 1, 2, 3]
+    assert ranks_of_communicator(FakeComm([43, 41]), Job(job)) == [3, 1]
+    assert ranks_of_communicator(GroupOnly(FakeComm([42])), Job(job)) == [2]
+    assert ranks_of_communicator(job, Job(job)) == [0, 1, 2, 3]
 
 
 def test_processes_outside_the_job_and_the_null_communicator_are_errors():
     job = FakeComm([40, 41])
     with pytest.raises(hc.InvalidArgumentError, match=r"own ranks \[1, 2\] of 3"):
-        ranks_of_communicator(FakeComm([41, 7, 8]), job)
+        ranks_of_communicator(FakeComm([41, 7, 8]), Job(job))
     with pytest.raises(hc.InvalidArgumentError, match="list of ranks"):
-        ranks_of_communicator(NullComm(), job)
+        ranks_of_communicator(NullComm(), Job(job))
 
 
 def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
@@ -81,7 +84,31 @@ def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
 
 def test_a_process_set_takes_a_communicator_where_mpi4py_is_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([7, 8, 9])))
-    assert job_communicator().Get_size() == 3
     made = hc.ProcessSet(FakeComm([9, 7]))
     assert made.ranks == [0, 2] and made.process_set_id is None
     assert is_communicator(FakeComm([1])) and not is_communicator([1]) and not is_communicator(made)
+
+
+def test_the_job_is_what_init_is_given(monkeypatch):
+    comm = FakeComm([3, 5, 4])
+    module = SimpleNamespace(_handleof=lambda given: 1000 + given.Get_size(), COMM_WORLD=FakeComm([3, 4, 5, 6]))
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    assert job_of(None) == Job()
+    assert (job_of(comm).handle, job_of(comm).ranks) == (1003, [])
+    assert (job_of([2, 0]).handle, job_of([2, 0]).ranks) == (0, [2, 0])
+    for wrong in (object(), "01", 3, NullComm()):
+        with pytest.raises(hc.InvalidArgumentError, match="comm"):
+            job_of(wrong)
+    monkeypatch.delattr(module, "_handleof")
+    with pytest.raises(hc.UnsupportedError, match="mpi4py 4"):
+        job_of(comm)
+
+
+def test_ranks_of_a_set_are_counted_in_the_job(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([3, 4, 5, 6])))
+    made = hc.ProcessSet(FakeComm([5, 3]))
+    assert made.ranks == [0, 2]
+    made.count_in(Job(FakeComm([5, 3, 4])))
+    assert made.ranks == [0, 1]
+    made.count_in(Job(ranks=[3, 2, 0]))
+    assert made.ranks == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import horocache as hc
@@ -61,12 +62,33 @@ def test_init_takes_knobs_and_refuses_unknown_ones_and_other_values_while_it_run
     run_ranks(body, 1)
 
 
-def test_parts_of_the_job_and_communicators_are_refused():
+def test_a_part_of_the_ranks_is_a_job_with_ranks_in_the_order_of_the_list():
     def body():
-        with pytest.raises(NotImplementedError, match="part of the job's 2 ranks"):
-            hc.init(comm=[0])
-        with pytest.raises(NotImplementedError, match="communicator"):
+        import os
+
+        launched = int(os.environ["HOROCACHE_RANK"])
+        if launched == 1:
+            with pytest.raises(hc.StartupError, match=r"rank 1 .*not in"):
+                hc.init(comm=[2, 0])
+            return
+        with pytest.raises(hc.InvalidArgumentError, match=r"0 to 2"):
+            hc.init(comm=[2, 0, 7])
+        with pytest.raises(hc.InvalidArgumentError, match=r"one twice"):
+            hc.init(comm=[2, 0, 2])
+        hc.init(comm=[2, 0], process_sets=[[1]])
+        assert (hc.rank(), hc.size(), hc.local_size()) == ([2, 0].index(launched), 2, 2)
+        np.testing.assert_array_equal(hc.allgather(np.array([launched])), [2, 0])
+        hc.shutdown()
+
+    run_ranks(body, 3)
+
+
+def test_what_is_no_list_of_ranks_is_refused():
+    def body():
+        with pytest.raises(hc.InvalidArgumentError, match="communicator"):
             hc.init(comm=object())
+        with pytest.raises(hc.InvalidArgumentError, match="communicator"):
+            hc.init(comm="01")
         with pytest.raises(hc.InvalidArgumentError, match=r"size.*'x'"):
             hc.init(comm=[0], size="x")
         with pytest.raises(hc.InvalidArgumentError, match=r"'a'.*whole numbers"):
@@ -108,9 +130,7 @@ def test_a_forked_child_cannot_use_its_parents_runtime_and_does_not_disturb_it()
 
 
 def test_what_is_not_built_is_not_claimed():
-    assert not any(
-        f() for f in (hc.mpi_built, hc.mpi_enabled, hc.gloo_built, hc.gloo_enabled, hc.cuda_built, hc.rocm_built)
-    )
+    assert not any(f() for f in (hc.mpi_enabled, hc.gloo_built, hc.gloo_enabled, hc.cuda_built, hc.rocm_built))
     assert not any(f() for f in (hc.ddl_built, hc.ccl_built))
     assert hc.nccl_built() == 0 and isinstance(hc.nccl_built(), int)
     with pytest.raises(ValueError, match="call init"):
