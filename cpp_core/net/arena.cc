@@ -18,11 +18,14 @@ namespace horocache::net {
 namespace {
 
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kRingHeader = 3 * kLine;  // head, tail, blocked: each has another writer
+// What fits into a word of MessageSlots.
+constexpr int32_t kMaxMessageChunks = 1 << 11;
+constexpr int64_t kMaxMessageChunkBytes = 512 << 10;
 constexpr size_t kReserveStep = size_t{4} << 20;
 
 constexpr size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -96,12 +99,15 @@ struct Arena::Header {
   int64_t max_words;
   int64_t ring_bytes;
   int64_t data_bytes;
+  int64_t message_chunk_bytes;
+  int32_t message_chunks;
   uint64_t total;
 };
 
 struct Arena::Seat {
   DoorbellWords doorbell;
   alignas(kLine) std::atomic<RankState> state;
+  alignas(kLine) std::atomic<uint32_t> message_blocked;
 };
 
 Status Arena::CheckLayout(ArenaLayout* layout) {
@@ -109,12 +115,16 @@ Status Arena::CheckLayout(ArenaLayout* layout) {
   const bool good = layout->ranks >= 1 && layout->ranks <= (1 << 16) && layout->max_words >= 1 &&
                     layout->max_words <= (int64_t{1} << 26) && layout->ring_bytes >= 64 &&
                     layout->ring_bytes <= (int64_t{1} << 30) && layout->data_bytes >= 0 &&
-                    layout->data_bytes <= (int64_t{1} << 40);
+                    layout->data_bytes <= (int64_t{1} << 40) && layout->message_chunks >= 0 &&
+                    layout->message_chunks <= kMaxMessageChunks && layout->message_chunk_bytes >= 64 &&
+                    layout->message_chunk_bytes <= kMaxMessageChunkBytes;
   if (good) return Status::Ok();
   return Status(StatusCode::kInvalidArgument, "no arena can be laid out for " + std::to_string(layout->ranks) +
                                                   " ranks, " + std::to_string(layout->max_words) + " words, rings of " +
-                                                  std::to_string(layout->ring_bytes) + " bytes and data areas of " +
-                                                  std::to_string(layout->data_bytes) + " bytes");
+                                                  std::to_string(layout->ring_bytes) + " bytes, data areas of " +
+                                                  std::to_string(layout->data_bytes) + " bytes and " +
+                                                  std::to_string(layout->message_chunks) + " chunks of " +
+                                                  std::to_string(layout->message_chunk_bytes) + " bytes");
 }
 
 Arena::Places Arena::Place(const ArenaLayout& layout) {
@@ -126,7 +136,12 @@ Arena::Places Arena::Place(const ArenaLayout& layout) {
   places.words_stride = RoundUp((2 + static_cast<size_t>(layout.max_words)) * sizeof(uint64_t), kLine);
   places.rings = places.words + 3 * ranks * places.words_stride;
   places.ring_stride = kRingHeader + RoundUp(static_cast<size_t>(layout.ring_bytes), kLine);
-  places.data = RoundUp(places.rings + 2 * (ranks - 1) * places.ring_stride, kPage);
+  places.slots = places.rings + 2 * (ranks - 1) * places.ring_stride;
+  places.taken = places.slots + ranks * ranks * sizeof(MessageSlots);
+  places.taken_stride = RoundUp(ranks * sizeof(uint32_t), kLine);
+  places.chunks = RoundUp(places.taken + ranks * places.taken_stride, kPage);
+  const auto chunks = ranks * static_cast<size_t>(layout.message_chunks);
+  places.data = RoundUp(places.chunks + chunks * static_cast<size_t>(layout.message_chunk_bytes), kPage);
   places.data_stride = RoundUp(static_cast<size_t>(layout.data_bytes), kPage);
   places.total = places.data + ranks * places.data_stride;
   return places;
@@ -168,7 +183,9 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   }
   HC_RETURN_IF_ERROR(arena->MapShared());
   const ArenaLayout& l = arena->layout_;
-  const Header header{kMagic, kVersion, l.ranks, l.max_words, l.ring_bytes, l.data_bytes, total};
+  const Header header{
+      kMagic,           kVersion, l.ranks, l.max_words, l.ring_bytes, l.data_bytes, l.message_chunk_bytes,
+      l.message_chunks, total};
   std::memcpy(arena->base_, &header, sizeof(header));
   return arena;
 }
@@ -189,7 +206,8 @@ StatusOr<std::shared_ptr<Arena>> Arena::Attach(int fd) {
   if (header.version != kVersion) {
     return corrupt("its version is " + std::to_string(header.version) + ", this rank's is " + std::to_string(kVersion));
   }
-  arena->layout_ = {header.ranks, header.max_words, header.ring_bytes, header.data_bytes};
+  arena->layout_ = {header.ranks,      header.max_words,      header.ring_bytes,
+                    header.data_bytes, header.message_chunks, header.message_chunk_bytes};
   if (Status status = CheckLayout(&arena->layout_); !status.ok()) return corrupt(status.message());
   arena->places_ = Place(arena->layout_);
   if (header.total != arena->places_.total || static_cast<uint64_t>(file.st_size) != header.total) {
@@ -249,6 +267,24 @@ Arena::Ring Arena::ring(int from, int to) {
   return {reinterpret_cast<std::atomic<uint64_t>*>(at), reinterpret_cast<std::atomic<uint64_t>*>(at + kLine),
           reinterpret_cast<std::atomic<uint32_t>*>(at + 2 * kLine), at + kRingHeader,
           static_cast<size_t>(layout_.ring_bytes)};
+}
+
+Arena::MessagePath Arena::message_path(int from, int to) {
+  const auto sender = static_cast<size_t>(from);
+  const auto receiver = static_cast<size_t>(to);
+  // A receiver's slots and words lie together: it looks at all of them again and again.
+  const size_t pair = receiver * static_cast<size_t>(layout_.ranks) + sender;
+  auto* taken = reinterpret_cast<std::atomic<uint32_t>*>(base_ + places_.taken + receiver * places_.taken_stride);
+  return {reinterpret_cast<MessageSlots*>(base_ + places_.slots) + pair, taken + sender};
+}
+
+std::atomic<uint32_t>& Arena::message_blocked(int rank) { return seat(rank).message_blocked; }
+
+std::span<std::byte> Arena::message_chunk(int rank, int index) {
+  const size_t number =
+      static_cast<size_t>(rank) * static_cast<size_t>(layout_.message_chunks) + static_cast<size_t>(index);
+  const auto bytes = static_cast<size_t>(layout_.message_chunk_bytes);
+  return {base_ + places_.chunks + number * bytes, bytes};
 }
 
 std::span<std::byte> Arena::data(int rank) {

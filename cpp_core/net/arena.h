@@ -5,6 +5,7 @@
 // for the doorbells. No locks: a rank may die anywhere.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,8 @@ struct ArenaLayout {
   int64_t max_words = 0;  // of one hint or snapshot; 0: enough for 2^20 cache entries
   int64_t ring_bytes = 1 << 16;
   int64_t data_bytes = 8 << 20;  // per rank
+  int32_t message_chunks = 16;   // per rank, for messages on their way from it
+  int64_t message_chunk_bytes = 64 << 10;
 };
 
 enum class RankState : uint32_t { kAbsent, kRunning, kLeft };
@@ -63,6 +66,14 @@ class Doorbell {
   DoorbellWords* words_ = nullptr;
 };
 
+// The frames on their way from one rank to another, written by the sender: a word for each, which is stored last and
+// says where its bytes are (shm_link.cc), and room for the bytes of a small one.
+struct MessageSlots {
+  static constexpr size_t kCount = 8;
+  alignas(64) std::array<std::atomic<uint64_t>, kCount> words;
+  alignas(64) std::array<std::byte, 64> bytes;
+};
+
 class Arena {
  public:
   // Reserves the memory at once: kOutOfMemory with size and knob instead of SIGBUS later.
@@ -101,6 +112,16 @@ class Arena {
   };
   Ring ring(int from, int to);
 
+  // Messages: frames from every rank to every rank, itself included. See Note [Slots and chunks] in shm_link.h.
+  struct MessagePath {
+    MessageSlots* slots = nullptr;           // written by the sender
+    std::atomic<uint32_t>* taken = nullptr;  // frames ever taken; written by the receiver
+  };
+  MessagePath message_path(int from, int to);
+  // 1: the rank waits for room for what it sends; who makes room clears it and rings.
+  std::atomic<uint32_t>& message_blocked(int rank);
+  std::span<std::byte> message_chunk(int rank, int index);
+
   std::span<std::byte> data(int rank);
 
   Arena(const Arena&) = delete;
@@ -110,6 +131,7 @@ class Arena {
   // Where everything lies; computed by one function from the layout, for every kind of memory.
   struct Places {
     size_t seats = 0, words = 0, words_stride = 0, rings = 0, ring_stride = 0, data = 0, data_stride = 0, total = 0;
+    size_t slots = 0, taken = 0, taken_stride = 0, chunks = 0;  // of messages
   };
   struct Header;
   struct Seat;

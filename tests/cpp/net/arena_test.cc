@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <set>
@@ -20,7 +21,14 @@
 namespace horocache::net {
 namespace {
 
-ArenaLayout Small(int ranks) { return {.ranks = ranks, .max_words = 8, .ring_bytes = 256, .data_bytes = 4096}; }
+ArenaLayout Small(int ranks) {
+  return {.ranks = ranks,
+          .max_words = 8,
+          .ring_bytes = 256,
+          .data_bytes = 4096,
+          .message_chunks = 3,
+          .message_chunk_bytes = 128};
+}
 
 void FillEverything(Arena& arena, int ranks) {
   for (int r = 0; r < ranks; ++r) {
@@ -30,6 +38,16 @@ void FillEverything(Arena& arena, int ranks) {
       for (int i = 0; i < 8; ++i) area.words[i] = static_cast<uint64_t>(r);
     }
     std::memset(arena.data(r).data(), r, arena.data(r).size());
+    arena.message_blocked(r) = 7;
+    for (int chunk = 0; chunk < arena.layout().message_chunks; ++chunk) {
+      std::ranges::fill(arena.message_chunk(r, chunk), static_cast<std::byte>(r * 16 + chunk));
+    }
+    for (int to = 0; to < ranks; ++to) {
+      const Arena::MessagePath path = arena.message_path(r, to);
+      for (std::atomic<uint64_t>& word : path.slots->words) word = static_cast<uint64_t>(100 * r + to);
+      path.slots->bytes.fill(static_cast<std::byte>(r * 16 + to));
+      *path.taken = static_cast<uint32_t>(200 * r + to);
+    }
     if (r == 0) continue;
     for (const Arena::Ring& ring : {arena.ring(0, r), arena.ring(r, 0)}) {
       std::memset(ring.bytes, 0x40 + r, ring.capacity);
@@ -46,6 +64,16 @@ void ExpectEverything(Arena& arena, int ranks) {
       for (int i = 0; i < 8; ++i) EXPECT_EQ(area.words[i].load(), static_cast<uint64_t>(r));
     }
     for (std::byte b : arena.data(r)) ASSERT_EQ(b, static_cast<std::byte>(r));
+    EXPECT_EQ(arena.message_blocked(r), 7u);
+    for (int chunk = 0; chunk < arena.layout().message_chunks; ++chunk) {
+      for (std::byte b : arena.message_chunk(r, chunk)) ASSERT_EQ(b, static_cast<std::byte>(r * 16 + chunk));
+    }
+    for (int to = 0; to < ranks; ++to) {
+      const Arena::MessagePath path = arena.message_path(r, to);
+      for (const std::atomic<uint64_t>& word : path.slots->words) EXPECT_EQ(word, static_cast<uint64_t>(100 * r + to));
+      for (std::byte b : path.slots->bytes) ASSERT_EQ(b, static_cast<std::byte>(r * 16 + to));
+      EXPECT_EQ(*path.taken, static_cast<uint32_t>(200 * r + to));
+    }
     if (r == 0) continue;
     for (const Arena::Ring& ring : {arena.ring(0, r), arena.ring(r, 0)}) {
       for (size_t i = 0; i < ring.capacity; ++i) ASSERT_EQ(ring.bytes[i], static_cast<std::byte>(0x40 + r));
@@ -81,6 +109,13 @@ TEST(Arena, EveryWriterHasCacheLinesOfItsOwn) {
   const auto line = [](const void* p) { return reinterpret_cast<uintptr_t>(p) / 64; };
   for (int r = 0; r < 4; ++r) {
     EXPECT_TRUE(lines.insert(line(&arena->state(r))).second);
+    EXPECT_TRUE(lines.insert(line(&arena->message_blocked(r))).second);
+    for (const int from : {0, 1, 2, 3}) {
+      const Arena::MessagePath path = arena->message_path(from, r);
+      EXPECT_TRUE(lines.insert(line(&path.slots->words)).second);
+      EXPECT_TRUE(lines.insert(line(&path.slots->bytes)).second);
+      EXPECT_EQ(lines.insert(line(path.taken)).second, from == 0) << "a receiver's words lie together";
+    }
     EXPECT_TRUE(lines.insert(line(arena->hint(r).round)).second);
     EXPECT_TRUE(lines.insert(line(arena->snapshot(r, 0).round)).second);
     EXPECT_TRUE(lines.insert(line(arena->snapshot(r, 1).round)).second);
@@ -103,7 +138,9 @@ TEST(Arena, TheDefaultHoldsABitForAMillionCacheEntries) {
 TEST(Arena, ImpossibleLayoutsAreRefused) {
   for (const ArenaLayout& layout :
        {ArenaLayout{.ranks = 0}, ArenaLayout{.ranks = 1 << 20}, ArenaLayout{.ranks = 2, .max_words = -1},
-        ArenaLayout{.ranks = 2, .ring_bytes = 1}, ArenaLayout{.ranks = 2, .data_bytes = int64_t{1} << 50}}) {
+        ArenaLayout{.ranks = 2, .ring_bytes = 1}, ArenaLayout{.ranks = 2, .data_bytes = int64_t{1} << 50},
+        ArenaLayout{.ranks = 2, .message_chunks = -1}, ArenaLayout{.ranks = 2, .message_chunks = 1 << 16},
+        ArenaLayout{.ranks = 2, .message_chunk_bytes = 1 << 20}}) {
     EXPECT_EQ(Arena::CreateShared(layout).status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(Arena::CreateOnHeap(layout), nullptr);
   }
@@ -118,7 +155,7 @@ TEST(Arena, TooLittleMemoryIsAnErrorThatNamesTheSizeAndTheKnob) {
     const std::string text = arena.ok() ? "" : arena.status().message();
     const bool good = !arena.ok() && arena.status().code() == StatusCode::kOutOfMemory &&
                       text.find("HOROCACHE_SHM_BYTES") != std::string::npos &&
-                      text.find("2049 MiB") != std::string::npos && text.find("1073741824") != std::string::npos;
+                      text.find("2051 MiB") != std::string::npos && text.find("1073741824") != std::string::npos;
     _exit(good ? 0 : 1);
   }
   int status = 0;
