@@ -101,8 +101,13 @@ if TYPE_CHECKING:
     grouped_broadcast_async_ = _collectives.grouped_broadcast_async_
     grouped_reducescatter = _collectives.grouped_reducescatter
     grouped_reducescatter_async = _collectives.grouped_reducescatter_async
+    irecv = _collectives.irecv
+    isend = _collectives.isend
+    recv = _collectives.recv
     reducescatter = _collectives.reducescatter
     reducescatter_async = _collectives.reducescatter_async
+    send = _collectives.send
+    sendrecv = _collectives.sendrecv
 
 __all__ = [
     "AbortedError",
@@ -169,8 +174,10 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
+    "irecv",
     "is_homogeneous",
     "is_initialized",
+    "isend",
     "join",
     "local_rank",
     "local_size",
@@ -182,10 +189,13 @@ __all__ = [
     "poll",
     "process_sets",
     "rank",
+    "recv",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "send",
+    "sendrecv",
     "shutdown",
     "size",
     "synchronize",

@@ -198,6 +198,7 @@ class Runtime:
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
         divide_by: str = "all",
+        tag: int = 0,
     ) -> int:
         """Hand an operation over; returns its handle."""
         kept: list[Any] = []
@@ -222,7 +223,7 @@ class Runtime:
                 setattr(request, field, array)
                 setattr(request, f"num_{field}", len(array))
                 kept.append(array)
-        request.group, request.wait_follows = int(group), int(wait_follows)
+        request.group, request.wait_follows, request.tag = int(group), int(wait_follows), tag
         request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_submit(self._live(), request, handle, self._error))

@@ -75,6 +75,7 @@ class Runtime:
         receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
         receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
         divide_by: str = "all",  # join: "all" or "active"
+        tag: int = 0,  # send, recv: `root` is the other rank, of the job; a recv's output is its input
     ) -> int: ...
     def allreduce_in_place(
         self,

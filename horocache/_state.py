@@ -50,6 +50,7 @@ class Runtime(Protocol):
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
         divide_by: str = "all",
+        tag: int = 0,
     ) -> int:
         """Hand an operation over; returns its handle."""
 
@@ -306,6 +307,9 @@ def metrics() -> dict[str, Any]:
     of more than 2^(N-1) and at most 2^N bytes), ``op_count.NAME`` and ``op_ns.NAME`` (completed operations and the
     nanoseconds from submission to completion, summed), ``wait_ns.RANK`` (nanoseconds that this rank slept because that
     rank had not come, or did not do its part). Indexed entries are there once they are not zero.
+
+    Of messages, without those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
+    ``message_bytes_received``.
 
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.

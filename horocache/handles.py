@@ -39,6 +39,8 @@ OP_REDUCESCATTER = 3
 OP_ALLTOALL = 4
 OP_BARRIER = 8
 OP_JOIN = 9
+OP_SEND = 11
+OP_RECV = 12
 
 
 def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:

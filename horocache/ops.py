@@ -27,6 +27,7 @@ from horocache.handles import (
     set_id,
     synchronize,
 )
+from horocache.messages import Messages
 from horocache.movements import Allgather, Alltoall, Broadcast
 from horocache.reductions import Allreduce
 from horocache.scatterings import Reducescatter
@@ -54,11 +55,11 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Collectives(Allreduce[T], Reducescatter[T], Allgather[T], Broadcast[T], Alltoall[T]):
-    """The collectives on one framework's tensors.
+class Collectives(Allreduce[T], Reducescatter[T], Allgather[T], Broadcast[T], Alltoall[T], Messages[T]):
+    """The collectives on one framework's tensors, and messages between two ranks.
 
     Names: tensors are matched across ranks by name. Without one, a name is made from the order of the calls in the
-    program, which must then be the same on all ranks. A name may be in flight once at a time.
+    program, which must then be the same on all ranks. A name may be in flight once at a time. Messages have no names.
 
     All operations raise NotInitializedError before ``init``; InvalidArgumentError and UnsupportedError for arguments
     that this rank can judge alone; DuplicateNameError if the name is in flight; and, from the blocking form or

@@ -103,6 +103,7 @@ Status Fill(const hc_request& request, Operation* operation) {
     return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", inputs " +
                    (request.inputs == nullptr ? "null" : "given"));
   operation->process_set = static_cast<uint32_t>(request.process_set);
+  operation->tag = request.tag;
   wire::Signature& signature = operation->request.signature;
   signature.op = static_cast<wire::Op>(request.op);
   signature.divide_by = static_cast<wire::DivideBy>(request.divide_by);

@@ -83,6 +83,7 @@ typedef struct {
   int32_t num_send_starts, num_receive_rows, num_receive_starts;
   int32_t process_set; /* 0: all ranks; else the place, from 1, in hc_start's list. `root` counts within the set */
   int32_t divide_by;   /* join: what an average divides by from then on; 0: all ranks, 1: those that have data */
+  int32_t tag;         /* send, recv: `root` is the other rank, of the job; a recv's output is its input */
 } hc_request;
 
 HC_API int hc_abi_version(void);

@@ -87,7 +87,7 @@ std::string Describe(const wire::Signature& signature) {
 
 Status Validate(const wire::Signature& signature, int world) {
   HC_RETURN_IF_ERROR(ValidateName(signature, signature.name));
-  if (signature.op == wire::Op::kSend || signature.op == wire::Op::kRecv) {
+  if (wire::IsPointToPoint(signature.op)) {
     return Invalid(signature, "point-to-point operations do not take part in rounds.");
   }
   const bool without_tensors =

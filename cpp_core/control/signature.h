@@ -20,7 +20,7 @@ inline bool Fuses(wire::Op op) {
 
 // Operations whose responses are cached: all but those that happen once, or without a round.
 inline bool IsCacheable(wire::Op op) {
-  return op != wire::Op::kJoin && op != wire::Op::kRegister && op != wire::Op::kSend && op != wire::Op::kRecv;
+  return op != wire::Op::kJoin && op != wire::Op::kRegister && !wire::IsPointToPoint(op);
 }
 
 // Calls f(key) for every name under which the request may meet another: its own and its tensors'.

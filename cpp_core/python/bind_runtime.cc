@@ -199,7 +199,7 @@ void BindRuntime(py::module_& module) {
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),
            py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
-           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all")
+           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0)
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })

@@ -143,7 +143,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
                           const py::object& receive_rows, const py::object& receive_starts,
-                          const std::string& divide_by) {
+                          const std::string& divide_by, int32_t tag) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
@@ -160,6 +160,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
     throw;
   }
   operation->process_set = static_cast<uint32_t>(process_set);
+  operation->tag = tag;
   wire::Signature& signature = operation->request.signature;
   signature.divide_by = *divides;
   signature.root = root;

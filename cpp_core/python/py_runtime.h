@@ -39,7 +39,7 @@ class PyRuntime {
                  double postscale, int root, const pybind11::object& splits, int process_set,
                  const std::string& backend, const std::string& layers, bool group, bool wait_follows,
                  const pybind11::object& send_starts, const pybind11::object& receive_rows,
-                 const pybind11::object& receive_starts, const std::string& divide_by);
+                 const pybind11::object& receive_starts, const std::string& divide_by, int32_t tag);
   // -1 if the tensor or the name needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows);

@@ -26,6 +26,7 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
     : config_(config),
       faults_(std::move(parts.faults)),
       context_{table, metrics, &faults_, logger},
+      messages_(std::move(parts.messages)),
       doorbell_(parts.doorbell),
       table_(table),
       metrics_(metrics) {
@@ -77,7 +78,8 @@ int64_t CoordinatorLoop::WhereSubmittersWait() {
   const uint32_t where = waiters_.front().process_set;
   const auto waits_there = [this, where](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
     return std::ranges::any_of(waiters_, [id, where](const Waiter& waiter) {
-      return waiter.thread == id && waiter.for_good && waiter.process_set == where && !IsDone(*waiter.operation);
+      return waiter.thread == id && waiter.for_good && waiter.process_set == where && !waiter.for_message &&
+             !IsDone(*waiter.operation);
     });
   };
   return std::ranges::all_of(submitters_, waits_there) ? int64_t{where} : kNowhere;
@@ -149,6 +151,11 @@ void CoordinatorLoop::TakeOrders() {
     }
     if (leave) set->Leave();
   }
+  if (!losses.empty()) messages_->Lose(losses.front().why, NowNs());
+  if (leave) {
+    TakeSubmissions(NowNs());  // messages that were sent before go before the farewell
+    messages_->Leave(NowNs());
+  }
   if (!abort.empty()) AbortSets(abort);
 }
 
@@ -159,7 +166,13 @@ void CoordinatorLoop::AbortSets(const std::string& why) {
 void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
   table_->Drain(&drained_);
   if (!drained_.empty()) still_since_ns_ = 0;
-  for (Operation* operation : drained_) by_number_.at(operation->process_set)->Submit(operation, now_ns);
+  for (Operation* operation : drained_) {
+    if (wire::IsPointToPoint(operation->request.signature.op)) {
+      messages_->Submit(operation, now_ns);
+    } else {
+      by_number_.at(operation->process_set)->Submit(operation, now_ns);
+    }
+  }
 }
 
 void CoordinatorLoop::TakeWaits() {
@@ -167,7 +180,8 @@ void CoordinatorLoop::TakeWaits() {
   MutexLock lock(threads_mutex_);
   for (const auto& set : sets_) {
     const uint32_t number = set->process_set();
-    set->SetWaiting(std::ranges::find(waiters_, number, &Waiter::process_set) != waiters_.end());
+    set->SetWaiting(std::ranges::any_of(
+        waiters_, [number](const Waiter& waiter) { return waiter.process_set == number && !waiter.for_message; }));
   }
 }
 
@@ -184,6 +198,7 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
     if (!progress.moved) continue;
     if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
+  moved |= StepMessages(now_ns);
   if (!moved) return false;
   nap_ns_ = 0;
   SpreadAbort();
@@ -200,16 +215,26 @@ void CoordinatorLoop::SpreadAbort() {
   }
 }
 
+bool CoordinatorLoop::StepMessages(int64_t now_ns) {
+  // A rank that leaves tells each rank that nothing follows; every other end of the global set is one of the job.
+  const Status& end = sets_.front()->end();
+  if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->Lose(end, now_ns);
+  return messages_->Step(now_ns);
+}
+
 bool CoordinatorLoop::LanesBusy() const {
   return std::ranges::any_of(sets_, [](const auto& set) { return set->LanesBusy(); });
 }
 
 bool CoordinatorLoop::Ended() const {
-  return std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
+  return std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); }) && messages_->HasLeft();
 }
 
-void CoordinatorLoop::CheckLanes(int64_t now_ns) {
+void CoordinatorLoop::CheckOverdue(int64_t now_ns) {
   for (const auto& set : sets_) set->CheckLanes(now_ns);
+  messages_->Check(now_ns);
+  std::string report;
+  while (messages_->NextReport(&report)) context_.logger->Warning(report);
 }
 
 void CoordinatorLoop::PublishMetrics() {

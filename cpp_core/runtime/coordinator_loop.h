@@ -1,11 +1,11 @@
 // The background thread and the one role it shares with waiting threads.
 //
 // Note [The role]
-// Whoever holds the role drives everything of this rank that is not shared: the process sets that it is a member of. It
-// is passed by one try-lock. The coordinator thread takes it when the doorbell rings; a thread that waits for an
-// operation takes it if it is free, so that a blocking call needs no hand-over to another thread. Nothing blocks while
-// holding the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves work behind rings its
-// own doorbell, and the coordinator thread goes on.
+// Whoever holds the role drives everything of this rank that is not shared: the process sets that it is a member of,
+// and its messages. It is passed by one try-lock. The coordinator thread takes it when the doorbell rings; a thread
+// that waits for an operation takes it if it is free, so that a blocking call needs no hand-over to another thread.
+// Nothing blocks while holding the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves
+// work behind rings its own doorbell, and the coordinator thread goes on.
 //
 // Threads: Run on the coordinator thread; Wait on any; Notify and Lose on any.
 #pragma once
@@ -27,6 +27,7 @@
 #include "runtime/fault.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
+#include "runtime/point_to_point.h"
 #include "runtime/set_loop.h"
 
 namespace horocache::runtime {
@@ -49,6 +50,7 @@ class CoordinatorLoop {
  public:
   struct Parts {
     std::vector<SetParts> sets;  // that this rank is a member of; the first is the global one
+    std::unique_ptr<PointToPoint> messages;
     net::Doorbell doorbell;
     FaultInjector faults;
   };
@@ -64,7 +66,8 @@ class CoordinatorLoop {
   // asked several times a second without the role, says no. `go_on` may be null. `for_good`: the caller does nothing
   // else until it is done.
   bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on);
-  // A rank of the job is gone: everything pending in its sets fails with `why`. kEverySet: in all sets.
+  // A rank of the job is gone: everything pending in its sets fails with `why`, and every message. kEverySet: in all
+  // sets.
   void Lose(int rank, const Status& why);
   // This rank cannot go on; the others are told.
   void Abort(const std::string& why);
@@ -85,6 +88,7 @@ class CoordinatorLoop {
   void AddSet(SetParts parts) HC_REQUIRES(role_);
   void AbortSets(const std::string& why) HC_REQUIRES(role_);
   void SpreadAbort() HC_REQUIRES(role_);
+  bool StepMessages(int64_t now_ns) HC_REQUIRES(role_);
   void PublishMetrics() HC_REQUIRES(role_);
   bool LanesBusy() const HC_REQUIRES(role_);
   bool Ended() const HC_REQUIRES(role_);
@@ -94,15 +98,16 @@ class CoordinatorLoop {
   // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);
-  void CheckLanes(int64_t now_ns) HC_REQUIRES(role_);
+  // What has not moved for too long is reported, and ends.
+  void CheckOverdue(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
   // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
   // of this rank's ran: nothing more will come from this rank by itself. kNowhere if there is none. A while, because
-  // another thread may be about to submit for the first time. One set: a thread that waits for another set's operation
-  // may still submit what this one lacks.
+  // another thread may be about to submit for the first time. One set: a thread that waits for another set's operation,
+  // or for a message, may still submit what this one lacks.
   int64_t StuckIn(int64_t now_ns) HC_REQUIRES(role_);
   int64_t WhereSubmittersWait() HC_EXCLUDES(threads_mutex_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
@@ -115,6 +120,7 @@ class CoordinatorLoop {
   const SetContext context_;
   std::vector<std::unique_ptr<SetLoop>> sets_ HC_GUARDED_BY(role_);  // that this rank is a member of, by age
   std::vector<SetLoop*> by_number_ HC_GUARDED_BY(role_);             // null where it is not
+  const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(role_);
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.
@@ -145,6 +151,7 @@ class CoordinatorLoop {
     const Operation* operation;
     uint32_t process_set;  // the record may be used again before the wait ends
     bool for_good;
+    bool for_message;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
   std::atomic<bool> waits_changed_{false};  // since the sets were told

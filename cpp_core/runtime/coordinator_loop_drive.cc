@@ -26,7 +26,8 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
   if (IsDone(*operation)) return true;
   {
     MutexLock lock(threads_mutex_);
-    waiters_.push_back({ThisThread(), operation, operation->process_set, for_good});
+    const bool for_message = wire::IsPointToPoint(operation->request.signature.op);
+    waiters_.push_back({ThisThread(), operation, operation->process_set, for_good, for_message});
   }
   waits_changed_.store(true);
   waiting_.fetch_add(1);
@@ -107,7 +108,8 @@ int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   int64_t wake_ns = deadline_ns;
   for (const auto& set : sets_) wake_ns = std::min(wake_ns, set->NextWakeNs());
   const int64_t sleep_ns = std::min(wake_ns - now_ns, kLongestSleepNs);
-  if (std::ranges::none_of(sets_, [](const auto& set) { return set->must_poll(); })) return sleep_ns;
+  const bool must_poll = std::ranges::any_of(sets_, [](const auto& set) { return set->must_poll(); });
+  if (!must_poll && !messages_->must_poll()) return sleep_ns;
   nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, kLongestNapNs);
   return std::min(sleep_ns, nap_ns_);
 }
@@ -120,7 +122,7 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
     doorbell_.Disarm();
     return;
   }
-  CheckLanes(now_ns);
+  CheckOverdue(now_ns);
   const int64_t sleep_ns = SleepNs(now_ns, deadline_ns);
   blamed_.clear();
   for (const auto& set : sets_) set->Blame(&blamed_);
@@ -145,8 +147,10 @@ void CoordinatorLoop::HandBack() {
   // From here on peers wake the coordinator thread, which sleeps or is about to.
   doorbell_.Arm(Doorbell::kBackground);
   const auto has_pending = [](const auto& set) { return set->HasPending(); };
-  const bool more = std::ranges::any_of(sets_, has_pending) || LanesBusy() || table_->HasQueued() || ordered_.load() ||
-                    waiting_.load() > 0;
+  // Messages that came before that woke nobody. Those that wait for a peer need no thread until it rings.
+  const bool messages = StepMessages(NowNs()) || messages_->Transferring();
+  const bool more = messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || table_->HasQueued() ||
+                    ordered_.load() || waiting_.load() > 0;
   role_.Release();
   if (more) doorbell_.Ring();
 }
@@ -163,12 +167,12 @@ void CoordinatorLoop::Run() {
     const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
     while (Step(NowNs()) && !stop_.load()) {
     }
-    if (LanesBusy()) StepPatiently(wanted);
+    if (LanesBusy() || messages_->Transferring()) StepPatiently(wanted);
     const uint32_t seen_now = doorbell_.Rung();
     doorbell_.Arm(Armed(Doorbell::kBackground));
     const int64_t now_ns = NowNs();
     const bool moved = Step(now_ns);
-    CheckLanes(now_ns);
+    CheckOverdue(now_ns);
     const int64_t sleep_ns = SleepNs(now_ns, kNever);
     const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
     const bool lingers = std::ranges::any_of(sets_, has_unflushed);

@@ -279,11 +279,13 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
     site.doorbells.push_back(job.peers.arena->doorbell(local_rank));
   }
   if (site.arena == nullptr) {
-    StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
+    net::BootstrapConfig bootstrap = BootstrapFor(
         config,
         LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
                       job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
-        ""));
+        "");
+    bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks
+    StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) {
       return Status(peers.status().code(), "the ranks of " + sets.Describe(number) +
                                                " could not meet; numbered within the set: " + peers.status().message());

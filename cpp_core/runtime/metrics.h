@@ -35,6 +35,8 @@ struct Metrics {
   Counter rounds, slow_rounds, flushes, hits, misses, changed, evictions, growths, control_bytes, frames;
   // Of the data plane.
   Counter operations, payload_bytes, bytes_copied;
+  // Of messages that were sent and received without an error.
+  Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
   Counter wakeups;                     // times a thread that drives this rank was woken from sleep
   Counter sleeps;                      // times it went to sleep
   Counter role_taken;                  // times a waiting thread drove the rank itself

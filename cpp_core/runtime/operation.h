@@ -53,6 +53,7 @@ struct Operation {
   std::vector<TensorArgument> tensors;
   RowLists rows;
   bool allocate_results = false;
+  int32_t tag = 0;        // of a message
   void* owner = nullptr;  // what keeps the tensors alive; belongs to the binding
 
   // ---- written by the runtime

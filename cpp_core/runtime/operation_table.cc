@@ -76,17 +76,20 @@ void OperationTable::FreeNames(Operation* operation) {
   operation->claimed.clear();
 }
 
-Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
-  MutexLock lock(mutex_);
+Status OperationTable::ClaimNames(Operation* operation) {
+  if (wire::IsPointToPoint(operation->request.signature.op)) return Status::Ok();
   GiveName(operation);
   Status status;
   control::ForEachKey(operation->request.signature, [&](const std::string& name) HC_NO_THREAD_SAFETY_ANALYSIS {
     if (status.ok()) status = ClaimName(operation, name);
   });
-  if (!status.ok()) {
-    FreeNames(operation);
-    return status;
-  }
+  if (!status.ok()) FreeNames(operation);
+  return status;
+}
+
+Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
+  MutexLock lock(mutex_);
+  HC_RETURN_IF_ERROR(ClaimNames(operation));
   operation->submitted_ns = now_ns;
   *first = queued_.empty();
   queued_.push_back(operation);

@@ -29,8 +29,7 @@ class OperationTable {
   Operation* New() HC_EXCLUDES(mutex_);
 
   // Names the operation if it has no name, gives it a handle and queues it. kDuplicateName if its name, or a member's,
-  // is in flight.
-  // `*first` tells whether the queue was empty.
+  // is in flight; messages have no names. `*first` tells whether the queue was empty.
   Status Add(Operation* operation, int64_t now_ns, bool* first) HC_EXCLUDES(mutex_);
 
   // Moves the queued operations to *out (cleared first), in order of submission.
@@ -72,6 +71,7 @@ class OperationTable {
 
   Names& NamesOf(const Operation& operation) HC_REQUIRES(mutex_);
   void GiveName(Operation* operation) HC_REQUIRES(mutex_);
+  Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
   void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
 

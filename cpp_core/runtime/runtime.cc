@@ -12,6 +12,8 @@
 #include "control/signature.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/mpi_process.h"
+#include "net/shm_link.h"
+#include "runtime/message_operation.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -74,6 +76,26 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   return runtime;
 }
 
+// Messages reach the ranks of this host.
+std::unique_ptr<PointToPoint> Runtime::MakeMessages() {
+  PointToPointConfig config;
+  config.rank = job_.identity.rank;
+  config.links.push_back(net::MakeShmLink(job_.peers.arena, job_.identity.local_rank));
+  config.routes.assign(static_cast<size_t>(job_.identity.size), {});
+  std::vector<int> local_ranks(config.routes.size(), -1);
+  for (size_t local_rank = 0; local_rank < job_.here.size(); ++local_rank) {
+    const auto rank = static_cast<size_t>(job_.here[local_rank]);
+    local_ranks[rank] = config.routes[rank].number = static_cast<int>(local_rank);
+  }
+  config.stall_check = !config_.knobs.stall_check_disable;
+  config.stall_warn_ns = Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS);
+  config.stall_fail_ns = Nanoseconds(config_.knobs.stall_shutdown_time_seconds, kNsPerS);
+  config.has_left = [arena = job_.peers.arena, local_ranks](int rank) {
+    return arena->state(local_ranks[static_cast<size_t>(rank)]).load() == net::RankState::kLeft;
+  };
+  return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
+}
+
 Status Runtime::MakeLoop(const JobConfig& job_config) {
   CoordinatorLoop::Parts parts;
   for (uint32_t number = 0; static_cast<int>(number) < sets_.size(); ++number) {
@@ -86,6 +108,7 @@ Status Runtime::MakeLoop(const JobConfig& job_config) {
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
+  parts.messages = MakeMessages();
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
@@ -129,6 +152,7 @@ Status Runtime::Check(const Operation& operation) const {
                                               std::to_string(job_.identity.rank) + " is not in " + sets_.Describe(set) +
                                               ", so it cannot take part in operations on it"};
   }
+  if (wire::IsPointToPoint(signature.op)) return CheckRoute(operation);
   const auto too_long = [](const std::string& name) { return name.size() > wire::kMaxNameBytes; };
   const bool long_member =
       std::ranges::any_of(signature.tensors, [&](const wire::TensorMeta& tensor) { return too_long(tensor.name); });
@@ -145,6 +169,20 @@ Status Runtime::Check(const Operation& operation) const {
                                               "results whose size differs by rank"};
   }
   return Status::Ok();
+}
+
+// Whether the message can go where it is to go.
+Status Runtime::CheckRoute(const Operation& operation) const {
+  HC_RETURN_IF_ERROR(CheckMessage(operation, job_.identity.size));
+  const int peer = PeerRank(operation);
+  if (sets_.RankIn(operation.process_set, peer) < 0) {
+    return {StatusCode::kInvalidArgument, DescribeMessage(operation) + ": rank " + std::to_string(peer) +
+                                              " is not in " + sets_.Describe(operation.process_set)};
+  }
+  if (job_.host_of[static_cast<size_t>(peer)] == job_.identity.cross_rank) return Status::Ok();
+  return {StatusCode::kUnsupported, DescribeMessage(operation) + ": " + job_.NameOf(peer) +
+                                        " is on another host; messages go between ranks of one host. Use alltoall, "
+                                        "or a broadcast in a process set of the two"};
 }
 
 Status Runtime::Submit(Operation* operation, bool wait_follows) {

@@ -83,8 +83,10 @@ class Runtime {
  private:
   Runtime(RuntimeConfig config, Job job, ProcessSets sets);
   Status MakeLoop(const JobConfig& job_config);
+  std::unique_ptr<PointToPoint> MakeMessages();
   void OnLost(int local_rank, const std::string& how);
   Status Check(const Operation& operation) const;
+  Status CheckRoute(const Operation& operation) const;
 
   const RuntimeConfig config_;
   Job job_;

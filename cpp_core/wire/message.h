@@ -60,6 +60,9 @@ inline bool HasRoot(Op op) {
   return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather || op == Op::kScatter;
 }
 
+// Messages between two ranks, which take part in no round; the other rank is the signature's `root`.
+inline bool IsPointToPoint(Op op) { return op == Op::kSend || op == Op::kRecv; }
+
 std::string_view OpName(Op op);
 std::string_view ReduceOpName(ReduceOp op);
 std::string_view DeviceClassName(DeviceClass device_class);
@@ -81,7 +84,7 @@ struct Signature {
   Op op = Op::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
   DeviceClass device_class = DeviceClass::kCpu;
-  int32_t root = -1;  // rank within the process set; -1 where the operation has none
+  int32_t root = -1;  // rank within the process set (of a message: the other rank, of the job); -1 if there is none
   double prescale = 1.0;
   double postscale = 1.0;
   DivideBy divide_by = DivideBy::kAll;  // for kJoin

@@ -37,6 +37,12 @@ grouped_broadcast_ = collectives.grouped_broadcast_
 grouped_broadcast_async_ = collectives.grouped_broadcast_async_
 grouped_reducescatter_async = collectives.grouped_reducescatter_async
 reducescatter_async = collectives.reducescatter_async
+# Nor do messages: what one rank does to them another one's graph does not know.
+isend = collectives.isend
+irecv = collectives.irecv
+send = collectives.send
+recv = collectives.recv
+sendrecv = collectives.sendrecv
 
 
 def _needs_grad(tensors: Sequence[Any]) -> bool:

@@ -55,6 +55,22 @@ Operation* Allreduce(Runtime& runtime, const std::string& name, std::vector<floa
   return operation;
 }
 
+// A send to, or recv from, another rank.
+Operation* Message(Runtime& runtime, wire::Op op, int peer, int32_t tag, std::vector<float>* tensor) {
+  Operation* operation = runtime.NewOperation();
+  wire::Signature& signature = operation->request.signature;
+  signature = {};
+  signature.op = op;
+  signature.root = peer;
+  const auto count = static_cast<int64_t>(tensor->size());
+  signature.tensors = {{"", DType::kFloat32, {count}}};
+  auto* bytes = reinterpret_cast<std::byte*>(tensor->data());
+  operation->tensors = {{bytes, bytes, count, count}};
+  operation->process_set = 0;
+  operation->tag = tag;
+  return operation;
+}
+
 Status Finish(Runtime& runtime, Operation* operation) {
   if (!runtime.Wait(operation, NowNs() + kPatienceNs, true)) return {StatusCode::kInternal, "never finished"};
   Status status = operation->status;
@@ -143,6 +159,37 @@ TEST(RuntimeWithSets, CrossedSetsInOppositeOrdersAllArrive) {
         }
       },
       sets);
+}
+
+TEST_P(RuntimeTest, MessagesGoRoundWhileAnotherThreadReduces) {
+  const int size = GetParam();
+  RunRanks(size, {}, [size](int rank, Runtime& runtime) {
+    std::thread reducer([&] {
+      for (int step = 0; step < 20; ++step) {
+        std::vector<float> tensor(100, 1.0f);
+        Operation* operation = Allreduce(runtime, "sum", &tensor);
+        ASSERT_TRUE(runtime.Submit(operation, true).ok());
+        ASSERT_TRUE(Finish(runtime, operation).ok());
+        ASSERT_EQ(tensor[0], static_cast<float>(size));
+      }
+    });
+    for (int step = 0; step < 20; ++step) {
+      const size_t count = step % 2 == 0 ? 10 : 100'000;
+      std::vector<float> mine(count, static_cast<float>(rank + step)), got(count);
+      const int before = (rank + size - 1) % size;
+      Operation* recv = Message(runtime, wire::Op::kRecv, before, step, &got);
+      Operation* send = Message(runtime, wire::Op::kSend, (rank + 1) % size, step, &mine);
+      ASSERT_TRUE(runtime.Submit(recv, false).ok());
+      ASSERT_TRUE(runtime.Submit(send, true).ok());
+      for (Operation* operation : {recv, send}) {
+        const Status status = Finish(runtime, operation);
+        ASSERT_TRUE(status.ok()) << status.ToString();
+      }
+      for (const float value : got) ASSERT_EQ(value, static_cast<float>(before + step)) << "rank " << rank;
+    }
+    reducer.join();
+    EXPECT_EQ(runtime.metrics().Snapshot().at("messages_received"), 20u);
+  });
 }
 
 TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {

@@ -1,0 +1,41 @@
+// What an operation that sends or receives a message says, and how two of them are compared.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "runtime/message_frame.h"
+#include "runtime/message_queues.h"
+#include "runtime/operation.h"
+
+namespace horocache::runtime {
+
+inline bool IsSend(const Operation& operation) { return operation.request.signature.op == wire::Op::kSend; }
+// The other rank, of the job.
+inline int PeerRank(const Operation& operation) { return operation.request.signature.root; }
+inline DType DTypeOf(const Operation& operation) { return operation.request.signature.tensors[0].dtype; }
+inline int64_t CountOf(const Operation& operation) { return operation.tensors[0].count; }
+inline size_t BytesOf(const Operation& operation) {
+  return static_cast<size_t>(CountOf(operation)) * DTypeBytes(DTypeOf(operation));
+}
+inline MessageKey KeyOf(const Operation& receive) { return {PeerRank(receive), receive.process_set, receive.tag}; }
+
+// A head of this kind that says what the operation moves.
+FrameHead HeadOf(FrameKind kind, const Operation& operation, uint64_t id = 0);
+
+// For messages to people: "10 elements of float32"; "send to rank 2 with tag 7 (40 bytes)".
+std::string ElementsText(int64_t count, DType dtype);
+std::string DescribeMessage(const Operation& operation);
+
+// kInvalidArgument or kUnsupported unless the operation is a send or recv that a job of so many ranks can run.
+Status CheckMessage(const Operation& operation, int ranks);
+
+// kMismatch unless the other side's head says the same as this rank's operation; the same text on both ranks.
+Status CompareMessage(const Operation& own, int rank, const FrameHead& other);
+
+inline constexpr int64_t kMaxMessageBytes = int64_t{1} << 62;
+
+}  // namespace horocache::runtime

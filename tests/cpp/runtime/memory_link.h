@@ -1,0 +1,79 @@
+// Links between N ranks of one thread, for tests: frames take a seeded random time, and there is room for a few.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "net/inproc_random.h"
+#include "net/link.h"
+
+namespace horocache::runtime {
+
+struct MemoryNetwork {
+  MemoryNetwork(int ranks, uint64_t seed, int64_t delay_ns, size_t room_frames)
+      : size(ranks), max_delay_ns(delay_ns), room(room_frames), random(seed), pairs(Count() * Count()) {}
+
+  using Frame = std::vector<std::byte>;
+  size_t Count() const { return static_cast<size_t>(size); }
+  std::deque<std::pair<int64_t, Frame>>& Pair(int from, int to) {
+    return pairs[static_cast<size_t>(from) * Count() + static_cast<size_t>(to)];
+  }
+
+  int size;
+  int64_t max_delay_ns;
+  size_t room;  // frames under way for each pair
+  size_t max_frame_bytes = 32 << 10;
+  int64_t now_ns = 0;
+  net::SeededRandom random;
+  std::vector<std::deque<std::pair<int64_t, Frame>>> pairs;
+  std::vector<int> deaf;  // ranks that take nothing
+};
+
+class MemoryLink final : public net::Link {
+ public:
+  MemoryLink(MemoryNetwork* network, int rank) : network_(network), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return network_->size; }
+  size_t max_frame_bytes() const override { return network_->max_frame_bytes; }
+  bool TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) override {
+    auto& pair = network_->Pair(rank_, to);
+    if (pair.size() >= network_->room) return false;
+    MemoryNetwork::Frame frame(head.begin(), head.end());
+    frame.insert(frame.end(), body.begin(), body.end());
+    int64_t due_ns = network_->now_ns +
+                     static_cast<int64_t>(network_->random.Below(static_cast<uint64_t>(network_->max_delay_ns) + 1));
+    if (!pair.empty()) due_ns = std::max(due_ns, pair.back().first);
+    pair.emplace_back(due_ns, std::move(frame));
+    return true;
+  }
+  bool Receive(const Sink& sink) override {
+    if (std::ranges::find(network_->deaf, rank_) != network_->deaf.end()) return false;
+    bool moved = false;
+    for (int from = 0; from < size(); ++from) {
+      auto& pair = network_->Pair(from, rank_);
+      if (pair.empty() || pair.front().first > network_->now_ns) continue;
+      const MemoryNetwork::Frame frame = std::move(pair.front().second);
+      pair.pop_front();
+      sink(from, frame);
+      moved = true;
+    }
+    return moved;
+  }
+  bool must_poll() const override { return false; }
+  const Status& broken() const override { return broken_; }
+
+ private:
+  MemoryNetwork* const network_;
+  const int rank_;
+  Status broken_;
+};
+
+}  // namespace horocache::runtime

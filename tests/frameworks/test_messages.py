@@ -1,0 +1,292 @@
+"""send, recv and what belongs to them, on NumPy arrays and torch tensors, between processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from horocache.testing import run_ranks
+
+NUMPY_DTYPES = [
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128", "bool")
+]
+
+
+@pytest.mark.parametrize(("size", "binding"), [(2, "native"), (4, "native"), (3, "cffi")])
+def test_every_dtype_and_shape_goes_round(size, binding):
+    def body(dtypes):
+        import horocache as hc
+
+        hc.init()
+        rank = hc.rank()
+        after, before = (rank + 1) % hc.size(), (rank - 1) % hc.size()
+        for dtype in dtypes:
+            for shape in [(), (0,), (0, 3), (1,), (3, 5), (70, 100)]:
+                count = int(np.prod(shape, dtype=np.int64))
+                mine = np.asarray((np.arange(count).reshape(shape) + rank) % 2, dtype)
+                got = np.empty(shape, dtype)
+                result = hc.sendrecv(mine, after, got, before, sendtag=3, recvtag=3)
+                assert result is got
+                expected = np.asarray((np.arange(count).reshape(shape) + before) % 2, dtype)
+                np.testing.assert_array_equal(got, expected, f"{dtype} {shape}")
+        target = np.zeros((4, 6), np.float32)
+        handle = hc.irecv(target[::2, 1::3], before)
+        hc.send(np.array([[1, 2], [3, 4]], np.float32), after)
+        hc.synchronize(handle)
+        np.testing.assert_array_equal(target[::2, 1::3], [[1, 2], [3, 4]])
+        assert target.sum() == 10, "nothing else was written"
+        fortran = np.zeros((2, 3), ">f8", order="F")
+        handle = hc.irecv(fortran, before)
+        hc.send(np.arange(6.0).reshape(3, 2), after)
+        assert hc.synchronize(handle) is fortran
+        np.testing.assert_array_equal(fortran.ravel(), np.arange(6.0))
+
+    run_ranks(body, size, args=(NUMPY_DTYPES,), knobs={"binding": binding})
+
+
+def test_torch_tensors_go_round_and_autograd_notices():
+    def body():
+        import horocache.torch as hvd
+        import torch
+
+        hvd.init()
+        after, before = (hvd.rank() + 1) % hvd.size(), (hvd.rank() - 1) % hvd.size()
+        for dtype in (torch.bfloat16, torch.float32, torch.bool, torch.complex64):
+            mine = (torch.arange(12).reshape(3, 4) + hvd.rank()).to(dtype)
+            got = torch.empty(4, 3, dtype=dtype).t()
+            hvd.sendrecv(mine, after, got, before)
+            assert torch.equal(got, (torch.arange(12).reshape(3, 4) + before).to(dtype)), dtype
+        weight = torch.ones(3, requires_grad=True)
+        saved = torch.full((3,), 2.0)
+        loss = (weight * saved).sum()
+        hvd.sendrecv(weight, after, saved, before)  # what has a graph is sent by its values
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    run_ranks(body, 3)
+
+
+def test_random_messages_arrive_whatever_the_order_while_all_reduce():
+    """Seeded messages of up to 5 MB between 4 ranks: posted in other orders on each, or blocking on threads."""
+
+    def body(seed):
+        import random
+        import threading
+
+        import horocache as hc
+
+        hc.init()
+        me, ranks = hc.rank(), hc.size()
+        everybody = random.Random(seed)
+        sizes = [0, 1, 100, 16 << 10, (16 << 10) + 1, 200_000]
+        plan = [
+            (everybody.randrange(ranks), everybody.randrange(ranks), everybody.randrange(3), everybody.choice(sizes))
+            for _ in range(150)
+        ]
+        plan += [(0, 3, 1, 5_000_000), (3, 0, 1, 5_000_000), (1, 1, 0, 1_000_000)]
+        blocking = [(src, dst, 7, size) for src, dst, _, size in plan[:60] if src != dst]
+
+        def content(index, size):
+            return np.random.default_rng(index).integers(0, 255, size, np.uint8)
+
+        # What one rank sends another with one tag is in the order of the plan; all else is in an order of its own.
+        mine = random.Random(seed * 10 + me)
+        keys = [(src, dst, tag) for src, dst, tag, _ in plan]
+        queues = {}
+        for index, (src, dst, tag) in enumerate(keys):
+            if me in (src, dst):
+                queues.setdefault((src, dst, tag), []).append(index)
+        todo = [(key, sends) for key in queues for sends in (True, False) if key[not sends] == me for _ in queues[key]]
+        mine.shuffle(todo)
+        heads = {}
+        handles, received = [], []
+        errors = []
+
+        def run(action):
+            try:
+                action()
+            except BaseException as error:  # handed to the test
+                errors.append(error)
+
+        def send_blocking():
+            for index, (src, dst, tag, size) in enumerate(blocking):
+                if src == me:
+                    hc.send(content(1000 + index, size), dst, tag)
+
+        def receive_blocking():
+            for index, (src, dst, tag, size) in enumerate(blocking):
+                if dst == me:
+                    got = hc.recv(np.empty(size, np.uint8), src, tag)
+                    np.testing.assert_array_equal(got, content(1000 + index, size), f"blocking {index}")
+
+        def reduce():
+            for step in range(20):
+                result = hc.allreduce(np.full(5000, me + step, np.float32), op=hc.Sum, name=f"x{step % 2}")
+                assert (result == ranks * step + ranks * (ranks - 1) / 2).all()
+
+        threads = [threading.Thread(target=run, args=(action,)) for action in (send_blocking, receive_blocking, reduce)]
+        for thread in threads:
+            thread.start()
+        for key, sends in todo:
+            src, dst, tag = key
+            at = heads[key, sends] = heads.get((key, sends), -1) + 1
+            index = queues[key][at]
+            size = plan[index][3]
+            if sends:
+                handles.append(hc.isend(content(index, size), dst, tag))
+            else:
+                received.append((index, hc.irecv(np.empty(size, np.uint8), src, tag)))
+        mine.shuffle(handles)
+        for index, handle in received:
+            np.testing.assert_array_equal(hc.synchronize(handle), content(index, plan[index][3]), f"message {index}")
+        for handle in handles:
+            assert hc.synchronize(handle) is None
+        for thread in threads:
+            thread.join(60.0)
+        assert not errors, errors
+        assert hc.metrics()["messages_received"] == sum(me == dst for _, dst, *_ in plan + blocking)
+
+    run_ranks(body, 4, args=(11,))
+
+
+def test_a_large_send_waits_for_its_receive_and_a_small_one_does_not():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        peer = 1 - hc.rank()
+        small, large = np.full(4096, hc.rank(), np.float32), np.full(250_000, hc.rank(), np.float32)
+        hc.send(small, peer)  # both at once: 16 KiB travel by themselves
+        np.testing.assert_array_equal(hc.recv(np.empty_like(small), peer), peer)
+        with pytest.raises(TimeoutError):
+            hc.synchronize(handle := hc.isend(large, peer), timeout=0.1)
+        assert not hc.poll(handle)
+        hc.barrier()  # nobody receives before both have given up
+        np.testing.assert_array_equal(hc.recv(np.empty_like(large), peer), peer)
+        hc.synchronize(handle)
+
+    run_ranks(body, 2)
+
+
+def test_eight_ranks_on_any_number_of_cores_send_to_each_other():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        ranks = range(hc.size())
+        for count in (1, 50_000):
+            got = [hc.irecv(np.empty(count, np.int64), src) for src in ranks]
+            sent = [hc.isend(np.full(count, hc.rank() * 100 + dst), dst) for dst in ranks]
+            for src, handle in enumerate(got):
+                np.testing.assert_array_equal(hc.synchronize(handle), src * 100 + hc.rank())
+            for handle in sent:
+                hc.synchronize(handle)
+
+    run_ranks(body, 8)
+
+
+def test_bad_arguments_are_refused_before_anything_is_posted():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        array = np.zeros(3)
+        frozen = np.zeros(3)
+        frozen.flags.writeable = False
+        for call, words in [
+            (lambda: hc.send(array, 2), "dst.*0 to 1.*is 2"),
+            (lambda: hc.send(array, -1), "dst"),
+            (lambda: hc.recv(array, None), "src.*any rank"),
+            (lambda: hc.recv(array, -1), "src.*any rank"),
+            (lambda: hc.irecv(array, 0.5), "src"),
+            (lambda: hc.send(array, 1, tag=-1), "tag"),
+            (lambda: hc.send(array, 1, tag=2**31), "tag"),
+            (lambda: hc.send(array, 1, tag="a"), "tag"),
+            (lambda: hc.recv(frozen, 1), "read-only"),
+            (lambda: hc.recv([1.0], 1), "tensor to store"),
+            (lambda: hc.send("text", 1), "NumPy array"),
+            (lambda: hc.sendrecv(array, 5, array, 1), "dst"),
+            (lambda: hc.sendrecv(array, 1, array, 1, sendtag=-2), "tag"),
+            (lambda: hc.send(array, 1, process_set=hc.ProcessSet([0])), "[Pp]rocess set"),
+        ]:
+            with pytest.raises(hc.InvalidArgumentError, match=words):
+                call()
+        with pytest.raises(hc.UnsupportedError):
+            hc.send(np.array(["text"]), 1)
+        peer = 1 - hc.rank()
+        got = hc.sendrecv(np.arange(3), peer, np.empty(3, int), peer)  # nothing of the above is in the way
+        np.testing.assert_array_equal(got, np.arange(3))
+
+    run_ranks(body, 2)
+
+
+def test_a_killed_receiver_is_named_on_every_rank_that_waits():
+    def body():
+        import os
+        import signal
+
+        import horocache as hc
+
+        hc.init()
+        large = np.zeros(100_000_000, np.uint8)
+        if hc.rank() == 2:
+            handle = hc.irecv(large, 0)
+            while not large[0]:  # it has begun to arrive, and there is much more to come
+                hc.poll(handle)
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(hc.PeerLostError, match=r"rank 2 .*signal 9") as raised:
+            if hc.rank() == 0:
+                hc.send(large + 1, 2)
+                hc.send(large, 2)
+            else:
+                hc.recv(large, 0, tag=5)  # whoever waits for whomever
+        assert f"rank {hc.rank()}" in str(raised.value)
+        with pytest.raises(hc.PeerLostError):
+            hc.send(large, 1)
+        return True
+
+    outcomes = run_ranks(body, 3, check=False)
+    assert [outcome.value for outcome in outcomes] == [True, True, None], "\n".join(o.describe() for o in outcomes)
+
+
+def test_a_stopped_peer_is_reported_and_then_given_up():
+    def body():
+        import os
+        import signal
+
+        import horocache as hc
+
+        hc.init()
+        pids = hc.allgather(np.array([os.getpid()]))
+        large = np.zeros(1_000_000, np.uint8)
+        if hc.rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            with pytest.raises(hc.StallError, match=r"recv from rank 1 with tag 4 \(1000000 bytes\).*on rank 0"):
+                hc.recv(large, 1, tag=4)
+            os.kill(pids[1], signal.SIGCONT)
+        total = hc.allreduce(np.ones(1), op=hc.Sum)  # both go on
+        assert total == 2
+
+    knobs = {"stall_check_time_seconds": 0.3, "stall_shutdown_time_seconds": 1.2}
+    outcomes = run_ranks(body, 2, knobs=knobs, check=False)
+    assert all(outcome.ok for outcome in outcomes), "\n".join(o.describe() for o in outcomes)
+    assert "recv from rank 1 with tag 4" in outcomes[0].output
+    assert "rank 1 has not sent such a message" in outcomes[0].output
+
+
+def test_a_message_outlives_its_sender():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        if hc.rank() == 0:
+            hc.send(np.arange(100), 1)
+            hc.isend(np.arange(50), 1, tag=2)  # not waited for, and small: it goes before the farewell
+            return
+        with pytest.raises(hc.ShutDownError, match="rank 0"):
+            hc.recv(np.empty(1), 0, tag=9)
+        np.testing.assert_array_equal(hc.recv(np.empty(100, int), 0), np.arange(100))
+        np.testing.assert_array_equal(hc.recv(np.empty(50, int), 0, tag=2), np.arange(50))
+
+    run_ranks(body, 2)
