@@ -268,7 +268,7 @@ def test_a_stopped_peer_is_reported_and_then_given_up():
         total = hc.allreduce(np.ones(1), op=hc.Sum)  # both go on
         assert total == 2
 
-    knobs = {"stall_check_time_seconds": 0.3, "stall_shutdown_time_seconds": 1.2}
+    knobs = {"stall_check_time_seconds": 0.5, "stall_shutdown_time_seconds": 1.5}
     outcomes = run_ranks(body, 2, knobs=knobs, check=False)
     assert all(outcome.ok for outcome in outcomes), "\n".join(o.describe() for o in outcomes)
     assert "recv from rank 1 with tag 4" in outcomes[0].output
@@ -290,3 +290,25 @@ def test_a_message_outlives_its_sender():
         np.testing.assert_array_equal(hc.recv(np.empty(50, int), 0, tag=2), np.arange(50))
 
     run_ranks(body, 2)
+
+
+def test_messages_of_a_process_set_stay_in_it_and_ranks_are_those_of_the_job():
+    def body():
+        import horocache as hc
+
+        pair = hc.ProcessSet([1, 2])
+        hc.init(process_sets=[pair])
+        if hc.rank() == 0:
+            with pytest.raises(hc.InvalidArgumentError, match="not a member"):
+                hc.send(np.ones(1), 1, process_set=pair)
+            return
+        with pytest.raises(hc.InvalidArgumentError, match=r"dst must be one of the ranks \[1, 2\]; it is 0"):
+            hc.send(np.ones(1), 0, process_set=pair)
+        peer = 3 - hc.rank()
+        handles = [hc.isend(np.full(3, number), peer, process_set=s) for number, s in enumerate(hc.process_sets())]
+        for number, process_set in reversed(list(enumerate(hc.process_sets()))):
+            np.testing.assert_array_equal(hc.recv(np.empty(3, int), peer, process_set=process_set), number)
+        for handle in handles:
+            hc.synchronize(handle)
+
+    run_ranks(body, 3)

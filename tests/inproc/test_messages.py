@@ -183,7 +183,7 @@ def test_a_receive_that_nobody_answers_fails_after_the_limit_and_the_job_goes_on
         assert failed.wait(30.0)
         allreduce(runtime, "after")
 
-    run_ranks(3, body, stall_check_time_seconds="0.1", stall_shutdown_time_seconds="0.4")
+    run_ranks(3, body, stall_check_time_seconds="0.2", stall_shutdown_time_seconds="0.8")
 
 
 def test_waiting_for_a_message_is_no_certain_deadlock():
@@ -246,10 +246,10 @@ def test_messages_of_crossed_process_sets_do_not_meet():
             for number, array in got.items():
                 np.testing.assert_array_equal(array, 10 * number + peer)
         error = caught(lambda: finish(runtime, recv(runtime, np.empty(1, np.uint8), 1 - rank, 5, process_set=2)))
-        assert isinstance(error, StallError), error
+        assert isinstance(error, StallError | ShutDownError), error  # the other one may have given up before, and left
         assert "in process set 2" in str(error)
 
-    run_ranks(4, body, process_sets, stall_check_time_seconds="0.1", stall_shutdown_time_seconds="0.3")
+    run_ranks(4, body, process_sets, stall_check_time_seconds="0.5", stall_shutdown_time_seconds="1.5")
 
 
 def test_bad_arguments_are_refused():
