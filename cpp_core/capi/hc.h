@@ -121,7 +121,16 @@ HC_API void hc_free(hc_runtime* runtime);
 /* In a child of fork(): closes descriptors. The runtime must not be used, or freed, afterwards. */
 HC_API void hc_forked_child(hc_runtime* runtime);
 
-typedef enum { HC_RANK, HC_SIZE, HC_LOCAL_RANK, HC_LOCAL_SIZE, HC_CROSS_RANK, HC_CROSS_SIZE, HC_ALIVE, HC_MPI } hc_property;
+typedef enum {
+  HC_RANK,
+  HC_SIZE,
+  HC_LOCAL_RANK,
+  HC_LOCAL_SIZE,
+  HC_CROSS_RANK,
+  HC_CROSS_SIZE,
+  HC_ALIVE,
+  HC_MPI
+} hc_property;
 /* HC_MPI: 0 without MPI, 1 if one thread at a time may call it, 2 if any may. */
 HC_API int hc_get(hc_runtime* runtime, hc_property property);
 

@@ -16,13 +16,13 @@ constexpr size_t kErrorBytes = 512;
 constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
 
 // Members of Functions, named as in MPI without the prefix.
-#define HC_MPI_FUNCTIONS(F)                                                                                           \
-  F(Get_library_version)                                                                                              \
-  F(Error_string)                                                                                                     \
-  F(Initialized) F(Finalized) F(Init_thread) F(Query_thread) F(Finalize) F(Comm_rank) F(Comm_size) F(Comm_idup)       \
-      F(Comm_free) F(Comm_group) F(Comm_create_group) F(Comm_set_errhandler) F(Group_incl) F(Group_free) F(Op_create) \
-          F(Op_free) F(Isend) F(Irecv) F(Iallreduce) F(Ireduce) F(Ibcast) F(Iallgatherv) F(Ialltoallv) F(Igatherv)    \
-              F(Iscatterv) F(Ibarrier) F(Test) F(Cancel) F(Get_count)
+// clang-format off
+#define HC_MPI_FUNCTIONS(F)                                                                                       \
+  F(Get_library_version) F(Error_string) F(Initialized) F(Finalized) F(Init_thread) F(Query_thread) F(Finalize)   \
+  F(Comm_rank) F(Comm_size) F(Comm_idup) F(Comm_free) F(Comm_group) F(Comm_create_group) F(Comm_set_errhandler)   \
+  F(Group_incl) F(Group_free) F(Op_create) F(Op_free) F(Isend) F(Irecv) F(Iallreduce) F(Ireduce) F(Ibcast)        \
+  F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Test) F(Cancel) F(Get_count)
+// clang-format on
 
 // `H`: the type of this ABI's handles, which are all alike.
 template <typename H>

@@ -34,7 +34,7 @@ class TwoLevel final : public MpiOperation {
   bool Step(int64_t* budget) override;
   bool StepLocal();
   bool StepCross();
-  bool Test(std::unique_ptr<Operation>* running);
+  bool Ended(std::unique_ptr<Operation>* running);
 
   Local At(int64_t order) const;
   int64_t LocalOperations() const { return reduces_ ? 2 * chunks_ : chunks_; }
@@ -86,7 +86,7 @@ bool TwoLevel::Step(int64_t* budget) {
 }
 
 // True if it is finished now, well or not.
-bool TwoLevel::Test(std::unique_ptr<Operation>* running) {
+bool TwoLevel::Ended(std::unique_ptr<Operation>* running) {
   if (!(*running)->Test()) return false;
   const Status status = (*running)->status();
   running->reset();
@@ -97,7 +97,7 @@ bool TwoLevel::Test(std::unique_ptr<Operation>* running) {
 bool TwoLevel::StepCross() {
   bool moved = false;
   if (cross_ != nullptr) {
-    if (!Test(&cross_)) return false;
+    if (!Ended(&cross_)) return false;
     if (finished()) return true;
     ++crossed_;
     moved = true;
@@ -111,7 +111,7 @@ bool TwoLevel::StepCross() {
 bool TwoLevel::StepLocal() {
   bool moved = false;
   if (local_ != nullptr) {
-    if (!Test(&local_)) return local_->progressed();
+    if (!Ended(&local_)) return local_->progressed();
     if (finished()) return true;
     moved = true;
     const Local ended = At(order_ - 1);
