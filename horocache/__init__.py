@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
-    from horocache.ops import Adasum, Average, Max, Min, Product, Sum, barrier, join, poll, synchronize
+    from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
     from horocache.process_set import (
         ProcessSet,
         add_process_set,
@@ -81,16 +81,24 @@ if TYPE_CHECKING:
 
     allgather = _collectives.allgather
     allgather_async = _collectives.allgather_async
+    allgatherv = _collectives.allgatherv
+    allgatherv_async = _collectives.allgatherv_async
     allreduce = _collectives.allreduce
     allreduce_ = _collectives.allreduce_
     allreduce_async = _collectives.allreduce_async
     allreduce_async_ = _collectives.allreduce_async_
     alltoall = _collectives.alltoall
     alltoall_async = _collectives.alltoall_async
+    alltoallv = _collectives.alltoallv
+    alltoallv_async = _collectives.alltoallv_async
     broadcast = _collectives.broadcast
     broadcast_ = _collectives.broadcast_
     broadcast_async = _collectives.broadcast_async
     broadcast_async_ = _collectives.broadcast_async_
+    gather = _collectives.gather
+    gather_async = _collectives.gather_async
+    gatherv = _collectives.gatherv
+    gatherv_async = _collectives.gatherv_async
     grouped_allgather = _collectives.grouped_allgather
     grouped_allgather_async = _collectives.grouped_allgather_async
     grouped_allreduce = _collectives.grouped_allreduce
@@ -104,14 +112,23 @@ if TYPE_CHECKING:
     irecv = _collectives.irecv
     isend = _collectives.isend
     recv = _collectives.recv
+    reduce = _collectives.reduce
+    reduce_async = _collectives.reduce_async
     reducescatter = _collectives.reducescatter
     reducescatter_async = _collectives.reducescatter_async
+    reducescatterv = _collectives.reducescatterv
+    reducescatterv_async = _collectives.reducescatterv_async
+    scatter = _collectives.scatter
+    scatter_async = _collectives.scatter_async
+    scatterv = _collectives.scatterv
+    scatterv_async = _collectives.scatterv_async
     send = _collectives.send
     sendrecv = _collectives.sendrecv
 
 __all__ = [
     "AbortedError",
     "Adasum",
+    "And",
     "Average",
     "CollectiveError",
     "Compression",
@@ -126,6 +143,7 @@ __all__ = [
     "Min",
     "MismatchError",
     "NotInitializedError",
+    "Or",
     "OutOfMemoryError",
     "PeerLost",
     "PeerLostError",
@@ -137,18 +155,23 @@ __all__ = [
     "Sum",
     "UnsupportedError",
     "VersionSkewError",
+    "Xor",
     "__version__",
     "abort",
     "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
+    "allgatherv",
+    "allgatherv_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
+    "alltoallv",
+    "alltoallv_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -160,6 +183,10 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "gather",
+    "gather_async",
+    "gatherv",
+    "gatherv_async",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -190,10 +217,18 @@ __all__ = [
     "process_sets",
     "rank",
     "recv",
+    "reduce",
+    "reduce_async",
     "reducescatter",
     "reducescatter_async",
+    "reducescatterv",
+    "reducescatterv_async",
     "remove_process_set",
     "rocm_built",
+    "scatter",
+    "scatter_async",
+    "scatterv",
+    "scatterv_async",
     "send",
     "sendrecv",
     "shutdown",
@@ -251,11 +286,14 @@ _HOME = {
     },
     "ops": {
         "Adasum",
+        "And",
         "Average",
         "Max",
         "Min",
+        "Or",
         "Product",
         "Sum",
+        "Xor",
         "barrier",
         "join",
         "poll",

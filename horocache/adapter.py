@@ -75,10 +75,3 @@ class TensorAdapter(Protocol[T]):
 
     def integers(self, values: Sequence[int]) -> T:
         """A one-dimensional tensor of 32-bit integers."""
-
-    def split_list(self, splits: Any) -> list[int]:
-        """Plain integers from a caller's splits: a sequence or a one-dimensional integer tensor.
-
-        Raises:
-            InvalidArgumentError: not one-dimensional, or not integers.
-        """

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from horocache import _state
 from horocache.adapter import TensorAdapter
+from horocache.arguments import check_backend
 from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedError
 from horocache.process_set import ProcessSet, global_process_set
 
@@ -21,14 +22,27 @@ T = TypeVar("T")
 Name = str | bytes | None
 Finisher = Callable[[Any], Any]
 
-# Horovod's numbers; the core's wire::ReduceOp has the same.
+# The first six have Horovod's numbers; the core's wire::ReduceOp has the same.
 Average = 0
 Sum = 1
 Adasum = 2
 Min = 3
 Max = 4
 Product = 5
-_REDUCE_OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
+And = 6
+Or = 7
+Xor = 8
+_REDUCE_OPS = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+    And: "And",
+    Or: "Or",
+    Xor: "Xor",
+}
 RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
 
 # wire::Op of cpp_core/wire/message.h.
@@ -37,6 +51,9 @@ OP_ALLGATHER = 1
 OP_BROADCAST = 2
 OP_REDUCESCATTER = 3
 OP_ALLTOALL = 4
+OP_REDUCE = 5
+OP_GATHER = 6
+OP_SCATTER = 7
 OP_BARRIER = 8
 OP_JOIN = 9
 OP_SEND = 11
@@ -95,6 +112,18 @@ def set_id(process_set: ProcessSet) -> int:
             "global_process_set, or give the set to init(process_sets=[...])."
         )
     return number
+
+
+def checked_root(kind: str, root_rank: int, process_set: ProcessSet) -> int:
+    """The root's number within the set. Raises InvalidArgumentError for a rank outside of it."""
+    set_id(process_set)
+    ranks = process_set.ranks if process_set.process_set_id else range(_state.size())
+    if root_rank not in ranks:
+        raise InvalidArgumentError(
+            f"{kind} received invalid root rank {root_rank} for provided process set, "
+            f"which has the ranks {list(ranks)}."
+        )
+    return ranks.index(root_rank)
 
 
 def check_number(name: str, value: Any) -> None:
@@ -167,11 +196,17 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
     return finish(state, answer)
 
 
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the set has called it. Raises as :func:`synchronize`."""
+def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:
+    """Return when every rank of the set has called it, or has joined. Raises as :func:`synchronize`.
+
+    Args:
+        process_set: the ranks that take part.
+        backend: what runs it, such as ``"shm"``; all ranks must name the same. None leaves it to the selector.
+    """
     number = set_id(process_set)
+    name = check_backend(backend)
     runtime = _state.current().runtime
-    runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, wait_follows=True))
+    runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, backend=name, wait_follows=True))
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_by: str = "all") -> int:
@@ -231,7 +266,7 @@ class Submitter(Generic[T]):
         finish: Finisher,
         op: int,
         inputs: Sequence[T],
-        outputs: Sequence[T] | None,
+        outputs: Sequence[T | None] | None,
         name: Name,
         process_set: ProcessSet,
         reduce_op: int = Sum,
@@ -241,6 +276,10 @@ class Submitter(Generic[T]):
         layers: str = "",
         group: bool = False,
         wait_follows: bool = False,
+        backend: str | None = None,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
     ) -> int:
         """Submit to the core and keep the finisher for :func:`synchronize`."""
         session = _state.current()
@@ -260,10 +299,13 @@ class Submitter(Generic[T]):
                 root,
                 splits,
                 number,
-                "",
+                "" if backend is None else check_backend(backend),
                 layers,
                 group,
                 wait_follows,
+                send_starts,
+                receive_rows,
+                receive_starts,
             )
         except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
             check_scales(scales)
@@ -306,3 +348,14 @@ class Submitter(Generic[T]):
     def tensors(self, answer: Any) -> list[T]:
         """The framework's tensors for what the core allocated."""
         return [self.adapter.from_result(result) for result in answer]
+
+    def rows_to_send(self, source: T, rows: Sequence[int] | None, starts: Sequence[int] | None) -> T:
+        """Contiguous memory with the rows of ``source`` that are read, or all of it.
+
+        Parts one after the other may leave the end of the tensor away. Numbers that fit neither way go on to the core,
+        which refuses them on all ranks.
+        """
+        source = self.adapter.as_rows(source)
+        if rows is not None and starts is None and min(rows) >= 0 and sum(rows) <= self.adapter.shape(source)[0]:
+            source = self.adapter.first_rows(source, sum(rows))
+        return self.adapter.dense(source)[0]

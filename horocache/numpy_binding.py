@@ -107,20 +107,6 @@ class NumpyAdapter:
         """An int32 vector."""
         return np.array(values, dtype=np.int32)
 
-    def split_list(self, splits: Any) -> list[int]:
-        """Plain integers."""
-        try:
-            array = np.asarray(splits)
-        except ValueError:  # rows of different lengths
-            array = np.array(None)
-        if array.dtype.kind in "OSU":
-            raise InvalidArgumentError(f"alltoall expects integers as splits, not {splits!r}.")
-        if array.ndim != 1:
-            raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {array.shape}.")
-        if array.dtype.kind not in "iu":
-            raise InvalidArgumentError(f"alltoall expects a splits tensor with integer elements, not {array.dtype}.")
-        return [int(rows) for rows in array]
-
 
 class NoneCompressor:
     """Sends tensors as they are."""

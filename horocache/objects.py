@@ -44,14 +44,15 @@ def loads(data: bytes) -> Any:
 
 
 def _exchange(
-    payload: bytes, facts: list[int], name: Name, process_set: ProcessSet
+    payload: bytes, facts: list[int], name: Name, process_set: ProcessSet, backend: str | None
 ) -> tuple[list[int], list[bytes], Array]:
     """The ranks that have not joined, and their bytes and facts, in rank order.
 
     An allgather, because its first dimension is no part of the signature: objects of any size hit the response cache.
     """
     rows = np.array([facts], dtype=np.int64)
-    gathered = collectives.allgather_with_rows([np.frombuffer(payload, dtype=np.uint8), rows], name, process_set)
+    tensors: list[Array] = [np.frombuffer(payload, dtype=np.uint8), rows]
+    gathered = collectives.allgather_with_rows(tensors, name, process_set, backend=backend)
     (data, sizes), (table, rows_of) = gathered
     ranks, parts = [], []
     start = 0
@@ -64,7 +65,12 @@ def _exchange(
 
 
 def broadcast_object(
-    obj: Any, root_rank: int = 0, name: Name = None, process_set: ProcessSet = global_process_set
+    obj: Any,
+    root_rank: int = 0,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> Any:
     """Send one rank's object to all ranks.
 
@@ -73,6 +79,7 @@ def broadcast_object(
         root_rank: a global rank in the set.
         name: identifies the operation across ranks; calls without a name must not overlap in time.
         process_set: the ranks that take part.
+        backend: what moves it; all ranks must name the same. None leaves it to the selector.
 
     Returns:
         The root's object itself on the root, a copy elsewhere.
@@ -83,7 +90,7 @@ def broadcast_object(
     """
     is_root = _state.rank() == root_rank
     payload, failed = _dumps_or_reason(obj) if is_root else (b"", False)
-    ranks, parts, table = _exchange(payload, [failed, root_rank], name or "broadcast_object", process_set)
+    ranks, parts, table = _exchange(payload, [failed, root_rank], name or "broadcast_object", process_set, backend)
     for position, (_, root) in enumerate(table):
         if root != table[0, 1]:
             raise MismatchError(
@@ -104,13 +111,16 @@ def broadcast_object(
     return obj if is_root else loads(parts[position])
 
 
-def allgather_object(obj: Any, name: Name = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+def allgather_object(
+    obj: Any, name: Name = None, process_set: ProcessSet = global_process_set, *, backend: str | None = None
+) -> list[Any]:
     """Send every rank's object to all ranks.
 
     Args:
         obj: anything that can be pickled.
         name: identifies the operation across ranks; calls without a name must not overlap in time.
         process_set: the ranks that take part.
+        backend: what moves it; all ranks must name the same. None leaves it to the selector.
 
     Returns:
         The objects of the ranks that have not joined, in rank order.
@@ -119,7 +129,7 @@ def allgather_object(obj: Any, name: Name = None, process_set: ProcessSet = glob
         InvalidArgumentError: on all ranks if some rank's object cannot be pickled; names the first such rank.
     """
     payload, failed = _dumps_or_reason(obj)
-    ranks, parts, table = _exchange(payload, [failed], name or "allgather_object", process_set)
+    ranks, parts, table = _exchange(payload, [failed], name or "allgather_object", process_set, backend)
     _raise_failures(parts, table[:, 0], ranks)
     return [loads(part) for part in parts]
 

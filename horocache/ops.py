@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from horocache.exchanges import Alltoall
 from horocache.handles import (
     OP_ALLREDUCE,
     Adasum,
+    And,
     Average,
     Max,
     Min,
     Name,
+    Or,
     Product,
     Sum,
+    Xor,
     barrier,
     check_op,
     full_name,
@@ -28,20 +32,24 @@ from horocache.handles import (
     synchronize,
 )
 from horocache.messages import Messages
-from horocache.movements import Allgather, Alltoall, Broadcast
+from horocache.movements import Allgather, Broadcast
 from horocache.reductions import Allreduce
+from horocache.rooted import Gather, Reduce, Scatter
 from horocache.scatterings import Reducescatter
 
 __all__ = [
     "OP_ALLREDUCE",
     "Adasum",
+    "And",
     "Average",
     "Collectives",
     "Max",
     "Min",
     "Name",
+    "Or",
     "Product",
     "Sum",
+    "Xor",
     "barrier",
     "check_op",
     "full_name",
@@ -55,7 +63,17 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Collectives(Allreduce[T], Reducescatter[T], Allgather[T], Broadcast[T], Alltoall[T], Messages[T]):
+class Collectives(
+    Allreduce[T],
+    Reduce[T],
+    Reducescatter[T],
+    Allgather[T],
+    Gather[T],
+    Broadcast[T],
+    Scatter[T],
+    Alltoall[T],
+    Messages[T],
+):
     """The collectives on one framework's tensors, and messages between two ranks.
 
     Names: tensors are matched across ranks by name. Without one, a name is made from the order of the calls in the

@@ -40,6 +40,7 @@ class Allreduce(Submitter[T]):
         in_place: bool = False,
         group: bool = False,
         wait_follows: bool = False,
+        backend: str | None = None,
     ) -> int:
         """Submit an allreduce; the finisher returns the list of results, or the only one."""
         kind = "grouped_allreduce" if group else "allreduce"
@@ -62,6 +63,7 @@ class Allreduce(Submitter[T]):
             layers=layers.signature,
             group=group,
             wait_follows=wait_follows,
+            backend=backend,
         )
 
     def _in_place(
@@ -74,12 +76,13 @@ class Allreduce(Submitter[T]):
         postscale: float,
         process_set: ProcessSet,
         wait_follows: bool,
+        backend: str | None,
     ) -> int:
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = _state.current()
-        if process_set is global_process_set and not session.logs_layers and self._plain(tensor):
+        if backend is None and process_set is global_process_set and not session.logs_layers and self._plain(tensor):
             try:
                 handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
             except (TypeError, OverflowError):
@@ -88,7 +91,8 @@ class Allreduce(Submitter[T]):
             if handle is not None:
                 session.pending[handle] = (self._written, tensor)
                 return handle
-        return self._reduce([tensor], name, op, (prescale, postscale), process_set, None, True, False, wait_follows)
+        scales = (prescale, postscale)
+        return self._reduce([tensor], name, op, scales, process_set, None, True, False, wait_follows, backend)
 
     def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
         written = self.adapter.written
@@ -134,10 +138,12 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> int:
         """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
         scales = (prescale_factor, postscale_factor)
-        return self._reduce([tensor], name, resolve_op(op, average), scales, process_set)
+        return self._reduce([tensor], name, resolve_op(op, average), scales, process_set, backend=backend)
 
     def allreduce(
         self,
@@ -149,6 +155,8 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> T:
         """Reduce the ranks' tensors element by element; every rank gets the result.
 
@@ -157,22 +165,27 @@ class Allreduce(Submitter[T]):
             average: deprecated, use ``op``.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
-            op: Average (the default), Sum, Min, Max or Product. Integers are added in their own type, in which a sum
-                may wrap around; averages of integers are truncated towards zero.
+            op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which
+                are logical for bool. Integers are added in their own type, in which a sum may wrap around; averages
+                of integers are truncated towards zero.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
+            backend: what runs it, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; all ranks must name the
+                same. None leaves it to the selector.
 
         Returns:
             A new tensor of the same shape and dtype, with the same bits on every rank.
 
         Raises:
-            MismatchError: shape, dtype, op, scales or compression differ between ranks; names both ranks and both
-                values. ValueError: both ``op`` and ``average`` are given. See also :class:`Collectives`.
+            MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names both ranks and
+                both values. UnsupportedError: there is no such backend, or the op is not defined for the dtype.
+                ValueError: both ``op`` and ``average`` are given. See also :class:`Collectives`.
         """
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
-        result: T = synchronize(self._reduce([tensor], name, op, scales, process_set, compression, wait_follows=True))
+        handle = self._reduce([tensor], name, op, scales, process_set, compression, wait_follows=True, backend=backend)
+        result: T = synchronize(handle)
         return result
 
     def allreduce_async_(
@@ -184,9 +197,11 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> int:
         """Start :meth:`allreduce_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
-        return self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, False)
+        return self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, False, backend)
 
     def allreduce_(
         self,
@@ -197,10 +212,12 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> T:
         """Store the result of :meth:`allreduce` in the tensor itself and return it; ValueError if it is read-only."""
         result: T = synchronize(
-            self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True)
+            self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True, backend)
         )
         return result
 
@@ -213,10 +230,13 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> int:
         """Start :meth:`grouped_allreduce`; returns one handle for the whole group."""
         scales = (prescale_factor, postscale_factor)
-        return self._reduce(tensors, name, resolve_op(op, average), scales, process_set, group=True)
+        op = resolve_op(op, average)
+        return self._reduce(tensors, name, op, scales, process_set, group=True, backend=backend)
 
     def grouped_allreduce(
         self,
@@ -228,6 +248,8 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> list[T]:
         """:meth:`allreduce` of several tensors as one: nothing of the group is run before all ranks have all of it.
 
@@ -236,7 +258,9 @@ class Allreduce(Submitter[T]):
         """
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
-        handle = self._reduce(tensors, name, op, scales, process_set, compression, group=True, wait_follows=True)
+        handle = self._reduce(
+            tensors, name, op, scales, process_set, compression, group=True, wait_follows=True, backend=backend
+        )
         result: list[T] = synchronize(handle)
         return result
 
@@ -249,10 +273,13 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> int:
         """Start :meth:`grouped_allreduce_`; returns one handle for the whole group."""
         scales = (prescale_factor, postscale_factor)
-        return self._reduce(tensors, name, resolve_op(op, average), scales, process_set, in_place=True, group=True)
+        op = resolve_op(op, average)
+        return self._reduce(tensors, name, op, scales, process_set, in_place=True, group=True, backend=backend)
 
     def grouped_allreduce_(
         self,
@@ -263,10 +290,14 @@ class Allreduce(Submitter[T]):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
     ) -> list[T]:
         """:meth:`grouped_allreduce` into the tensors themselves, which are returned."""
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
-        handle = self._reduce(tensors, name, op, scales, process_set, in_place=True, group=True, wait_follows=True)
+        handle = self._reduce(
+            tensors, name, op, scales, process_set, in_place=True, group=True, wait_follows=True, backend=backend
+        )
         result: list[T] = synchronize(handle)
         return result

@@ -12,8 +12,7 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 Status Wrong(const Collective& collective, int rank, const std::string& what) {
-  return Status(StatusCode::kInvalidArgument,
-                std::string(wire::OpName(collective.op)) + " on " + collective.Rank(rank) + ": " + what);
+  return Status(StatusCode::kInvalidArgument, collective.Rank(rank) + " submitted wrong arguments: " + what + ".");
 }
 
 std::string RowsText(int64_t rows) { return std::to_string(rows) + (rows == 1 ? " row" : " rows"); }
@@ -82,9 +81,8 @@ Status CheckExpected(const Collective& collective, const std::vector<int64_t>& r
   const std::vector<int64_t>& expected = collective.receive_rows;
   for (size_t q = 0; q < expected.size(); ++q) {
     if (expected[q] == rows[q] || HasJoined(collective, static_cast<int>(q))) continue;
-    return Status(StatusCode::kMismatch, std::string(wire::OpName(collective.op)) + ": " + collective.Rank(rank) +
-                                             " expects " + RowsText(expected[q]) + " from " + collective.Rank(q) +
-                                             ", which sends " + std::to_string(rows[q]) +
+    return Status(StatusCode::kMismatch, collective.Rank(rank) + " expects " + RowsText(expected[q]) + " from " +
+                                             collective.Rank(q) + ", which sends " + std::to_string(rows[q]) +
                                              ". Both ranks must give the same number.");
   }
   return Status::Ok();

@@ -80,7 +80,7 @@ bool Lane::StartCollective() {
     }
   }
   if (const Status supported = backend_->Supports(collective); !supported.ok()) {
-    status_ = supported;
+    status_ = Named(supported);
     task_ = &Lane::CompletePlan;
     return true;
   }
@@ -159,9 +159,16 @@ bool Lane::TestCollective() {
   return true;
 }
 
-void Lane::KeepResult(Status status) {
+// Backends know no names.
+Status Lane::Named(const Status& status) const {
+  const auto& items = plans_.front().items;
+  if (items.size() != 1 || items[0].signature == nullptr) return status;
+  return {status.code(), control::Describe(*items[0].signature) + ": " + status.message()};
+}
+
+void Lane::KeepResult(const Status& status) {
   const control::Plan& plan = plans_.front();
-  if (!status.ok()) status_ = std::move(status);
+  if (!status.ok()) status_ = Named(status);
   if (!status_.ok() || control::Fuses(plan.op) || !HasData(plan.op)) return;
   const control::PlanItem& item = plan.items[item_];
   if (item.op == control::kNoOp) return;

@@ -65,7 +65,9 @@ class Lane {
   void BuildFused(const control::Plan& plan, data::Collective* collective) const;
   // Fills the collective of one tensor, for operations that do not fuse.
   void BuildSingle(const control::Plan& plan, data::Collective* collective);
-  void KeepResult(Status status);
+  void KeepResult(const Status& status);
+  // With the name of the operation, if it is one.
+  Status Named(const Status& status) const;
   // Rows of the result that was just received.
   int64_t RowsReceived(const wire::Signature& signature, const RowLists& lists) const;
   bool NextTensor();

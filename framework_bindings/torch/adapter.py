@@ -144,17 +144,5 @@ class TorchAdapter:
         """An int32 vector."""
         return torch.tensor(values, dtype=torch.int32)
 
-    def split_list(self, splits: Any) -> list[int]:
-        """Plain integers."""
-        try:
-            tensor = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
-        except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a number beyond 64 bits
-            raise InvalidArgumentError(f"alltoall expects integers as splits, not {splits!r}.") from None
-        if tensor.dim() != 1:
-            raise InvalidArgumentError(f"alltoall expects a 1D splits tensor, not shape {tuple(tensor.shape)}.")
-        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
-            raise InvalidArgumentError(f"alltoall expects a splits tensor with integer elements, not {tensor.dtype}.")
-        return [int(rows) for rows in tensor.tolist()]
-
 
 collectives: Collectives[torch.Tensor] = Collectives(TorchAdapter())

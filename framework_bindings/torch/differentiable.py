@@ -37,8 +37,11 @@ def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
 
 
-def _average(grads: Sequence[torch.Tensor], name: Name, process_set: ProcessSet, group: bool) -> Any:
-    return _apply(Allreduce, backward_name(name), Compression.none, Average, (1.0, 1.0), process_set, group, *grads)
+def _average(
+    grads: Sequence[torch.Tensor], name: Name, process_set: ProcessSet, backend: str | None, group: bool
+) -> Any:
+    call = (backward_name(name), Compression.none, Average, (1.0, 1.0), process_set, backend, group)
+    return _apply(Allreduce, *call, *grads)
 
 
 class Allreduce(torch.autograd.Function):
@@ -52,24 +55,24 @@ class Allreduce(torch.autograd.Function):
         op: int,
         scales: tuple[float, float],
         process_set: ProcessSet,
+        backend: str | None,
         group: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce one tensor, or a group."""
         _refuse_unless_linear(op, "allreduce")
-        ctx.call = (name, compression, op, scales, process_set, group)
+        ctx.call = (name, compression, op, scales, process_set, backend, group)
         if group:
-            return tuple(
-                collectives.grouped_allreduce(list(tensors), None, name, compression, op, *scales, process_set)
-            )
-        return (collectives.allreduce(tensors[0], None, name, compression, op, *scales, process_set),)
+            call = (list(tensors), None, name, compression, op, *scales, process_set)
+            return tuple(collectives.grouped_allreduce(*call, backend=backend))
+        return (collectives.allreduce(tensors[0], None, name, compression, op, *scales, process_set, backend=backend),)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Reduce the gradients the same way."""
-        name, compression, op, scales, process_set, group = ctx.call
-        reduced = _apply(Allreduce, backward_name(name), compression, op, scales, process_set, group, *grads)
-        return (None, None, None, None, None, None, *reduced)
+        name, *call = ctx.call
+        reduced = _apply(Allreduce, backward_name(name), *call, *grads)
+        return (*[None] * len(ctx.call), *reduced)
 
 
 class Allgather(torch.autograd.Function):
@@ -77,11 +80,11 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, name: Name, process_set: ProcessSet, group: bool, *tensors: torch.Tensor
+        ctx: Any, name: Name, process_set: ProcessSet, backend: str | None, group: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Gather one tensor, or a group."""
-        gathered = collectives.allgather_with_rows(list(tensors), name, process_set, group)
-        ctx.call = (name, process_set, group)
+        gathered = collectives.allgather_with_rows(list(tensors), name, process_set, group, backend=backend)
+        ctx.call = (name, process_set, backend, group)
         ctx.rows = [rows for _, rows in gathered]
         ctx.shapes = [tensor.shape for tensor in tensors]
         return tuple(output for output, _ in gathered)
@@ -89,34 +92,36 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Average, and slice."""
-        name, process_set, group = ctx.call
-        means = _average(grads, name, process_set, group)
+        name, process_set, backend, group = ctx.call
+        means = _average(grads, name, process_set, backend, group)
         own = process_set.rank()
         slices = []
         for mean, rows, shape in zip(means, ctx.rows, ctx.shapes, strict=True):
             start = sum(rows[:own])
             slices.append(mean[start : start + rows[own]].reshape(shape))
-        return (None, None, None, *slices)
+        return (None, None, None, None, *slices)
 
 
 class Broadcast(torch.autograd.Function):
     """Gradient: the mean over the ranks on the root, zero elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Name, process_set: ProcessSet) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: Name, process_set: ProcessSet, backend: str | None
+    ) -> torch.Tensor:
         """Copy from the root."""
-        ctx.call = (root_rank, name, process_set)
-        return collectives.broadcast(tensor, root_rank, name, process_set)
+        ctx.call = (root_rank, name, process_set, backend)
+        return collectives.broadcast(tensor, root_rank, name, process_set, backend=backend)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Average to the root."""
-        root_rank, name, process_set = ctx.call
-        (mean,) = _average(grads, name, process_set, False)
+        root_rank, name, process_set, backend = ctx.call
+        (mean,) = _average(grads, name, process_set, backend, False)
         if process_set.ranks[process_set.rank()] != root_rank:
             # Zero, and still a part of the graph: all ranks have to run the gradient of this allreduce.
             mean = mean.masked_fill(torch.ones((), dtype=torch.bool), 0)
-        return mean, None, None, None
+        return mean, None, None, None, None
 
 
 class Alltoall(torch.autograd.Function):
@@ -124,22 +129,22 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, splits: Any, name: Name, process_set: ProcessSet
+        ctx: Any, tensor: torch.Tensor, splits: Any, name: Name, process_set: ProcessSet, backend: str | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Exchange rows."""
-        output, received = synchronize(collectives.alltoall_async(tensor, splits, name, process_set))
-        ctx.call = (received, name, process_set, tensor.shape)
+        output, received = synchronize(collectives.alltoall_async(tensor, splits, name, process_set, backend=backend))
+        ctx.call = (received, name, process_set, backend, tensor.shape)
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Exchange the gradient's rows; rows that were sent to nobody have none."""
-        received, name, process_set, shape = ctx.call
-        back, _ = _apply(Alltoall, grads[0], received, backward_name(name), process_set)
+        received, name, process_set, backend, shape = ctx.call
+        back, _ = _apply(Alltoall, grads[0], received, backward_name(name), process_set, backend)
         if back.shape != shape:
             back = torch.cat([back, back.new_zeros((shape[0] - back.shape[0], *shape[1:]))])
-        return back, None, None, None
+        return back, None, None, None, None
 
 
 class Reducescatter(torch.autograd.Function):
@@ -152,6 +157,7 @@ class Reducescatter(torch.autograd.Function):
         compression: CompressorClass,
         op: int,
         process_set: ProcessSet,
+        backend: str | None,
         scales: tuple[float, float],
         group: bool,
         *tensors: torch.Tensor,
@@ -160,18 +166,18 @@ class Reducescatter(torch.autograd.Function):
         _refuse_unless_linear(op, "reducescatter")
         call = (name, compression, op, process_set, *scales)
         if group:
-            outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call))
+            outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call, backend=backend))
         else:
-            outputs = (collectives.reducescatter(tensors[0], *call),)
+            outputs = (collectives.reducescatter(tensors[0], *call, backend=backend),)
         # Afterwards: now the scales are numbers, and the process set is one.
-        ctx.call = (name, process_set, group)
+        ctx.call = (name, process_set, backend, group)
         ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gather the scaled gradients."""
-        name, process_set, group = ctx.call
+        name, process_set, backend, group = ctx.call
         scaled = [grad if ctx.factor == 1.0 else grad * ctx.factor for grad in grads]
-        gathered = _apply(Allgather, backward_name(name), process_set, group, *scaled)
-        return (None, None, None, None, None, None, *gathered)
+        gathered = _apply(Allgather, backward_name(name), process_set, backend, group, *scaled)
+        return (None, None, None, None, None, None, None, *gathered)

@@ -21,14 +21,18 @@ from .adapter import collectives
 from .compression import Compression
 
 # These need no autograd: they are asynchronous, or store their result in their input.
+allgather_async = collectives.allgather_async
+allgatherv_async = collectives.allgatherv_async
 allreduce_ = collectives.allreduce_
 allreduce_async = collectives.allreduce_async
 allreduce_async_ = collectives.allreduce_async_
-allgather_async = collectives.allgather_async
 alltoall_async = collectives.alltoall_async
+alltoallv_async = collectives.alltoallv_async
 broadcast_ = collectives.broadcast_
 broadcast_async = collectives.broadcast_async
 broadcast_async_ = collectives.broadcast_async_
+gather_async = collectives.gather_async
+gatherv_async = collectives.gatherv_async
 grouped_allgather_async = collectives.grouped_allgather_async
 grouped_allreduce_ = collectives.grouped_allreduce_
 grouped_allreduce_async = collectives.grouped_allreduce_async
@@ -36,7 +40,22 @@ grouped_allreduce_async_ = collectives.grouped_allreduce_async_
 grouped_broadcast_ = collectives.grouped_broadcast_
 grouped_broadcast_async_ = collectives.grouped_broadcast_async_
 grouped_reducescatter_async = collectives.grouped_reducescatter_async
+reduce_async = collectives.reduce_async
 reducescatter_async = collectives.reducescatter_async
+reducescatterv_async = collectives.reducescatterv_async
+scatter_async = collectives.scatter_async
+scatterv_async = collectives.scatterv_async
+
+# These have no gradient, as not all ranks get a result that they could differentiate, or places overlap.
+allgatherv = collectives.allgatherv
+alltoallv = collectives.alltoallv
+gather = collectives.gather
+gatherv = collectives.gatherv
+reduce = collectives.reduce
+reducescatterv = collectives.reducescatterv
+scatter = collectives.scatter
+scatterv = collectives.scatterv
+
 # Nor do messages: what one rank does to them another one's graph does not know.
 isend = collectives.isend
 irecv = collectives.irecv
@@ -68,20 +87,21 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> torch.Tensor:
     """Reduce the ranks' tensors element by element; see :meth:`horocache.ops.Collectives.allreduce`.
 
-    Differentiable for Average and Sum: the gradient is reduced in the same way.
+    Differentiable for Average and Sum: the gradient is reduced in the same way. Gradients go by the same backend.
     """
     op = resolve_op(op, average)
     if _needs_grad([tensor]):
         scales = (prescale_factor, postscale_factor)
-        (output,) = _apply(differentiable.Allreduce, name, compression, op, scales, process_set, False, tensor)
+        (output,) = _apply(differentiable.Allreduce, name, compression, op, scales, process_set, backend, False, tensor)
         result: torch.Tensor = output
         return result
-    return collectives.allreduce(
-        tensor, None, name, compression, op, prescale_factor, postscale_factor, process_set=process_set
-    )
+    call = (tensor, None, name, compression, op, prescale_factor, postscale_factor, process_set)
+    return collectives.allreduce(*call, backend=backend)
 
 
 def grouped_allreduce(
@@ -93,59 +113,78 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> list[torch.Tensor]:
     """:func:`allreduce` of several tensors as one; nothing of the group is run before all ranks have all of it."""
     op = resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
     if _group_needs_grad(tensors, "grouped_allreduce"):
-        return list(_apply(differentiable.Allreduce, name, compression, op, scales, process_set, True, *tensors))
-    return collectives.grouped_allreduce(tensors, None, name, compression, op, *scales, process_set)
+        call = (name, compression, op, scales, process_set, backend, True)
+        return list(_apply(differentiable.Allreduce, *call, *tensors))
+    return collectives.grouped_allreduce(tensors, None, name, compression, op, *scales, process_set, backend=backend)
 
 
-def allgather(tensor: torch.Tensor, name: Name = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
+def allgather(
+    tensor: torch.Tensor, name: Name = None, process_set: ProcessSet = global_process_set, *, backend: str | None = None
+) -> torch.Tensor:
     """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.ops.Collectives.allgather`.
 
     Differentiable: the gradient is averaged over the ranks, and each gets that of its rows.
     """
     if _needs_grad([tensor]):
-        (output,) = _apply(differentiable.Allgather, name, process_set, False, tensor)
+        (output,) = _apply(differentiable.Allgather, name, process_set, backend, False, tensor)
         result: torch.Tensor = output
         return result
-    return collectives.allgather(tensor, name, process_set)
+    return collectives.allgather(tensor, name, process_set, backend=backend)
 
 
 def grouped_allgather(
-    tensors: Sequence[torch.Tensor], name: Name = None, process_set: ProcessSet = global_process_set
+    tensors: Sequence[torch.Tensor],
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> list[torch.Tensor]:
     """:func:`allgather` of several tensors as one; results in the order of ``tensors``."""
     if _group_needs_grad(tensors, "grouped_allgather"):
-        return list(_apply(differentiable.Allgather, name, process_set, True, *tensors))
-    return collectives.grouped_allgather(tensors, name, process_set)
+        return list(_apply(differentiable.Allgather, name, process_set, backend, True, *tensors))
+    return collectives.grouped_allgather(tensors, name, process_set, backend=backend)
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: Name = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> torch.Tensor:
     """Copy one rank's tensor to all ranks; see :meth:`horocache.ops.Collectives.broadcast`.
 
     Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
     """
     if _needs_grad([tensor]):
-        result: torch.Tensor = _apply(differentiable.Broadcast, tensor, root_rank, name, process_set)
+        result: torch.Tensor = _apply(differentiable.Broadcast, tensor, root_rank, name, process_set, backend)
         return result
-    return collectives.broadcast(tensor, root_rank, name, process_set)
+    return collectives.broadcast(tensor, root_rank, name, process_set, backend=backend)
 
 
 def alltoall(
-    tensor: torch.Tensor, splits: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.ops.Collectives.alltoall`.
 
     Differentiable: the gradient's rows go back where the rows came from.
     """
     if not _needs_grad([tensor]):
-        return collectives.alltoall(tensor, splits, name, process_set)
-    output, received = _apply(differentiable.Alltoall, tensor, splits, name, process_set)
+        return collectives.alltoall(tensor, splits, name, process_set, backend=backend)
+    output, received = _apply(differentiable.Alltoall, tensor, splits, name, process_set, backend)
     if splits is None:
         result: torch.Tensor = output
         return result
@@ -160,6 +199,8 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    backend: str | None = None,
 ) -> torch.Tensor:
     """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`.
 
@@ -167,11 +208,11 @@ def reducescatter(
     """
     scales = (prescale_factor, postscale_factor)
     if _needs_grad([tensor]):
-        call = (name, compression, check_op(op), process_set, scales, False)
+        call = (name, compression, check_op(op), process_set, backend, scales, False)
         (output,) = _apply(differentiable.Reducescatter, *call, tensor)
         result: torch.Tensor = output
         return result
-    return collectives.reducescatter(tensor, name, compression, op, process_set, *scales)
+    return collectives.reducescatter(tensor, name, compression, op, process_set, *scales, backend=backend)
 
 
 def grouped_reducescatter(
@@ -182,17 +223,24 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    backend: str | None = None,
 ) -> list[torch.Tensor]:
     """:func:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
     scales = (prescale_factor, postscale_factor)
     if _group_needs_grad(tensors, "grouped_reducescatter"):
-        call = (name, compression, check_op(op), process_set, scales, True)
+        call = (name, compression, check_op(op), process_set, backend, scales, True)
         return list(_apply(differentiable.Reducescatter, *call, *tensors))
-    return collectives.grouped_reducescatter(tensors, name, compression, op, process_set, *scales)
+    return collectives.grouped_reducescatter(tensors, name, compression, op, process_set, *scales, backend=backend)
 
 
 def sparse_allreduce_async(
-    tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str,
+    op: int,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
 ) -> Callable[[], torch.Tensor]:
     """Start to add up or average the ranks' sparse tensors, by gathering indices and values.
 
@@ -201,6 +249,7 @@ def sparse_allreduce_async(
         name: identifies the tensor across ranks.
         op: Average or Sum.
         process_set: the ranks that take part.
+        backend: what runs it; all ranks must name the same. None leaves it to the selector.
 
     Returns:
         A function, to be called once, that waits and returns the result: a COO tensor, not coalesced.
@@ -214,7 +263,7 @@ def sparse_allreduce_async(
         raise UnsupportedError(f"sparse_allreduce_async takes tensors of layout torch.sparse_coo, not {tensor.layout}.")
     # Rows are what an allgather concatenates, so each index becomes a row. One group: both are submitted, or neither.
     parts = [tensor._indices().t(), tensor._values()]
-    handle = collectives.allgather_to_average_async(parts, name, process_set)
+    handle = collectives.allgather_to_average_async(parts, name, process_set, backend=backend)
 
     def finish() -> torch.Tensor:
         (indices, values), divisor = synchronize(handle)

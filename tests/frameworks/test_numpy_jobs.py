@@ -112,19 +112,22 @@ def test_blocking_calls_alone_say_that_a_wait_follows():
             def __getattr__(self, name):
                 if name not in ("submit", "allreduce_in_place"):
                     return getattr(runtime, name)
-                return lambda *arguments: (said.append(arguments[-1]), getattr(runtime, name)(*arguments))[1]
+                place = 14 if name == "submit" else 5
+                return lambda *arguments: (said.append(arguments[place]), getattr(runtime, name)(*arguments))[1]
 
         hc.init()
         runtime, said = _state.current().runtime, []
         _state.current().runtime = Spy()
-        x = np.ones(4)
-        wrong = []
+        x, wrong = np.ones(4), []
+        rooted = ("broadcast", "reduce", "gather", "scatter")
         for name in hc.__all__:
             kind = name.rstrip("_").removesuffix("_async").removeprefix("grouped_")
-            if kind not in ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall"):
+            kind = kind.removesuffix("v")
+            if kind not in (*rooted, "allreduce", "allgather", "reducescatter", "alltoall"):
                 continue
             said.clear()
-            arguments = ([x] if name.startswith("grouped_") else x, *([0] if kind == "broadcast" else []))
+            arguments = [[x] if name.startswith("grouped_") else x, *([0] if kind in rooted else [])]
+            arguments += [[2, 2]] if name.startswith(("reducescatterv", "alltoallv")) else []
             answer = getattr(hc, name)(*arguments)
             if "_async" in name:
                 hc.synchronize(answer)

@@ -189,6 +189,7 @@ StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows
   theirs.root = collective_.root;
   theirs.row_elements = collective_.row_elements;
   theirs.joined = collective_.joined;
+  theirs.names = collective_.names;
   const int64_t* from = port_.expectations(rank, Number(0));
   for (std::vector<int64_t>* list : {&theirs.receive_rows, &theirs.receive_starts}) {
     if (*from != kNotGiven) list->assign(from, from + size());
@@ -208,8 +209,7 @@ Status ShmMove::ReadExchange() {
     for (size_t d = 0; d < row_list_.size(); ++d) {
       const int64_t rows = told[d] & ~kTellsExpectations;
       if (rows < 0 || rows > kMost / row_bytes / size()) {
-        return Status(StatusCode::kMismatch, std::string(wire::OpName(collective_.op)) + ": " + collective_.Rank(q) +
-                                                 " sends " + std::to_string(rows) + " rows of " +
+        return Status(StatusCode::kMismatch, collective_.Rank(q) + " sends " + std::to_string(rows) + " rows of " +
                                                  std::to_string(row_bytes) + " bytes");
       }
       const bool stays = split_ ? static_cast<int>(d) == q : collective_.root == q;

@@ -142,11 +142,11 @@ void ShmReducescatter::CompareRows() {
     const std::vector<int64_t> rows = Told(r);
     for (int owner = 0; owner < size(); ++owner) {
       if (rows[owner] == expected[owner]) continue;
-      return EndAfterFirstTile(Status(
-          StatusCode::kMismatch, "reducescatter: " + collective_.Rank(reference) + " gives " + collective_.Rank(owner) +
-                                     " " + std::to_string(expected[owner]) + " rows, " + collective_.Rank(r) +
-                                     " gives it " + std::to_string(rows[owner]) +
-                                     ". The rows for each rank must be the same on all ranks."));
+      return EndAfterFirstTile(
+          Status(StatusCode::kMismatch, collective_.Rank(reference) + " gives " + collective_.Rank(owner) + " " +
+                                            std::to_string(expected[owner]) + " rows, " + collective_.Rank(r) +
+                                            " gives it " + std::to_string(rows[owner]) +
+                                            ". The rows for each rank must be the same on all ranks."));
     }
   }
   if (!joined(rank())) return;

@@ -66,7 +66,7 @@ TEST(SendParts, AreOfTheRootAloneInAScatterAndForTheRootAloneInAGather) {
 TEST(SendParts, RefuseWhatDoesNotFitTheTensor) {
   Collective c = Of(Op::kScatter, 5);
   const auto error = [&] { return Error(SendParts(c, 0, 2).status(), StatusCode::kInvalidArgument); };
-  ExpectIn(error(), "scatter on rank 0: 5 rows cannot be shared out evenly among 2 ranks");
+  ExpectIn(error(), "rank 0 submitted wrong arguments: 5 rows cannot be shared out evenly among 2 ranks");
   c.splits = {1, 2, 2};
   ExpectIn(error(), "rows for each rank has 3 numbers for 2 ranks");
   c.splits = {6, -1};
@@ -105,7 +105,7 @@ TEST(PlanReceive, ComparesWhatIsExpectedWithWhatComes) {
   Collective c = Of(Op::kGather, 2);
   c.receive_rows = {2, 4, 1};
   ExpectIn(Error(PlanReceive(c, {2, 3, 1}, 0, 3).status(), StatusCode::kMismatch),
-           "gather: rank 0 expects 4 rows from rank 1, which sends 3");
+           "rank 0 expects 4 rows from rank 1, which sends 3");
   EXPECT_TRUE(PlanReceive(c, {0, 0, 0}, 1, 3).ok()) << "only the root's numbers matter";
   c.joined = {1};
   const StatusOr<ReceivePlan> plan = PlanReceive(c, {2, 0, 1}, 0, 3);
@@ -119,7 +119,9 @@ TEST(PlanReceive, RefusesPartsThatOverlapAndListsThatAreWrong) {
   Collective c = Of(Op::kAlltoall, 2);
   const auto error = [&] { return Error(PlanReceive(c, {2, 3, 1}, 2, 3).status(), StatusCode::kInvalidArgument); };
   c.receive_starts = {4, 2, 0};
-  ExpectIn(error(), "alltoall on rank 2: 2 rows from rank 0, from row 4 of the result on, overlap 3 rows from rank 1");
+  ExpectIn(
+      error(),
+      "rank 2 submitted wrong arguments: 2 rows from rank 0, from row 4 of the result on, overlap 3 rows from rank 1");
   c.receive_starts = {4, 4, 0};
   ExpectIn(error(), "overlap");
   c.receive_starts = {0, -2, 9};

@@ -36,7 +36,8 @@ def test_every_public_name_exists_and_is_documented():
 
 def test_argument_orders_are_horovods():
     def names(function):
-        return list(inspect.signature(function).parameters)
+        found = inspect.signature(function).parameters.values()
+        return [parameter.name for parameter in found if parameter.kind is not parameter.KEYWORD_ONLY]
 
     scales = ["prescale_factor", "postscale_factor"]
     reduce = ["average", "name", "op", *scales, "process_set"]
@@ -63,6 +64,8 @@ def test_argument_orders_are_horovods():
         assert names(package.grouped_reducescatter_async) == ["tensors", "name", *scatter]
         assert names(package.broadcast_object) == ["obj", "root_rank", "name", "process_set"]
         assert names(package.allgather_object)[:2] == ["obj", "name"]
+        assert names(package.reduce) == ["tensor", "root_rank", "name", "op", *scales, "process_set"]
+        assert names(package.gather) == names(package.scatter) == ["tensor", "root_rank", "name", "process_set"]
         assert names(package.join) == ["device", "process_set", "divide_by"]
         assert names(package.barrier) == ["process_set"]
         assert names(package.init)[:2] == ["comm", "process_sets"]
@@ -74,6 +77,19 @@ def test_argument_orders_are_horovods():
     assert names(hvd.broadcast_parameters) == ["params", "root_rank"]
     assert names(hvd.broadcast_optimizer_state) == ["optimizer", "root_rank", "model"]
     assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)
+
+
+def test_every_operation_takes_a_backend_by_keyword_in_every_form():
+    import horocache.torch as hvd
+
+    kinds = ["reduce", "gather", "scatter", "alltoall", "broadcast", "barrier"]
+    for package in (horocache, hvd):
+        operations = [name for name in package.__all__ if any(kind in name for kind in kinds)]
+        operations = [name for name in operations if not name.endswith(("_parameters", "_state"))]
+        assert len(operations) >= 43
+        for name in operations:
+            parameter = inspect.signature(getattr(package, name)).parameters["backend"]
+            assert parameter.kind is parameter.KEYWORD_ONLY and parameter.default is None, name
 
 
 def test_no_module_hides_a_public_name():
