@@ -21,7 +21,7 @@ PACKAGING := pyproject.toml setup.py constraints.txt
 HASH := \#
 GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c++20 -E -x c++ - >/dev/null 2>&1 && echo ON || echo OFF)
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
-PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks contract))
+PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks conformance contract))
 
 .PHONY: help demo test test-cpp test-python build lint format sanitize bench bench-control dist docs clean
 .DELETE_ON_ERROR:

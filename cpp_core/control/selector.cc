@@ -25,7 +25,8 @@ Status BadRule(std::string_view rule, const std::string& why) {
 
 std::string Unknown(const std::string& what, std::string_view name, const std::vector<std::string>& known) {
   std::string text = "there is no " + what + " '" + Printable(name) + "'";
-  if (const std::string near = Nearest(name, known); !near.empty()) text += "; did you mean '" + near + "'?";
+  const std::string near = Nearest(name, known);
+  text += near.empty() ? "." : "; did you mean '" + near + "'?";
   return text + " Known: " + (known.empty() ? "none" : Join(known, ", ")) + ".";
 }
 

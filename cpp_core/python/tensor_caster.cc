@@ -1,5 +1,6 @@
 #include "python/tensor_caster.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "python/dlpack_abi.h"
@@ -20,9 +21,10 @@ Status FetchError(PyObject* object) {
 }
 
 bool IsCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
+  // Without elements there are no strides; torch has any for such tensors.
+  if (std::find(shape, shape + ndim, 0) != shape + ndim) return true;
   int64_t expected = unit;
   for (int i = ndim - 1; i >= 0; --i) {
-    if (shape[i] == 0) return true;
     if (shape[i] != 1 && strides[i] != expected) return false;
     expected *= shape[i];
   }

@@ -31,7 +31,10 @@ def test_ranks_with_different_bindings_work_together():
     run_ranks(body, 2)
 
 
-@pytest.mark.parametrize("mistake", ["num_tensors", "num_splits", "inputs", "shape", "output", "output_shape"])
+@pytest.mark.parametrize(
+    "mistake",
+    ["num_tensors", "num_splits", "num_receive_rows", "no_output", "inputs", "shape", "output", "output_shape"],
+)
 def test_the_c_abi_refuses_what_makes_no_sense(mistake):
     def body(mistake):
         import horocache as hc
@@ -56,6 +59,10 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
             request.num_tensors = -1
         elif mistake == "num_splits":
             request.num_splits = -1
+        elif mistake == "num_receive_rows":
+            request.num_receive_rows = 2  # and no numbers
+        elif mistake == "no_output":
+            output[0].data = ffi.NULL
         elif mistake == "inputs":
             request.inputs = ffi.NULL
         elif mistake == "shape":

@@ -249,3 +249,80 @@ def test_several_threads_may_submit_at_once():
         assert not wrong
 
     run(body, 3)
+
+
+def test_operations_with_a_root_and_with_places_take_any_layout_and_counts_as_tensors():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        me, n = hvd.rank(), hvd.size()
+        ranks = range(n)
+        view = torch.arange(12.0).reshape(3, 4).t()[::2].add(me).requires_grad_()  # (2, 3), with a graph
+        everyone = [view.detach() - me + rank for rank in ranks]
+        counts = torch.full((n,), 2, dtype=torch.int16)
+        places = torch.tensor([3 * (n - 1 - rank) for rank in ranks])
+        wide = torch.zeros(3 * n - 1, 3)
+        for rank in ranks:
+            wide[places[rank] : places[rank] + 2] = everyone[rank]
+
+        total = hvd.reduce(view, 1, op=hvd.Sum)
+        assert (total is None) == (me != 1)
+        if me == 1:
+            same(total, sum(everyone))
+            assert not total.requires_grad
+        gathered = hvd.gather(view.detach().conj(), 2)
+        assert (gathered is None) == (me != 2)
+        if me == 2:
+            same(gathered, torch.cat(everyone))
+        same(hvd.allgatherv(view, counts, places), wide)
+        placed = hvd.gatherv(view, 0, counts, places)
+        assert (placed is None) == (me != 0)
+        if me == 0:
+            same(placed, wide)
+        rows = torch.arange(6 * n).reshape(3, 2 * n).t()  # not contiguous
+        same(hvd.scatter(rows, 0), rows[2 * me : 2 * me + 2])
+        same(hvd.scatterv(rows, 0, counts, torch.zeros(n, dtype=torch.int64)), rows[:2])
+        output, received = hvd.alltoallv(rows, counts, sdispls=[2 * n - 2] * n)
+        same(output, torch.cat([rows[-2:]] * n))
+        assert received.tolist() == [2] * n
+        same(hvd.reducescatterv(rows, [2 * n, *[0] * (n - 1)], op=hvd.Max), rows if me == 0 else rows[:0])
+        flags = torch.tensor([True, me == 0, False])
+        same(hvd.allreduce(flags, op=hvd.Xor), torch.tensor([n % 2 == 1, True, False]))
+        handle = hvd.reduce_async(view, 0)
+        assert (hvd.synchronize(handle) is None) == (me != 0)
+
+    run(body, 3)
+
+
+def test_gradients_go_by_the_backend_of_the_call():
+    def body():
+        import horocache.torch as hvd
+
+        from horocache import _state
+
+        hvd.init()
+        session = _state.current()
+        runtime, asked = session.runtime, []
+
+        class Spy:
+            def __getattr__(self, name):
+                if name != "submit":
+                    return getattr(runtime, name)
+                return lambda *arguments: (asked.append(arguments[11]), runtime.submit(*arguments))[1]
+
+        session.runtime = Spy()
+        operations = [hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall]
+        for call in [*operations, lambda x, **options: hvd.broadcast(x, 0, **options)]:
+            asked.clear()
+            x = torch.ones(4, requires_grad=True)
+            call(x, backend="shm/twoshot").sum().backward()
+            assert x.grad is not None
+            assert asked == ["shm/twoshot"] * 2
+        for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+            asked.clear()
+            x = torch.ones(4, requires_grad=True)
+            call([x, x], backend="shm")[0].sum().backward()
+            assert asked == ["shm"] * 2
+
+    run(body, 2)

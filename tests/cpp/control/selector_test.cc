@@ -45,6 +45,34 @@ TEST(Selector, TheFirstBackendThatCanIsTheDefault) {
   EXPECT_EQ(Chosen(Make(2, ""), OfOp(wire::Op::kBroadcast, "a", 0)), "mpi/0@2");
 }
 
+TEST(Selector, ASignatureMayNameABackendAndItsAlgorithm) {
+  const Selector selector = Make(2, "*=mpi/ring");
+  wire::Signature signature = Tensor("a");
+  signature.backend = "shm";
+  EXPECT_EQ(Chosen(selector, signature), "shm/0@1") << "the caller's word comes before the rules";
+  signature.backend = "shm/oneshot";
+  EXPECT_EQ(Chosen(selector, signature), "shm/1@1");
+  for (const auto& [asked, words] : std::vector<std::pair<std::string, std::string>>{
+           {"shm/ring", "there is no algorithm of backend shm 'ring'. Known: auto, oneshot."},
+           {"shmm", "there is no backend 'shmm'; did you mean 'shm'? Known: loopback, shm, mpi."},
+           {"/oneshot", "there is no backend ''"}}) {
+    signature.backend = asked;
+    const auto choice = selector.Choose(signature, 16);
+    ASSERT_FALSE(choice.ok()) << asked;
+    EXPECT_EQ(choice.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(choice.status().message().find(words), std::string::npos) << choice.status().message();
+  }
+}
+
+TEST(Selector, RulesNameEveryOperation) {
+  for (int op = 0; op < wire::kNumOps; ++op) {
+    wire::Signature signature = Tensor("a");
+    signature.op = static_cast<wire::Op>(op);
+    const std::string rule = std::string(OpName(signature.op)) + "=mpi/ring";
+    EXPECT_EQ(Chosen(Make(2, rule), signature), "mpi/1@2") << rule;
+  }
+}
+
 TEST(Selector, RulesComeFirstAndInOrder) {
   const Selector selector = Make(2, "allreduce:0-64k=shm/oneshot; allreduce=mpi/ring;");
   EXPECT_EQ(Chosen(selector, Tensor("a"), 0), "shm/1@1");

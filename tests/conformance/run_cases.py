@@ -1,0 +1,48 @@
+"""Run the conformance cases as one process of a job, and print a line for each operation.
+
+    horocacherun -np 2 python tests/conformance/run_cases.py --backend shm
+    mpiexec -n 3 python tests/conformance/run_cases.py --backend mpi --only gatherv
+
+Exit code 1, with the first failure named, if a rank got something wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from cases import CASES
+
+import horocache as hc
+
+# Small, so that the large tensors of the cases are many tiles.
+KNOBS = {"shm_tile": 4096}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", help="the backend under test; the selector's choice by default")
+    parser.add_argument("--only", choices=sorted(CASES), action="append", help="these cases only")
+    arguments = parser.parse_args()
+    hc.init(**KNOBS)
+    for operation, case in CASES.items():
+        if arguments.only and operation not in arguments.only:
+            continue
+        begin = time.monotonic()
+        try:
+            checks = case(hc, arguments.backend)
+        except Exception as error:
+            sys.stderr.write(
+                f"FAILED on rank {hc.rank()} of {hc.size()}: {operation}: {type(error).__name__}: {error}\n"
+            )
+            hc.abort(f"{operation} does not conform on rank {hc.rank()}")
+            return 1
+        if hc.rank() == 0:
+            print(f"{operation:<15} {checks:5} checks  {time.monotonic() - begin:6.2f} s", flush=True)
+    hc.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Every backend that runs here does every operation as NumPy does, on 1 to 4 ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horocache.testing import run_ranks
+
+FOLDER = str(Path(__file__).resolve().parent)
+
+# Backend, ranks, and the route to the core. The fake device has no tensors in Python; tests/cpp/data covers it.
+JOBS = [
+    ("shm", 1, "native"),
+    ("shm", 2, "native"),
+    ("shm", 3, "cffi"),
+    ("shm", 4, "native"),
+    ("loopback", 1, "native"),
+]
+
+
+def conform(folder, backend):
+    sys.path.insert(0, folder)
+    from run_cases import CASES, KNOBS
+
+    import horocache as hc
+
+    hc.init(**KNOBS)
+    return {operation: case(hc, backend) for operation, case in CASES.items()}
+
+
+@pytest.mark.parametrize(("backend", "ranks", "binding"), JOBS)
+def test_every_operation_gives_what_numpy_gives(backend, ranks, binding):
+    answers = run_ranks(conform, ranks, args=(FOLDER, backend), knobs={"binding": binding}, timeout=100)
+    assert all(checks > 0 for answer in answers for checks in answer.values()), answers
+    assert all(answer == answers[0] for answer in answers), "ranks made different numbers of checks"
+
+
+def run_script(*arguments):
+    command = [sys.executable, f"{FOLDER}/run_cases.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_script_prints_a_line_for_each_operation():
+    done = run_script("--only", "barrier", "--only", "scalars")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        ["barrier", "5", "checks"],
+        ["scalars", "6", "checks"],
+    ]
+
+
+def test_the_script_names_the_first_failure():
+    done = run_script("--only", "scalars", "--backend", "nowhere")
+    assert done.returncode == 1
+    assert "FAILED on rank 0 of 1: scalars: UnsupportedError" in done.stderr
+    assert "no backend 'nowhere'" in done.stderr
