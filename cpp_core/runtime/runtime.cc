@@ -160,7 +160,7 @@ Status Runtime::Check(const Operation& operation) const {
     return {StatusCode::kInvalidArgument,
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
   }
-  const bool has_result = signature.op != wire::Op::kReduce || signature.root == job_.identity.rank;
+  const bool has_result = signature.op != wire::Op::kReduce || signature.root == sets_.RankIn(set, job_.identity.rank);
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };
   if (std::ranges::any_of(operation.tensors, lost)) {

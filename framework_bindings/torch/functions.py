@@ -56,7 +56,7 @@ reducescatterv = collectives.reducescatterv
 scatter = collectives.scatter
 scatterv = collectives.scatterv
 
-# Nor do messages: what one rank does to them another one's graph does not know.
+# Nor have messages: what one rank does to them another one's graph does not know.
 isend = collectives.isend
 irecv = collectives.irecv
 send = collectives.send

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from horocache.errors import UnsupportedError
+
 from .conftest import run_ranks
 
 ALLREDUCE, ALLGATHER, BROADCAST, REDUCESCATTER, ALLTOALL, BARRIER, JOIN = 0, 1, 2, 3, 4, 8, 9
+REDUCE, GATHER, SCATTER = 5, 6, 7
 AVERAGE, SUM, MIN, MAX, PRODUCT = 0, 1, 3, 4, 5
 
 
@@ -111,6 +114,44 @@ def test_joined_ranks_contribute_zeros_until_the_last_has_joined(size):
 
     last = run_ranks(size, body)
     assert last == [size - 1] * size
+
+
+@pytest.mark.parametrize("joined", [0, 2])
+def test_operations_on_rows_go_on_without_a_rank_that_has_joined(joined):
+    live = [rank for rank in range(3) if rank != joined]
+    root = live[-1]
+
+    def body(rank, runtime):
+        if rank == joined:
+            return blocking(runtime, JOIN, [])
+        mine = np.full((3, 2), rank + 1.0)
+        both = np.repeat([r + 1.0 for r in live], 3)
+        for step in range(3):  # from the cache, too
+            expected = [9 if r == joined else 3 for r in range(3)]
+            starts = [{live[0]: 1, live[1]: 4, joined: 7}[r] for r in range(3)]
+            (got,) = blocking(
+                runtime, ALLGATHER, [mine], name="rows", receive_rows=expected, receive_starts=starts if step else None
+            )
+            wide = np.concatenate([[0], both, np.zeros(9)]) if step else both
+            np.testing.assert_array_equal(np.asarray(got)[:, 0], wide)
+            (got,) = blocking(runtime, GATHER, [mine], name="gather", root=root)
+            np.testing.assert_array_equal(np.asarray(got)[:, 0], both if rank == root else [])
+            (got,) = blocking(runtime, SCATTER, [mine], name="scatter", root=root, splits=[1, 1, 1])
+            np.testing.assert_array_equal(np.asarray(got), [[root + 1.0] * 2])
+            (got,) = blocking(runtime, ALLTOALL, [mine], name="a2a", splits=[1, 1, 1])
+            np.testing.assert_array_equal(np.asarray(got)[:, 0], [r + 1.0 for r in live])
+            output = np.zeros((3, 2)) if rank == root else None
+            blocking(runtime, REDUCE, [mine], [output], name="reduce", root=root)
+            (got,) = blocking(runtime, REDUCESCATTER, [mine], name="uneven", splits=[2, 0, 1])
+            np.testing.assert_array_equal(np.asarray(got), np.full(([2, 0, 1][rank], 2), sum(r + 1.0 for r in live)))
+            if rank == root:
+                np.testing.assert_array_equal(output, np.full((3, 2), sum(r + 1.0 for r in live)))
+            blocking(runtime, BARRIER, [])
+        with pytest.raises(UnsupportedError, match=f"rank {joined}, has joined"):
+            blocking(runtime, GATHER, [mine], name="to.the.joined", root=joined)
+        return blocking(runtime, JOIN, [])
+
+    run_ranks(3, body)
 
 
 def test_barrier_and_empty_and_scalar_tensors(size):
