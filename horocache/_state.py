@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -126,7 +127,7 @@ class _Default:
     def __init__(self) -> None:
         self.session: Session | None = None
         self.orphan: Session | None = None  # in a child of fork: the parent's session, kept so that no destructor runs
-        self.epoch = 0
+        self.epochs: Counter[tuple[int, ...]] = Counter()  # how often each job was started: () is that of the launcher
         self.hooks_registered = False
 
 
@@ -211,7 +212,7 @@ def init(
     if _default.orphan is not None:
         raise _why_not_running()
     _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets)
-    _default.epoch += 1
+    _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
         atexit.register(_at_exit)
@@ -231,14 +232,15 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
 def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
+    epoch = _default.epochs[tuple(job.ranks)]
     knobs = _core.parse_knobs(arguments)
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
     if knobs["binding"][0] == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, _cffi.Runtime(arguments, _default.epoch, process_sets, job.handle, job.ranks))
-    return cast(Runtime, _core.Runtime(arguments, _default.epoch, process_sets, job.handle, job.ranks))
+        return cast(Runtime, _cffi.Runtime(arguments, epoch, process_sets, job.handle, job.ranks))
+    return cast(Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks))
 
 
 def shutdown() -> None:

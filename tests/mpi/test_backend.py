@@ -1,0 +1,59 @@
+"""The mpi backend: conformance, bits, several backends at once, and ranks on several hosts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from mpi_jobs import REPOSITORY, arguments_of, flavour, run_command, run_worker
+
+CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_operation_conforms(ranks):
+    job = run_command([*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"], deadline_s=240)
+    assert job.code == 0, job.report()
+    assert " checks " in job.out, job.report()
+
+
+def test_calls_are_cut_where_counts_do_not_fit():
+    command = [*arguments_of(3), sys.executable, str(CASES), "--backend", "mpi"]
+    chosen = ["--only", "allreduce", "--only", "alltoallv", "--only", "allgatherv", "--only", "broadcast"]
+    job = run_command([*command, *chosen], {"HOROCACHE_MPI_MAX_COUNT": "1000"}, deadline_s=240)
+    assert job.code == 0, job.report()
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_shared_memory_and_deterministic_mpi_give_the_same_bits_on_one_host_and_on_two(ranks):
+    digests = []
+    for layout in ("", "0011"[:ranks]):
+        job = run_worker("bits", ranks, *([layout] if layout else []), env={"HOROCACHE_DETERMINISTIC": "1"})
+        assert job.code == 0, job.report()
+        digests += job.lines("digest ")
+    assert len(digests) == 2 * ranks and len(set(digests)) == 1, digests
+
+
+def test_a_thousand_schedules_on_two_backends_in_opposite_orders_are_right():
+    job = run_worker("schedules", 3, "1000", deadline_s=240)
+    assert job.code == 0 and job.lines("right ") == ["1000"] * 3, job.report()
+
+
+@pytest.mark.parametrize("layout", ["0011", "0101", "0001"])
+def test_two_levels_and_one_give_what_numpy_gives(layout):
+    env = {
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_HIERARCHICAL_ALLGATHER": "1",
+        "HOROCACHE_HIERARCHICAL_BROADCAST": "1",
+    }
+    backends = ["default", "mpi/native"] if layout == "0011" else ["default"]
+    job = run_worker("hosts", 4, layout, *backends, env=env, deadline_s=180)
+    assert job.code == 0 and len(job.lines("right ")) == 4, job.report()
+
+
+@pytest.mark.parametrize("agreement", ["bits", "leaders", "coordinator", "tree"])
+def test_every_strategy_agrees_between_hosts(agreement):
+    if flavour() == "mpich" and agreement in ("leaders", "tree"):
+        pytest.skip("tried with the other MPI")
+    job = run_worker("hosts", 3, "011", "default", env={"HOROCACHE_AGREEMENT": agreement}, deadline_s=180)
+    assert job.code == 0 and len(job.lines("right ")) == 3, job.report()

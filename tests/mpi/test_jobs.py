@@ -1,0 +1,99 @@
+"""Jobs that mpiexec starts: start-up, what the job is, who is told what when it cannot start, and its end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from mpi_jobs import MPIEXEC, REPOSITORY, WORKERS, arguments_of, flavour, run_command, run_worker
+
+
+def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
+    job = run_worker("jobs", 4, "world", "split", "ranks", "sets", "finalized")
+    assert job.code == 0, job.report()
+    for case in ("world", "split", "ranks", "sets", "finalized"):
+        assert len(job.lines(f"done {case}")) == 4, job.report()
+
+
+def test_a_list_of_ranks_needs_no_mpi4py_and_the_other_route_takes_it_too():
+    program = (
+        "import horocache as hc, numpy as np\n"
+        "hc.init(binding='cffi')\n"
+        "assert hc.mpi_enabled() and hc.allreduce(np.ones(2), op=hc.Sum, backend='mpi')[0] == hc.size() == 2\n"
+        "print('right', flush=True)"
+    )
+    job = run_command([*arguments_of(2), sys.executable, "-c", program])
+    assert job.code == 0 and len(job.lines("right")) == 2, job.report()
+
+
+def test_the_demo_trains_on_four_ranks():
+    command = [*arguments_of(4), sys.executable, "docs/examples/torch_digits.py", "--epochs", "2"]
+    job = run_command(command, deadline_s=180)
+    assert job.code == 0, job.report()
+    assert "accuracy" in job.out, job.report()
+
+
+def test_a_thread_level_that_is_too_low_is_named_with_the_library():
+    job = run_worker("refused", 2, "serialized")
+    lines = job.lines("refused ")
+    assert len(lines) == 2, job.report()
+    assert "UnsupportedError" in lines[0] and "'serialized'" in lines[0] and "libmpi" in lines[0], lines
+    allowed = run_worker("refused", 2, "serialized", env={"HOROVOD_MPI_THREADS_DISABLE": "1"})
+    assert allowed.lines("started ") == ["0 of 2", "1 of 2"], allowed.report()
+
+
+def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both(tmp_path):
+    other = [Path(sys.prefix).parent / name for name in ("openmpi", "mpich") if name != flavour()]
+    libraries = [path for folder in other for path in sorted((folder / "lib").glob("libmpi.so.*"))]
+    if not libraries:
+        pytest.skip("there is no environment with another MPI beside this one")
+    job = run_worker("refused", 2, env={"HOROCACHE_MPI_LIBRARY": str(libraries[0])}, deadline_s=60)
+    lines = job.lines("refused ")
+    assert lines and "does not belong to the launcher" in lines[0] and str(libraries[0]) in lines[0], job.report()
+
+
+def test_under_our_own_launcher_mpi_is_not_the_jobs_and_asking_for_it_is_an_error():
+    launcher = [sys.executable, "-m", "horocache.launch", "-np", "2"]
+    plain = run_command([*launcher, sys.executable, str(WORKERS / "refused.py")])
+    assert plain.code == 0 and "started 0 of 2" in plain.out, plain.report()
+    asked = run_command([*launcher, "--mpi", "on", sys.executable, str(WORKERS / "refused.py")])
+    assert "it is rank 0 of 1" in asked.out + asked.err, asked.report()
+
+
+def test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever():
+    program = (
+        "import sys; from mpi4py import MPI; import horocache as hc\n"
+        "if MPI.COMM_WORLD.rank == 1: MPI.COMM_WORLD.recv(source=0)\n"
+        "else:\n"
+        "  try: hc.init(start_timeout=2, comm=MPI.COMM_WORLD)\n"
+        "  except hc.StartupError as error: print('refused', error, flush=True)\n"
+        "  [MPI.COMM_WORLD.send(0, 1) for _ in [0] if MPI.COMM_WORLD.rank == 0]\n"
+    )
+    job = run_command([*arguments_of(2), sys.executable, "-c", program], deadline_s=60)
+    assert "refused" in job.out and "other ranks did not come in time" in job.out, job.report()
+
+
+def test_different_settings_are_a_table_on_every_rank():
+    program = (
+        "import os; from mpi4py import MPI; import horocache as hc\n"
+        "try: hc.init(cache_capacity=100 + MPI.COMM_WORLD.rank)\n"
+        "except hc.VersionSkewError as error: print('refused', ' '.join(str(error).split()), flush=True)\n"
+    )
+    job = run_command([*arguments_of(2), sys.executable, "-c", program])
+    lines = job.lines("refused ")
+    assert len(lines) == 2 and all("cache_capacity: '100' on rank 0, '101' on rank 1" in line for line in lines), (
+        job.report()
+    )
+
+
+@pytest.mark.parametrize("layout", ["000", "001"], ids=["one host", "two hosts"])
+def test_a_killed_rank_hangs_nobody_and_leaves_nothing(layout):
+    job = run_worker("victim", 3, layout, deadline_s=60)
+    assert job.code != 0, job.report()
+    for line in job.lines("lost "):  # mpiexec may end them before they can say it
+        assert "rank 2" in line or "host" in line, job.report()
+
+
+def test_the_tests_run_what_they_say():
+    assert MPIEXEC.exists() and REPOSITORY.joinpath("docs/examples/torch_digits.py").exists()

@@ -1,0 +1,56 @@
+"""Ranks that pretend to be on several hosts: identity, two levels, every strategy, against NumPy."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from common import pretend_hosts
+
+LAYOUT = sys.argv[1]
+pretend_hosts(LAYOUT)
+
+import horocache as hc  # noqa: E402
+
+COUNTS = [0, 1, 17, 300_000, 1_300_003]
+
+
+def check_identity() -> None:
+    ranks = [rank for rank, host in enumerate(LAYOUT) if host == LAYOUT[hc.rank()]]
+    hosts = list(dict.fromkeys(LAYOUT))
+    assert (hc.local_rank(), hc.local_size()) == (ranks.index(hc.rank()), len(ranks))
+    assert (hc.cross_rank(), hc.cross_size()) == (hosts.index(LAYOUT[hc.rank()]), len(hosts))
+
+
+def values(rank: int, count: int, dtype: str) -> np.ndarray:
+    return (np.arange(count) % 5 + rank).astype(dtype)
+
+
+def check_operations(backend: str | None) -> None:
+    everyone = range(hc.size())
+    for count in COUNTS:
+        for dtype in ("float32", "int64", "float16"):
+            mine = values(hc.rank(), count, dtype)
+            total = sum((values(rank, count, dtype) for rank in everyone), np.zeros(count, dtype))
+            np.testing.assert_array_equal(hc.allreduce(mine, op=hc.Sum, backend=backend), total)
+            np.testing.assert_array_equal(
+                hc.allreduce(mine, op=hc.Max, backend=backend), values(hc.size() - 1, count, dtype)
+            )
+            for root in everyone:
+                np.testing.assert_array_equal(hc.broadcast(mine, root, backend=backend), values(root, count, dtype))
+        both = hc.grouped_allreduce([values(hc.rank(), count, "float64"), np.ones(3)], backend=backend)
+        np.testing.assert_allclose(both[0], np.arange(count) % 5 + (hc.size() - 1) / 2, rtol=1e-12)
+        rows = [(count + 3 * rank) % 40_000 for rank in everyone]
+        gathered = hc.allgather(np.full((rows[hc.rank()], 2), hc.rank()), backend=backend)
+        np.testing.assert_array_equal(gathered[:, 1], np.repeat(np.arange(hc.size()), rows))
+
+
+def main() -> None:
+    hc.init()
+    check_identity()
+    for backend in sys.argv[2:]:
+        check_operations(None if backend == "default" else backend)
+    print(f"right {hc.rank()} {hc.metrics()['operations']}", flush=True)
+
+
+main()

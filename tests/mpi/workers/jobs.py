@@ -1,0 +1,83 @@
+"""What the job is: communicators, lists of ranks, process sets of communicators."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import horocache as hc
+
+WORLD = MPI.COMM_WORLD
+
+
+def world() -> None:
+    hc.init(comm=WORLD)
+    assert (hc.rank(), hc.size()) == (WORLD.rank, WORLD.size)
+    assert hc.mpi_enabled() and hc.mpi_built() and hc.mpi_threads_supported()
+    # Both use MPI at the same time, each on communicators of its own.
+    handle = hc.allreduce_async(np.full(300_000, 1.0), op=hc.Sum, backend="mpi")
+    theirs = WORLD.allgather(WORLD.rank)
+    assert theirs == list(range(WORLD.size)) and (hc.synchronize(handle) == WORLD.size).all()
+
+
+def split() -> None:
+    part = WORLD.Split(WORLD.rank % 2, -WORLD.rank)
+    hc.init(comm=part)
+    assert (hc.rank(), hc.size()) == (part.rank, part.size)
+    expected = [rank for rank in reversed(range(WORLD.size)) if rank % 2 == WORLD.rank % 2]
+    assert hc.allgather(np.array([WORLD.rank])).tolist() == expected
+    hc.shutdown()
+    part.Free()
+    again()
+
+
+def again() -> None:
+    """The same process in another job."""
+    hc.init()
+    assert hc.allreduce(np.ones(1), op=hc.Sum)[0] == WORLD.size
+
+
+def ranks() -> None:
+    chosen = [WORLD.size - 1, 0]
+    if WORLD.rank not in chosen:
+        try:
+            hc.init(comm=chosen)
+        except hc.StartupError as error:
+            assert f"rank {WORLD.rank} " in str(error), error
+            return
+        raise AssertionError("a rank that is not in the list was let in")
+    hc.init(comm=chosen, process_sets=[[1]])
+    assert hc.rank() == chosen.index(WORLD.rank) and hc.size() == 2
+    assert hc.allgather(np.array([WORLD.rank]), backend="mpi").tolist() == chosen
+
+
+def sets() -> None:
+    members = [0, WORLD.size - 1]
+    group = WORLD.Create_group(WORLD.group.Incl(members)) if WORLD.rank in members else members
+    hc.init(process_sets=[group, list(range(1, WORLD.size))])
+    first, second = hc.process_sets()[1:]
+    assert first.ranks == members
+    for backend in ("mpi", "shm"):
+        for chosen in (first, second) if WORLD.rank % 2 else (second, first):
+            if chosen.included():
+                total = hc.allreduce(np.array([float(hc.rank())]), op=hc.Sum, process_set=chosen, backend=backend)
+                assert total[0] == sum(chosen.ranks), (chosen, backend)
+
+
+def finalized() -> None:
+    MPI.Finalize()
+    try:
+        hc.init()
+    except hc.UnsupportedError as error:
+        assert "libmpi" in str(error) and "finalised" in str(error), error
+        return
+    raise AssertionError("an MPI that is over was used")
+
+
+CASES = {case.__name__: case for case in (world, split, ranks, sets, finalized)}
+for name in sys.argv[1:]:
+    CASES[name]()
+    hc.shutdown()
+    print(f"done {name}", flush=True)
