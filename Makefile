@@ -23,7 +23,9 @@ GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
 PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks conformance contract))
 
-.PHONY: help demo test test-cpp test-python build lint format sanitize bench bench-control dist docs clean
+MPIS := openmpi mpich
+
+.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint format sanitize bench bench-control dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -43,6 +45,11 @@ endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
 	$(BIN)/python -m pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+
+test-mpi: $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
+
+$(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
+	$(VENV)/mpi-$*/bin/python -m pytest tests/mpi $(PYTEST_ARGS)
 
 # ---- environment ----------------------------------------------------------------------------------------------------
 
@@ -74,6 +81,16 @@ $(VENV)/lint.stamp: $(VENV)/test.stamp
 
 $(VENV)/bench.stamp: $(VENV)/test.stamp
 	$(REGISTER) '.[test,bench]'
+	@touch $@
+
+# An MPI in a small environment of its own, on top of the one for tests: two of them in one do not get on.
+.PRECIOUS: $(VENV)/mpi-%/stamp
+$(VENV)/mpi-%/stamp: $(VENV)/test.stamp
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt $* mpi4py
+	$(@D)/bin/python -c 'import sys, sysconfig; from pathlib import Path; \
+	  Path(sysconfig.get_path("purelib"), "tests.pth").write_text(f"import site; site.addsitedir({sys.argv[1]!r})\n")' \
+	  "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@touch $@
 
 # ---- the core, and the C++ tests ------------------------------------------------------------------------------------

@@ -75,7 +75,9 @@ def run_command(
 ) -> Finished:
     """Run a command that starts a job; whatever it started must end by itself."""
     mark = uuid.uuid4().hex
-    environment = {**os.environ, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
+    # Unbuffered, a line and its end are two writes, between which other ranks' lines come.
+    unset = {"PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, **unset, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=environment,
         cwd=cwd, start_new_session=True,

@@ -44,7 +44,7 @@ def test_a_thread_level_that_is_too_low_is_named_with_the_library():
 
 
 def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both(tmp_path):
-    other = [Path(sys.prefix).parent / name for name in ("openmpi", "mpich") if name != flavour()]
+    other = [Path(sys.prefix).parent / f"mpi-{name}" for name in ("openmpi", "mpich") if name != flavour()]
     libraries = [path for folder in other for path in sorted((folder / "lib").glob("libmpi.so.*"))]
     if not libraries:
         pytest.skip("there is no environment with another MPI beside this one")
