@@ -29,7 +29,7 @@ std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& op
   if (means.memory) traits.push_back(ShmTraits());
   if (means.mpi) traits.push_back(MpiTraits());
   if (ranks == 1) traits.push_back(LoopbackTraits());
-  if (options.fakedevice_delay_ns >= 0 && means.memory) traits.push_back(FakeDeviceTraits());
+  if (options.fakedevice_delay_ns >= 0 && (means.memory || ranks == 1)) traits.push_back(FakeDeviceTraits());
   return traits;
 }
 
@@ -38,7 +38,7 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
   const bool memory = !area.data.empty();
-  const bool fake = options.fakedevice_delay_ns >= 0 && memory;
+  const bool fake = options.fakedevice_delay_ns >= 0 && (memory || area.size == 1);
   const size_t staged = fake ? area.data_bytes / kFakeDeviceShare / 64 * 64 : 0;
   std::vector<std::unique_ptr<Backend>> backends;
   if (memory) {
