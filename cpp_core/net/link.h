@@ -32,6 +32,8 @@ class Link {
   virtual bool Receive(const Sink& sink) = 0;
   // Whether an arrival wakes nobody, so that Receive has to be called now and then.
   virtual bool must_poll() const = 0;
+  // Whether something that was sent moves only while Receive is called.
+  virtual bool sending() const { return false; }
   // Not ok once a peer is lost or has written what no peer may write; names both ends.
   virtual const Status& broken() const = 0;
   // This end leaves: its silence from now on is no loss. Waits for nothing.

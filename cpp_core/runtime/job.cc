@@ -264,6 +264,16 @@ Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> aren
   return job;
 }
 
+StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job) {
+  if (job.one_host()) return std::unique_ptr<net::Link>();
+  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  StatusOr<net::Communicator> all = net::Communicator::Duplicate(&job.mpi.mpi(), job.mpi.get(), deadline_ns);
+  if (!all.ok()) return all.status();
+  net::MpiLinkConfig link;  // the links between leaders watch
+  for (int rank = 0; rank < job.identity.size; ++rank) link.names.push_back(job.NameOf(rank));
+  return net::MakeMpiLink(std::move(*all), std::move(link));
+}
+
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                             std::shared_ptr<net::Arena> arena) {
   SetSite site;

@@ -53,6 +53,9 @@ StatusOr<Job> AssembleJob(const JobConfig& config);
 // A job of runtimes in one process, which share `arena`.
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena);
 
+// Between all ranks of a job on several hosts, for messages; null on one host. All ranks call it at the same time.
+StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job);
+
 // Where the ranks of a process set meet. Its members call this at the same time, for one set after the other in
 // ascending order: the lowest that is not complete yet has none of its ranks waiting in a higher one, so nobody waits
 // in a circle. `arena` is the set's memory if the job is in one process.

@@ -48,6 +48,12 @@ void PointToPoint::Break(int from, const std::string& what) {
                                        std::to_string(from) + ": " + what};
 }
 
+bool PointToPoint::must_poll() const {
+  if (!must_poll_) return false;
+  const auto sending = [](const auto& link) { return link->sending(); };
+  return pending_ > 0 || leaving_ || !active_.empty() || std::ranges::any_of(config_.links, sending);
+}
+
 void PointToPoint::Submit(Operation* operation, int64_t now_ns) {
   now_ns_ = now_ns;
   ++pending_;

@@ -84,8 +84,9 @@ class PointToPoint {
 
   // Bytes are under way from or to this rank.
   bool Transferring() const;
-  // Arrivals wake nobody: Step has to be called now and then.
-  bool must_poll() const { return must_poll_; }
+  // Step has to be called now and then: somebody waits for what may arrive without waking anybody, or what was sent
+  // moves only then. While nobody here waits, what others send stays where it is, and their credit bounds it.
+  bool must_poll() const;
 
  private:
   struct Outgoing {

@@ -76,8 +76,8 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   return runtime;
 }
 
-// Messages reach the ranks of this host.
-std::unique_ptr<PointToPoint> Runtime::MakeMessages() {
+// Messages reach the ranks of this host through shared memory, the others over MPI.
+StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& job_config) {
   PointToPointConfig config;
   config.rank = job_.identity.rank;
   config.links.push_back(net::MakeShmLink(job_.peers.arena, job_.identity.local_rank));
@@ -87,11 +87,18 @@ std::unique_ptr<PointToPoint> Runtime::MakeMessages() {
     const auto rank = static_cast<size_t>(job_.here[local_rank]);
     local_ranks[rank] = config.routes[rank].number = static_cast<int>(local_rank);
   }
+  StatusOr<std::unique_ptr<net::Link>> others = LinkAll(job_config, job_);
+  if (!others.ok()) return others.status();
+  if (*others != nullptr) config.links.push_back(std::move(*others));
+  for (size_t rank = 0; rank < config.routes.size(); ++rank) {
+    if (local_ranks[rank] < 0) config.routes[rank] = {1, static_cast<int>(rank)};
+  }
   config.stall_check = !config_.knobs.stall_check_disable;
   config.stall_warn_ns = Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS);
   config.stall_fail_ns = Nanoseconds(config_.knobs.stall_shutdown_time_seconds, kNsPerS);
   config.has_left = [arena = job_.peers.arena, local_ranks](int rank) {
-    return arena->state(local_ranks[static_cast<size_t>(rank)]).load() == net::RankState::kLeft;
+    const int local_rank = local_ranks[static_cast<size_t>(rank)];
+    return local_rank >= 0 && arena->state(local_rank).load() == net::RankState::kLeft;
   };
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
@@ -108,7 +115,9 @@ Status Runtime::MakeLoop(const JobConfig& job_config) {
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
-  parts.messages = MakeMessages();
+  StatusOr<std::unique_ptr<PointToPoint>> messages = MakeMessages(job_config);
+  if (!messages.ok()) return messages.status();
+  parts.messages = std::move(*messages);
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
@@ -179,10 +188,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
     return {StatusCode::kInvalidArgument, DescribeMessage(operation) + ": rank " + std::to_string(peer) +
                                               " is not in " + sets_.Describe(operation.process_set)};
   }
-  if (job_.host_of[static_cast<size_t>(peer)] == job_.identity.cross_rank) return Status::Ok();
-  return {StatusCode::kUnsupported, DescribeMessage(operation) + ": " + job_.NameOf(peer) +
-                                        " is on another host; messages go between ranks of one host. Use alltoall, "
-                                        "or a broadcast in a process set of the two"};
+  return Status::Ok();
 }
 
 Status Runtime::Submit(Operation* operation, bool wait_follows) {

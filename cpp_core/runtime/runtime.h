@@ -83,7 +83,7 @@ class Runtime {
  private:
   Runtime(RuntimeConfig config, Job job, ProcessSets sets);
   Status MakeLoop(const JobConfig& job_config);
-  std::unique_ptr<PointToPoint> MakeMessages();
+  StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& job_config);
   void OnLost(int local_rank, const std::string& how);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;

@@ -79,8 +79,14 @@ def run_command(
     unset = {"PYTHONUNBUFFERED": ""}
     environment = {**os.environ, **unset, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=environment,
-        cwd=cwd, start_new_session=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+        env=environment,
+        cwd=cwd,
+        start_new_session=True,
     )
     try:
         out, err = process.communicate(timeout=deadline_s)

@@ -57,3 +57,9 @@ def test_every_strategy_agrees_between_hosts(agreement):
         pytest.skip("tried with the other MPI")
     job = run_worker("hosts", 3, "011", "default", env={"HOROCACHE_AGREEMENT": agreement}, deadline_s=180)
     assert job.code == 0 and len(job.lines("right ")) == 3, job.report()
+
+
+@pytest.mark.parametrize("layout", ["0011", "010"])
+def test_messages_reach_ranks_on_other_hosts(layout):
+    job = run_worker("messages", len(layout), layout)
+    assert job.code == 0 and len(job.lines("right ")) == len(layout), job.report()

@@ -34,6 +34,7 @@ class MpiLink final : public Link {
   int size() const override { return comm_.size(); }
   size_t max_frame_bytes() const override { return kFrameBytes; }
   bool must_poll() const override { return true; }
+  bool sending() const override { return !sending_.empty(); }
   const Status& broken() const override { return broken_; }
   bool TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) override;
   bool Receive(const Sink& sink) override;
