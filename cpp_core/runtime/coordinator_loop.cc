@@ -34,9 +34,9 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
   thread_ = NamedThread("hc-coordinator", [this] { Run(); });
 }
 
-CoordinatorLoop::~CoordinatorLoop() { Stop(); }
+CoordinatorLoop::~CoordinatorLoop() { static_cast<void>(Stop()); }
 
-void CoordinatorLoop::Stop() {
+Status CoordinatorLoop::Stop() {
   Lose(kEverySet, {StatusCode::kShutDown, "horocache was shut down on this rank."});
   stop_.store(true);
   doorbell_.Ring();
@@ -46,7 +46,9 @@ void CoordinatorLoop::Stop() {
   TakeOrders();
   TakeSubmissions(NowNs());
   for (const auto& set : sets_) set->HandOut();
+  const Status end = sets_.front()->end();
   role_.Release();
+  return end;
 }
 
 // ---- any thread

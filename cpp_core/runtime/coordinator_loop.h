@@ -74,8 +74,8 @@ class CoordinatorLoop {
   // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
   // deadline.
   void Leave(int64_t deadline_ns);
-  // Joins the background thread; what is pending fails with kShutDown.
-  void Stop();
+  // Joins the background thread; what is pending fails with kShutDown. Returns why the job has ended.
+  Status Stop();
 
  private:
   static constexpr int64_t kNowhere = -1;

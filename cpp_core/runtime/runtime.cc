@@ -141,7 +141,6 @@ void Runtime::OnLost(int local_rank, const std::string& how) {
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
   const int pid = job_.peers.pids[static_cast<size_t>(local_rank)];
-  net::LeaveMpiUnfinalized();
   loop_->Lose(
       rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where +
                                         ") " + how + "; the job cannot go on. See that rank's output for the cause."});
@@ -208,7 +207,9 @@ void Runtime::Stop() {
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   job_.peers.arena->state(job_.identity.local_rank).store(net::RankState::kLeft);
   liveness_.reset();
-  loop_->Stop();
+  const StatusCode end = loop_->Stop().code();
+  const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
+  if (!together) net::LeaveMpiUnfinalized();
 }
 
 void Runtime::ForkedChild() {
