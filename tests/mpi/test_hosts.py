@@ -1,0 +1,70 @@
+"""Two hosts for real: namespaces, each with its network and host name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi_jobs import WORKERS, flavour, run_command
+from namespaces import Hosts, two_hosts
+
+# How long a rank may take to notice, on a machine that does other things as well; the link's limit is 4.5 s.
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    with two_hosts(tmp_path) as made:
+        yield made
+
+
+def test_ranks_find_out_their_hosts_and_agree_across_them(hosts):
+    program = (
+        "import socket, numpy as np, horocache as hc\n"
+        "hc.init()\n"
+        "for _ in range(3): total = hc.allreduce(np.ones(70_000), op=hc.Sum, name='x')\n"
+        "print('host', socket.gethostname()[-1], hc.rank(), hc.local_rank(), hc.cross_rank(), hc.cross_size(), "
+        "total[0], flush=True)\n"
+    )
+    job = run_command(hosts.command(2, ["-c", program]), hosts.environment)
+    assert job.code == 0, job.report()
+    assert job.lines("host ") == ["a 0 0 0 2 4.0", "a 1 1 0 2 4.0", "b 2 0 1 2 4.0", "b 3 1 1 2 4.0"], job.report()
+
+
+@pytest.mark.skipif(
+    flavour() == "mpich", reason="MPICH's UCX finds that both hosts are one machine, and needs no network"
+)
+def test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends(hosts, tmp_path):
+    command = hosts.command(2, [str(WORKERS / "cut.py"), str(tmp_path)])
+    environment = {**os.environ, **hosts.environment}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
+        try:
+            wait_for([tmp_path / f"running{rank}" for rank in range(4)])
+            hosts.cut()
+            reports = [tmp_path / f"rank{rank}" for rank in range(4)]
+            wait_for(reports)
+            for report in reports:
+                text = report.read_text()
+                assert "rank 0 (host " in text and "rank 2 (host " in text and "over MPI" in text, text
+        finally:
+            hosts.kill_all()
+            job.kill()
+
+
+def test_a_host_that_cannot_be_reached_is_an_error_and_not_a_hang(hosts):
+    hosts.addresses[1] = "10.87.0.9"
+    job = run_command(hosts.command(1, ["-c", "import horocache as hc; hc.init()"]), hosts.environment, deadline_s=60)
+    assert job.code != 0, job.report()
+    assert job.err.strip(), job.report()  # in mpiexec's own words; nothing of ours runs yet
+
+
+def wait_for(files: list[Path]) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while not all(file.exists() for file in files):
+        missing = [file.name for file in files if not file.exists()]
+        assert time.monotonic() < limit, f"after {PATIENCE_S} s there is no {missing}"
+        time.sleep(0.02)
