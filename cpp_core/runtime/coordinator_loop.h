@@ -95,6 +95,8 @@ class CoordinatorLoop {
 
   // Steps until `finished`, sleeping on the doorbell in between; returns at the deadline, too.
   void Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) HC_REQUIRES(role_);
+  // How long it looks again and again before it sleeps.
+  int64_t PatienceNs() const HC_REQUIRES(role_);
   // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);

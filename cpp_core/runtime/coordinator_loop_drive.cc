@@ -17,6 +17,9 @@ constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 // Between two looks for news that wake nobody.
 constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
 constexpr int64_t kLongestNapNs = kNsPerMs;
+// A library that moves data only while it is called is called for so long without a pause; after that, whoever is
+// waited for is late.
+constexpr int64_t kDrivingNs = 5 * kNsPerMs;
 // How long a waiting thread tries to get the role before it sleeps.
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
@@ -88,9 +91,15 @@ bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
 
 // ---- driving and sleeping
 
+int64_t CoordinatorLoop::PatienceNs() const {
+  const int64_t usual_ns = config_.spin_ns + config_.yield_ns;
+  const bool drives = std::ranges::any_of(sets_, [](const auto& set) { return set->lanes_must_poll(); });
+  return drives ? std::max(usual_ns, kDrivingNs) : usual_ns;
+}
+
 bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
-  const int64_t began_ns = NowNs();
-  for (int64_t now_ns = began_ns; now_ns - began_ns < config_.spin_ns + config_.yield_ns; now_ns = NowNs()) {
+  const int64_t began_ns = NowNs(), patience_ns = PatienceNs();
+  for (int64_t now_ns = began_ns; now_ns - began_ns < patience_ns; now_ns = NowNs()) {
     if (Step(now_ns) || finished()) return true;
     if (now_ns - began_ns < config_.spin_ns) {
       for (int i = 0; i < 16; ++i) CpuRelax();

@@ -141,8 +141,8 @@ bool SetLoop::LanesBusy() const {
   return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });
 }
 
-bool SetLoop::must_poll() const {
-  return channel_->must_poll() || std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.must_poll(); });
+bool SetLoop::lanes_must_poll() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.must_poll(); });
 }
 
 int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }

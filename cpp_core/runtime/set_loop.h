@@ -95,8 +95,9 @@ class SetLoop {
   bool HasUnflushed() const { return controller_->HasUnflushed(); }
   bool Ended() const { return (controller_->closed() || !lost_.ok()) && !LanesBusy(); }
   int64_t NextWakeNs() const;
-  // Whether there may be news that wake nobody.
-  bool must_poll() const;
+  // Whether there may be news that wake nobody; and whether something that runs goes on only while it is stepped.
+  bool must_poll() const { return channel_->must_poll() || lanes_must_poll(); }
+  bool lanes_must_poll() const;
   // Adds whom this rank waits for, as ranks of the job: those that do not do their part of what runs, or, if nothing
   // runs, those that have nothing to say to the round that this rank has begun.
   void Blame(std::vector<int>* blamed) const;
