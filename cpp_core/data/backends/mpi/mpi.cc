@@ -14,7 +14,17 @@ namespace {
 // By their places in MpiTraits().algorithms.
 enum Algorithm : uint8_t { kAuto, kNative, kFold, kTwoLevel };
 
+// From here on slices that are folded by our kernels beat the libraries' allreduce, whose non-blocking form is often
+// far slower than the blocking one; see docs/decisions/0008-mpi-by-dlopen.md.
+constexpr int64_t kFoldBytes = 1 << 20;
+
 bool Reduces(wire::Op op) { return op == wire::Op::kAllreduce || op == wire::Op::kReduce; }
+
+bool IsLarge(const Collective& collective) {
+  int64_t count = 0;
+  for (const Segment& segment : collective.segments) count += segment.count;
+  return count * static_cast<int64_t>(DTypeBytes(collective.dtype)) >= kFoldBytes;
+}
 
 // Role: lanes. Owns the queue with the lane's communicators.
 class MpiBackend : public Backend {
@@ -73,14 +83,14 @@ uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
   const bool levels = queue_.levels != nullptr && collective.joined.empty() &&
                       (op != wire::Op::kAllgather || queue_.levels->contiguous);
   if (collective.algorithm == kTwoLevel && levels) return kTwoLevel;
-  if (op == wire::Op::kReducescatter) return kFold;
-  if (collective.algorithm == kFold || (collective.algorithm != kNative && deterministic_ && Reduces(op))) return kFold;
-  return kNative;
+  if (!Reduces(op) || collective.algorithm == kNative) return kNative;
+  return collective.algorithm == kFold || deterministic_ || IsLarge(collective) ? kFold : kNative;
 }
 
 std::unique_ptr<Operation> MpiBackend::Start(Collective collective) {
   const uint8_t algorithm = AlgorithmOf(collective);
-  if (algorithm == kFold) return MakeMpiFold(&queue_, std::move(collective));
+  if (collective.op == wire::Op::kReducescatter) return MakeMpiReducescatter(&queue_, std::move(collective));
+  if (algorithm == kFold) return MakeMpiAllFold(&queue_, std::move(collective));
   switch (collective.op) {
     case wire::Op::kAllreduce:
     case wire::Op::kReduce:

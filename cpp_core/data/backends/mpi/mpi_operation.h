@@ -38,7 +38,8 @@ struct MpiQueue {
   const KernelSet* const kernels;
   const int64_t max_count;  // elements of one call
   MpiFolds folds;
-  FusionBuffer buffers[2];  // for pieces under way
+  FusionBuffer buffers[2];   // for pieces under way
+  FusionBuffer received[2];  // from other ranks, to be folded
   FusionBuffer scratch;
   std::unique_ptr<TwoLevels> levels;  // null on one host
   std::deque<MpiOperation*> waiting;
@@ -109,8 +110,10 @@ class MpiOperation : public Operation {
 
 // allreduce, reduce, broadcast: by MPI's own collectives, piece by piece.
 std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collective);
-// allreduce, reduce, reducescatter: exchanges slices and folds them in rank order.
-std::unique_ptr<MpiOperation> MakeMpiFold(MpiQueue* queue, Collective collective);
+// allreduce, reduce: exchanges slices, folds them in rank order, and sends the results round.
+std::unique_ptr<MpiOperation> MakeMpiAllFold(MpiQueue* queue, Collective collective);
+// reducescatter: the same without the last part.
+std::unique_ptr<MpiOperation> MakeMpiReducescatter(MpiQueue* queue, Collective collective);
 // allgather, gather, alltoall, scatter, and barrier; an allgather perhaps in two levels.
 std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
 

@@ -90,126 +90,6 @@ bool MpiSlices::FoldSome(int64_t* budget) {
   return true;
 }
 
-// allreduce and reduce. A tile is packed into a buffer, in which the results of the slices meet again.
-class MpiFold final : public MpiSlices {
- public:
-  MpiFold(MpiQueue* queue, Collective collective)
-      : MpiSlices(queue, std::move(collective)),
-        tile_elements_(kTileBytes / element_bytes_),
-        takes_(!joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank())) {
-    pack_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
-  }
-
- private:
-  enum class State { kPack, kSlices, kFold, kGather, kUnpack };
-
-  bool Step(int64_t* budget) override;
-  bool Pack(int64_t* budget);
-  bool Unpack(int64_t* budget);
-  Status Gather();
-
-  Range Tile() const { return {tile_begin_, std::min(tile_begin_ + tile_elements_, total())}; }
-  int64_t Share() const {
-    const int64_t line = kLine / element_bytes_;
-    return ((Tile().count() + size() - 1) / size() + line - 1) / line * line;
-  }
-  int64_t SliceFirst(int owner) const { return std::min(owner * Share(), Tile().count()); }
-  int64_t SliceCount(int owner) const override { return SliceFirst(owner + 1) - SliceFirst(owner); }
-  std::byte* InTile(int owner, int64_t at) const {
-    return queue_.buffers[0].data() + (SliceFirst(owner) + at) * element_bytes_;
-  }
-  const std::byte* Input(int owner, int64_t at) const override { return InTile(owner, at); }
-  std::byte* Output(int64_t at) override { return InTile(rank(), at); }
-
-  const int64_t tile_elements_;
-  const bool takes_;
-  State state_ = State::kPack;
-  int64_t tile_begin_ = 0;
-  int64_t at_ = 0;  // of packing and unpacking, in the tile
-  std::vector<int> counts_, starts_;
-  SegmentCursor pack_cursor_, unpack_cursor_;
-};
-
-bool MpiFold::Step(int64_t* budget) {
-  switch (state_) {
-    case State::kPack:
-      if (tile_begin_ >= total()) {
-        Finish(Status::Ok());
-        return true;
-      }
-      if (Pack(budget)) return true;
-      if (Started(StartSlices(Share()))) state_ = State::kSlices;
-      return true;
-    case State::kSlices:
-      if (!RequestsDone()) return false;
-      state_ = State::kFold;
-      return true;
-    case State::kFold:
-      if (FoldSome(budget)) return true;
-      if (Started(Gather())) state_ = State::kGather;
-      return true;
-    case State::kGather:
-      if (!RequestsDone()) return false;
-      state_ = State::kUnpack;
-      at_ = 0;
-      return true;
-    case State::kUnpack:
-      if (takes_ && Unpack(budget)) return true;
-      tile_begin_ += Tile().count();
-      at_ = 0;
-      state_ = State::kPack;
-      return true;
-  }
-  return false;
-}
-
-bool MpiFold::Pack(int64_t* budget) {
-  const int64_t count = Tile().count();
-  if (at_ == 0 && !Started(queue_.buffers[0].Reserve(count * element_bytes_))) return true;
-  if (joined(rank()) || at_ == count) return false;
-  pack_cursor_.Seek(tile_begin_ + at_);
-  const int64_t run = pack_cursor_.Run(std::min(count - at_, PieceElements(*budget)));
-  Move(queue_.buffers[0].data() + at_ * element_bytes_, pack_cursor_.input(), run * element_bytes_, budget);
-  at_ += run;
-  return true;
-}
-
-bool MpiFold::Unpack(int64_t* budget) {
-  const int64_t count = Tile().count();
-  if (at_ == count) return false;
-  unpack_cursor_.Seek(tile_begin_ + at_);
-  const int64_t run = unpack_cursor_.Run(std::min(count - at_, PieceElements(*budget)));
-  if (std::byte* const to = unpack_cursor_.output(); to != nullptr) {
-    Move(to, queue_.buffers[0].data() + at_ * element_bytes_, run * element_bytes_, budget);
-  }
-  at_ += run;
-  return true;
-}
-
-Status MpiFold::Gather() {
-  if (collective_.op == wire::Op::kAllreduce) {
-    counts_.clear();
-    starts_.clear();
-    for (int r = 0; r < size(); ++r) {
-      counts_.push_back(static_cast<int>(SliceCount(r)));
-      starts_.push_back(static_cast<int>(SliceFirst(r)));
-    }
-    return mpi().Iallgatherv(mpi().in_place(), 0, queue_.buffers[0].data(), counts_.data(), starts_.data(), type(),
-                             comm(), NextRequest());
-  }
-  if (collective_.root != rank()) {
-    const int own = static_cast<int>(SliceCount(rank()));
-    if (own == 0) return Status::Ok();
-    return mpi().Isend(InTile(rank(), 0), own, type(), collective_.root, kTag, comm(), NextRequest());
-  }
-  for (int r = 0; r < size(); ++r) {
-    const int count = static_cast<int>(SliceCount(r));
-    if (r == rank() || count == 0) continue;
-    HC_RETURN_IF_ERROR(mpi().Irecv(InTile(r, 0), count, type(), r, kTag, comm(), NextRequest()));
-  }
-  return Status::Ok();
-}
-
 // reducescatter. Slices are sent from where they are; tile t has the t-th piece of every rank's part.
 class MpiReducescatter final : public MpiSlices {
  public:
@@ -383,11 +263,8 @@ bool MpiReducescatter::NextTile() {
 
 }  // namespace
 
-std::unique_ptr<MpiOperation> MakeMpiFold(MpiQueue* queue, Collective collective) {
-  if (collective.op == wire::Op::kReducescatter) {
-    return std::make_unique<MpiReducescatter>(queue, std::move(collective));
-  }
-  return std::make_unique<MpiFold>(queue, std::move(collective));
+std::unique_ptr<MpiOperation> MakeMpiReducescatter(MpiQueue* queue, Collective collective) {
+  return std::make_unique<MpiReducescatter>(queue, std::move(collective));
 }
 
 }  // namespace horocache::data

@@ -1,0 +1,248 @@
+// allreduce and reduce over MPI with the fold of the shm backend, tile by tile: the ranks send each other the slices of
+// their inputs, each folds its own slice in rank order, and the results are sent to all, or to the root. Same bits as
+// in shared memory, and every byte travels as often as it must: 2 (n - 1) / n times.
+//
+// Two tiles are under way at a time, so that one is between the ranks while the other is folded. One tensor is sent
+// from where it is and received where it belongs; several go through buffers.
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/segment_cursor.h"
+
+namespace horocache::data {
+namespace {
+
+constexpr int kExchangeTag = 2;
+constexpr int kGatherTag = 4;
+constexpr int64_t kTileBytes = 4 << 20;
+constexpr int64_t kLine = 64;
+
+class MpiAllFold final : public MpiOperation {
+ public:
+  MpiAllFold(MpiQueue* queue, Collective collective)
+      : MpiOperation(queue, std::move(collective)),
+        reduces_to_root_(collective_.op == wire::Op::kReduce),
+        takes_(!joined(rank()) && (!reduces_to_root_ || collective_.root == rank())),
+        direct_(collective_.segments.size() == 1 && !joined(rank())),
+        tile_elements_(std::min(kTileBytes / element_bytes_, queue->max_count)) {
+    pack_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
+    for (int r = 0; r < size(); ++r) {
+      if (!joined(r)) contributors_.push_back(r);
+    }
+    inputs_.resize(contributors_.size());
+  }
+
+ private:
+  enum class State { kIdle, kPacking, kExchanging, kFolding, kGathering, kUnpacking };
+  // A tile, from being packed to being unpacked. Tiles take the two slots in turns.
+  struct Slot {
+    State state = State::kIdle;
+    int64_t begin = 0, count = 0;      // elements
+    int64_t share = 0;                 // of a slice, in whole cache lines
+    int64_t at = 0;                    // how far it is packed, folded or unpacked
+    const std::byte* input = nullptr;  // the tile in this rank's input
+    std::byte* output = nullptr;       // where its results meet
+    std::byte* received = nullptr;     // slices of the others
+    std::vector<net::MpiRequest> requests;
+
+    int64_t First(int owner) const { return std::min(owner * share, count); }
+    int64_t Count(int owner) const { return First(owner + 1) - First(owner); }
+  };
+
+  bool Step(int64_t* budget) override;
+  bool Advance(Slot* slot, int64_t* budget);
+  bool Begin();
+  bool Pack(Slot* slot, int64_t* budget);
+  bool FoldSome(Slot* slot, int64_t* budget);
+  bool Unpack(Slot* slot, int64_t* budget);
+  Status Exchange(Slot* slot);
+  Status Gather(Slot* slot);
+  Status Send(Slot* slot, const std::byte* from, int64_t count, int to, int tag);
+  Status Receive(Slot* slot, std::byte* to, int64_t count, int from, int tag);
+  bool Complete(Slot* slot);
+  std::byte* ReceivedFrom(const Slot& slot, int from) const {
+    return slot.received + from * slot.share * element_bytes_;
+  }
+  Slot& SlotOf(int64_t number) { return slots_[static_cast<size_t>(number % 2)]; }
+
+  const bool reduces_to_root_;
+  const bool takes_;   // this rank gets the result
+  const bool direct_;  // MPI works on the caller's memory
+  const int64_t tile_elements_;
+  std::array<Slot, 2> slots_;
+  int64_t begun_ = 0, ended_ = 0;  // tiles
+  int64_t begun_elements_ = 0;
+  std::vector<int> contributors_;
+  std::vector<const std::byte*> inputs_;
+  SegmentCursor pack_cursor_, unpack_cursor_;
+};
+
+// The older tile first: so tiles enter each stage in their order, on every rank.
+bool MpiAllFold::Step(int64_t* budget) {
+  for (int64_t tile = ended_; tile < begun_; ++tile) {
+    if (Advance(&SlotOf(tile), budget)) return true;
+    if (finished()) return true;
+  }
+  if (begun_ - ended_ < 2 && begun_elements_ < total()) return Begin();
+  if (ended_ < begun_) return false;
+  Finish(Status::Ok());
+  return true;
+}
+
+bool MpiAllFold::Advance(Slot* slot, int64_t* budget) {
+  switch (slot->state) {
+    case State::kPacking:
+      if (Pack(slot, budget)) return true;
+      slot->state = State::kExchanging;
+      Started(Exchange(slot));
+      return true;
+    case State::kExchanging:
+      if (!Complete(slot)) return false;
+      slot->state = State::kFolding;
+      slot->at = 0;
+      return true;
+    case State::kFolding:
+      if (FoldSome(slot, budget)) return true;
+      slot->state = State::kGathering;
+      Started(Gather(slot));
+      return true;
+    case State::kGathering:
+      if (!Complete(slot)) return false;
+      slot->state = State::kUnpacking;
+      slot->at = 0;
+      return true;
+    case State::kUnpacking:
+      if (!direct_ && takes_ && Unpack(slot, budget)) return true;
+      slot->state = State::kIdle;
+      ++ended_;
+      return true;
+    case State::kIdle:
+      break;
+  }
+  return false;
+}
+
+bool MpiAllFold::Begin() {
+  Slot& slot = SlotOf(begun_);
+  slot.state = State::kPacking;
+  slot.begin = begun_elements_;
+  slot.count = std::min(tile_elements_, total() - begun_elements_);
+  const int64_t line = kLine / element_bytes_;
+  slot.share = ((slot.count + size() - 1) / size() + line - 1) / line * line;
+  slot.at = 0;
+  FusionBuffer& received = queue_.received[begun_ % 2];
+  if (!Started(received.Reserve(slot.share * size() * element_bytes_))) return true;
+  slot.received = received.data();
+  const int64_t offset = slot.begin * element_bytes_;
+  std::byte* const result = direct_ ? collective_.segments[0].output : nullptr;
+  FusionBuffer& buffer = queue_.buffers[begun_ % 2];
+  if (!direct_ || result == nullptr || !takes_) {
+    if (!Started(buffer.Reserve(slot.count * element_bytes_))) return true;
+    slot.output = buffer.data();
+  } else {
+    slot.output = result + offset;
+  }
+  slot.input = direct_ ? collective_.segments[0].input + offset : slot.output;
+  ++begun_;
+  begun_elements_ += slot.count;
+  return true;
+}
+
+bool MpiAllFold::Pack(Slot* slot, int64_t* budget) {
+  if (direct_ || joined(rank()) || slot->at == slot->count) return false;
+  pack_cursor_.Seek(slot->begin + slot->at);
+  const int64_t run = pack_cursor_.Run(std::min(slot->count - slot->at, PieceElements(*budget)));
+  Move(slot->output + slot->at * element_bytes_, pack_cursor_.input(), run * element_bytes_, budget);
+  slot->at += run;
+  return true;
+}
+
+bool MpiAllFold::Unpack(Slot* slot, int64_t* budget) {
+  if (slot->at == slot->count) return false;
+  unpack_cursor_.Seek(slot->begin + slot->at);
+  const int64_t run = unpack_cursor_.Run(std::min(slot->count - slot->at, PieceElements(*budget)));
+  if (std::byte* const to = unpack_cursor_.output(); to != nullptr) {
+    Move(to, slot->output + slot->at * element_bytes_, run * element_bytes_, budget);
+  }
+  slot->at += run;
+  return true;
+}
+
+Status MpiAllFold::Send(Slot* slot, const std::byte* from, int64_t count, int to, int tag) {
+  if (count == 0) return Status::Ok();
+  slot->requests.push_back(mpi().null_request());
+  return mpi().Isend(from, static_cast<int>(count), type(), to, tag, comm(), &slot->requests.back());
+}
+
+Status MpiAllFold::Receive(Slot* slot, std::byte* to, int64_t count, int from, int tag) {
+  if (count == 0) return Status::Ok();
+  slot->requests.push_back(mpi().null_request());
+  return mpi().Irecv(to, static_cast<int>(count), type(), from, tag, comm(), &slot->requests.back());
+}
+
+bool MpiAllFold::Complete(Slot* slot) {
+  while (!slot->requests.empty()) {
+    if (!RequestDone(&slot->requests.back())) return false;
+    slot->requests.pop_back();
+  }
+  return true;
+}
+
+Status MpiAllFold::Exchange(Slot* slot) {
+  for (const int from : contributors_) {
+    if (from == rank()) continue;
+    HC_RETURN_IF_ERROR(Receive(slot, ReceivedFrom(*slot, from), slot->Count(rank()), from, kExchangeTag));
+  }
+  for (int i = 1; i < size() && !joined(rank()); ++i) {
+    const int to = (rank() + i) % size();  // not all to the same rank first
+    HC_RETURN_IF_ERROR(Send(slot, slot->input + slot->First(to) * element_bytes_, slot->Count(to), to, kExchangeTag));
+  }
+  return Status::Ok();
+}
+
+bool MpiAllFold::FoldSome(Slot* slot, int64_t* budget) {
+  const int64_t count = slot->Count(rank());
+  if (slot->at == count) return false;
+  const int64_t run = std::min(count - slot->at, PieceElements(*budget));
+  const int64_t offset = (slot->First(rank()) + slot->at) * element_bytes_;
+  for (size_t i = 0; i < contributors_.size(); ++i) {
+    const int r = contributors_[i];
+    inputs_[i] = r == rank() ? slot->input + offset : ReceivedFrom(*slot, r) + slot->at * element_bytes_;
+  }
+  FoldCall call;
+  call.inputs = inputs_.data();
+  call.num_inputs = static_cast<int>(inputs_.size());
+  call.count = run;
+  call.output = slot->output + offset;
+  call.scaling = scaling_;
+  FoldNow(call, budget);
+  slot->at += run;
+  return true;
+}
+
+Status MpiAllFold::Gather(Slot* slot) {
+  const auto at = [&](int owner) { return slot->output + slot->First(owner) * element_bytes_; };
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank() + i) % size();
+    if (!reduces_to_root_ || collective_.root == rank()) {
+      HC_RETURN_IF_ERROR(Receive(slot, at(peer), slot->Count(peer), peer, kGatherTag));
+    }
+    if (!reduces_to_root_ || collective_.root == peer) {
+      HC_RETURN_IF_ERROR(Send(slot, at(rank()), slot->Count(rank()), peer, kGatherTag));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::unique_ptr<MpiOperation> MakeMpiAllFold(MpiQueue* queue, Collective collective) {
+  return std::make_unique<MpiAllFold>(queue, std::move(collective));
+}
+
+}  // namespace horocache::data
