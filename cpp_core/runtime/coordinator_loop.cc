@@ -203,6 +203,7 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
   moved |= StepMessages(now_ns);
   if (!moved) return false;
   nap_ns_ = 0;
+  moved_ns_ = now_ns;
   SpreadAbort();
   PublishMetrics();
   return true;

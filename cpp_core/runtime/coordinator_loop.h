@@ -104,6 +104,7 @@ class CoordinatorLoop {
   void CheckOverdue(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
+  bool IsIdle(int64_t now_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void Run();
   // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
@@ -127,6 +128,7 @@ class CoordinatorLoop {
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.
   int64_t nap_ns_ HC_GUARDED_BY(role_) = 0;
+  int64_t moved_ns_ HC_GUARDED_BY(role_) = 0;  // when something moved last
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
 

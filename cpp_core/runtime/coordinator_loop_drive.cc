@@ -17,6 +17,10 @@ constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 // Between two looks for news that wake nobody.
 constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
 constexpr int64_t kLongestNapNs = kNsPerMs;
+// Where nothing has been going on for a while: a nap may cost the kernel 50 us, which would be 5 % of a core. The first
+// news after that come later by so much.
+constexpr int64_t kIdleNapNs = 5 * kNsPerMs;
+constexpr int64_t kIdleAfterNs = 100 * kNsPerMs;
 // A library that moves data only while it is called is called for so long without a pause; after that, whoever is
 // waited for is late.
 constexpr int64_t kDrivingNs = 5 * kNsPerMs;
@@ -113,13 +117,19 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
 // With no collective under way, what peers do in the data plane is none of this rank's business.
 uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
 
+bool CoordinatorLoop::IsIdle(int64_t now_ns) const {
+  const auto pending = [](const auto& set) { return set->HasPending(); };
+  return now_ns - moved_ns_ > kIdleAfterNs && !LanesBusy() && std::ranges::none_of(sets_, pending) &&
+         !messages_->must_poll();
+}
+
 int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   int64_t wake_ns = deadline_ns;
   for (const auto& set : sets_) wake_ns = std::min(wake_ns, set->NextWakeNs());
   const int64_t sleep_ns = std::min(wake_ns - now_ns, kLongestSleepNs);
   const bool must_poll = std::ranges::any_of(sets_, [](const auto& set) { return set->must_poll(); });
   if (!must_poll && !messages_->must_poll()) return sleep_ns;
-  nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, kLongestNapNs);
+  nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, IsIdle(now_ns) ? kIdleNapNs : kLongestNapNs);
   return std::min(sleep_ns, nap_ns_);
 }
 
