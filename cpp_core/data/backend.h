@@ -116,6 +116,8 @@ class Backend {
   // Everything `collective` points to stays valid until the operation is finished.
   virtual std::unique_ptr<Operation> Start(Collective collective) = 0;
   virtual const DataCounters& counters() const = 0;
+  // Not ok once this rank is out of step with the others, so that nothing can run here any more: the job is to end.
+  virtual Status broken() const { return Status::Ok(); }
 };
 
 // Memory of one process set's lane on one host, laid out by net/arena.h: one data area per rank, written by that rank
@@ -149,6 +151,8 @@ struct MpiMeans {
   net::Communicator leaders;  // of the lowest rank of each host, by host; empty on other ranks and on one host
   SharedArea local;           // of the ranks of this host, if there are several hosts
   std::vector<int> host_of;   // by rank
+  std::vector<int> ranks;     // by rank: its number in the job, for messages
+  uint32_t process_set = 0;
 };
 
 // Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi.all` is not empty,

@@ -66,6 +66,7 @@ class Reader {
 // The numbers as a launcher gave them, kUnset where it gave none, and the names to blame.
 struct Claim {
   std::string source, job, job_hint;
+  bool starts_mpi = false;
   int64_t rank = kUnset, size = kUnset;
   int64_t local_rank = kUnset, local_size = kUnset;
   int64_t cross_rank = kUnset, cross_size = kUnset;
@@ -115,6 +116,7 @@ StatusOr<Identity> Finish(Claim claim) {
     identity.no_job = claim.job_hint;
   }
   identity.source = claim.source;
+  identity.starts_mpi = claim.starts_mpi;
   return identity;
 }
 
@@ -210,6 +212,7 @@ StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment)
   Reader reader(environment, "srun");
   Claim claim;
   claim.source = "srun";
+  claim.starts_mpi = Has(environment, "PMIX_RANK") || Has(environment, "PMI_RANK");  // srun --mpi=pmix, or pmi2
   claim.rank = reader.Required("SLURM_PROCID");
   claim.size = reader.Optional("SLURM_STEP_NUM_TASKS", kUnset);
   if (claim.size == kUnset) claim.size = reader.Required("SLURM_NTASKS");
@@ -243,6 +246,7 @@ StatusOr<Identity> FromMpiexec(const Knobs& knobs, const Environment& environmen
   Reader reader(environment, "mpiexec");
   Claim claim;
   claim.source = "mpiexec";
+  claim.starts_mpi = true;
   if (Has(environment, "OMPI_COMM_WORLD_RANK") || Has(environment, "OMPI_COMM_WORLD_SIZE")) {
     claim.rank_names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE";
     claim.local_names = "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE";

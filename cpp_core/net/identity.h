@@ -13,9 +13,10 @@ struct Identity {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   int cross_rank = 0, cross_size = 1;
-  std::string job;     // equal on all ranks of the job and on no other job of this user and host; empty if unknown
-  std::string source;  // "horocacherun", "torchrun", "srun", "mpiexec" or "none", for messages
-  std::string no_job;  // why the job is unknown, and what to do; only MPI can do without
+  std::string job;          // equal on all ranks of the job and on no other job of this user and host; empty if unknown
+  std::string source;       // "horocacherun", "torchrun", "srun", "mpiexec" or "none", for messages
+  bool starts_mpi = false;  // the launcher tells an MPI library the same numbers
+  std::string no_job;       // why the job is unknown, and what to do; only MPI can do without
 };
 
 // Takes the first that applies: knobs rank/size (set by horocacherun), torchrun (RANK, WORLD_SIZE, LOCAL_RANK,

@@ -12,13 +12,13 @@ namespace horocache::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 4> kPlaces = {"submit", "start", "data", "done"};
-constexpr std::array<std::string_view, 4> kActions = {"kill", "stop", "exit", "error"};
+constexpr std::array<std::string_view, 5> kActions = {"kill", "stop", "exit", "error", "drop"};
 
 Status Malformed(std::string_view text) {
   return {StatusCode::kInvalidArgument,
           "knob fault (HOROCACHE_FAULT) has '" + Printable(text) +
               "'; allowed: place[:rank[:count]]=action with place one of submit, start, data, done and action "
-              "one of kill, stop, exit, error"};
+              "one of kill, stop, exit, error, and drop at data"};
 }
 
 }  // namespace
@@ -35,7 +35,8 @@ StatusOr<FaultInjector> FaultInjector::Parse(std::string_view text, int rank) {
     fault.place = where[0];
     fault.action = sides[1];
     const bool known = std::ranges::find(kPlaces, fault.place) != kPlaces.end() &&
-                       std::ranges::find(kActions, fault.action) != kActions.end();
+                       std::ranges::find(kActions, fault.action) != kActions.end() &&
+                       (fault.action != "drop" || fault.place == "data");
     const bool numbers = (where.size() < 2 || ParseNumber(where[1], &only_rank)) &&
                          (where.size() < 3 || ParseNumber(where[2], &fault.count));
     if (!known || !numbers || where.size() > 3) return Malformed(entry);
@@ -50,7 +51,7 @@ Status FaultInjector::Trigger(std::string_view place) const {
     if (fault.action == "kill") raise(SIGKILL);
     if (fault.action == "stop") kill(getpid(), SIGSTOP);  // all threads, as a user's SIGSTOP would
     if (fault.action == "exit") _exit(3);
-    if (fault.action == "error") return {StatusCode::kAborted, "injected at " + std::string(place)};
+    return {fault.action == "drop" ? kDrop : StatusCode::kAborted, "injected at " + std::string(place)};
   }
   return Status::Ok();
 }

@@ -3,7 +3,8 @@
 // Text: `place[:rank[:count]]=action`, separated by semicolons; without a rank on every rank, `count` is the
 // how-manieth time (from 1). Places: submit (a request is submitted), start (a collective is about to start), data (it
 // has started and is not finished), done (it has finished). Actions: kill (SIGKILL), stop (SIGSTOP), exit (status 3,
-// without shutdown), error (the rank aborts).
+// without shutdown), error (the rank aborts), drop (at `data`: the collective is given up half way, as when a library
+// fails).
 //
 // Shared: submit is any thread's place, the others the role's.
 #pragma once
@@ -23,7 +24,9 @@ class FaultInjector {
   // kInvalidArgument for what does not parse, with what is allowed.
   static StatusOr<FaultInjector> Parse(std::string_view text, int rank);
 
-  // Does what is due at this place; not ok for `error`. Nothing but a branch when there is no fault.
+  static constexpr StatusCode kDrop = StatusCode::kInternal;
+  // Does what is due at this place; kAborted for `error`, kDrop for `drop`. Nothing but a branch when there is no
+  // fault.
   Status At(std::string_view place) const { return faults_.empty() ? Status::Ok() : Trigger(place); }
 
  private:

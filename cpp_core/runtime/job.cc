@@ -45,8 +45,7 @@ net::MpiNeeds NeedsOf(const Knobs& knobs) {
 bool WantsMpi(const JobConfig& config) {
   if (config.knobs.mpi == "off") return false;
   if (config.knobs.mpi == "on" || config.communicator != 0) return true;
-  const std::string& source = config.identity.source;
-  return source == "mpiexec" || (source == "none" && net::MpiIsRunning());
+  return config.identity.starts_mpi || (config.identity.source == "none" && net::MpiIsRunning());
 }
 
 Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
@@ -96,7 +95,7 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, net::Mpi* m
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
   constexpr int kTag = 0x6863;
-  return net::Communicator::Group(mpi, base, config.ranks, kTag);
+  return net::Communicator::Group(mpi, base, config.ranks, kTag, Nanoseconds(config.knobs.start_timeout, kNsPerS));
 }
 
 net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::string& more) {
@@ -197,10 +196,10 @@ Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
   if (job.mpi.empty()) return Status::Ok();
   net::Mpi* const mpi = &job.mpi.mpi();
   const int tag = 3 * static_cast<int>(site->process_set);
-  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  const int64_t limit_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   StatusOr<net::Communicator> lanes = site->process_set == 0
-                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), deadline_ns)
-                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag);
+                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), NowNs() + limit_ns)
+                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag, limit_ns);
   if (!lanes.ok()) return lanes.status();
   site->mpi = std::move(*lanes);
   if (site->one_host() || site->local_rank != 0) return Status::Ok();
@@ -212,9 +211,9 @@ Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
     leaders.push_back(site->ranks[rank]);
     link.names.push_back(job.NameOf(site->ranks[rank]));
   }
-  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1);
+  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1, limit_ns);
   if (!between.ok()) return between.status();
-  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2);
+  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2, limit_ns);
   if (!data.ok()) return data.status();
   site->leaders = std::move(*data);
   StatusOr<std::unique_ptr<net::Link>> made = net::MakeMpiLink(std::move(*between), std::move(link));

@@ -145,15 +145,17 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
 }
 
 bool Lane::TestCollective() {
-  if (!running_->Test()) {
+  if (running_->Test()) {
+    Inject("done");
+    KeepResult(running_->status());
+  } else {
     if (running_->progressed()) still_since_ns_ = NowNs();
     Inject("data");
-    return false;
+    if (fault_.code() != FaultInjector::kDrop) return false;
+    KeepResult(std::exchange(fault_, Status::Ok()));
   }
-  Inject("done");
-  const Status status = running_->status();
   running_.reset();
-  KeepResult(status);
+  if (Status broken = backend_->broken(); !broken.ok()) fault_ = std::move(broken);
   // After an error, too: it may be one of this rank alone, and the others go on.
   task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
   return true;

@@ -81,6 +81,8 @@ data::MpiMeans MpiFor(SetSite* site) {
   means.leaders = std::move(site->leaders);
   means.local = LocalArea(*site);
   means.host_of = site->host_of;
+  means.ranks = site->ranks;
+  means.process_set = site->process_set;
   return means;
 }
 

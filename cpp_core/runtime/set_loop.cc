@@ -8,6 +8,11 @@
 #include "control/signature.h"
 
 namespace horocache::runtime {
+namespace {
+
+constexpr int64_t kAbortGraceNs = kNsPerS;
+
+}  // namespace
 
 SetLoop::SetLoop(SetParts parts, const SetContext& context)
     : config_(std::move(parts.config)),
@@ -114,7 +119,16 @@ void SetLoop::FailLanes() {
   }
 }
 
+// A rank that aborts does its part of what was agreed before if it can. If it cannot, this will not end by itself.
+void SetLoop::EndAborted(int64_t now_ns) {
+  const auto stuck = [now_ns](const Lane& lane) {
+    return !lane.idle() && now_ns - lane.StillSinceNs() > kAbortGraceNs;
+  };
+  if (end().code() == StatusCode::kAborted && std::ranges::any_of(lanes_, stuck)) Lose(end());
+}
+
 void SetLoop::CheckLanes(int64_t now_ns) {
+  EndAborted(now_ns);
   if (!config_.stall_check) return;
   for (const Lane& lane : lanes_) {
     const Operation* running = lane.Running();

@@ -108,6 +108,7 @@ class SetLoop {
  private:
   void FailOperation(uint64_t op, const Status& status);
   void FailLanes();
+  void EndAborted(int64_t now_ns);
   std::string OwnRank() const { return names_.Text(config_.rank); }
 
   const SetConfig config_;

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import calls
+import joined
 import numpy as np
 from calls import Call
 
@@ -202,6 +204,25 @@ def _groups(hc: ModuleType, backend: str | None) -> int:
     return runner.checks
 
 
+def _in_place(hc: ModuleType, backend: str | None) -> int:
+    """Some ranks want the result in their tensor, some elsewhere: nobody knows of the others."""
+    runner = Runner(hc, backend, "in_place")
+    last = runner.ranks - 1
+    for dtype, count in itertools.product(("float16", "float32", "int64"), (5, 40_001, 300_000)):
+        parts = [calls.values(rank, (count,), dtype) for rank in range(runner.ranks)]
+        for turn in range(2):
+            form = "_" if (runner.rank + turn) % 2 else ""
+            expected = {"allreduce": calls.reduced(parts, "Sum", dtype), "broadcast": parts[last]}
+            options: dict[str, dict[str, Any]] = {"allreduce": {"op": hc.Sum}, "broadcast": {"root_rank": last}}
+            for operation, result in expected.items():
+                mine = parts[runner.rank].copy()
+                got = getattr(hc, operation + form)(mine, name=runner.name(), backend=backend, **options[operation])
+                assert (got is mine) == (form == "_"), f"{operation}{form} gave another array"
+                np.testing.assert_array_equal(got, result, f"rank {runner.rank}: {operation}{form} of {count} {dtype}")
+                runner.checks += 1
+    return runner.checks
+
+
 def _broadcast(hc: ModuleType, backend: str | None) -> int:
     runner = Runner(hc, backend, "broadcast")
     for dtype in dtypes(hc):
@@ -360,11 +381,13 @@ CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
     **dict(_of(_reducing, REDUCING)),
     **dict(_of(_moving, tuple(MOVING))),
     "broadcast": _broadcast,
+    "in_place": _in_place,
     "barrier": _barrier,
     "scalars": _scalars,
     "scales": _scales,
     "groups": _groups,
     "repeated": _repeated,
     "mistakes": _mistakes,
+    "joined": joined.check,
     "schedules": _schedules,
 }

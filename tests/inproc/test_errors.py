@@ -12,6 +12,7 @@ from horocache import _core
 from horocache.errors import (
     AbortedError,
     DuplicateNameError,
+    InternalError,
     InvalidArgumentError,
     MismatchError,
     ShutDownError,
@@ -184,3 +185,13 @@ def test_an_interrupt_keeps_the_handle_although_the_operation_ends_meanwhile():
         signal.signal(signal.SIGALRM, before)
         first.stop()
         second.stop()
+
+
+def test_a_rank_that_gives_up_an_operation_half_way_ends_it_on_all_ranks():
+    def body(rank, runtime):
+        error = caught(lambda: [allreduce(runtime, "large", (4_000_000,)) for _ in range(10)])
+        assert isinstance(error, InternalError if rank == 1 else AbortedError), error
+        assert "injected at data" in str(error) if rank == 1 else "rank 1 gave up allreduce half way" in str(error)
+        assert isinstance(caught(lambda: allreduce(runtime, "after")), AbortedError)
+
+    run_ranks(3, body, fault="data:1:3=drop")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mpi_jobs import MPIEXEC, REPOSITORY, WORKERS, arguments_of, flavour, run_command, run_worker
+from mpi_jobs import WORKERS, arguments_of, flavour, run_command, run_worker
 
 
 def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
@@ -95,5 +95,12 @@ def test_a_killed_rank_hangs_nobody_and_leaves_nothing(layout):
         assert "rank 2" in line or "host" in line, job.report()
 
 
-def test_the_tests_run_what_they_say():
-    assert MPIEXEC.exists() and REPOSITORY.joinpath("docs/examples/torch_digits.py").exists()
+@pytest.mark.parametrize("layout", ["000", "001"], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("algorithm", ["fold", "twolevel"])
+def test_a_rank_whose_mpi_fails_in_the_middle_ends_the_job(tmp_path, layout, algorithm):
+    faults = {"HOROCACHE_FAULT": "data:2:20=drop", "HOROCACHE_SELECT": f"allreduce=mpi/{algorithm}"}
+    job = run_worker("gives_up", 3, str(tmp_path), layout, env=faults, deadline_s=60)
+    assert job.code != 0, job.report()
+    for rank in range(3):
+        seen = (tmp_path / f"rank{rank}").read_text()
+        assert ("rank 2" in seen and "gave up" in seen) or (rank == 2 and "injected" in seen), f"rank {rank}: {seen}"

@@ -186,6 +186,7 @@ class FakeDeviceBackend : public Backend {
   }
 
   const DataCounters& counters() const override { return queue_.counters; }
+  Status broken() const override { return queue_.host->broken(); }
 
  private:
   const int rank_;

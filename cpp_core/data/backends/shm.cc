@@ -35,6 +35,7 @@ class ShmBackend : public Backend {
   }
 
   const DataCounters& counters() const override { return queue_.counters; }
+  Status broken() const override { return queue_.broken(); }
 
  private:
   const control::BackendTraits traits_ = ShmTraits();

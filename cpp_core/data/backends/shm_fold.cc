@@ -49,7 +49,7 @@ class ShmFold : public ShmOperation {
   }
 
  private:
-  bool Step(int64_t* budget) override { return Unpack(budget) || FoldSome(budget) || Pack(budget); }
+  bool StepTiles(int64_t* budget) override { return Unpack(budget) || FoldSome(budget) || Pack(budget); }
   bool Complete() const override { return (oneshot_ ? fold_.tile : unpack_.tile) == tiles_; }
 
   Range Tile(uint64_t tile) const {

@@ -28,7 +28,7 @@ class ShmMove : public ShmOperation {
   ShmMove(ShmQueue* queue, Collective collective);
 
  private:
-  bool Step(int64_t* budget) override;
+  bool StepTiles(int64_t* budget) override;
   bool Complete() const override {
     return met_ && pack_.tile == tiles_ && unpack_.tile == tiles_ && local_done_ == local_.count && gaps_.done();
   }
@@ -136,7 +136,7 @@ void ShmMove::PlanSends() {
   if (!is_root()) sends_.push_back({0, row_list_[0] * collective_.row_elements});
 }
 
-bool ShmMove::Step(int64_t* budget) {
+bool ShmMove::StepTiles(int64_t* budget) {
   if (pack_.tile > 0 && !met_) return Meet();
   return Unpack(budget) || Pack(budget) || CopyLocal(budget) || FillGaps(budget);
 }

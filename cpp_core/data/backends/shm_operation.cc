@@ -4,15 +4,9 @@
 #include <bit>
 #include <utility>
 
-#include "data/kernels/copy.h"
-
 namespace horocache::data {
 namespace {
 
-// Of one Test: about 100 us where memory is slow.
-constexpr int64_t kBudgetBytes = 256 << 10;
-// What a piece costs besides its bytes: very many tiny segments must not make a Test long.
-constexpr int64_t kPieceBytes = 64;
 // A piece of work worth waking the others for first, rather than after it.
 constexpr int64_t kLongBytes = 16 << 10;
 // An output that does not stay in the caches until it is read.
@@ -50,75 +44,14 @@ std::string Describe(const TileHeader& header) {
 
 }  // namespace
 
-bool ShmQueue::Drive(ShmOperation* operation) {
-  bool moved = false;
-  while (!operation->done_) {
-    ShmOperation* head = waiting.front();
-    const bool finished = head->Advance(kBudgetBytes);
-    moved = moved || head->progressed_;
-    if (!finished) break;
-    head->done_ = true;
-    port.FinishTiles(head->tiles_);
-    waiting.pop_front();
-  }
-  operation->progressed_ = moved;
-  port.Ring();
-  return operation->done_;
-}
-
-void ShmQueue::Abandon(ShmOperation* operation) {
-  waiting.erase(std::remove(waiting.begin(), waiting.end(), operation), waiting.end());
-  if (!broken.ok()) return;
-  broken = Status(StatusCode::kAborted, operation->collective_.Rank(port.rank()) + " gave up " +
-                                            std::string(wire::OpName(operation->collective_.op)) +
-                                            " half way; this lane cannot be used any more");
-}
-
 ShmOperation::ShmOperation(ShmQueue* queue, Collective collective)
-    : queue_(*queue),
-      port_(queue->port),
-      collective_(std::move(collective)),
-      element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))) {
-  if (!collective_.joined.empty()) {
-    joined_.resize(size(), 0);
-    for (const int32_t r : collective_.joined) joined_[r] = 1;
-  }
-  for (const Segment& segment : collective_.segments) {
-    queue_.counters.payload_bytes += static_cast<uint64_t>(segment.count * element_bytes_);
-  }
-  ++queue_.counters.operations;
-  queue_.waiting.push_back(this);
-}
+    : QueuedOperation(queue, std::move(collective), queue->port.rank(), queue->port.size()),
+      queue_(*queue),
+      port_(queue->port) {}
 
-ShmOperation::~ShmOperation() {
-  if (!done_) queue_.Abandon(this);
-}
-
-bool ShmOperation::Test() {
-  if (done_) return true;
-  if (!queue_.broken.ok()) {
-    status_ = queue_.broken;
-    queue_.waiting.erase(std::remove(queue_.waiting.begin(), queue_.waiting.end(), this), queue_.waiting.end());
-    done_ = true;
-    return true;
-  }
-  return queue_.Drive(this);
-}
-
-bool ShmOperation::Advance(int64_t budget) {
-  const FloatMode mode;
-  if (!begun_) {
-    begun_ = true;
-    first_ = port_.first_tile();
-  }
-  progressed_ = false;
-  while (!ended_ && !Complete()) {
-    wait_ = Wait::kNone;
-    if (!Step(&budget)) break;
-    progressed_ = true;
-    if (budget <= 0) break;
-  }
-  return ended_ || Complete();
+bool ShmOperation::Step(int64_t* budget) {
+  wait_ = Wait::kNone;
+  return StepTiles(budget);
 }
 
 TileHeader ShmOperation::MakeHeader() const {
@@ -213,31 +146,17 @@ bool ShmOperation::AllPacked(uint64_t tile) {
   return true;
 }
 
-bool ShmOperation::joined(int rank) const { return !joined_.empty() && joined_[rank] != 0; }
-
 void ShmOperation::Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
   if (bytes >= kLongBytes) port_.Ring();
-  Copy(to, from, static_cast<size_t>(bytes), stream);
-  queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
-  Charge(bytes, budget);
+  Copied(to, from, bytes, stream, budget);
 }
 
 void ShmOperation::FoldNow(FoldFunction function, const FoldCall& call, int64_t* budget) {
-  const int64_t bytes = call.count * element_bytes_;
-  if (bytes >= kLongBytes) port_.Ring();
-  Fold(function, collective_.dtype, call);
-  queue_.counters.bytes_copied += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
-  Charge(bytes, budget);
+  if (call.count * element_bytes_ >= kLongBytes) port_.Ring();
+  Folded(function, call, budget);
 }
-
-void ShmOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kPieceBytes; }
 
 bool ShmOperation::Large(int64_t bytes) { return bytes >= kLargeBytes; }
-
-int64_t ShmOperation::PieceElements(int64_t budget) const {
-  constexpr int64_t kLine = 64;
-  return (std::max<int64_t>(budget, 1) + kLine - 1) / kLine * kLine / element_bytes_;
-}
 
 bool ShmOperation::Reached(int rank) const {
   switch (wait_) {
@@ -255,8 +174,8 @@ bool ShmOperation::Reached(int rank) const {
 
 std::vector<int> ShmOperation::WaitingFor() const {
   std::vector<int> ranks;
-  if (done_ || queue_.waiting.empty()) return ranks;
-  const ShmOperation* head = queue_.waiting.front();
+  const auto* const head = static_cast<const ShmOperation*>(queue_.head());
+  if (done() || head == nullptr) return ranks;
   for (int r = 0; r < size(); ++r) {
     if (r != rank() && !head->Reached(r)) ranks.push_back(r);
   }

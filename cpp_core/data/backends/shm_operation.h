@@ -1,51 +1,38 @@
-// One operation of the shm backend, and the queue in which the operations of a lane run one after the other.
+// One operation of the shm backend, and what the operations of a lane share.
 //
-// Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
+// Role: lanes.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "data/backend.h"
+#include "data/backends/queued_operation.h"
 #include "data/backends/shm_port.h"
 #include "data/kernels/fold.h"
 
 namespace horocache::data {
 
-class ShmOperation;
-
-// What the operations of one backend share.
-struct ShmQueue {
+struct ShmQueue final : OperationQueue {
   ShmQueue(const SharedArea& area, const BackendOptions& options, const KernelSet* kernel_set)
       : port(area, options.tile_bytes), oneshot_max_bytes(options.oneshot_max_bytes), kernels(kernel_set) {}
-
-  // Moves the operations before `operation` and itself on by a bounded amount; true when it is finished.
-  bool Drive(ShmOperation* operation);
-  void Abandon(ShmOperation* operation);
 
   ShmPort port;
   const int64_t oneshot_max_bytes;
   const KernelSet* const kernels;
-  std::deque<ShmOperation*> waiting;
-  DataCounters counters;
-  Status broken;  // not ok: an operation was given up half way, so this rank is out of step with the others
+
+ private:
+  friend class ShmOperation;
+  void OnDriven() override { port.Ring(); }
 };
 
 // A state machine that goes through the tiles of one operation. Subclasses do the work of the stages; see
 // Note [The first tile carries the operation] in shm_port.h for what is common.
-class ShmOperation : public Operation {
+class ShmOperation : public QueuedOperation {
  public:
-  ~ShmOperation() override;
-  ShmOperation(const ShmOperation&) = delete;
-  ShmOperation& operator=(const ShmOperation&) = delete;
-
-  bool Test() final;
-  Status status() const final { return status_; }
-  bool progressed() const final { return progressed_; }
   std::vector<int> WaitingFor() const final;
 
  protected:
@@ -63,9 +50,8 @@ class ShmOperation : public Operation {
 
   ShmOperation(ShmQueue* queue, Collective collective);
 
-  // Does a part of the next thing that can be done; false if it has to wait for other ranks. Called again while there
-  // is budget, which it reduces by the bytes that it moved.
-  virtual bool Step(int64_t* budget) = 0;
+  // One step of the stages; see Step of the base.
+  virtual bool StepTiles(int64_t* budget) = 0;
   // All tiles are consumed.
   virtual bool Complete() const = 0;
 
@@ -93,44 +79,33 @@ class ShmOperation : public Operation {
   // True if all other ranks have packed the operation's tile.
   bool AllPacked(uint64_t tile);
 
-  bool joined(int rank) const;
-  int rank() const { return port_.rank(); }
-  int size() const { return port_.size(); }
   uint64_t Number(uint64_t tile) const { return first_ + tile; }
-  // Copies, and takes it off the budget. With `stream` around the caches.
+  // As Copied and Folded of the base; what is long waits until the others have been woken.
   void Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
   void FoldNow(FoldFunction function, const FoldCall& call, int64_t* budget);
-  static void Charge(int64_t bytes, int64_t* budget);
   // True if an output of this size is worth writing around the caches where it is not the input as well.
   static bool Large(int64_t bytes);
-  // Elements of one go: what is left of the budget, in whole cache lines.
-  int64_t PieceElements(int64_t budget) const;
 
   ShmQueue& queue_;
   ShmPort& port_;
-  const Collective collective_;
-  const int64_t element_bytes_;
   int64_t header_count_ = 0;  // of TileHeader
   uint64_t tiles_ = 1;
-  std::vector<uint8_t> joined_;
 
  private:
-  friend struct ShmQueue;
-  bool Advance(int64_t budget);
+  bool Step(int64_t* budget) final;
+  bool Finished() const final { return ended_ || Complete(); }
+  void OnHead() final { first_ = port_.first_tile(); }
+  void OnFinished() final { port_.FinishTiles(tiles_); }
   TileHeader MakeHeader() const;
   bool Reached(int rank) const;
 
   uint64_t first_ = 0;
-  bool begun_ = false;
   bool agreed_ = false;
   bool confirms_ = false;  // whether all ranks have memory for their results
   bool ended_ = false;
-  bool done_ = false;
-  bool progressed_ = false;
   Wait wait_ = Wait::kNone;
   uint64_t wait_tile_ = 0;
   Status refused_;
-  Status status_;
 };
 
 // allreduce, reduce

@@ -37,7 +37,7 @@ class ShmReducescatter : public ShmOperation {
   }
 
  private:
-  bool Step(int64_t* budget) override { return FoldSome(budget) || Pack(budget); }
+  bool StepTiles(int64_t* budget) override { return FoldSome(budget) || Pack(budget); }
   bool Complete() const override { return fold_.tile == tiles_; }
 
   void Plan() {

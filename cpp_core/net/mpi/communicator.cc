@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/text.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -40,7 +42,13 @@ StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t d
   return Communicator(mpi, *copy);
 }
 
-StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag) {
+StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag,
+                                           int64_t limit_ns) {
+  const Watchdog watchdog(limit_ns, [&] {
+    Watchdog::EndProcess("making a communicator of " + std::to_string(ranks.size()) +
+                         " ranks has waited for the others for " + SecondsText(limit_ns) +
+                         " (HOROCACHE_START_TIMEOUT); one of them has ended, or is not in init().");
+  });
   MpiComm group;
   HC_RETURN_IF_ERROR(mpi->CreateGroup(comm, ranks, tag, &group));
   HC_RETURN_IF_ERROR(mpi->ReturnErrors(group));
@@ -54,13 +62,14 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   comm_ = other.comm_;
   rank_ = other.rank_;
   size_ = other.size_;
+  abandoned_ = other.abandoned_;
   return *this;
 }
 
 void Communicator::Free() {
   Mpi* const mpi = std::exchange(mpi_, nullptr);
   // What the library says to this helps nobody: the handle is gone either way.
-  if (mpi != nullptr && !mpi->Finalized()) static_cast<void>(mpi->Free(&comm_));
+  if (mpi != nullptr && !abandoned_ && !mpi->Finalized()) static_cast<void>(mpi->Free(&comm_));
 }
 
 }  // namespace horocache::net

@@ -26,11 +26,15 @@ class Communicator {
   Communicator() = default;
   // A copy of `comm`, which all its ranks make together. kStartup when the time is over.
   static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns);
-  // Of some ranks of `comm`, made by these alone; waits for them without a limit.
-  static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag);
+  // Of some ranks of `comm`, made by these alone. MPI waits for them inside: the process ends when the time is over.
+  static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag, int64_t limit_ns);
   ~Communicator() { Free(); }
   Communicator(Communicator&& other) noexcept
-      : mpi_(std::exchange(other.mpi_, nullptr)), comm_(other.comm_), rank_(other.rank_), size_(other.size_) {}
+      : mpi_(std::exchange(other.mpi_, nullptr)),
+        comm_(other.comm_),
+        rank_(other.rank_),
+        size_(other.size_),
+        abandoned_(other.abandoned_) {}
   Communicator& operator=(Communicator&& other) noexcept;
 
   Mpi& mpi() const { return *mpi_; }
@@ -39,7 +43,7 @@ class Communicator {
   int size() const { return size_; }
   bool empty() const { return mpi_ == nullptr; }
   // Leaves it to the library: somebody may still be sending on it.
-  void Abandon() { mpi_ = nullptr; }
+  void Abandon() { abandoned_ = true; }
 
  private:
   Communicator(Mpi* mpi, MpiComm comm) : mpi_(mpi), comm_(comm), rank_(mpi->Rank(comm)), size_(mpi->Size(comm)) {}
@@ -49,6 +53,7 @@ class Communicator {
   MpiComm comm_;
   int rank_ = 0;
   int size_ = 1;
+  bool abandoned_ = false;
 };
 
 }  // namespace horocache::net

@@ -3,18 +3,14 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/text.h"
-#include "base/thread.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -33,35 +29,6 @@ Process& TheProcess() {
   return *process;
 }
 
-void Say(const std::string& line) {
-  const std::string text = "horocache: " + line + "\n";
-  // The process is about to end, or waits in its end: no logger is left.
-  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
-}
-
-// Calls `late` on a thread of its own if it lives for longer than `limit_ns`.
-class Watchdog {
- public:
-  Watchdog(int64_t limit_ns, std::function<void()> late)
-      : thread_("hc-watchdog", [this, limit_ns, late = std::move(late)] {
-          std::unique_lock lock(mutex_);
-          if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) late();
-        }) {}
-  ~Watchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
-  NamedThread thread_;  // last: joined first
-};
-
 void FinalizeAtExit() {
   Process& process = TheProcess();
   const MutexLock lock(process.mutex);
@@ -69,9 +36,10 @@ void FinalizeAtExit() {
   if (process.initialised_by != getpid() || process.unfinalized.load() || process.mpi->Finalized()) return;
   constexpr int64_t kLongNs = 30'000'000'000;
   const Watchdog watchdog(kLongNs, [] {
-    Say("this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop it.");
+    SayLine(
+        "this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop it.");
   });
-  if (const Status status = process.mpi->Finalize(); !status.ok()) Say(status.message());
+  if (const Status status = process.mpi->Finalize(); !status.ok()) SayLine(status.message());
 }
 
 Status Unsupported(const std::string& text) { return {StatusCode::kUnsupported, text}; }
@@ -92,10 +60,10 @@ Status TooFewThreads(const Mpi& mpi, MpiThreads have, MpiThreads need, bool ours
 
 Status Initialise(Mpi& mpi, const MpiNeeds& needs) {
   const Watchdog watchdog(needs.timeout_ns, [&] {
-    Say("MPI_Init of '" + mpi.path() + "' has waited for the other ranks for " + SecondsText(needs.timeout_ns) +
-        " (HOROCACHE_START_TIMEOUT). Does every rank call init(), on every host, with the same MPI library? Ending "
-        "this process.");
-    _exit(EXIT_FAILURE);
+    Watchdog::EndProcess("MPI_Init of '" + mpi.path() + "' has waited for the other ranks for " +
+                         SecondsText(needs.timeout_ns) +
+                         " (HOROCACHE_START_TIMEOUT). Does every rank call init(), on every host, with the same MPI "
+                         "library?");
   });
   const StatusOr<MpiThreads> level = mpi.InitThread(needs.threads);
   return level.ok() ? Status::Ok() : Unsupported("'" + mpi.path() + "': " + level.status().message());

@@ -177,6 +177,15 @@ TEST(Identity, SlurmsVariablesThatAreWrongAreNamed) {
   }
 }
 
+TEST(Identity, SaysWhetherTheLauncherStartsMpi) {
+  EXPECT_FALSE(Detect(kSrun)->starts_mpi);
+  EXPECT_TRUE(Detect(With(kSrun, {{"PMIX_RANK", "3"}}))->starts_mpi);
+  EXPECT_TRUE(Detect(With(kSrun, {{"PMI_RANK", "3"}}))->starts_mpi);
+  EXPECT_TRUE(Detect(kOpenMpi)->starts_mpi);
+  EXPECT_TRUE(Detect(kMpich)->starts_mpi);
+  EXPECT_FALSE(Detect(kTorchrun)->starts_mpi);
+}
+
 TEST(Identity, ComesFromOpenMpi) {
   ExpectIdentity(kOpenMpi, {1, 2, 1, 2, 0, 1, "mpiexec:prterun-host-1234@1", "mpiexec"});
   ExpectIdentity(With(Without(kOpenMpi, "PMIX_NAMESPACE"), {{"OMPI_MCA_ess_base_jobid", "42"}}),

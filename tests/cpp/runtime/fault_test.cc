@@ -27,6 +27,12 @@ TEST(FaultInjector, StrikesAtItsPlaceRankAndCountOnly) {
   EXPECT_TRUE(other->At("start").ok());
 }
 
+TEST(FaultInjector, DropsACollectiveUnderWay) {
+  const auto faults = FaultInjector::Parse("data=drop", 0);
+  ASSERT_TRUE(faults.ok());
+  EXPECT_EQ(faults->At("data").code(), FaultInjector::kDrop);
+}
+
 TEST(FaultInjector, KillsAndExitsForReal) {
   const auto faults = FaultInjector::Parse("data=kill;done=exit", 0);
   ASSERT_TRUE(faults.ok());
@@ -35,8 +41,8 @@ TEST(FaultInjector, KillsAndExitsForReal) {
 }
 
 TEST(FaultInjector, RefusesWhatItDoesNotKnow) {
-  for (const char* text :
-       {"data", "data=explode", "nowhere=kill", "data:x=kill", "data:0:y=kill", "data:0:1:2=kill", "=kill", ";"}) {
+  for (const char* text : {"data", "data=explode", "nowhere=kill", "data:x=kill", "data:0:y=kill", "data:0:1:2=kill",
+                           "start=drop", "=kill", ";"}) {
     const auto faults = FaultInjector::Parse(text, 0);
     ASSERT_FALSE(faults.ok()) << text;
     EXPECT_EQ(faults.status().code(), StatusCode::kInvalidArgument);

@@ -31,13 +31,15 @@ class MpiBackend : public Backend {
  public:
   MpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels)
       : deterministic_(options.deterministic), queue_(std::move(means.all), options, kernels) {
-    if (!means.local.data.empty()) queue_.levels = std::make_unique<TwoLevels>(std::move(means), options, kernels);
+    if (!means.local.data.empty())
+      queue_.levels = std::make_unique<TwoLevels>(std::move(means), queue_.comm.rank(), options, kernels);
   }
 
   const control::BackendTraits& traits() const override { return traits_; }
   Status Supports(const Collective& collective) const override;
   std::unique_ptr<Operation> Start(Collective collective) override;
   const DataCounters& counters() const override { return queue_.counters; }
+  Status broken() const override { return queue_.broken(); }
 
  private:
   Status SupportsTwoLevels(const Collective& collective) const;

@@ -11,30 +11,25 @@
 #include <utility>
 #include <vector>
 
-#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/mpi/mpi_slices.h"
 #include "data/backends/segment_cursor.h"
 
 namespace horocache::data {
 namespace {
 
-constexpr int kExchangeTag = 2;
 constexpr int kGatherTag = 4;
 constexpr int64_t kTileBytes = 4 << 20;
 constexpr int64_t kLine = 64;
 
-class MpiAllFold final : public MpiOperation {
+class MpiAllFold final : public MpiSlices {
  public:
   MpiAllFold(MpiQueue* queue, Collective collective)
-      : MpiOperation(queue, std::move(collective)),
+      : MpiSlices(queue, std::move(collective)),
         reduces_to_root_(collective_.op == wire::Op::kReduce),
         takes_(!joined(rank()) && (!reduces_to_root_ || collective_.root == rank())),
         direct_(collective_.segments.size() == 1 && !joined(rank())),
         tile_elements_(std::min(kTileBytes / element_bytes_, queue->max_count)) {
     pack_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
-    for (int r = 0; r < size(); ++r) {
-      if (!joined(r)) contributors_.push_back(r);
-    }
-    inputs_.resize(contributors_.size());
   }
 
  private:
@@ -44,11 +39,10 @@ class MpiAllFold final : public MpiOperation {
     State state = State::kIdle;
     int64_t begin = 0, count = 0;      // elements
     int64_t share = 0;                 // of a slice, in whole cache lines
-    int64_t at = 0;                    // how far it is packed, folded or unpacked
+    int64_t at = 0;                    // how far it is packed or unpacked
     const std::byte* input = nullptr;  // the tile in this rank's input
     std::byte* output = nullptr;       // where its results meet
-    std::byte* received = nullptr;     // slices of the others
-    std::vector<net::MpiRequest> requests;
+    Exchange exchange;
 
     int64_t First(int owner) const { return std::min(owner * share, count); }
     int64_t Count(int owner) const { return First(owner + 1) - First(owner); }
@@ -58,16 +52,12 @@ class MpiAllFold final : public MpiOperation {
   bool Advance(Slot* slot, int64_t* budget);
   bool Begin();
   bool Pack(Slot* slot, int64_t* budget);
-  bool FoldSome(Slot* slot, int64_t* budget);
-  bool Unpack(Slot* slot, int64_t* budget);
-  Status Exchange(Slot* slot);
-  Status Gather(Slot* slot);
-  Status Send(Slot* slot, const std::byte* from, int64_t count, int to, int tag);
-  Status Receive(Slot* slot, std::byte* to, int64_t count, int from, int tag);
-  bool Complete(Slot* slot);
-  std::byte* ReceivedFrom(const Slot& slot, int from) const {
-    return slot.received + from * slot.share * element_bytes_;
+  Slice SliceOf(const Slot& slot, int owner) const {
+    return {slot.input + slot.First(owner) * element_bytes_, slot.Count(owner)};
   }
+  bool Unpack(Slot* slot, int64_t* budget);
+  Status StartSlices(Slot* slot);
+  Status Gather(Slot* slot);
   Slot& SlotOf(int64_t number) { return slots_[static_cast<size_t>(number % 2)]; }
 
   const bool reduces_to_root_;
@@ -77,8 +67,6 @@ class MpiAllFold final : public MpiOperation {
   std::array<Slot, 2> slots_;
   int64_t begun_ = 0, ended_ = 0;  // tiles
   int64_t begun_elements_ = 0;
-  std::vector<int> contributors_;
-  std::vector<const std::byte*> inputs_;
   SegmentCursor pack_cursor_, unpack_cursor_;
 };
 
@@ -86,7 +74,7 @@ class MpiAllFold final : public MpiOperation {
 bool MpiAllFold::Step(int64_t* budget) {
   for (int64_t tile = ended_; tile < begun_; ++tile) {
     if (Advance(&SlotOf(tile), budget)) return true;
-    if (finished()) return true;
+    if (Finished()) return true;
   }
   if (begun_ - ended_ < 2 && begun_elements_ < total()) return Begin();
   if (ended_ < begun_) return false;
@@ -99,20 +87,22 @@ bool MpiAllFold::Advance(Slot* slot, int64_t* budget) {
     case State::kPacking:
       if (Pack(slot, budget)) return true;
       slot->state = State::kExchanging;
-      Started(Exchange(slot));
+      Started(StartSlices(slot));
       return true;
     case State::kExchanging:
-      if (!Complete(slot)) return false;
+      if (!Complete(&slot->exchange)) return false;
       slot->state = State::kFolding;
-      slot->at = 0;
       return true;
     case State::kFolding:
-      if (FoldSome(slot, budget)) return true;
+      if (FoldSome(&slot->exchange, SliceOf(*slot, rank()), slot->output + slot->First(rank()) * element_bytes_,
+                   budget)) {
+        return true;
+      }
       slot->state = State::kGathering;
       Started(Gather(slot));
       return true;
     case State::kGathering:
-      if (!Complete(slot)) return false;
+      if (!Complete(&slot->exchange)) return false;
       slot->state = State::kUnpacking;
       slot->at = 0;
       return true;
@@ -135,9 +125,6 @@ bool MpiAllFold::Begin() {
   const int64_t line = kLine / element_bytes_;
   slot.share = ((slot.count + size() - 1) / size() + line - 1) / line * line;
   slot.at = 0;
-  FusionBuffer& received = queue_.received[begun_ % 2];
-  if (!Started(received.Reserve(slot.share * size() * element_bytes_))) return true;
-  slot.received = received.data();
   const int64_t offset = slot.begin * element_bytes_;
   std::byte* const result = direct_ ? collective_.segments[0].output : nullptr;
   FusionBuffer& buffer = queue_.buffers[begun_ % 2];
@@ -173,56 +160,9 @@ bool MpiAllFold::Unpack(Slot* slot, int64_t* budget) {
   return true;
 }
 
-Status MpiAllFold::Send(Slot* slot, const std::byte* from, int64_t count, int to, int tag) {
-  if (count == 0) return Status::Ok();
-  slot->requests.push_back(mpi().null_request());
-  return mpi().Isend(from, static_cast<int>(count), type(), to, tag, comm(), &slot->requests.back());
-}
-
-Status MpiAllFold::Receive(Slot* slot, std::byte* to, int64_t count, int from, int tag) {
-  if (count == 0) return Status::Ok();
-  slot->requests.push_back(mpi().null_request());
-  return mpi().Irecv(to, static_cast<int>(count), type(), from, tag, comm(), &slot->requests.back());
-}
-
-bool MpiAllFold::Complete(Slot* slot) {
-  while (!slot->requests.empty()) {
-    if (!RequestDone(&slot->requests.back())) return false;
-    slot->requests.pop_back();
-  }
-  return true;
-}
-
-Status MpiAllFold::Exchange(Slot* slot) {
-  for (const int from : contributors_) {
-    if (from == rank()) continue;
-    HC_RETURN_IF_ERROR(Receive(slot, ReceivedFrom(*slot, from), slot->Count(rank()), from, kExchangeTag));
-  }
-  for (int i = 1; i < size() && !joined(rank()); ++i) {
-    const int to = (rank() + i) % size();  // not all to the same rank first
-    HC_RETURN_IF_ERROR(Send(slot, slot->input + slot->First(to) * element_bytes_, slot->Count(to), to, kExchangeTag));
-  }
-  return Status::Ok();
-}
-
-bool MpiAllFold::FoldSome(Slot* slot, int64_t* budget) {
-  const int64_t count = slot->Count(rank());
-  if (slot->at == count) return false;
-  const int64_t run = std::min(count - slot->at, PieceElements(*budget));
-  const int64_t offset = (slot->First(rank()) + slot->at) * element_bytes_;
-  for (size_t i = 0; i < contributors_.size(); ++i) {
-    const int r = contributors_[i];
-    inputs_[i] = r == rank() ? slot->input + offset : ReceivedFrom(*slot, r) + slot->at * element_bytes_;
-  }
-  FoldCall call;
-  call.inputs = inputs_.data();
-  call.num_inputs = static_cast<int>(inputs_.size());
-  call.count = run;
-  call.output = slot->output + offset;
-  call.scaling = scaling_;
-  FoldNow(call, budget);
-  slot->at += run;
-  return true;
+Status MpiAllFold::StartSlices(Slot* slot) {
+  FusionBuffer* const memory = &queue_.received[slot - slots_.data()];
+  return Start(&slot->exchange, memory, slot->share, [&](int owner) { return SliceOf(*slot, owner); });
 }
 
 Status MpiAllFold::Gather(Slot* slot) {
@@ -230,10 +170,10 @@ Status MpiAllFold::Gather(Slot* slot) {
   for (int i = 1; i < size(); ++i) {
     const int peer = (rank() + i) % size();
     if (!reduces_to_root_ || collective_.root == rank()) {
-      HC_RETURN_IF_ERROR(Receive(slot, at(peer), slot->Count(peer), peer, kGatherTag));
+      HC_RETURN_IF_ERROR(Receive(&slot->exchange, at(peer), slot->Count(peer), peer, kGatherTag));
     }
     if (!reduces_to_root_ || collective_.root == peer) {
-      HC_RETURN_IF_ERROR(Send(slot, at(rank()), slot->Count(rank()), peer, kGatherTag));
+      HC_RETURN_IF_ERROR(Send(&slot->exchange, at(rank()), slot->Count(rank()), peer, kGatherTag));
     }
   }
   return Status::Ok();

@@ -36,7 +36,7 @@ class MpiExchange : public MpiOperation {
   MpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
 
  private:
-  enum class State { kTell, kTold, kAgreeing, kMove, kMoving, kLevels, kBarrier };
+  enum class State { kTell, kTold, kAgreeing, kMove, kPlacing, kMoving, kLevels, kBarrier };
 
   bool is_root() const { return collective_.root == rank(); }
   bool scatters() const { return collective_.op == wire::Op::kScatter; }
@@ -123,15 +123,16 @@ void MpiExchange::PlanSends() {
 bool MpiExchange::Step(int64_t* budget) {
   switch (state_) {
     case State::kBarrier:
-      if (!Started(mpi().Ibarrier(comm(), NextRequest()))) return true;
       state_ = State::kMoving;
+      Started(mpi().Ibarrier(comm(), NextRequest()));
       return true;
     case State::kTell:
-      if (Started(Tell())) state_ = State::kTold;
+      state_ = State::kTold;
+      Started(Tell());
       return true;
     case State::kTold:
       if (!RequestsDone()) return false;
-      if (!finished()) Meet();
+      if (!Finished()) Meet();
       return true;
     case State::kAgreeing:
       return Listen();
@@ -139,11 +140,16 @@ bool MpiExchange::Step(int64_t* budget) {
       state_ = State::kMoving;
       Started(Move());
       return true;
+    case State::kPlacing:
+      if (CopyLocal(budget)) return true;
+      state_ = State::kMoving;
+      Started(AllgatherNatively());
+      return true;
     case State::kMoving:
       return KeepMoving(budget);
     case State::kLevels:
       if (!levels_->Test()) return false;
-      Finish(levels_->status());
+      if (Started(levels_->status())) Finish(own_);
       return true;
   }
   return false;
@@ -162,7 +168,7 @@ bool MpiExchange::Listen() {
 bool MpiExchange::KeepMoving(int64_t* budget) {
   if (CopyLocal(budget) || FillGaps(budget)) return true;
   if (!RequestsDone()) return false;
-  if (!finished()) Finish(own_);
+  if (!Finished()) Finish(own_);
   return true;
 }
 
@@ -237,8 +243,8 @@ Status MpiExchange::MakeResult() {
 Status MpiExchange::Move() {
   if (!own_.ok()) {
     // Too little to have been confirmed: the others go on, so it has to go somewhere.
-    HC_RETURN_IF_ERROR(queue_.scratch.Reserve(kConfirmedBytes));
-    result_ = queue_.scratch.data();
+    HC_RETURN_IF_ERROR(queue_.sink.Reserve(kConfirmedBytes));
+    result_ = queue_.sink.data();
     gaps_ = GapFiller();
   }
   if (native_ && two_levels_) {
@@ -246,7 +252,10 @@ Status MpiExchange::Move() {
     state_ = State::kLevels;
     return Status::Ok();
   }
-  if (native_) return AllgatherNatively();
+  if (native_) {
+    state_ = State::kPlacing;
+    return Status::Ok();
+  }
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank() || plan_.parts.empty()) continue;
     HC_RETURN_IF_ERROR(Transfer(false, peer, plan_.parts[static_cast<size_t>(peer)]));
@@ -260,16 +269,13 @@ Status MpiExchange::Move() {
   return Status::Ok();
 }
 
+// In place on all ranks, as MPI wants it on all or on none, and two levels have their hosts' rows in place.
 Status MpiExchange::AllgatherNatively() {
   for (size_t r = 0; r < rows_.size(); ++r) {
     counts_[r] = static_cast<int>(plan_.parts[r].count);
     starts_[r] = static_cast<int>(plan_.parts[r].first);
   }
-  copied_ = plan_.parts[static_cast<size_t>(rank())].count;
-  const std::byte* const input = collective_.segments[0].input;
-  const bool in_place = input == result_ + plan_.parts[static_cast<size_t>(rank())].first * element_bytes_;
-  return mpi().Iallgatherv(in_place ? mpi().in_place() : input, counts_[static_cast<size_t>(rank())], result_,
-                           counts_.data(), starts_.data(), type(), comm(), NextRequest());
+  return mpi().Iallgatherv(mpi().in_place(), 0, result_, counts_.data(), starts_.data(), type(), comm(), NextRequest());
 }
 
 // Starts the messages that make up a part.
@@ -286,14 +292,14 @@ Status MpiExchange::Transfer(bool send, int peer, const RowPart& part) {
 
 // What this rank has for itself.
 bool MpiExchange::CopyLocal(int64_t* budget) {
-  if (native_ || plan_.parts.empty() || !own_.ok()) return false;
+  if (plan_.parts.empty() || (!own_.ok() && !native_)) return false;
   const RowPart& to = plan_.parts[static_cast<size_t>(rank())];
   if (copied_ >= to.count) return false;
   const RowPart& from = sends_[static_cast<size_t>(rank())];
   const int64_t run = std::min(to.count - copied_, PieceElements(*budget));
-  MpiOperation::Move(result_ + (to.first + copied_) * element_bytes_,
-                     collective_.segments[0].input + (from.first + copied_) * element_bytes_, run * element_bytes_,
-                     budget);
+  std::byte* const target = result_ + (to.first + copied_) * element_bytes_;
+  const std::byte* const source = collective_.segments[0].input + (from.first + copied_) * element_bytes_;
+  if (target != source) MpiOperation::Move(target, source, run * element_bytes_, budget);
   copied_ += run;
   return true;
 }

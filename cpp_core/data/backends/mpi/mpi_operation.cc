@@ -1,18 +1,9 @@
 #include "data/backends/mpi/mpi_operation.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
-
-#include "data/kernels/copy.h"
 
 namespace horocache::data {
 namespace {
-
-// Of one Test: about 100 us where memory is slow.
-constexpr int64_t kBudgetBytes = 256 << 10;
-// What a piece costs besides its bytes.
-constexpr int64_t kPieceBytes = 64;
 
 bool Folds(wire::Op op) {
   return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
@@ -23,70 +14,19 @@ bool Folds(wire::Op op) {
 MpiQueue::MpiQueue(net::Communicator communicator, const BackendOptions& options, const KernelSet* kernel_set)
     : comm(std::move(communicator)), kernels(kernel_set), max_count(options.mpi_max_count), folds(&comm.mpi()) {}
 
-bool MpiQueue::Drive(MpiOperation* operation) {
-  bool moved = false;
-  while (!operation->done_) {
-    MpiOperation* const head = waiting.front();
-    moved |= head->Advance();
-    if (!head->done_) break;
-    waiting.pop_front();
-  }
-  operation->progressed_ = moved;
-  return operation->done_;
-}
-
 MpiOperation::MpiOperation(MpiQueue* queue, Collective collective)
-    : queue_(*queue),
-      collective_(std::move(collective)),
-      element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))) {
-  if (!collective_.joined.empty()) {
-    joined_.resize(static_cast<size_t>(size()), 0);
-    for (const int32_t r : collective_.joined) joined_[static_cast<size_t>(r)] = 1;
-  }
+    : QueuedOperation(queue, std::move(collective), queue->comm.rank(), queue->comm.size()), queue_(*queue) {
   for (const Segment& segment : collective_.segments) total_ += segment.count;
   if (Folds(collective_.op)) {
     function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
     scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
                            collective_.Divisor(size()));
   }
-  ++queue_.counters.operations;
-  queue_.counters.payload_bytes += static_cast<uint64_t>(total_ * element_bytes_);
-  queue_.waiting.push_back(this);
-}
-
-// What is under way reads and writes the caller's memory, and cannot be taken back: an operation is given up only when
-// the job is lost, and then the process is to end.
-MpiOperation::~MpiOperation() {
-  if (done_) return;
-  std::erase(queue_.waiting, this);
-  if (!queue_.broken.ok()) return;
-  queue_.comm.Abandon();
-  queue_.broken =
-      Status(StatusCode::kAborted, collective_.Rank(rank()) + " gave up " + std::string(wire::OpName(collective_.op)) +
-                                       " half way; this lane cannot be used any more");
-}
-
-bool MpiOperation::Test() {
-  if (done_) return true;
-  if (!queue_.broken.ok()) {
-    std::erase(queue_.waiting, this);
-    Finish(queue_.broken);
-    return true;
-  }
-  return queue_.Drive(this);
-}
-
-// True if anything moved.
-bool MpiOperation::Advance() {
-  const FloatMode mode;
-  bool moved = false;
-  for (int64_t budget = kBudgetBytes; !done_ && budget > 0 && Step(&budget);) moved = true;
-  return moved || done_;
 }
 
 void MpiOperation::Finish(Status status) {
   status_ = std::move(status);
-  done_ = true;
+  ended_ = true;
 }
 
 net::MpiRequest* MpiOperation::NextRequest() {
@@ -96,9 +36,9 @@ net::MpiRequest* MpiOperation::NextRequest() {
 
 bool MpiOperation::Started(const Status& status) {
   if (status.ok()) return true;
-  queue_.broken = Status(status.code(), std::string(wire::OpName(collective_.op)) + " on " + collective_.Rank(rank()) +
-                                            ": " + status.message());
-  Finish(queue_.broken);
+  queue_.Break({status.code(), std::string(wire::OpName(collective_.op)) + " on " + collective_.Rank(rank()) + ": " +
+                                   status.message()});
+  Finish(queue_.broken());
   return false;
 }
 
@@ -118,21 +58,9 @@ bool MpiOperation::RequestDone(net::MpiRequest* request) {
 }
 
 void MpiOperation::Move(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
-  Copy(to, from, static_cast<size_t>(bytes), false);
-  queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
-  *budget -= bytes + kPieceBytes;
+  Copied(to, from, bytes, false, budget);
 }
 
-void MpiOperation::FoldNow(const FoldCall& call, int64_t* budget) {
-  const int64_t bytes = call.count * element_bytes_;
-  Fold(function_, collective_.dtype, call);
-  queue_.counters.bytes_copied += static_cast<uint64_t>(bytes);
-  *budget -= bytes + kPieceBytes;
-}
-
-int64_t MpiOperation::PieceElements(int64_t budget) const {
-  constexpr int64_t kLine = 64;
-  return (std::max<int64_t>(budget, 1) + kLine - 1) / kLine * kLine / element_bytes_;
-}
+void MpiOperation::FoldNow(const FoldCall& call, int64_t* budget) { Folded(function_, call, budget); }
 
 }  // namespace horocache::data

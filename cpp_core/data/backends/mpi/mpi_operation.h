@@ -5,11 +5,10 @@
 // issued in the same order on all ranks. Nothing here waits: an operation starts requests, tests them, and goes on when
 // they are complete. MPI moves nothing by itself, so an operation that is under way has to be tested again and again.
 //
-// Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
+// Role: lanes.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,19 +17,16 @@
 #include "data/backend.h"
 #include "data/backends/mpi/mpi_folds.h"
 #include "data/backends/mpi/two_level.h"
+#include "data/backends/queued_operation.h"
 #include "data/fusion_buffer.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/communicator.h"
+#include "net/mpi/mpi_process.h"
 
 namespace horocache::data {
 
-class MpiOperation;
-
-struct MpiQueue {
+struct MpiQueue final : OperationQueue {
   MpiQueue(net::Communicator communicator, const BackendOptions& options, const KernelSet* kernel_set);
-
-  // Tests the operations before `operation` and itself; true when it is finished.
-  bool Drive(MpiOperation* operation);
 
   net::Mpi& mpi() const { return comm.mpi(); }
 
@@ -38,35 +34,29 @@ struct MpiQueue {
   const KernelSet* const kernels;
   const int64_t max_count;  // elements of one call
   MpiFolds folds;
-  FusionBuffer buffers[2];   // for pieces under way
-  FusionBuffer received[2];  // from other ranks, to be folded
-  FusionBuffer scratch;
+  FusionBuffer buffers[2];            // for pieces under way
+  FusionBuffer received[2];           // from other ranks, to be folded
+  FusionBuffer sink;                  // for what this rank has no memory for
   std::unique_ptr<TwoLevels> levels;  // null on one host
-  std::deque<MpiOperation*> waiting;
-  DataCounters counters;
-  Status broken;  // not ok: an operation was given up half way, so this rank is out of step with the others
+
+ private:
+  // What is under way reads and writes the caller's memory, and cannot be taken back: the process is to end.
+  void OnBroken() override {
+    comm.Abandon();
+    net::LeaveMpiUnfinalized();
+  }
 };
 
-class MpiOperation : public Operation {
+class MpiOperation : public QueuedOperation {
  public:
-  ~MpiOperation() override;
-  MpiOperation(const MpiOperation&) = delete;
-  MpiOperation& operator=(const MpiOperation&) = delete;
-
-  bool Test() final;
-  Status status() const final { return status_; }
-  bool progressed() const final { return progressed_; }
   bool must_poll() const final { return true; }
 
  protected:
   MpiOperation(MpiQueue* queue, Collective collective);
 
-  // Does a part of the next thing that can be done; false if it has to wait for MPI. Called again while there is
-  // budget, which it reduces by the bytes that it moved. Calls Finish at the end.
-  virtual bool Step(int64_t* budget) = 0;
-
+  // A subclass's Step calls it at the end.
   void Finish(Status status);
-  bool finished() const { return done_; }
+  bool Finished() const final { return ended_; }
 
   // Requests of this rank: started by what gets Next(), complete when RequestsDone() says so.
   net::MpiRequest* NextRequest();
@@ -77,9 +67,6 @@ class MpiOperation : public Operation {
   // One of several that are under way on their own; as RequestsDone.
   bool RequestDone(net::MpiRequest* request);
 
-  bool joined(int rank) const { return !joined_.empty() && joined_[static_cast<size_t>(rank)] != 0; }
-  int rank() const { return queue_.comm.rank(); }
-  int size() const { return queue_.comm.size(); }
   net::Mpi& mpi() const { return queue_.mpi(); }
   net::MpiComm comm() const { return queue_.comm.get(); }
   net::MpiType type() const { return queue_.mpi().TypeOf(collective_.dtype); }
@@ -87,25 +74,15 @@ class MpiOperation : public Operation {
 
   void Move(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget);
   void FoldNow(const FoldCall& call, int64_t* budget);
-  // Elements of one go within the budget.
-  int64_t PieceElements(int64_t budget) const;
 
   MpiQueue& queue_;
-  const Collective collective_;
-  const int64_t element_bytes_;
   FoldFunction function_ = nullptr;  // of a reduction
   Scaling scaling_;
 
  private:
-  friend struct MpiQueue;
-  bool Advance();
-
-  std::vector<uint8_t> joined_;
   int64_t total_ = 0;
   std::vector<net::MpiRequest> requests_;
-  bool done_ = false;
-  bool progressed_ = false;
-  Status status_;
+  bool ended_ = false;
 };
 
 // allreduce, reduce, broadcast: by MPI's own collectives, piece by piece.

@@ -2,6 +2,9 @@
 //
 // One tensor without scaling is one call on the caller's memory. Several tensors go through buffers, and what has to be
 // scaled is scaled, piece by piece: while one piece is under way the next is packed and the one before unpacked.
+//
+// An allreduce is always in place: MPI wants that of all ranks or of none, and a rank does not know whether the others
+// have a result of their own. So an input that is elsewhere is copied into the result first.
 
 #include <algorithm>
 #include <array>
@@ -22,10 +25,11 @@ class MpiPieces : public MpiOperation {
  public:
   MpiPieces(MpiQueue* queue, Collective collective) : MpiOperation(queue, std::move(collective)) {
     const bool broadcast = collective_.op == wire::Op::kBroadcast;
+    all_ = collective_.op == wire::Op::kAllreduce;
     reduces_ = !broadcast;
     joined_here_ = joined(rank());
     gives_ = !joined_here_ && (!broadcast || is_root());
-    takes_ = !joined_here_ && (collective_.op == wire::Op::kAllreduce || (broadcast ? !is_root() : is_root()));
+    takes_ = !joined_here_ && (all_ || (broadcast ? !is_root() : is_root()));
     direct_ = collective_.segments.size() == 1 && !joined_here_ && scaling_.before == 1.0;
     // Equal on all ranks: they cut alike.
     const bool whole = collective_.segments.size() == 1 && collective_.joined.empty() && scaling_.none();
@@ -42,8 +46,8 @@ class MpiPieces : public MpiOperation {
   struct Slot {
     State state = State::kIdle;
     int64_t first = 0, count = 0;
-    int64_t at = 0;  // how far it is packed, or unpacked
-    std::byte* buffer = nullptr;
+    int64_t at = 0;               // how far it is packed, or unpacked
+    std::byte* buffer = nullptr;  // where the piece is while MPI has it; null: in the caller's input and output
     net::MpiRequest request;
   };
 
@@ -51,6 +55,7 @@ class MpiPieces : public MpiOperation {
 
   bool Step(int64_t* budget) override;
   bool Begin();
+  bool MustPack(const Slot& slot) const;
   bool Pack(Slot* slot, int64_t* budget);
   bool Start(Slot* slot);
   Status Call(Slot* slot);
@@ -59,7 +64,7 @@ class MpiPieces : public MpiOperation {
   bool CopyAtRoot(int64_t* budget);
   Slot& SlotOf(int64_t number) { return slots_[static_cast<size_t>(number % 2)]; }
 
-  bool reduces_ = false, joined_here_ = false;
+  bool reduces_ = false, all_ = false, joined_here_ = false;
   bool gives_ = false;   // this rank's data takes part
   bool takes_ = false;   // this rank gets the result
   bool direct_ = false;  // MPI works on the caller's memory
@@ -75,7 +80,7 @@ class MpiPieces : public MpiOperation {
 
 bool MpiPieces::Step(int64_t* budget) {
   if (ended_ < started_ && Unpack(&SlotOf(ended_), budget)) return true;
-  if (finished()) return true;
+  if (Finished()) return true;
   if (started_ < begun_) return Pack(&SlotOf(started_), budget);
   if (begun_ - ended_ < 2 && Begin()) return true;
   if (CopyAtRoot(budget)) return true;
@@ -86,7 +91,7 @@ bool MpiPieces::Step(int64_t* budget) {
 
 // Takes the next piece, if there is one.
 bool MpiPieces::Begin() {
-  if (begun_elements_ == total() || finished()) return false;
+  if (begun_elements_ == total() || Finished()) return false;
   if (begun_ == 0 && reduces_) {
     StatusOr<net::MpiOp> op = queue_.folds.Find(collective_.dtype, collective_.reduce_op);
     if (!Started(op.status())) return true;
@@ -94,7 +99,9 @@ bool MpiPieces::Begin() {
   }
   Slot& slot = SlotOf(begun_);
   slot = Slot{State::kPacking, begun_elements_, std::min(piece_, total() - begun_elements_)};
-  if (!direct_) {
+  if (direct_) {
+    if (all_) slot.buffer = collective_.segments[0].output + slot.first * element_bytes_;
+  } else {
     FusionBuffer& buffer = queue_.buffers[begun_ % 2];
     if (const Status room = buffer.Reserve(slot.count * element_bytes_); !Started(room)) return true;
     slot.buffer = buffer.data();
@@ -104,13 +111,17 @@ bool MpiPieces::Begin() {
   return true;
 }
 
+bool MpiPieces::MustPack(const Slot& slot) const {
+  if (!gives_ || slot.buffer == nullptr) return false;
+  return !direct_ || collective_.segments[0].input != collective_.segments[0].output;
+}
+
 bool MpiPieces::Pack(Slot* slot, int64_t* budget) {
-  if (direct_ || (!gives_ && !reduces_)) return Start(slot);
-  if (!gives_) {
+  if (!gives_ && reduces_) {
     FillIdentity(collective_.dtype, collective_.reduce_op, slot->buffer, slot->count);
     *budget -= slot->count * element_bytes_;
-    return Start(slot);
   }
+  if (!MustPack(*slot)) return Start(slot);
   while (slot->at < slot->count && *budget > 0) {
     pack_cursor_.Seek(slot->first + slot->at);
     const int64_t run = pack_cursor_.Run(std::min(slot->count - slot->at, PieceElements(*budget)));
@@ -136,6 +147,7 @@ bool MpiPieces::Start(Slot* slot) {
 
 Status MpiPieces::Call(Slot* slot) {
   const int count = static_cast<int>(slot->count);
+  if (all_) return mpi().Iallreduce(mpi().in_place(), slot->buffer, count, type(), op_, comm(), &slot->request);
   const std::byte* in = slot->buffer;
   std::byte* out = slot->buffer;
   if (direct_) {
@@ -144,25 +156,20 @@ Status MpiPieces::Call(Slot* slot) {
     in = segment.input + offset;
     out = segment.output == nullptr ? nullptr : segment.output + offset;
   }
-  const void* const from = in == out ? mpi().in_place() : in;
-  switch (collective_.op) {
-    case wire::Op::kAllreduce:
-      return mpi().Iallreduce(from, out, count, type(), op_, comm(), &slot->request);
-    case wire::Op::kReduce:
-      // In place at the root alone; elsewhere the input is only read.
-      if (!is_root()) return mpi().Ireduce(in, nullptr, count, type(), op_, collective_.root, comm(), &slot->request);
-      return mpi().Ireduce(from, out, count, type(), op_, collective_.root, comm(), &slot->request);
-    default:
-      // MPI reads the root's memory and writes that of the others.
-      return mpi().Ibcast(gives_ ? const_cast<std::byte*>(in) : out, count, type(), collective_.root, comm(),
-                          &slot->request);
+  if (reduces_) {
+    // In place at the root alone; elsewhere the input is only read.
+    const void* const from = is_root() && in == out ? mpi().in_place() : in;
+    return mpi().Ireduce(from, is_root() ? out : nullptr, count, type(), op_, collective_.root, comm(), &slot->request);
   }
+  // MPI reads the root's memory and writes that of the others.
+  return mpi().Ibcast(gives_ ? const_cast<std::byte*>(in) : out, count, type(), collective_.root, comm(),
+                      &slot->request);
 }
 
 bool MpiPieces::Unpack(Slot* slot, int64_t* budget) {
   if (slot->state == State::kUnderWay) {
     if (!RequestDone(&slot->request)) return false;
-    if (finished()) return true;
+    if (Finished()) return true;
     slot->state = State::kArrived;
     const bool in_place = direct_ && after_.none();
     if (!takes_ || in_place) slot->at = slot->count;

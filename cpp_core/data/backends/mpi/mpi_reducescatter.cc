@@ -1,96 +1,23 @@
-// allreduce, reduce and reducescatter over MPI with the fold of the shm backend: tile by tile, the ranks send each
-// other the slices of their inputs, each folds its own slice in rank order, and, but for reducescatter, the results are
-// gathered. Same bits as in shared memory.
+// reducescatter over MPI with the fold of the shm backend, tile by tile: tile t has the t-th piece of every rank's
+// part, which is sent from where it is. Same bits as in shared memory.
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "control/hashing.h"
-#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/mpi/mpi_slices.h"
 #include "data/backends/mpi/mpi_verdict.h"
-#include "data/backends/segment_cursor.h"
 #include "data/rows.h"
 
 namespace horocache::data {
 namespace {
 
-constexpr int kTag = 2;
 constexpr int64_t kTileBytes = 4 << 20;
-constexpr int64_t kLine = 64;
+// A result of which the allocation may well fail: the ranks ask each other before they go on.
+constexpr int64_t kConfirmedBytes = 1 << 20;
 
-struct Range {
-  int64_t begin = 0, end = 0;
-  int64_t count() const { return end - begin; }
-};
-
-// What both have in common: slices out, slices in, fold. Subclasses say where slices come from and where results go.
-class MpiSlices : public MpiOperation {
- protected:
-  MpiSlices(MpiQueue* queue, Collective collective) : MpiOperation(queue, std::move(collective)) {
-    for (int r = 0; r < size(); ++r) {
-      if (!joined(r)) contributors_.push_back(r);
-    }
-    inputs_.resize(contributors_.size());
-  }
-
-  // Element `at` of the slice of `owner` in this rank's input.
-  virtual const std::byte* Input(int owner, int64_t at) const = 0;
-  virtual int64_t SliceCount(int owner) const = 0;  // elements of this tile's slice
-  virtual std::byte* Output(int64_t at) = 0;        // of this rank's slice
-
-  // Starts to send and to receive a tile's slices, each of at most `most` elements.
-  Status StartSlices(int64_t most);
-  // A part of the fold of this rank's slice, from folded_ on; false when there is nothing left.
-  bool FoldSome(int64_t* budget);
-
-  std::vector<int> contributors_;
-  int64_t folded_ = 0;
-
- private:
-  std::byte* Received(int from) const { return queue_.scratch.data() + from * slice_bytes_; }
-
-  std::vector<const std::byte*> inputs_;
-  int64_t slice_bytes_ = 0;
-};
-
-Status MpiSlices::StartSlices(int64_t most) {
-  folded_ = 0;
-  slice_bytes_ = (most * element_bytes_ + kLine - 1) / kLine * kLine;
-  HC_RETURN_IF_ERROR(queue_.scratch.Reserve(slice_bytes_ * size()));
-  const int own = static_cast<int>(SliceCount(rank()));
-  for (const int from : contributors_) {
-    if (from == rank() || own == 0) continue;
-    HC_RETURN_IF_ERROR(mpi().Irecv(Received(from), own, type(), from, kTag, comm(), NextRequest()));
-  }
-  for (int i = 1; i < size() && !joined(rank()); ++i) {
-    const int to = (rank() + i) % size();
-    const int count = static_cast<int>(SliceCount(to));
-    if (count > 0) HC_RETURN_IF_ERROR(mpi().Isend(Input(to, 0), count, type(), to, kTag, comm(), NextRequest()));
-  }
-  return Status::Ok();
-}
-
-bool MpiSlices::FoldSome(int64_t* budget) {
-  const int64_t count = SliceCount(rank());
-  if (folded_ == count) return false;
-  const int64_t run = std::min(count - folded_, PieceElements(*budget));
-  for (size_t i = 0; i < contributors_.size(); ++i) {
-    const int r = contributors_[i];
-    inputs_[i] = r == rank() ? Input(r, folded_) : Received(r) + folded_ * element_bytes_;
-  }
-  FoldCall call;
-  call.inputs = inputs_.data();
-  call.num_inputs = static_cast<int>(inputs_.size());
-  call.count = run;
-  call.output = Output(folded_);
-  call.scaling = scaling_;
-  FoldNow(call, budget);
-  folded_ += run;
-  return true;
-}
-
-// reducescatter. Slices are sent from where they are; tile t has the t-th piece of every rank's part.
 class MpiReducescatter final : public MpiSlices {
  public:
   MpiReducescatter(MpiQueue* queue, Collective collective)
@@ -111,20 +38,20 @@ class MpiReducescatter final : public MpiSlices {
   Status Compare();
   void OnCompared();
   Status Show();
+  int FirstWithData() const;
   Status Difference() const;
-  void Agree(const Status& mine, State next);
+  void Agree(const Status& mine);
   void OnAgreed();
   Status MakeResult();
   bool NextTile();
 
-  int64_t SliceCount(int owner) const override {
-    return std::clamp<int64_t>(counts_[static_cast<size_t>(owner)] - begin_, 0, capacity_);
+  // Joined ranks get nothing.
+  Slice SliceOf(int owner) const {
+    if (joined(owner) || joined(rank())) return {};
+    const auto at = static_cast<size_t>(owner);
+    return {collective_.segments[0].input + (firsts_[at] + begin_) * element_bytes_,
+            std::clamp<int64_t>(counts_[at] - begin_, 0, capacity_)};
   }
-  const std::byte* Input(int owner, int64_t at) const override {
-    const std::byte* const base = collective_.segments[0].input;
-    return base + (firsts_[static_cast<size_t>(owner)] + begin_ + at) * element_bytes_;
-  }
-  std::byte* Output(int64_t at) override { return result_ + (begin_ + at) * element_bytes_; }
 
   const int64_t capacity_;  // elements of a slice
   Status refused_;
@@ -132,14 +59,21 @@ class MpiReducescatter final : public MpiSlices {
   int64_t longest_ = 0;
   int64_t begin_ = 0;  // of this tile's slices in their parts
   std::byte* result_ = nullptr;
+  Exchange exchange_;
   State state_ = State::kCompare;
   bool allocated_ = false;
   Status own_;
   MpiVerdict verdict_;
-  // A hash of the rows and its negative: their maxima over the ranks are negatives of each other iff all are equal.
-  // And whether somebody refuses.
-  int64_t compared_[3] = {};
-  std::vector<int64_t> shown_;  // rank 0's rows
+  // Their maxima over the ranks: a hash of the rows and its negative, which are negatives of each other iff all are
+  // equal; whether somebody refuses; and the elements of the longest part. A joined rank does not know the rows.
+  struct Compared {
+    int64_t hash = std::numeric_limits<int64_t>::min();
+    int64_t negative = std::numeric_limits<int64_t>::min();
+    int64_t refused = 0;
+    int64_t longest = 0;
+  };
+  Compared compared_;
+  std::vector<int64_t> shown_;  // those of the lowest rank with data
 };
 
 void MpiReducescatter::Plan(std::vector<int64_t> rows) {
@@ -160,20 +94,22 @@ bool MpiReducescatter::Step(int64_t* budget) {
       return true;
     case State::kCompared:
       if (!RequestsDone()) return false;
-      if (!finished()) OnCompared();
+      if (!Finished()) OnCompared();
       return true;
     case State::kShow:
       if (!RequestsDone()) return false;
-      if (!finished()) Agree(Difference(), State::kAgreeing);
+      if (!Finished()) Agree(Difference());
       return true;
     case State::kAgreeing:
       return Listen();
     case State::kSlices:
-      if (!RequestsDone()) return false;
+      if (!Complete(&exchange_)) return false;
       state_ = State::kFold;
       return true;
     case State::kFold:
-      if (result_ != nullptr && FoldSome(budget)) return true;
+      if (result_ != nullptr && FoldSome(&exchange_, SliceOf(rank()), result_ + begin_ * element_bytes_, budget)) {
+        return true;
+      }
       begin_ += capacity_;
       return NextTile();
   }
@@ -188,45 +124,54 @@ bool MpiReducescatter::Listen() {
 }
 
 Status MpiReducescatter::Compare() {
-  control::Hasher hash;
-  for (const int64_t rows : rows_) hash.Add(static_cast<uint64_t>(rows));
-  compared_[0] = static_cast<int64_t>(hash.value() >> 1);
-  compared_[1] = -compared_[0];
-  compared_[2] = refused_.ok() ? 0 : 1;
-  return mpi().Iallreduce(mpi().in_place(), compared_, 3, mpi().TypeOf(DType::kInt64),
+  if (!joined(rank())) {
+    control::Hasher hash;
+    for (const int64_t rows : rows_) hash.Add(static_cast<uint64_t>(rows));
+    const auto half = static_cast<int64_t>(hash.value() >> 1);
+    compared_ = {half, -half, refused_.ok() ? 0 : 1, longest_};
+  }
+  constexpr int kWords = sizeof(Compared) / sizeof(int64_t);
+  return mpi().Iallreduce(mpi().in_place(), &compared_, kWords, mpi().TypeOf(DType::kInt64),
                           mpi().OpOf(net::MpiReduction::kMax), comm(), NextRequest());
 }
 
 void MpiReducescatter::OnCompared() {
-  constexpr int64_t kConfirmedBytes = 1 << 20;
-  if (compared_[2] != 0) return Agree(refused_, State::kAgreeing);
-  if (compared_[0] != -compared_[1]) {
+  if (compared_.refused != 0) return Agree(refused_);
+  if (compared_.hash != -compared_.negative) {
     if (Started(Show())) state_ = State::kShow;
     return;
   }
   own_ = MakeResult();
   allocated_ = true;
-  if (longest_ * element_bytes_ >= kConfirmedBytes) return Agree(own_, State::kAgreeing);
+  if (compared_.longest * element_bytes_ >= kConfirmedBytes) return Agree(own_);
   NextTile();
 }
 
 Status MpiReducescatter::Show() {
   shown_ = rows_;
-  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), 0, comm(), NextRequest());
+  shown_.resize(static_cast<size_t>(size()));
+  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), FirstWithData(), comm(), NextRequest());
+}
+
+int MpiReducescatter::FirstWithData() const {
+  int first = 0;
+  while (joined(first)) ++first;
+  return first;
 }
 
 Status MpiReducescatter::Difference() const {
+  if (joined(rank())) return Status::Ok();
   const auto found = std::ranges::mismatch(shown_, rows_);
   if (found.in1 == shown_.end()) return Status::Ok();
-  return {StatusCode::kMismatch, "reducescatter: " + collective_.Rank(0) + " gives " + std::to_string(*found.in1) +
-                                     " rows to " + collective_.Rank(found.in1 - shown_.begin()) + ", " +
-                                     collective_.Rank(rank()) + " gives " + std::to_string(*found.in2) +
-                                     ". Give the same number of rows for each rank on all ranks."};
+  return {StatusCode::kMismatch,
+          "reducescatter: " + collective_.Rank(FirstWithData()) + " gives " + std::to_string(*found.in1) + " rows to " +
+              collective_.Rank(found.in1 - shown_.begin()) + ", " + collective_.Rank(rank()) + " gives " +
+              std::to_string(*found.in2) + ". Give the same number of rows for each rank on all ranks."};
 }
 
-void MpiReducescatter::Agree(const Status& mine, State next) {
+void MpiReducescatter::Agree(const Status& mine) {
   own_ = mine;
-  if (Started(verdict_.Begin(mine))) state_ = next;
+  if (Started(verdict_.Begin(mine))) state_ = State::kAgreeing;
 }
 
 void MpiReducescatter::OnAgreed() {
@@ -253,11 +198,12 @@ Status MpiReducescatter::MakeResult() {
 
 // Starts the next tile, or ends. Without memory of its own this rank still sends what the others need.
 bool MpiReducescatter::NextTile() {
-  if (begin_ >= longest_) {
+  if (begin_ >= compared_.longest) {
     Finish(own_);
-  } else if (Started(StartSlices(capacity_))) {
-    state_ = State::kSlices;
+    return true;
   }
+  const auto slice_of = [this](int owner) { return SliceOf(owner); };
+  if (Started(Start(&exchange_, &queue_.received[0], capacity_, slice_of))) state_ = State::kSlices;
   return true;
 }
 

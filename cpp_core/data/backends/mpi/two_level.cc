@@ -74,11 +74,11 @@ bool TwoLevel::Step(int64_t* budget) {
     }
   }
   bool moved = StepCross();
-  moved |= !finished() && StepLocal();
+  moved |= !Finished() && StepLocal();
   *budget = 0;  // the parts have their own
   const bool all_local = local_ == nullptr && order_ == LocalOperations();
   const bool all_cross = !levels_.leads() || (cross_ == nullptr && crossed_ == chunks_);
-  if (!finished() && all_local && all_cross) {
+  if (!Finished() && all_local && all_cross) {
     Finish(Status::Ok());
     return true;
   }
@@ -98,7 +98,7 @@ bool TwoLevel::StepCross() {
   bool moved = false;
   if (cross_ != nullptr) {
     if (!Ended(&cross_)) return false;
-    if (finished()) return true;
+    if (Finished()) return true;
     ++crossed_;
     moved = true;
   }
@@ -112,7 +112,7 @@ bool TwoLevel::StepLocal() {
   bool moved = false;
   if (local_ != nullptr) {
     if (!Ended(&local_)) return local_->progressed();
-    if (finished()) return true;
+    if (Finished()) return true;
     moved = true;
     const Local ended = At(order_ - 1);
     if (ended.reduces || at_home_) gathered_ = ended.chunk + 1;
@@ -146,6 +146,7 @@ void TwoLevel::StartLocal(const Local& next) {
     part.reduce_op = collective_.reduce_op == wire::ReduceOp::kAverage ? wire::ReduceOp::kSum : collective_.reduce_op;
     part.prescale = collective_.prescale;
   }
+  part.names = &levels_.local_names;
   local_ = levels_.local->Start(std::move(part));
 }
 
@@ -168,6 +169,7 @@ void TwoLevel::StartCross() {
     part = Part(wire::Op::kBroadcast, std::move(segments));
     part.root = levels_.host(collective_.root);
   }
+  part.names = &levels_.cross_names;
   cross_ = levels_.cross->Start(std::move(part));
 }
 
@@ -194,7 +196,7 @@ Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
 
 }  // namespace
 
-TwoLevels::TwoLevels(MpiMeans means, const BackendOptions& options, const KernelSet* kernel_set)
+TwoLevels::TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set)
     : local(MakeShmBackend(means.local, options, kernel_set)), host_of(std::move(means.host_of)) {
   BackendOptions between = options;
   between.deterministic = false;
@@ -210,6 +212,17 @@ TwoLevels::TwoLevels(MpiMeans means, const BackendOptions& options, const Kernel
     count.resize(std::max(count.size(), host + 1));
     local_of.push_back(count[host]++);
   }
+  NameRanks(means, rank);
+}
+
+void TwoLevels::NameRanks(const MpiMeans& means, int own) {
+  std::vector<int> here, leaders;
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    if (local_of[rank] == 0) leaders.push_back(means.ranks[rank]);
+    if (host_of[rank] == host(own)) here.push_back(means.ranks[rank]);
+  }
+  local_names = {means.process_set, std::move(here)};
+  cross_names = {means.process_set, std::move(leaders)};
 }
 
 std::unique_ptr<MpiOperation> MakeTwoLevel(MpiQueue* queue, Collective collective) {
@@ -238,6 +251,7 @@ TwoLevelAllgather::TwoLevelAllgather(TwoLevels* levels, int rank, const Collecti
 }
 
 void TwoLevelAllgather::Start(Backend* backend, Collective collective) {
+  collective.names = backend == levels_.local.get() ? &levels_.local_names : &levels_.cross_names;
   collective.dtype = dtype_;
   collective.row_elements = row_elements_;
   running_ = backend->Start(std::move(collective));

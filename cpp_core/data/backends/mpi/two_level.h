@@ -23,7 +23,8 @@ struct MpiQueue;
 class MpiOperation;
 
 struct TwoLevels {
-  TwoLevels(MpiMeans means, const BackendOptions& options, const KernelSet* kernel_set);
+  // Those of `rank`'s host.
+  TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set);
 
   bool leads() const { return cross != nullptr; }
   int host(int rank) const { return host_of[static_cast<size_t>(rank)]; }
@@ -33,6 +34,10 @@ struct TwoLevels {
   std::vector<int> host_of;        // by rank
   std::vector<int> local_of;       // by rank: its number on its host
   bool contiguous = true;          // the ranks of each host follow each other
+  control::RankNames local_names, cross_names;
+
+ private:
+  void NameRanks(const MpiMeans& means, int own);
 };
 
 // allreduce and broadcast without joined ranks.

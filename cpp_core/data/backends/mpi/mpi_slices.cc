@@ -1,0 +1,63 @@
+#include "data/backends/mpi/mpi_slices.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace horocache::data {
+
+MpiSlices::MpiSlices(MpiQueue* queue, Collective collective) : MpiOperation(queue, std::move(collective)) {
+  for (int r = 0; r < size(); ++r) {
+    if (!joined(r)) contributors_.push_back(r);
+  }
+  inputs_.resize(contributors_.size());
+}
+
+Status MpiSlices::Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most) {
+  constexpr int64_t kLine = 64;
+  exchange->folded = 0;
+  exchange->stride_bytes = (most * element_bytes_ + kLine - 1) / kLine * kLine;
+  HC_RETURN_IF_ERROR(memory->Reserve(exchange->stride_bytes * size()));
+  exchange->received = memory->data();
+  return Status::Ok();
+}
+
+Status MpiSlices::Send(Exchange* exchange, const std::byte* from, int64_t count, int to, int tag) {
+  if (count == 0) return Status::Ok();
+  exchange->requests.push_back(mpi().null_request());
+  return mpi().Isend(from, static_cast<int>(count), type(), to, tag, comm(), &exchange->requests.back());
+}
+
+Status MpiSlices::Receive(Exchange* exchange, std::byte* to, int64_t count, int from, int tag) {
+  if (count == 0) return Status::Ok();
+  exchange->requests.push_back(mpi().null_request());
+  return mpi().Irecv(to, static_cast<int>(count), type(), from, tag, comm(), &exchange->requests.back());
+}
+
+bool MpiSlices::Complete(Exchange* exchange) {
+  while (!exchange->requests.empty()) {
+    if (!RequestDone(&exchange->requests.back())) return false;
+    exchange->requests.pop_back();
+  }
+  return true;
+}
+
+bool MpiSlices::FoldSome(Exchange* exchange, const Slice& own, std::byte* output, int64_t* budget) {
+  if (exchange->folded == own.count) return false;
+  const int64_t run = std::min(own.count - exchange->folded, PieceElements(*budget));
+  const int64_t offset = exchange->folded * element_bytes_;
+  for (size_t i = 0; i < contributors_.size(); ++i) {
+    const int r = contributors_[i];
+    inputs_[i] = (r == rank() ? own.data : From(*exchange, r)) + offset;
+  }
+  FoldCall call;
+  call.inputs = inputs_.data();
+  call.num_inputs = static_cast<int>(inputs_.size());
+  call.count = run;
+  call.output = output + offset;
+  call.scaling = scaling_;
+  FoldNow(call, budget);
+  exchange->folded += run;
+  return true;
+}
+
+}  // namespace horocache::data

@@ -1,0 +1,99 @@
+#include "data/backends/queued_operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/kernels/copy.h"
+
+namespace horocache::data {
+namespace {
+
+// Of one Test: about 100 us where memory is slow.
+constexpr int64_t kBudgetBytes = 256 << 10;
+constexpr int64_t kPieceBytes = 64;
+
+}  // namespace
+
+void OperationQueue::Break(Status why) {
+  if (!broken_.ok()) return;
+  broken_ = std::move(why);
+  OnBroken();
+}
+
+bool OperationQueue::Drive(QueuedOperation* operation) {
+  bool moved = false;
+  while (!operation->done_) {
+    QueuedOperation* const head = waiting_.front();
+    moved |= head->Advance();
+    if (!head->done_) break;
+    waiting_.pop_front();
+  }
+  operation->progressed_ = moved;
+  OnDriven();
+  return operation->done_;
+}
+
+QueuedOperation::QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size)
+    : collective_(std::move(collective)),
+      element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))),
+      line_(*queue),
+      rank_(rank),
+      size_(size) {
+  if (!collective_.joined.empty()) {
+    joined_.resize(static_cast<size_t>(size), 0);
+    for (const int32_t r : collective_.joined) joined_[static_cast<size_t>(r)] = 1;
+  }
+  for (const Segment& segment : collective_.segments) {
+    queue->counters.payload_bytes += static_cast<uint64_t>(segment.count * element_bytes_);
+  }
+  ++queue->counters.operations;
+  queue->waiting_.push_back(this);
+}
+
+QueuedOperation::~QueuedOperation() {
+  if (done_) return;
+  std::erase(line_.waiting_, this);
+  line_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " + std::string(wire::OpName(collective_.op)) +
+                                         " half way; this lane cannot be used any more"});
+}
+
+bool QueuedOperation::Test() {
+  if (done_) return true;
+  if (line_.broken().ok()) return line_.Drive(this);
+  status_ = line_.broken();
+  std::erase(line_.waiting_, this);
+  return done_ = true;
+}
+
+// True if anything moved.
+bool QueuedOperation::Advance() {
+  const FloatMode mode;
+  if (!std::exchange(begun_, true)) OnHead();
+  bool moved = false;
+  for (int64_t budget = kBudgetBytes; !Finished() && budget > 0 && Step(&budget);) moved = true;
+  done_ = Finished();
+  if (done_) OnFinished();
+  return moved || done_;
+}
+
+void QueuedOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kPieceBytes; }
+
+void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
+  Copy(to, from, static_cast<size_t>(bytes), stream);
+  line_.counters.bytes_copied += static_cast<uint64_t>(bytes);
+  Charge(bytes, budget);
+}
+
+void QueuedOperation::Folded(FoldFunction function, const FoldCall& call, int64_t* budget) {
+  const int64_t bytes = call.count * element_bytes_;
+  Fold(function, collective_.dtype, call);
+  line_.counters.bytes_copied += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
+  Charge(bytes, budget);
+}
+
+int64_t QueuedOperation::PieceElements(int64_t budget) const {
+  constexpr int64_t kLine = 64;
+  return (std::max<int64_t>(budget, 1) + kLine - 1) / kLine * kLine / element_bytes_;
+}
+
+}  // namespace horocache::data

@@ -1,0 +1,98 @@
+// Operations of one backend and lane that run one after the other, in the order in which they were started.
+//
+// Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/backend.h"
+#include "data/kernels/fold.h"
+
+namespace horocache::data {
+
+class QueuedOperation;
+
+class OperationQueue {
+ public:
+  virtual ~OperationQueue() = default;
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  // Not ok: an operation was given up half way, so this rank is out of step with the others, and none can run here any
+  // more.
+  const Status& broken() const { return broken_; }
+  void Break(Status why);
+
+  DataCounters counters;
+
+ protected:
+  OperationQueue() = default;
+  // The first one that is not finished; null if there is none.
+  const QueuedOperation* head() const { return waiting_.empty() ? nullptr : waiting_.front(); }
+
+ private:
+  friend class QueuedOperation;
+  // Moves the operations before `operation` and itself on by a bounded amount; true when it is finished.
+  bool Drive(QueuedOperation* operation);
+  virtual void OnDriven() {}
+  virtual void OnBroken() {}
+
+  std::deque<QueuedOperation*> waiting_;
+  Status broken_;
+};
+
+class QueuedOperation : public Operation {
+ public:
+  ~QueuedOperation() override;
+  QueuedOperation(const QueuedOperation&) = delete;
+  QueuedOperation& operator=(const QueuedOperation&) = delete;
+
+  bool Test() final;
+  Status status() const final { return status_; }
+  bool progressed() const final { return progressed_; }
+
+ protected:
+  QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size);
+
+  // Does a part of the next thing that can be done; false if it has to wait. Called again while there is budget, which
+  // it reduces by the bytes that it moved.
+  virtual bool Step(int64_t* budget) = 0;
+  virtual bool Finished() const = 0;
+  // Before the first step, when it is the first in the queue.
+  virtual void OnHead() {}
+  virtual void OnFinished() {}
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool done() const { return done_; }
+  bool joined(int rank) const { return !joined_.empty() && joined_[static_cast<size_t>(rank)] != 0; }
+  // Takes work off the budget. A piece costs something besides its bytes: very many tiny segments must not make a Test
+  // long.
+  static void Charge(int64_t bytes, int64_t* budget);
+  // Copies, with `stream` around the caches.
+  void Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
+  void Folded(FoldFunction function, const FoldCall& call, int64_t* budget);
+  // Elements of one go: what is left of the budget, in whole cache lines.
+  int64_t PieceElements(int64_t budget) const;
+
+  const Collective collective_;
+  const int64_t element_bytes_;
+  Status status_;
+
+ private:
+  friend class OperationQueue;
+  bool Advance();
+
+  OperationQueue& line_;
+  const int rank_, size_;
+  std::vector<uint8_t> joined_;
+  bool begun_ = false;
+  bool done_ = false;
+  bool progressed_ = false;
+};
+
+}  // namespace horocache::data

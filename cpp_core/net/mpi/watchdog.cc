@@ -1,0 +1,35 @@
+#include "net/mpi/watchdog.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+namespace horocache::net {
+
+void SayLine(const std::string& line) {
+  const std::string text = "horocache: " + line + "\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody reads it
+}
+
+Watchdog::Watchdog(int64_t limit_ns, std::function<void()> late)
+    : thread_("hc-watchdog", [this, limit_ns, late = std::move(late)] {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) late();
+      }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Watchdog::EndProcess(const std::string& line) {
+  SayLine(line + " Ending this process.");
+  _exit(EXIT_FAILURE);
+}
+
+}  // namespace horocache::net
