@@ -104,8 +104,9 @@ class CoordinatorLoop {
   void CheckOverdue(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
-  bool IsIdle(int64_t now_ns) const HC_REQUIRES(role_);
+  int64_t LongestNapNs(int64_t now_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
+  void StepOn() HC_REQUIRES(role_);
   void Run();
   // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
   // of this rank's ran: nothing more will come from this rank by itself. kNowhere if there is none. A while, because

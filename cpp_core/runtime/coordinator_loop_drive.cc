@@ -17,10 +17,10 @@ constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 // Between two looks for news that wake nobody.
 constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
 constexpr int64_t kLongestNapNs = kNsPerMs;
-// Where nothing has been going on for a while: a nap may cost the kernel 50 us, which would be 5 % of a core. The first
-// news after that come later by so much.
-constexpr int64_t kIdleNapNs = 5 * kNsPerMs;
-constexpr int64_t kIdleAfterNs = 100 * kNsPerMs;
+// Where nothing is going on: a nap costs the kernel up to 50 us, which would be 5 % of a core. So naps become longer with
+// the silence, and the first news after it are late by a twentieth of it at most.
+constexpr int64_t kIdleNapNs = 10 * kNsPerMs;
+constexpr int64_t kSilencePerNap = 20;
 // A library that moves data only while it is called is called for so long without a pause; after that, whoever is
 // waited for is late.
 constexpr int64_t kDrivingNs = 5 * kNsPerMs;
@@ -117,10 +117,10 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
 // With no collective under way, what peers do in the data plane is none of this rank's business.
 uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
 
-bool CoordinatorLoop::IsIdle(int64_t now_ns) const {
+int64_t CoordinatorLoop::LongestNapNs(int64_t now_ns) const {
   const auto pending = [](const auto& set) { return set->HasPending(); };
-  return now_ns - moved_ns_ > kIdleAfterNs && !LanesBusy() && std::ranges::none_of(sets_, pending) &&
-         !messages_->must_poll();
+  if (LanesBusy() || std::ranges::any_of(sets_, pending) || messages_->must_poll()) return kLongestNapNs;
+  return std::clamp((now_ns - moved_ns_) / kSilencePerNap, kLongestNapNs, kIdleNapNs);
 }
 
 int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
@@ -129,7 +129,7 @@ int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   const int64_t sleep_ns = std::min(wake_ns - now_ns, kLongestSleepNs);
   const bool must_poll = std::ranges::any_of(sets_, [](const auto& set) { return set->must_poll(); });
   if (!must_poll && !messages_->must_poll()) return sleep_ns;
-  nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, IsIdle(now_ns) ? kIdleNapNs : kLongestNapNs);
+  nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, LongestNapNs(now_ns));
   return std::min(sleep_ns, nap_ns_);
 }
 
@@ -174,8 +174,16 @@ void CoordinatorLoop::HandBack() {
   if (more) doorbell_.Ring();
 }
 
+// Steps while anything moves, and for a while longer where a collective is under way.
+void CoordinatorLoop::StepOn() {
+  const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
+  while (Step(NowNs()) && !stop_.load()) {
+  }
+  if (LanesBusy() || messages_->Transferring()) StepPatiently(wanted);
+}
+
 void CoordinatorLoop::Run() {
-  bool slept = false;
+  bool slept = false, rung = true;
   while (!stop_.load()) {
     const uint32_t seen = doorbell_.Rung();
     if (!role_.TryTake()) {
@@ -183,10 +191,7 @@ void CoordinatorLoop::Run() {
       continue;
     }
     if (slept) metrics_->wakeups.Add(1);
-    const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
-    while (Step(NowNs()) && !stop_.load()) {
-    }
-    if (LanesBusy() || messages_->Transferring()) StepPatiently(wanted);
+    if (rung) StepOn();  // a nap that just ended rarely brings news: one look, below, is enough
     const uint32_t seen_now = doorbell_.Rung();
     doorbell_.Arm(Armed(Doorbell::kBackground));
     const int64_t now_ns = NowNs();
@@ -198,11 +203,15 @@ void CoordinatorLoop::Run() {
     slept = !moved && !stop_.load();
     if (slept) metrics_->sleeps.Add(1);
     role_.Release();
+    rung = true;
     if (!slept) continue;
     lingers_.store(lingers);
     // Looked at after `lingers_` is set: either this thread sees the submission, or the submitter sees that it must
     // ring.
-    if (!table_->HasQueued()) doorbell_.Sleep(seen_now, Doorbell::kBackground, sleep_ns);
+    if (!table_->HasQueued()) {
+      doorbell_.Sleep(seen_now, Doorbell::kBackground, sleep_ns);
+      rung = doorbell_.Rung() != seen_now;
+    }
     lingers_.store(false);
   }
 }
