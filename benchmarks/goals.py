@@ -49,10 +49,20 @@ def _against(peer: str, from_bytes: int = 0) -> Callable[[Figure], float | None]
     def ratio(figure: Figure) -> float | None:
         if figure.detail.get("bytes", from_bytes) < from_bytes:
             return None
-        found = [value for name, value in figure.ratio.items() if name.startswith(peer)]
-        return found[0] if found else None
+        return min((value for name, value in figure.ratio.items() if name.startswith(peer)), default=None)
 
     return ratio
+
+
+def _over(peer: str) -> Callable[[Figure], float | None]:
+    """How much longer than the peer, in the figure's unit of time."""
+    ratio = _against(peer)
+
+    def over(figure: Figure) -> float | None:
+        times_as_fast = ratio(figure)
+        return None if times_as_fast is None else figure.median * (1.0 - times_as_fast)
+
+    return over
 
 
 def _counter(name: str) -> Callable[[Figure], float | None]:
@@ -64,7 +74,8 @@ def _daemon_us_per_tensor(figure: Figure) -> float | None:
     return None if cpu is None else cpu / float(figure.case.split()[0].replace(",", ""))
 
 
-_MIB16 = 16 << 20
+_MIB, _MIB16 = 1 << 20, 16 << 20
+_TWO_LEVELS = "horocache, two levels"
 GOALS = (
     Goal("4 B blocking, 2 ranks: us", "latency", _median, 80.0, ranks=2),
     Goal("4 B blocking, 2 ranks: x gloo", "latency", _against("gloo"), 2.0, True, ranks=2),
@@ -85,7 +96,11 @@ GOALS = (
     Goal("init, 2 ranks: s", "startup", _median, 0.1, case="init", ranks=2),
     Goal("init, 8 ranks: s", "startup", _median, 0.5, case="init", ranks=8),
     Goal("idle: rounds", "idle", _median, 0.0, unit="rounds"),
-    Goal("idle: % of a core", "idle", _median, 1.0, unit="% of a core"),
+    Goal("idle: % of a core", "idle", _median, 1.0, unit="% of a core", ranks=2),
+    Goal("idle over MPI: % of a core", "idle", _median, 2.0, unit="% of a core", ranks=4),
+    Goal("mpi backend, 4 B: us over mpi4py", "mpi", _over("mpi4py"), 60.0, case="4 B"),
+    Goal("mpi backend, from 16 MiB: x mpi4py", "mpi", _against("mpi4py", _MIB16), 1 / 1.1, True),
+    Goal("2 x 2 hosts, from 1 MiB: two levels x flat", "hosts", _against("flat", _MIB), 1.0, True, impl=_TWO_LEVELS),
 )
 
 

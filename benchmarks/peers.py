@@ -46,6 +46,16 @@ class Rank:
             self._started.add("horocache")
         return hvd
 
+    def horocache_over_mpi(self, **knobs: Any) -> Any:
+        """``horocache``, started anew as mpiexec says, with the MPI that mpi4py uses."""
+        import horocache as hc
+
+        if hc.is_initialized():
+            hc.shutdown()
+        hc.init(**knobs)
+        self._started.add("horocache")
+        return hc
+
     def identity(self) -> dict[str, Any]:
         """Arguments for ``init``: who we are, where mpiexec and not horocacherun started us."""
         if not self.mpi:

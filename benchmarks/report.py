@@ -69,3 +69,11 @@ def number(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def size_label(size: int) -> str:
+    """``4 B``, ``16 KiB``, ``1 MiB``."""
+    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= step:
+            return f"{size // step} {unit}"
+    return f"{size} B"

@@ -78,6 +78,8 @@ def _run_case(name: str, quick: bool, launchers: Launchers, impls: frozenset[str
     for job in case.jobs(quick):
         if job.own_launcher and "horocache" not in impls:
             continue  # horocacherun starts these, to look at nothing else
+        if job.needs_mpi and launchers.mpiexec is None:
+            continue  # the heading says why there is none
         try:
             figures += run_job(job, launchers, impls)
         except JobError as error:

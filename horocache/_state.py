@@ -63,6 +63,8 @@ class Runtime(Protocol):
         prescale: float,
         postscale: float,
         wait_follows: bool,
+        process_set: int = 0,
+        backend: str | None = None,
         /,
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""

@@ -15,6 +15,7 @@ from horocache.handles import (
     check_scales,
     full_name,
     resolve_op,
+    set_id,
     synchronize,
 )
 from horocache.layers import CompressorClass, LayerList, layer_list
@@ -82,9 +83,12 @@ class Allreduce(Submitter[T]):
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = _state.current()
-        if backend is None and process_set is global_process_set and not session.logs_layers and self._plain(tensor):
+        if not session.logs_layers and self._plain(tensor):
+            number = 0 if process_set is global_process_set else set_id(process_set)
             try:
-                handle = session.runtime.allreduce_in_place(tensor, name, op, prescale, postscale, wait_follows)
+                handle = session.runtime.allreduce_in_place(
+                    tensor, name, op, prescale, postscale, wait_follows, number, backend
+                )
             except (TypeError, OverflowError):
                 check_scales((prescale, postscale))
                 raise

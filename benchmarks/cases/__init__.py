@@ -4,4 +4,16 @@ A case has ``jobs(plan)`` (what to start) or ``local(plan)`` (measured by the or
 **parameters)`` (what one rank does; gives its series), perhaps ``tables(figures)`` where the usual table does not do.
 """
 
-ORDER = ("startup", "idle", "latency", "messages", "burst", "bandwidth", "gradients", "training")
+ORDER = (
+    "startup",
+    "idle",
+    "latency",
+    "messages",
+    "burst",
+    "bandwidth",
+    "gradients",
+    "training",
+    "mpi",
+    "rounds",
+    "hosts",
+)

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.figures import Figure, Series
 from benchmarks.job import Job
 from benchmarks.peers import Rank, blocking
-from benchmarks.report import Table, number
+from benchmarks.report import Table, number, size_label
 from benchmarks.timing import Contestant, alternate, check
 from benchmarks.yardstick import NAME as YARDSTICK
 from benchmarks.yardstick import Yardstick
@@ -39,7 +39,7 @@ def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
             times = alternate(rank.page, contestants, repetitions=30, budget_s=budget_s if size >= 1 << 20 else 1.0)
             for impl, one in times.items():
                 detail = {"bytes": size, "dtype": "float32", "redop": "sum", "place": place, "wrong": wrong.get(impl)}
-                case = f"{_label(size)} {place}"
+                case = f"{size_label(size)} {place}"
                 series.append(Series(case, impl, "GB/s", one.seconds, float(size), one.cpu_seconds, detail=detail))
     return series
 
@@ -105,13 +105,6 @@ class _Buffers:
 
             runs["mpi4py"] = mpi
         return runs
-
-
-def _label(size: int) -> str:
-    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= step:
-            return f"{size // step} {unit}"
-    return f"{size} B"
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:

@@ -56,22 +56,29 @@ void RestoreThread(PyThreadState* state) {
 
 constexpr std::string_view kAllreducePrefix = "allreduce.";
 
+// Appends text; false for what is none, or cannot be encoded.
+bool AppendText(PyObject* object, std::string* out) {
+  if (!PyUnicode_Check(object)) return false;
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) PyErr_Clear();  // lone surrogates
+  if (text != nullptr) out->append(text, static_cast<size_t>(length));
+  return text != nullptr;
+}
+
 // The name of an allreduce as ranks compare it; false for what is neither text nor bytes, or cannot be encoded.
 bool NameAllreduce(PyObject* name, std::string* out) {
   out->clear();
   if (name == Py_None) return true;
-  Py_ssize_t length = 0;
-  const char* text = nullptr;
-  if (PyUnicode_Check(name)) {
-    text = PyUnicode_AsUTF8AndSize(name, &length);
-    if (text == nullptr) PyErr_Clear();  // lone surrogates
-  } else if (PyBytes_Check(name)) {
-    text = PyBytes_AS_STRING(name);
-    length = PyBytes_GET_SIZE(name);
-  }
-  if (text == nullptr) return false;
-  out->append(kAllreducePrefix).append(text, static_cast<size_t>(length));
+  out->append(kAllreducePrefix);
+  if (!PyBytes_Check(name)) return AppendText(name, out);
+  out->append(PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
   return true;
+}
+
+bool ReadBackend(PyObject* backend, std::string* out) {
+  out->clear();
+  return backend == Py_None || AppendText(backend, out);
 }
 
 }  // namespace
@@ -211,22 +218,22 @@ void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object&
 }
 
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
-                                    bool wait_follows) {
+                                    bool wait_follows, uint32_t process_set, PyObject* backend) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   Operation* operation = runtime.NewOperation();
   wire::Signature& signature = operation->request.signature;
   // Whatever is wrong with them, the general way has the error for it, or a copy.
-  if (!NameAllreduce(name, &signature.name) || !caster_.Read(tensor, &view_).ok() || !view_.writable) {
+  if (!NameAllreduce(name, &signature.name) || !ReadBackend(backend, &signature.backend) ||
+      !caster_.Read(tensor, &view_).ok() || !view_.writable) {
     runtime.Recycle(operation);
     return -1;
   }
-  operation->process_set = 0;
+  operation->process_set = process_set;
   signature.op = wire::Op::kAllreduce;
   signature.divide_by = wire::DivideBy::kAll;
   signature.root = -1;
   signature.layers.clear();
-  signature.backend.clear();
   signature.tensors.resize(1);
   signature.tensors[0].name = signature.name;
   operation->tensors.resize(1);

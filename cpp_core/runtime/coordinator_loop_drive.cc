@@ -17,8 +17,8 @@ constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 // Between two looks for news that wake nobody.
 constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
 constexpr int64_t kLongestNapNs = kNsPerMs;
-// Where nothing is going on: a nap costs the kernel up to 50 us, which would be 5 % of a core. So naps become longer with
-// the silence, and the first news after it are late by a twentieth of it at most.
+// Where nothing is going on: a nap costs the kernel up to 50 us, which would be 5 % of a core. So naps become longer
+// with the silence, and the first news after it are late by a twentieth of it at most.
 constexpr int64_t kIdleNapNs = 10 * kNsPerMs;
 constexpr int64_t kSilencePerNap = 20;
 // A library that moves data only while it is called is called for so long without a pause; after that, whoever is

@@ -77,10 +77,10 @@ data::SharedArea AreaOf(const SetSite& site) {
 data::MpiMeans MpiFor(SetSite* site) {
   data::MpiMeans means;
   means.all = std::move(site->mpi);
+  means.host_of = site->host_of;
   if (means.all.empty() || site->one_host()) return means;
   means.leaders = std::move(site->leaders);
   means.local = LocalArea(*site);
-  means.host_of = site->host_of;
   means.ranks = site->ranks;
   means.process_set = site->process_set;
   return means;

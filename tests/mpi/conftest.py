@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for benchmarks.network
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mpi_jobs import MPIEXEC

@@ -57,6 +57,18 @@ def test_a_goal_is_met_missed_or_silent() -> None:
     assert rows == {"4 B blocking, 2 ranks: us": "MISSED", "4 B blocking, 2 ranks: x gloo": "met"}
 
 
+def test_a_goal_for_what_comes_on_top_of_a_peer() -> None:
+    figures = [figure("mpi", "4 B", 80.0, ratio={"mpi4py": 0.25}), figure("mpi", "4 B", 80.0, ratio={"mpi4py": 0.2})]
+    rows = [row[-2:] for row in goals.judge(figures).rows if "4 B" in row[0]]
+    assert rows == [["60", "met"], ["64", "MISSED"]]
+
+
+def test_the_worst_of_several_ways_to_be_flat_counts() -> None:
+    ratio = {"flat, native": 2.0, "flat, fold": 0.9, "mpi4py": 0.1}
+    two_levels = figure("hosts", "1 MiB", 1.0, impl="horocache, two levels", ratio=ratio, detail={"bytes": 1 << 20})
+    assert [row[-2:] for row in goals.judge([two_levels]).rows] == [["0.9", "MISSED"]]
+
+
 def test_a_goal_from_16_mib_ignores_smaller_sizes() -> None:
     small = figure("bandwidth", "4 MiB in place", 1.0, ratio={"yard-stick": 0.1}, detail={"bytes": 4 << 20})
     large = figure("bandwidth", "16 MiB in place", 1.0, ratio={"yard-stick": 0.6}, detail={"bytes": 16 << 20})

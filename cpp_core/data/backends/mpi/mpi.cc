@@ -15,22 +15,27 @@ namespace {
 enum Algorithm : uint8_t { kAuto, kNative, kFold, kTwoLevel };
 
 // From here on slices that are folded by our kernels beat the libraries' allreduce, whose non-blocking form is often
-// far slower than the blocking one; see docs/decisions/0008-mpi-by-dlopen.md.
-constexpr int64_t kFoldBytes = 1 << 20;
+// far slower than the blocking one; see docs/decisions/0008-mpi-by-dlopen.md. Between hosts it depends on how small the
+// slices become.
+constexpr int64_t kFoldBytesOnOneHost = 1 << 20, kFoldBytesOfRank = 16 << 10;
+// From here on two levels beat both, if there is something to gain by them.
+constexpr int64_t kTwoLevelBytes = 64 << 10;
 
 bool Reduces(wire::Op op) { return op == wire::Op::kAllreduce || op == wire::Op::kReduce; }
 
-bool IsLarge(const Collective& collective) {
+bool Rounds(DType dtype) { return IsFloat(dtype) || IsComplex(dtype); }
+
+int64_t BytesOf(const Collective& collective) {
   int64_t count = 0;
   for (const Segment& segment : collective.segments) count += segment.count;
-  return count * static_cast<int64_t>(DTypeBytes(collective.dtype)) >= kFoldBytes;
+  return count * static_cast<int64_t>(DTypeBytes(collective.dtype));
 }
 
 // Role: lanes. Owns the queue with the lane's communicators.
 class MpiBackend : public Backend {
  public:
   MpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels)
-      : deterministic_(options.deterministic), queue_(std::move(means.all), options, kernels) {
+      : deterministic_(options.deterministic), queue_(&means, options, kernels) {
     if (!means.local.data.empty())
       queue_.levels = std::make_unique<TwoLevels>(std::move(means), queue_.comm.rank(), options, kernels);
   }
@@ -44,10 +49,12 @@ class MpiBackend : public Backend {
  private:
   Status SupportsTwoLevels(const Collective& collective) const;
   uint8_t AlgorithmOf(const Collective& collective) const;
+  bool LevelsFit(const Collective& collective) const;
 
   const control::BackendTraits traits_ = MpiTraits();
   const bool deterministic_;
   MpiQueue queue_;
+  const int64_t fold_bytes_ = queue_.OneHost() ? kFoldBytesOnOneHost : kFoldBytesOfRank * queue_.comm.size();
 };
 
 Status MpiBackend::Supports(const Collective& collective) const {
@@ -69,8 +76,7 @@ Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
       collective.op != wire::Op::kAllgather) {
     return {StatusCode::kUnsupported, "mpi/twolevel runs allreduce, allgather and broadcast, not " + op};
   }
-  const bool rounds = IsFloat(collective.dtype) || IsComplex(collective.dtype);
-  if (deterministic_ && rounds && collective.op == wire::Op::kAllreduce) {
+  if (deterministic_ && Rounds(collective.dtype) && collective.op == wire::Op::kAllreduce) {
     return {StatusCode::kUnsupported,
             "mpi/twolevel sums host by host, so an allreduce of " + std::string(DTypeName(collective.dtype)) +
                 " has other bits than in rank order, which HOROCACHE_DETERMINISTIC=1 asks for; use mpi/fold"};
@@ -78,15 +84,25 @@ Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
   return Status::Ok();
 }
 
-// Equal on all ranks. On one host there is one level, joined ranks have nothing to reduce on their host, and an
-// allgather's rows must lie together for each host: then the flat way does the same.
+// On one host there is one level, joined ranks have nothing to reduce on their host, and an allgather's rows must lie
+// together for each host: then the flat way does the same.
+bool MpiBackend::LevelsFit(const Collective& collective) const {
+  return queue_.levels != nullptr && collective.joined.empty() &&
+         (collective.op != wire::Op::kAllgather || queue_.levels->contiguous);
+}
+
+// Equal on all ranks.
 uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
-  const wire::Op op = collective.op;
-  const bool levels = queue_.levels != nullptr && collective.joined.empty() &&
-                      (op != wire::Op::kAllgather || queue_.levels->contiguous);
-  if (collective.algorithm == kTwoLevel && levels) return kTwoLevel;
-  if (!Reduces(op) || collective.algorithm == kNative) return kNative;
-  return collective.algorithm == kFold || deterministic_ || IsLarge(collective) ? kFold : kNative;
+  if (collective.algorithm == kTwoLevel && LevelsFit(collective)) return kTwoLevel;
+  if (!Reduces(collective.op) || collective.algorithm == kNative) return kNative;
+  if (collective.algorithm == kFold) return kFold;
+  const int64_t bytes = BytesOf(collective);
+  const bool any_order = !deterministic_ || !Rounds(collective.dtype);
+  if (collective.op == wire::Op::kAllreduce && any_order && bytes >= kTwoLevelBytes && LevelsFit(collective) &&
+      queue_.levels->worthwhile) {
+    return kTwoLevel;
+  }
+  return deterministic_ || bytes >= fold_bytes_ ? kFold : kNative;
 }
 
 std::unique_ptr<Operation> MpiBackend::Start(Collective collective) {

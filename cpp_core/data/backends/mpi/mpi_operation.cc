@@ -11,8 +11,12 @@ bool Folds(wire::Op op) {
 
 }  // namespace
 
-MpiQueue::MpiQueue(net::Communicator communicator, const BackendOptions& options, const KernelSet* kernel_set)
-    : comm(std::move(communicator)), kernels(kernel_set), max_count(options.mpi_max_count), folds(&comm.mpi()) {}
+MpiQueue::MpiQueue(MpiMeans* means, const BackendOptions& options, const KernelSet* kernel_set)
+    : comm(std::move(means->all)),
+      host_of(means->host_of),
+      kernels(kernel_set),
+      max_count(options.mpi_max_count),
+      folds(&comm.mpi()) {}
 
 MpiOperation::MpiOperation(MpiQueue* queue, Collective collective)
     : QueuedOperation(queue, std::move(collective), queue->comm.rank(), queue->comm.size()), queue_(*queue) {

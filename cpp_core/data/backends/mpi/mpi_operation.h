@@ -8,6 +8,7 @@
 // Role: lanes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,11 +27,17 @@
 namespace horocache::data {
 
 struct MpiQueue final : OperationQueue {
-  MpiQueue(net::Communicator communicator, const BackendOptions& options, const KernelSet* kernel_set);
+  MpiQueue(MpiMeans* means, const BackendOptions& options, const KernelSet* kernel_set);
 
   net::Mpi& mpi() const { return comm.mpi(); }
+  bool OneHost() const {
+    return std::ranges::all_of(host_of, [this](int host) { return host == host_of[0]; });
+  }
+  // On another host.
+  bool IsFar(int rank) const { return host_of[static_cast<size_t>(rank)] != host_of[static_cast<size_t>(comm.rank())]; }
 
   net::Communicator comm;
+  const std::vector<int> host_of;  // by rank
   const KernelSet* const kernels;
   const int64_t max_count;  // elements of one call
   MpiFolds folds;

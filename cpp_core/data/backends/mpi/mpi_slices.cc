@@ -22,15 +22,21 @@ Status MpiSlices::Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most
 }
 
 Status MpiSlices::Send(Exchange* exchange, const std::byte* from, int64_t count, int to, int tag) {
-  if (count == 0) return Status::Ok();
-  exchange->requests.push_back(mpi().null_request());
-  return mpi().Isend(from, static_cast<int>(count), type(), to, tag, comm(), &exchange->requests.back());
+  for (int64_t at = 0, most = MessageElements(to); at < count; at += most) {
+    exchange->requests.push_back(mpi().null_request());
+    HC_RETURN_IF_ERROR(mpi().Isend(from + at * element_bytes_, static_cast<int>(std::min(most, count - at)), type(), to,
+                                   tag, comm(), &exchange->requests.back()));
+  }
+  return Status::Ok();
 }
 
 Status MpiSlices::Receive(Exchange* exchange, std::byte* to, int64_t count, int from, int tag) {
-  if (count == 0) return Status::Ok();
-  exchange->requests.push_back(mpi().null_request());
-  return mpi().Irecv(to, static_cast<int>(count), type(), from, tag, comm(), &exchange->requests.back());
+  for (int64_t at = 0, most = MessageElements(from); at < count; at += most) {
+    exchange->requests.push_back(mpi().null_request());
+    HC_RETURN_IF_ERROR(mpi().Irecv(to + at * element_bytes_, static_cast<int>(std::min(most, count - at)), type(), from,
+                                   tag, comm(), &exchange->requests.back()));
+  }
+  return Status::Ok();
 }
 
 bool MpiSlices::Complete(Exchange* exchange) {

@@ -1,6 +1,7 @@
 #include "data/backends/mpi/two_level.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "data/backends/backends.h"
@@ -10,7 +11,12 @@
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;
+// Small chunks overlap more of what is inside hosts with what is between them; large ones wait less often for the
+// network's delay.
+constexpr int64_t kLeastChunkBytes = 1 << 20, kMostChunkBytes = 4 << 20;
+constexpr int64_t kChunks = 4;
+
+int64_t ChunkBytes(int64_t bytes) { return std::clamp(bytes / kChunks, kLeastChunkBytes, kMostChunkBytes); }
 
 // See Note [Two levels].
 class TwoLevel final : public MpiOperation {
@@ -20,7 +26,7 @@ class TwoLevel final : public MpiOperation {
         levels_(*queue->levels),
         reduces_(collective_.op == wire::Op::kAllreduce),
         at_home_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
-        chunk_elements_(kChunkBytes / element_bytes_),
+        chunk_elements_(ChunkBytes(total() * element_bytes_) / element_bytes_),
         chunks_((total() + chunk_elements_ - 1) / chunk_elements_),
         cursor_(&collective_.segments, static_cast<size_t>(element_bytes_)) {}
 
@@ -203,6 +209,8 @@ TwoLevels::TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, 
   if (!means.leaders.empty()) {
     MpiMeans leaders;
     leaders.all = std::move(means.leaders);
+    leaders.host_of.resize(static_cast<size_t>(leaders.all.size()));
+    std::iota(leaders.host_of.begin(), leaders.host_of.end(), 0);
     cross = MakeMpiBackend(std::move(leaders), between, kernel_set);
   }
   std::vector<int> count;
@@ -210,6 +218,7 @@ TwoLevels::TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, 
     const auto host = static_cast<size_t>(host_of[rank]);
     if (rank > 0 && host_of[rank] < host_of[rank - 1]) contiguous = false;
     count.resize(std::max(count.size(), host + 1));
+    worthwhile |= count[host] > 0;
     local_of.push_back(count[host]++);
   }
   NameRanks(means, rank);

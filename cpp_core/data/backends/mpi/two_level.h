@@ -34,6 +34,7 @@ struct TwoLevels {
   std::vector<int> host_of;        // by rank
   std::vector<int> local_of;       // by rank: its number on its host
   bool contiguous = true;          // the ranks of each host follow each other
+  bool worthwhile = false;         // some host has several ranks
   control::RankNames local_names, cross_names;
 
  private:
