@@ -6,8 +6,8 @@
 // * float16 and bfloat16 are widened to float32, folded, scaled and rounded once, to nearest even; every other type is
 //   folded in itself. Integers wrap. Nothing is contracted to a fused multiply-add (-ffp-contract=off).
 // * Each input is multiplied by `before`, the result by `after` and then divided by `divisor`. Floating point does that
-//   in the accumulator's type. Integers scale in double, truncate towards zero and saturate; the division rounds
-//   towards minus infinity.
+//   in the accumulator's type. Integers scale in double, truncate towards zero and saturate; the division truncates,
+//   too.
 // * min and max: a NaN in any input makes the result NaN; among equal values (0.0 and -0.0) the first input wins.
 // * A floating-point result that is NaN is the quiet NaN without sign and payload. Which of two NaNs an addition keeps
 //   is otherwise a matter of the compiler's operand order.

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ namespace {
 struct Hosts {
   explicit Hosts(std::vector<int> host_of_in, uint64_t seed = 0)
       : host_of(std::move(host_of_in)),
-        network(std::make_shared<MemoryNetwork>(1 + *std::ranges::max_element(host_of), seed)) {
+        network(std::make_unique<MemoryNetwork>(1 + *std::ranges::max_element(host_of), seed)) {
+    network->max_frame_bytes = 64;
+    network->must_poll = true;
     std::vector<int> count(static_cast<size_t>(network->size));
     for (const int host : host_of) ++count[static_cast<size_t>(host)];
     for (const int ranks : count) {
@@ -29,7 +32,7 @@ struct Hosts {
     for (size_t rank = 0; rank < host_of.size(); ++rank) {
       const int host = host_of[rank], at = next[static_cast<size_t>(host)]++;
       std::unique_ptr<MemoryLink> link;
-      if (at == 0) link = std::make_unique<MemoryLink>(network, host);
+      if (at == 0) link = std::make_unique<MemoryLink>(network.get(), host);
       links.push_back(link.get());
       channels.push_back(MakeHostsChannel({static_cast<int>(rank), host_of},
                                           MakeShmChannel(arenas[static_cast<size_t>(host)], at), std::move(link)));
@@ -37,6 +40,11 @@ struct Hosts {
   }
   RuntimeChannel& operator[](int rank) { return *channels[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(host_of.size()); }
+  // Frames take up to so many looks of any leader.
+  void Delay(int looks) {
+    network->max_delay_ns = looks;
+    network->ns_per_look = 1;
+  }
   void Progress(int times = 200) {
     for (int i = 0; i < times; ++i) {
       for (auto& channel : channels) channel->Progress();
@@ -44,7 +52,7 @@ struct Hosts {
   }
 
   std::vector<int> host_of;
-  std::shared_ptr<MemoryNetwork> network;
+  std::unique_ptr<MemoryNetwork> network;
   std::vector<std::shared_ptr<Arena>> arenas;
   std::vector<MemoryLink*> links;  // null where the rank is no leader
   std::vector<std::unique_ptr<RuntimeChannel>> channels;
@@ -53,7 +61,7 @@ struct Hosts {
 TEST(HostsChannel, FramesReachEveryRankInTheOrderOfSending) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     Hosts hosts({0, 0, 1, 2, 2, 2, 1}, seed);
-    hosts.network->most_looks = 3;
+    hosts.Delay(9);
     constexpr int kFrames = 6;
     std::mt19937_64 random(seed);
     std::map<std::pair<int, int>, std::vector<std::string>> sent, received;
@@ -164,7 +172,7 @@ class HostsJob : public control::TestJob {
       : TestJob(static_cast<int>(host_of.size()), {},
                 {.strategy = strategy, .radix = 2, .host_of = strategy == "leaders" ? host_of : std::vector<int>()}),
         hosts(host_of, seed) {
-    hosts.network->most_looks = 3;
+    hosts.Delay(9);
     hub.expect_equal_hashes = false;
     for (size_t rank = 0; rank < host_of.size(); ++rank) channels[rank] = std::move(hosts.channels[rank]);
   }

@@ -1,74 +1,84 @@
-// Links between members in one process, for tests: what is sent arrives after a seeded number of looks.
+// Links between N ranks of one thread, for tests: frames take a seeded random time, and there is room for a few.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
-#include <random>
-#include <string>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "net/inproc_random.h"
 #include "net/link.h"
 
 namespace horocache::net {
 
-// The wires between all members.
 struct MemoryNetwork {
-  struct Frame {
-    std::string bytes;
-    int looks = 0;  // how often the receiver still finds nothing
-  };
-  explicit MemoryNetwork(int size_in, uint64_t seed_in = 0)
-      : size(size_in), random(seed_in), wires(static_cast<size_t>(size_in * size_in)) {}
-  std::deque<Frame>& Wire(int from, int to) { return wires[static_cast<size_t>(from * size + to)]; }
+  MemoryNetwork(int ranks, uint64_t seed, int64_t delay_ns = 0, size_t room_frames = 4)
+      : size(ranks), max_delay_ns(delay_ns), room(room_frames), random(seed), pairs(Count() * Count()) {}
+
+  using Frame = std::vector<std::byte>;
+  size_t Count() const { return static_cast<size_t>(size); }
+  std::deque<std::pair<int64_t, Frame>>& Pair(int from, int to) {
+    return pairs[static_cast<size_t>(from) * Count() + static_cast<size_t>(to)];
+  }
 
   int size;
-  std::mt19937_64 random;
-  int most_looks = 0;
-  size_t room = 4;  // frames under way per pair
-  size_t max_frame_bytes = 64;
-  std::vector<std::deque<Frame>> wires;
+  int64_t max_delay_ns;
+  size_t room;  // frames under way for each pair
+  size_t max_frame_bytes = 32 << 10;
+  int64_t now_ns = 0;
+  int64_t ns_per_look = 0;  // time goes on with every look for frames
+  bool must_poll = false;
+  SeededRandom random;
+  std::vector<std::deque<std::pair<int64_t, Frame>>> pairs;
+  std::vector<int> deaf;  // ranks that take nothing
 };
 
 class MemoryLink final : public Link {
  public:
-  MemoryLink(std::shared_ptr<MemoryNetwork> network, int rank) : network_(std::move(network)), rank_(rank) {}
+  MemoryLink(MemoryNetwork* network, int rank) : network_(network), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return network_->size; }
   size_t max_frame_bytes() const override { return network_->max_frame_bytes; }
-  bool must_poll() const override { return true; }
-  const Status& broken() const override { return broken_; }
-  void SayGoodbye() override { said_goodbye = true; }
-
   bool TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) override {
-    auto& wire = network_->Wire(rank_, to);
-    if (wire.size() >= network_->room || !broken_.ok()) return false;
-    std::string bytes(reinterpret_cast<const char*>(head.data()), head.size());
-    bytes.append(reinterpret_cast<const char*>(body.data()), body.size());
-    const int looks = network_->most_looks == 0 ? 0 : static_cast<int>(network_->random() % network_->most_looks);
-    wire.push_back({std::move(bytes), looks});
+    auto& pair = network_->Pair(rank_, to);
+    if (pair.size() >= network_->room || !broken_.ok()) return false;
+    MemoryNetwork::Frame frame(head.begin(), head.end());
+    frame.insert(frame.end(), body.begin(), body.end());
+    int64_t due_ns = network_->now_ns +
+                     static_cast<int64_t>(network_->random.Below(static_cast<uint64_t>(network_->max_delay_ns) + 1));
+    if (!pair.empty()) due_ns = std::max(due_ns, pair.back().first);
+    pair.emplace_back(due_ns, std::move(frame));
     return true;
   }
-
   bool Receive(const Sink& sink) override {
+    network_->now_ns += network_->ns_per_look;
+    if (std::ranges::find(network_->deaf, rank_) != network_->deaf.end()) return false;
     bool moved = false;
-    for (int from = 0; from < network_->size; ++from) {
-      auto& wire = network_->Wire(from, rank_);
-      if (wire.empty() || wire.front().looks-- > 0) continue;
-      const std::string bytes = std::move(wire.front().bytes);
-      wire.pop_front();
-      sink(from, std::as_bytes(std::span(bytes)));
+    for (int from = 0; from < size(); ++from) {
+      auto& pair = network_->Pair(from, rank_);
+      if (pair.empty() || pair.front().first > network_->now_ns) continue;
+      const MemoryNetwork::Frame frame = std::move(pair.front().second);
+      pair.pop_front();
+      sink(from, frame);
       moved = true;
     }
     return moved;
   }
-
+  bool must_poll() const override { return network_->must_poll; }
+  const Status& broken() const override { return broken_; }
+  void SayGoodbye() override { said_goodbye = true; }
   void Break(Status why) { broken_ = std::move(why); }
+
   bool said_goodbye = false;
 
  private:
-  const std::shared_ptr<MemoryNetwork> network_;
+  MemoryNetwork* const network_;
   const int rank_;
   Status broken_;
 };

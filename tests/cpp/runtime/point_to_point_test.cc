@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/memory_link.h"
+#include "net/memory_link.h"
 #include "runtime/message_operation.h"
 
 namespace horocache::runtime {
@@ -45,7 +45,7 @@ class World {
     for (int rank = 0; rank < ranks; ++rank) {
       PointToPointConfig config;
       config.rank = rank;
-      config.links.push_back(std::make_unique<MemoryLink>(&network_, rank));
+      config.links.push_back(std::make_unique<net::MemoryLink>(&network_, rank));
       for (int peer = 0; peer < ranks; ++peer) config.routes.push_back({0, peer});
       config.stall_warn_ns = kWarnNs;
       config.stall_fail_ns = kFailNs;
@@ -56,7 +56,7 @@ class World {
   }
 
   PointToPoint& operator[](int rank) { return *engines_[static_cast<size_t>(rank)]; }
-  MemoryNetwork& network() { return network_; }
+  net::MemoryNetwork& network() { return network_; }
   Metrics& metrics(int rank) { return *metrics_[static_cast<size_t>(rank)]; }
   void SetLeft(int rank) { left_[static_cast<size_t>(rank)] = true; }
 
@@ -105,7 +105,7 @@ class World {
     return message;
   }
 
-  MemoryNetwork network_;
+  net::MemoryNetwork network_;
   net::SeededRandom order_;
   std::vector<bool> left_;
   OperationTable table_;
@@ -324,10 +324,10 @@ TEST(PointToPoint, ATransferThatHasBegunEndsWellAlthoughItsSenderLeaves) {
 }
 
 TEST(PointToPoint, RanksThatCannotBeReachedDelayNobodysLeave) {
-  MemoryNetwork network(1, 0, 0, 4);
+  net::MemoryNetwork network(1, 0, 0, 4);
   PointToPointConfig config;
   config.rank = 1;
-  config.links.push_back(std::make_unique<MemoryLink>(&network, 0));
+  config.links.push_back(std::make_unique<net::MemoryLink>(&network, 0));
   config.routes = {{}, {0, 0}, {}};
   OperationTable table;
   Metrics metrics(3);
@@ -453,7 +453,7 @@ TEST(PointToPoint, ATransferThatStopsInTheMiddleFailsOnBothSidesAndLeavesTheLink
 // ---- what no peer may send
 
 void Inject(World& world, int from, int to, const FrameHead& head, size_t payload = 0) {
-  MemoryNetwork::Frame frame(sizeof(head) + payload);
+  net::MemoryNetwork::Frame frame(sizeof(head) + payload);
   std::memcpy(frame.data(), &head, sizeof(head));
   world.network().Pair(from, to).emplace_back(0, frame);
 }
@@ -521,7 +521,7 @@ TEST(PointToPoint, RandomFramesCrashNobody) {
 TEST(PointToPoint, AFrameTooShortForAHeadBreaksTheEngine) {
   World world(2);
   const Handle pending = world.Recv(1, 0, kSmall);
-  world.network().Pair(0, 1).emplace_back(0, MemoryNetwork::Frame(10));
+  world.network().Pair(0, 1).emplace_back(0, net::MemoryNetwork::Frame(10));
   world.Run();
   EXPECT_EQ(pending->status().code(), StatusCode::kCorrupt);
 }
