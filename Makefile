@@ -96,7 +96,7 @@ $(VENV)/mpi-%/stamp: $(VENV)/test.stamp
 # ---- the core, and the C++ tests ------------------------------------------------------------------------------------
 
 build: $(VENV)/tools.stamp  ## Compile the core into horocache/, and the C++ tests
-	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_PRECOMPILED_HEADERS=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/dev --parallel $(JOBS)
 	@$(CMAKE) --install build/dev --prefix $(CURDIR) >/dev/null
@@ -114,7 +114,7 @@ LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
 sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan
 
 sanitize-%: $(VENV)/test.stamp
-	@$(CMAKE) -S . -B build/$* -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DHC_SANITIZE=$(FLAGS_$*) \
+	@$(CMAKE) -S . -B build/$* -G Ninja -DHC_PRECOMPILED_HEADERS=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DHC_SANITIZE=$(FLAGS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	  --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/$* --parallel $(JOBS)

@@ -27,6 +27,11 @@ def backward_name(name: Name) -> Name:
     return name + b".backward" if isinstance(name, bytes) else f"{name}.backward"
 
 
+def without_algorithm(backend: str | None) -> str | None:
+    """The backend alone: where the gradient is another operation, it has other algorithms."""
+    return None if backend is None else backend.partition("/")[0]
+
+
 def _refuse_unless_linear(op: int, what: str) -> None:
     if op not in (Average, Sum):
         raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
@@ -84,7 +89,7 @@ class Allgather(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Gather one tensor, or a group."""
         gathered = collectives.allgather_with_rows(list(tensors), name, process_set, group, backend=backend)
-        ctx.call = (name, process_set, backend, group)
+        ctx.call = (name, process_set, without_algorithm(backend), group)
         ctx.rows = [rows for _, rows in gathered]
         ctx.shapes = [tensor.shape for tensor in tensors]
         return tuple(output for output, _ in gathered)
@@ -110,7 +115,7 @@ class Broadcast(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: Name, process_set: ProcessSet, backend: str | None
     ) -> torch.Tensor:
         """Copy from the root."""
-        ctx.call = (root_rank, name, process_set, backend)
+        ctx.call = (root_rank, name, process_set, without_algorithm(backend))
         return collectives.broadcast(tensor, root_rank, name, process_set, backend=backend)
 
     @staticmethod
@@ -170,7 +175,7 @@ class Reducescatter(torch.autograd.Function):
         else:
             outputs = (collectives.reducescatter(tensors[0], *call, backend=backend),)
         # Afterwards: now the scales are numbers, and the process set is one.
-        ctx.call = (name, process_set, backend, group)
+        ctx.call = (name, process_set, without_algorithm(backend), group)
         ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         return outputs
 

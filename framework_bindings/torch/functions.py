@@ -92,7 +92,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce the ranks' tensors element by element; see :meth:`horocache.ops.Collectives.allreduce`.
 
-    Differentiable for Average and Sum: the gradient is reduced in the same way. Gradients go by the same backend.
+    Differentiable for Average and Sum: the gradient is reduced in the same way. Gradients go by that backend.
     """
     op = resolve_op(op, average)
     if _needs_grad([tensor]):

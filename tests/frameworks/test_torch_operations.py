@@ -300,6 +300,7 @@ def test_gradients_go_by_the_backend_of_the_call():
         import horocache.torch as hvd
 
         from horocache import _state
+        from horocache.errors import UnsupportedError
 
         hvd.init()
         session = _state.current()
@@ -312,13 +313,17 @@ def test_gradients_go_by_the_backend_of_the_call():
                 return lambda *arguments: (asked.append(arguments[11]), runtime.submit(*arguments))[1]
 
         session.runtime = Spy()
-        operations = [hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall]
-        for call in [*operations, lambda x, **options: hvd.broadcast(x, 0, **options)]:
+        operations = [hvd.allgather, hvd.reducescatter, lambda x, **options: hvd.broadcast(x, 0, **options)]
+        for call in [hvd.allreduce, hvd.alltoall, *operations]:
             asked.clear()
             x = torch.ones(4, requires_grad=True)
-            call(x, backend="shm/twoshot").sum().backward()
+            algorithm = "shm/twoshot" if call is hvd.allreduce else "shm/auto"
+            call(x, backend=algorithm).sum().backward()
             assert x.grad is not None
-            assert asked == ["shm/twoshot"] * 2
+            # The gradients of the last three are other operations, for which the algorithm says nothing.
+            assert asked == [algorithm, "shm" if call in operations else algorithm]
+        with pytest.raises(UnsupportedError, match="shm/twoshot runs allreduce and reduce; allgather"):
+            hvd.allgather(torch.ones(4), backend="shm/twoshot")
         for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
             asked.clear()
             x = torch.ones(4, requires_grad=True)

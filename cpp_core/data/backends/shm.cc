@@ -1,6 +1,7 @@
 // The backend for ranks of one host: shared memory, no locks, no system calls but to wake a sleeper.
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "data/backends/backends.h"
@@ -19,7 +20,12 @@ class ShmBackend : public Backend {
   const control::BackendTraits& traits() const override { return traits_; }
 
   Status Supports(const Collective& collective) const override {
-    return CheckCollective(collective, traits_, queue_.port.size());
+    HC_RETURN_IF_ERROR(CheckCollective(collective, traits_, queue_.port.size()));
+    const bool folds = collective.op == wire::Op::kAllreduce || collective.op == wire::Op::kReduce;
+    if (collective.algorithm == 0 || folds) return Status::Ok();
+    return {StatusCode::kUnsupported, "shm/" + traits_.algorithms[collective.algorithm] +
+                                          " runs allreduce and reduce; " + std::string(wire::OpName(collective.op)) +
+                                          " has one way alone, which is shm"};
   }
 
   std::unique_ptr<Operation> Start(Collective collective) override {

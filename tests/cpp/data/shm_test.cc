@@ -147,6 +147,10 @@ TEST(ShmErrors, AreGivenBeforeAnythingIsSent) {
   c = Collective();
   c.algorithm = 9;
   EXPECT_EQ(shm.Supports(c).code(), StatusCode::kUnsupported);
+  c.algorithm = 2;
+  EXPECT_TRUE(shm.Supports(c).ok());
+  c.op = Op::kAllgather;
+  EXPECT_NE(shm.Supports(c).message().find("shm/twoshot runs allreduce and reduce; allgather has"), std::string::npos);
 }
 
 std::vector<Status> RunWithoutMemoryOnRank1(Ranks* ranks, std::vector<RankData>* data) {
