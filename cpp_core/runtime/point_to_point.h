@@ -64,6 +64,7 @@ class PointToPoint {
   static constexpr int64_t kKeepBytes = 128;
 
   PointToPoint(PointToPointConfig config, OperationTable* table, Metrics* metrics);
+  ~PointToPoint();
 
   // Takes an operation that CheckMessage accepts, with a rank that can be reached; finishes it, now or later.
   void Submit(Operation* operation, int64_t now_ns);

@@ -104,3 +104,9 @@ def test_a_rank_whose_mpi_fails_in_the_middle_ends_the_job(tmp_path, layout, alg
     for rank in range(3):
         seen = (tmp_path / f"rank{rank}").read_text()
         assert ("rank 2" in seen and "gave up" in seen) or (rank == 2 and "injected" in seen), f"rank {rank}: {seen}"
+
+
+@pytest.mark.parametrize("layout", ["0011", "01"])
+def test_a_job_ends_well_and_starts_again_as_often_as_one_likes(layout):
+    job = run_worker("cycles", len(layout), layout, "15")
+    assert job.code == 0 and len(job.lines("right")) == len(layout), job.report()

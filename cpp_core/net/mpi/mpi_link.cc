@@ -1,5 +1,7 @@
 #include "net/mpi/mpi_link.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -16,6 +18,8 @@ constexpr size_t kFrameBytes = 32 << 10;
 constexpr size_t kReceives = 32;      // posted at any time
 constexpr size_t kSendsPerPeer = 16;  // under way at most
 constexpr int kMostPerCall = 16;      // frames that one Receive hands over
+// How long an end waits for the others' goodbyes. They come at once where the job ends on all ranks.
+constexpr int64_t kFarewellNs = kNsPerS;
 
 enum class Kind : uint64_t { kFrame, kBeat, kGoodbye };
 constexpr size_t kHeaderBytes = sizeof(Kind);
@@ -57,6 +61,7 @@ class MpiLink final : public Link {
     Buffer buffer;
   };
 
+  bool PartInPeace();
   bool Start(int to, Kind kind, std::span<const std::byte> head, std::span<const std::byte> body);
   bool Reap();
   Status Post(Receiving* receiving);
@@ -76,6 +81,7 @@ class MpiLink final : public Link {
   std::deque<Receiving> receiving_;
   std::vector<Buffer> spare_;
   int64_t watched_ns_ = 0;  // when Watch was called last
+  bool said_goodbye_ = false;
   Status broken_;
 };
 
@@ -88,14 +94,24 @@ MpiLink::MpiLink(Communicator comm, MpiLinkConfig config)
 // What is under way belongs to the library until it is complete, see Note [A request that is late].
 MpiLink::~MpiLink() {
   if (comm_.mpi().Finalized()) return;
-  Reap();
+  if (!PartInPeace()) comm_.Abandon();
   for (Sending& sending : sending_) sending.buffer.release();  // NOLINT
   for (Receiving& receiving : receiving_) {
     const bool cancelled = comm_.mpi().Cancel(&receiving.request).ok();
     const StatusOr<bool> done = cancelled ? comm_.mpi().Test(&receiving.request, nullptr) : StatusOr<bool>(false);
     if (!done.ok() || !*done) receiving.buffer.release();  // NOLINT
   }
-  if (!sending_.empty() || !broken_.ok()) comm_.Abandon();
+}
+
+// True when nothing is under way to or from this end any more, and nothing will be. See Note [The end of a link].
+bool MpiLink::PartInPeace() {
+  const auto left = [this](const Peer& peer) { return peer.left || &peer == &peers_[static_cast<size_t>(rank())]; };
+  const auto over = [&] { return sending_.empty() && std::ranges::all_of(peers_, left); };
+  const int64_t deadline_ns = NowNs() + kFarewellNs;
+  while (said_goodbye_ && broken_.ok() && !over() && NowNs() < deadline_ns) {
+    if (!Receive([](int, std::span<const std::byte>) {})) sched_yield();
+  }
+  return said_goodbye_ && broken_.ok() && over();
 }
 
 Status MpiLink::PostReceives() {
@@ -115,7 +131,7 @@ Status MpiLink::Post(Receiving* receiving) {
 }
 
 bool MpiLink::TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) {
-  if (!broken_.ok()) return false;
+  if (!broken_.ok() || said_goodbye_) return false;
   if (peers_[static_cast<size_t>(to)].under_way >= kSendsPerPeer) Reap();
   if (peers_[static_cast<size_t>(to)].under_way >= kSendsPerPeer) return false;
   return Start(to, Kind::kFrame, head, body);
@@ -183,7 +199,7 @@ bool MpiLink::Receive(const Sink& sink) {
     if (const Status posted = Post(&again); !posted.ok()) Break(posted);
     receiving_.push_back(std::move(again));
   }
-  if (config_.silence_ns > 0) Watch(NowNs());
+  if (config_.silence_ns > 0 && !said_goodbye_) Watch(NowNs());
   return moved;
 }
 
@@ -223,8 +239,9 @@ void MpiLink::Watch(int64_t now_ns) {
 }
 
 void MpiLink::SayGoodbye() {
+  if (std::exchange(said_goodbye_, true)) return;
   for (int to = 0; to < size() && broken_.ok(); ++to) {
-    if (to != rank() && !peers_[static_cast<size_t>(to)].left) Start(to, Kind::kGoodbye, {}, {});
+    if (to != rank()) Start(to, Kind::kGoodbye, {}, {});
   }
 }
 
