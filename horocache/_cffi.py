@@ -246,7 +246,7 @@ class Runtime:
         while not self.poll(handle):
             left = _SLICE_S if deadline is None else min(_SLICE_S, deadline - time.monotonic())
             if left <= 0:
-                msg = f"handle {handle} is not done after {timeout_s} s"
+                msg = f"handle {handle} is not done on rank {self.rank} after {timeout_s} s"
                 raise TimeoutError(msg)
             self._lib.hc_wait(self._live(), handle, left, deadline is None)
         kept = self._kept.pop(handle, None)

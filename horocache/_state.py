@@ -98,10 +98,13 @@ class Session:
     nothing of an old session can be mistaken for something of a new one.
     """
 
-    __slots__ = ("_aliases", "arguments", "logs_layers", "pending", "process_sets", "runtime")
+    __slots__ = ("_aliases", "arguments", "job", "logs_layers", "pending", "process_sets", "runtime")
 
-    def __init__(self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet]) -> None:
+    def __init__(
+        self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet], job: mpi.Job
+    ) -> None:
         self.runtime = runtime
+        self.job = job
         self.arguments = arguments
         self.process_sets = process_sets
         self._aliases: list[ProcessSet] = []  # whatever has a number of this session
@@ -197,7 +200,8 @@ def init(
         StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
             in version, in their process sets or in a knob that must be equal. InvalidArgumentError: an unknown knob or
             a bad value; a process set that has no ranks or ranks that the job does not have, or equals another or that
-            of all ranks; or other knobs or process sets than those of the running session. UnsupportedError: see
+            of all ranks; or other knobs, process sets or ``comm`` than those of the running
+            session. UnsupportedError: see
             above. ForkedProcessError: this process was forked from one that runs horocache.
     """
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
@@ -208,12 +212,16 @@ def init(
     sets = sets_to_register(process_sets, job)
     if running is not None:
         _check_same_knobs(running.arguments, arguments)
+        if comm is not None and (job.handle, job.ranks) != (running.job.handle, running.job.ranks):
+            raise InvalidArgumentError(
+                f"horocache runs already as another job; init() now asks for comm={comm!r}. Call shutdown() first."
+            )
         if process_sets is not None:
             register_again(running, sets)
         return
     if _default.orphan is not None:
         raise _why_not_running()
-    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets)
+    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
     _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True

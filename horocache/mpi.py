@@ -31,11 +31,12 @@ def job_of(comm: Any) -> Job:
     """The job that ``init(comm=...)`` asks for.
 
     Raises:
-        InvalidArgumentError: it is neither a communicator nor a list of ranks, or a null communicator.
+        InvalidArgumentError: it is neither a communicator nor a list of ranks, or a null or an inter-communicator.
     """
     if comm is None:
         return Job()
     if is_communicator(comm):
+        _refuse_two_groups(comm)
         if not comm:
             raise InvalidArgumentError(
                 f"init(comm={comm!r}): this process is not in the communicator; call init() on its members alone."
@@ -46,6 +47,14 @@ def job_of(comm: Any) -> Job:
     if not all(isinstance(rank, Integral) for rank in comm):
         raise InvalidArgumentError(f"init(comm={list(comm)}): ranks are whole numbers.")
     return Job(ranks=[int(rank) for rank in comm])
+
+
+def _refuse_two_groups(comm: Any) -> None:
+    if comm and getattr(comm, "Is_inter", lambda: False)():
+        raise InvalidArgumentError(
+            f"{comm!r} is an intercommunicator, whose two groups have ranks of their own; give one that has a single "
+            "group, such as comm.Merge()."
+        )
 
 
 def _handle_of(comm: Any) -> int:
@@ -96,6 +105,7 @@ def ranks_of_communicator(comm: Any, job: Job | None = None) -> list[int]:
             f"{comm!r} is no communicator on this rank. Every rank has to name every process set: give a list of ranks "
             "where this rank is not a member."
         )
+    _refuse_two_groups(comm)
     group = _group(comm)
     # By the class: a class method in mpi4py 3, a method of the first group in mpi4py 4.
     ranks = type(group).Translate_ranks(group, list(range(comm.Get_size())), _group_of_job(job or Job()))

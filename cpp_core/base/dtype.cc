@@ -42,6 +42,8 @@ std::optional<DType> DTypeFromName(std::string_view name) {
 
 std::pair<int, int> DTypeToDlpack(DType dtype) { return {RowOf(dtype).dlpack_code, RowOf(dtype).bits}; }
 
+bool Is16BitFloat(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
+
 bool IsFloat(DType dtype) { return RowOf(dtype).dlpack_code == 2 || RowOf(dtype).dlpack_code == 4; }
 bool IsComplex(DType dtype) { return RowOf(dtype).dlpack_code == 5; }
 bool IsInteger(DType dtype) { return RowOf(dtype).dlpack_code <= 1; }

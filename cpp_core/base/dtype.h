@@ -40,6 +40,7 @@ std::optional<DType> DTypeFromName(std::string_view name);
 std::pair<int, int> DTypeToDlpack(DType dtype);
 
 bool IsFloat(DType dtype);    // f16 bf16 f32 f64
+bool Is16BitFloat(DType dtype);
 bool IsComplex(DType dtype);  // c64 c128
 bool IsInteger(DType dtype);  // not bool
 

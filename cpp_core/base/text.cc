@@ -112,6 +112,12 @@ std::vector<std::string> Split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string ListText(const std::vector<int>& ranks) {
+  std::vector<std::string> parts;
+  for (const int rank : ranks) parts.push_back(std::to_string(rank));
+  return Join(parts, ", ");
+}
+
 std::string Join(const std::vector<std::string>& parts, std::string_view separator) {
   std::string out;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -28,6 +28,9 @@ bool ParseNumber(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// "1, 0"
+std::string ListText(const std::vector<int>& numbers);
+
 std::string Join(const std::vector<std::string>& parts, std::string_view separator);
 
 }  // namespace horocache

@@ -197,11 +197,9 @@ Status Worker::Ended(Connection::Io io) const {
 Status CheckConfig(const BootstrapConfig& config) {
   const Identity& identity = config.identity;
   if (identity.cross_size > 1) {
-    return Status(StatusCode::kUnsupported,
-                  "the job has " + std::to_string(identity.size) + " ranks on " + std::to_string(identity.cross_size) +
-                      " hosts (" + identity.source +
-                      "); ranks on several hosts need the MPI channel, which this build does not have. Start all "
-                      "ranks on one host");
+    return Status(StatusCode::kUnsupported, "the job has " + std::to_string(identity.size) + " ranks on " +
+                                                std::to_string(identity.cross_size) + " hosts (" + identity.source +
+                                                "), which do not share memory; only the ranks of one host meet here");
   }
   if (identity.size < 1 || identity.rank < 0 || identity.rank >= identity.size) {
     return Status(StatusCode::kInvalidArgument, "rank " + std::to_string(identity.rank) + " of " +

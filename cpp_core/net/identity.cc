@@ -67,6 +67,7 @@ class Reader {
 struct Claim {
   std::string source, job, job_hint;
   bool starts_mpi = false;
+  std::string mpi;
   int64_t rank = kUnset, size = kUnset;
   int64_t local_rank = kUnset, local_size = kUnset;
   int64_t cross_rank = kUnset, cross_size = kUnset;
@@ -117,6 +118,7 @@ StatusOr<Identity> Finish(Claim claim) {
   }
   identity.source = claim.source;
   identity.starts_mpi = claim.starts_mpi;
+  identity.mpi = claim.mpi;
   return identity;
 }
 
@@ -248,6 +250,7 @@ StatusOr<Identity> FromMpiexec(const Knobs& knobs, const Environment& environmen
   claim.source = "mpiexec";
   claim.starts_mpi = true;
   if (Has(environment, "OMPI_COMM_WORLD_RANK") || Has(environment, "OMPI_COMM_WORLD_SIZE")) {
+    claim.mpi = "Open MPI";
     claim.rank_names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE";
     claim.local_names = "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE";
     claim.rank = reader.Required("OMPI_COMM_WORLD_RANK");

@@ -16,6 +16,7 @@ struct Identity {
   std::string job;          // equal on all ranks of the job and on no other job of this user and host; empty if unknown
   std::string source;       // "horocacherun", "torchrun", "srun", "mpiexec" or "none", for messages
   bool starts_mpi = false;  // the launcher tells an MPI library the same numbers
+  std::string mpi;          // which MPI's launcher it is, where the variables tell: "Open MPI"
   std::string no_job;       // why the job is unknown, and what to do; only MPI can do without
 };
 

@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
+#include "base/text.h"
+#include "control/signature.h"
 #include "python/errors.h"
 #include "runtime/submission.h"
 
@@ -284,9 +286,10 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
   if (done) return;
   FindOrThrow(handle);
-  PyErr_SetString(
-      PyExc_TimeoutError,
-      ("handle " + std::to_string(handle) + " is not done after " + std::to_string(timeout_s) + " s").c_str());
+  const std::string late = control::Describe(operation->request.signature) + " (handle " + std::to_string(handle) +
+                           ") is not done on rank " + std::to_string(runtime_->identity().rank) + " after " +
+                           SecondsText(static_cast<int64_t>(timeout_s * kNsPerS));
+  PyErr_SetString(PyExc_TimeoutError, late.c_str());
   throw py::error_already_set();
 }
 

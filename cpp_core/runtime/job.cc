@@ -29,7 +29,7 @@ std::string MeetingFolder(const Knobs& knobs) {
   return knobs.rendezvous_dir.empty() ? TemporaryFolder() : knobs.rendezvous_dir;
 }
 
-net::MpiNeeds NeedsOf(const Knobs& knobs) {
+net::MpiNeeds NeedsOf(const Knobs& knobs, const std::string& launcher) {
   net::MpiNeeds needs;
   needs.search.library = knobs.mpi_library;
   for (std::string& folder : Split(knobs.library_path, ':')) {
@@ -37,6 +37,7 @@ net::MpiNeeds NeedsOf(const Knobs& knobs) {
   }
   if (knobs.mpi_threads_disable) needs.threads = net::MpiThreads::kSerialized;
   needs.timeout_ns = Nanoseconds(knobs.start_timeout, kNsPerS);
+  needs.launcher = launcher;
   return needs;
 }
 
@@ -75,12 +76,14 @@ StatusOr<net::Identity> SubJob(net::Identity identity, const std::vector<int>& r
 }
 
 Status CheckRanks(const std::vector<int>& ranks, int size) {
-  std::vector<int> sorted = ranks;
-  std::ranges::sort(sorted);
-  const bool repeated = std::ranges::adjacent_find(sorted) != sorted.end();
-  if (!repeated && sorted.front() >= 0 && sorted.back() < size) return Status::Ok();
-  return {StatusCode::kInvalidArgument, "init() needs distinct ranks from 0 to " + std::to_string(size - 1) +
-                                            "; the list has " + (repeated ? "one twice" : "others")};
+  for (auto rank = ranks.begin(); rank != ranks.end(); ++rank) {
+    const bool repeated = std::find(ranks.begin(), rank, *rank) != rank;
+    if (*rank >= 0 && *rank < size && !repeated) continue;
+    return {StatusCode::kInvalidArgument, "init(comm=[" + ListText(ranks) + "]) needs distinct ranks from 0 to " +
+                                              std::to_string(size - 1) + "; it has " + std::to_string(*rank) +
+                                              (repeated ? " twice" : "")};
+  }
+  return Status::Ok();
 }
 
 // The communicator whose ranks are the job's: a copy, so that nobody else's messages meet ours.
@@ -157,6 +160,13 @@ Status MeetHere(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
+// Ranks that meet in shared memory are on one host, whatever found that out.
+std::string HostLine(const Knobs& knobs) {
+  return knobs.host_id.empty()
+             ? ""
+             : "HOROCACHE_HOST_ID (hosts are connected by MPI: start the job with mpiexec)=" + knobs.host_id + "\n";
+}
+
 net::BootstrapConfig BootstrapFor(const JobConfig& config, uint32_t epoch, net::Identity identity,
                                   const std::string& agree) {
   net::BootstrapConfig bootstrap;
@@ -185,7 +195,7 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
       config, job->epoch,
       LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
-      "selector table=" + std::to_string(selector->Hash()) + "\n"));
+      "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs)));
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
   return Status::Ok();
@@ -241,7 +251,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   Job job;
   job.identity = config.identity;
   if (WantsMpi(config)) {
-    StatusOr<net::Mpi*> mpi = net::AcquireMpi(NeedsOf(config.knobs));
+    StatusOr<net::Mpi*> mpi = net::AcquireMpi(NeedsOf(config.knobs, config.identity.mpi));
     if (!mpi.ok()) return mpi.status();
     HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
   } else {

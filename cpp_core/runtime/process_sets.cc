@@ -8,15 +8,6 @@
 #include "control/rank_set.h"
 
 namespace horocache::runtime {
-namespace {
-
-std::string ListOf(const std::vector<int>& ranks) {
-  std::vector<std::string> parts;
-  for (const int rank : ranks) parts.push_back(std::to_string(rank));
-  return Join(parts, ", ");
-}
-
-}  // namespace
 
 StatusOr<ProcessSets> ProcessSets::Make(int size, std::vector<std::vector<int>> sets) {
   ProcessSets made;
@@ -26,7 +17,7 @@ StatusOr<ProcessSets> ProcessSets::Make(int size, std::vector<std::vector<int>> 
   for (std::vector<int>& ranks : sets) {
     const auto invalid = [&, number = made.size()](const std::string& why) {
       return Status(StatusCode::kInvalidArgument,
-                    "process set " + std::to_string(number) + " ([" + ListOf(ranks) + "]) " + why);
+                    "process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
     };
     if (ranks.empty()) return invalid("has no ranks.");
     if (ranks.front() < 0 || ranks.back() >= size) {
@@ -59,7 +50,7 @@ std::string ProcessSets::Describe(uint32_t number) const {
 std::string ProcessSets::AgreeText(const std::vector<std::vector<int>>& sets) {
   std::string text;
   for (size_t i = 0; i < sets.size(); ++i) {
-    text += "process set " + std::to_string(i + 1) + "=" + ListOf(sets[i]) + "\n";
+    text += "process set " + std::to_string(i + 1) + "=" + ListText(sets[i]) + "\n";
   }
   return text;
 }

@@ -168,6 +168,18 @@ def _scales(hc: ModuleType, backend: str | None) -> int:
     return runner.checks
 
 
+def _narrow(hc: ModuleType, backend: str | None) -> int:
+    """A sum that 16 bits cannot hold, of which the result is a part."""
+    runner = Runner(hc, backend, "narrow")
+    for count in (3, 40_000):
+        tensor = np.full(count, 60_000, np.float16)
+        for options in ({"op": hc.Average}, {"op": hc.Sum, "postscale_factor": 1 / runner.ranks}):
+            got = hc.allreduce(tensor, name=runner.name(), backend=backend, **options)
+            np.testing.assert_allclose(got, tensor, rtol=2e-3, err_msg=f"rank {runner.rank}: {options}")
+            runner.checks += 1
+    return runner.checks
+
+
 def _groups(hc: ModuleType, backend: str | None) -> int:
     """Groups of tensors, in place and not, of several types."""
     runner = Runner(hc, backend, "groups")
@@ -385,6 +397,7 @@ CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
     "barrier": _barrier,
     "scalars": _scalars,
     "scales": _scales,
+    "narrow": _narrow,
     "groups": _groups,
     "repeated": _repeated,
     "mistakes": _mistakes,

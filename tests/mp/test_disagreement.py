@@ -142,15 +142,19 @@ def test_names_may_hold_anything(launcher):
         assert 'quo"te' in said["mismatch.0"]["text"] or 'quo\\"te' in said["mismatch.0"]["text"]
 
 
-def test_knobs_that_must_agree_and_do_not_are_a_table_of_values_on_every_rank(launcher):
-    skewed = 'HOROCACHE_CACHE_CAPACITY=$((RANK + 10)) exec "$@"'
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [("CACHE_CAPACITY", ("cache_capacity",)), ("HOST_ID", ("HOROCACHE_HOST_ID", "mpiexec"))],
+)
+def test_knobs_that_must_agree_and_do_not_are_a_table_of_values_on_every_rank(launcher, variable, words):
+    skewed = f'HOROCACHE_{variable}=$((RANK + 10)) exec "$@"'
     command = ["-np", "2", "--grace", "10", "bash", "-c", skewed, "bash", *worker("victim.py", "9", "none", "before")]
     finished = launcher.run(*command)
     assert finished.code == 3, finished.report()
     for rank in range(2):
         said = finished.said(rank)["init"]
         assert said["error"] == "VersionSkewError", finished.report()
-        for word in ("cache_capacity", "10", "11"):
+        for word in (*words, "10", "11"):
             assert word in said["text"], finished.report()
 
 

@@ -51,6 +51,14 @@ def test_two_levels_and_one_give_what_numpy_gives(layout):
     assert job.code == 0 and len(job.lines("right ")) == 4, job.report()
 
 
+@pytest.mark.parametrize("algorithm", ["native", "twolevel"])
+def test_narrow_floats_are_averaged_without_an_overflow_whatever_adds_them(algorithm):
+    program = [sys.executable, str(CASES), "--backend", f"mpi/{algorithm}", "--only", "narrow"]
+    second = ["-n", "2", "env", "HOROCACHE_HOST_ID=b", *program]
+    job = run_command([*arguments_of(2), "env", "HOROCACHE_HOST_ID=a", *program, ":", *second])
+    assert job.code == 0 and "narrow" in job.out, job.report()
+
+
 @pytest.mark.parametrize("agreement", ["bits", "leaders", "coordinator", "tree"])
 def test_every_strategy_agrees_between_hosts(agreement):
     if flavour() == "mpich" and agreement in ("leaders", "tree"):

@@ -6,9 +6,9 @@
 // lost, unless it has said goodbye. Nobody can be woken over MPI: both ends call Receive now and then.
 //
 // Note [The end of a link]
-// A communicator may be freed when nothing is under way on it: its number is used for the next one, which would get what
-// is still to come. So each end's last message is its goodbye, and an end that is destroyed takes everything up to the
-// others' goodbyes. If one does not come soon, the communicator is left as it is.
+// A communicator may be freed when nothing is under way on it: its number is used for the next one, which would get
+// what is still to come. So each end's last message is its goodbye, and an end that is destroyed takes everything up to
+// the others' goodbyes. If one does not come soon, the communicator is left as it is.
 #pragma once
 
 #include <cstdint>

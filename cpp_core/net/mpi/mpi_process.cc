@@ -58,7 +58,18 @@ Status TooFewThreads(const Mpi& mpi, MpiThreads have, MpiThreads need, bool ours
                      "otherwise), or call horocache's init() first.");
 }
 
+// A library that cannot speak to the launcher ends the process in MPI_Init, in words that name neither.
+Status CheckLauncher(const Mpi& mpi, const std::string& launcher) {
+  const std::string version = mpi.Version();
+  if (launcher.empty() || version.starts_with(launcher)) return Status::Ok();
+  return Unsupported("the job was started by the mpiexec of " + launcher + ", but the MPI library '" + mpi.path() +
+                     "' is '" + version +
+                     "'. Start the job with the mpiexec that belongs to the library, or name the launcher's library "
+                     "in HOROCACHE_MPI_LIBRARY.");
+}
+
 Status Initialise(Mpi& mpi, const MpiNeeds& needs) {
+  HC_RETURN_IF_ERROR(CheckLauncher(mpi, needs.launcher));
   const Watchdog watchdog(needs.timeout_ns, [&] {
     Watchdog::EndProcess("MPI_Init of '" + mpi.path() + "' has waited for the other ranks for " +
                          SecondsText(needs.timeout_ns) +

@@ -20,6 +20,7 @@ struct MpiNeeds {
   MpiSearch search;
   MpiThreads threads = MpiThreads::kMultiple;
   int64_t timeout_ns = 30'000'000'000;
+  std::string launcher;  // whose mpiexec started the process, as its library's version begins; empty if unknown
 };
 
 // Initialised, with the threads needed; lives as long as the process. kUnsupported, naming the library, if there is no

@@ -103,7 +103,7 @@ class Table final : public Mpi {
   }
   MpiThreads QueryThread() const override {
     int provided = 0;
-    f_.Query_thread(&provided);
+    if (!Finalized()) f_.Query_thread(&provided);
     return Level(provided);
   }
   Status Finalize() override { return Done("Finalize", f_.Finalize()); }
@@ -202,6 +202,7 @@ class Table final : public Mpi {
   }
 
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {
+    HC_RETURN_IF_ERROR(Lives("Test"));
     alignas(16) std::array<std::byte, kStatusBytes> status = {};
     H handle = To(request->handle);
     int flag = 0;
@@ -218,6 +219,7 @@ class Table final : public Mpi {
     return true;
   }
   Status Cancel(MpiRequest* request) override {
+    HC_RETURN_IF_ERROR(Lives("Cancel"));
     H handle = To(request->handle);
     const int code = f_.Cancel(&handle);
     request->handle = From(handle);
@@ -260,10 +262,17 @@ class Table final : public Mpi {
 
   template <typename F, typename... Arguments>
   Status Start(const char* name, MpiRequest* out, F function, Arguments... arguments) {
+    HC_RETURN_IF_ERROR(Lives(name));
     H request = To(constants_.null_request);
     const int code = function(arguments..., &request);
     out->handle = From(request);
     return code == 0 ? Status::Ok() : Failed(name, code);
+  }
+  // After MPI_Finalize every other call ends the process.
+  Status Lives(const char* name) const {
+    if (!Finalized()) return Status::Ok();
+    return {StatusCode::kAborted, std::string("MPI_") + name + ": the program has finalised '" + path() +
+                                      "' while horocache used it. Call horocache's shutdown() before MPI_Finalize"};
   }
   Status Done(const char* name, int code) const { return code == 0 ? Status::Ok() : Failed(name, code); }
   Status Failed(const char* name, int code) const {

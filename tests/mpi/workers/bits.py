@@ -31,12 +31,24 @@ def results(backend: str | None) -> bytes:
     return digest.digest()
 
 
+def refuse_what_adds_in_another_order() -> None:
+    assert hc.allreduce(np.ones(3, int), op=hc.Sum, backend="mpi/native")[0] == hc.size()
+    for algorithm in ("mpi/native", "mpi/twolevel"):
+        try:
+            hc.allreduce(np.ones(3), op=hc.Sum, backend=algorithm)
+        except hc.UnsupportedError as error:
+            assert f"{algorithm} does not add in rank order" in str(error), error
+        else:
+            raise AssertionError(f"{algorithm} took floats")
+
+
 def main() -> None:
     hc.init()
     digests = {results(None)}
     if hc.cross_size() == 1:
         digests |= {results("shm"), results("mpi")}
     assert len(digests) == 1, "backends differ"
+    refuse_what_adds_in_another_order()
     print(f"digest {digests.pop().hex()}", flush=True)
 
 

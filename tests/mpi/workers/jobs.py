@@ -66,6 +66,29 @@ def sets() -> None:
                 assert total[0] == sum(chosen.ranks), (chosen, backend)
 
 
+def twice() -> None:
+    hc.init(comm=WORLD)
+    hc.init(comm=WORLD)
+    try:
+        hc.init(comm=[0])
+    except hc.InvalidArgumentError as error:
+        assert "runs already" in str(error), error
+    else:
+        raise AssertionError("another job was ignored")
+
+
+def finalized_early() -> None:
+    hc.init()
+    hc.allreduce(np.ones(3), backend="mpi")
+    MPI.Finalize()
+    try:
+        hc.allreduce(np.ones(3), backend="mpi")
+    except hc.HorocacheError as error:
+        assert "before MPI_Finalize" in str(error), error
+    else:
+        raise AssertionError("an MPI that is over was used")
+
+
 def finalized() -> None:
     MPI.Finalize()
     try:
@@ -76,7 +99,7 @@ def finalized() -> None:
     raise AssertionError("an MPI that is over was used")
 
 
-CASES = {case.__name__: case for case in (world, split, ranks, sets, finalized)}
+CASES = {case.__name__: case for case in (world, split, ranks, sets, twice, finalized, finalized_early)}
 for name in sys.argv[1:]:
     CASES[name]()
     hc.shutdown()

@@ -68,6 +68,18 @@ def test_ranks_are_translated_to_those_of_the_job():
     assert ranks_of_communicator(job, Job(job)) == [0, 1, 2, 3]
 
 
+class TwoGroups(FakeComm):
+    def Is_inter(self):
+        return True
+
+
+def test_an_intercommunicator_is_an_error():
+    with pytest.raises(hc.InvalidArgumentError, match="intercommunicator"):
+        ranks_of_communicator(TwoGroups([1, 2]), Job(FakeComm([1, 2])))
+    with pytest.raises(hc.InvalidArgumentError, match="Merge"):
+        job_of(TwoGroups([1, 2]))
+
+
 def test_processes_outside_the_job_and_the_null_communicator_are_errors():
     job = FakeComm([40, 41])
     with pytest.raises(hc.InvalidArgumentError, match=r"own ranks \[1, 2\] of 3"):

@@ -48,6 +48,7 @@ class MpiBackend : public Backend {
 
  private:
   Status SupportsTwoLevels(const Collective& collective) const;
+  Status KeepsOrder(const Collective& collective) const;
   uint8_t AlgorithmOf(const Collective& collective) const;
   bool LevelsFit(const Collective& collective) const;
 
@@ -67,7 +68,7 @@ Status MpiBackend::Supports(const Collective& collective) const {
   if (collective.algorithm == kNative && collective.op == wire::Op::kReducescatter) {
     return {StatusCode::kUnsupported, "mpi/native has no reducescatter; mpi/fold has"};
   }
-  return Status::Ok();
+  return collective.algorithm == kNative ? KeepsOrder(collective) : Status::Ok();
 }
 
 Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
@@ -76,12 +77,16 @@ Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
       collective.op != wire::Op::kAllgather) {
     return {StatusCode::kUnsupported, "mpi/twolevel runs allreduce, allgather and broadcast, not " + op};
   }
-  if (deterministic_ && Rounds(collective.dtype) && collective.op == wire::Op::kAllreduce) {
-    return {StatusCode::kUnsupported,
-            "mpi/twolevel sums host by host, so an allreduce of " + std::string(DTypeName(collective.dtype)) +
-                " has other bits than in rank order, which HOROCACHE_DETERMINISTIC=1 asks for; use mpi/fold"};
-  }
-  return Status::Ok();
+  return KeepsOrder(collective);
+}
+
+// For the algorithms that do not add in rank order.
+Status MpiBackend::KeepsOrder(const Collective& collective) const {
+  if (!deterministic_ || !Rounds(collective.dtype) || !Reduces(collective.op)) return Status::Ok();
+  return {StatusCode::kUnsupported, "mpi/" + traits_.algorithms[collective.algorithm] +
+                                        " does not add in rank order, so " + std::string(wire::OpName(collective.op)) +
+                                        " of " + std::string(DTypeName(collective.dtype)) +
+                                        " has other bits than HOROCACHE_DETERMINISTIC=1 asks for; use mpi/fold"};
 }
 
 // On one host there is one level, joined ranks have nothing to reduce on their host, and an allgather's rows must lie
@@ -97,6 +102,8 @@ uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
   if (!Reduces(collective.op) || collective.algorithm == kNative) return kNative;
   if (collective.algorithm == kFold) return kFold;
   const int64_t bytes = BytesOf(collective);
+  // 16-bit floats are summed in float32 and rounded once, which only the fold does.
+  if (Is16BitFloat(collective.dtype)) return kFold;
   const bool any_order = !deterministic_ || !Rounds(collective.dtype);
   if (collective.op == wire::Op::kAllreduce && any_order && bytes >= kTwoLevelBytes && LevelsFit(collective) &&
       queue_.levels->worthwhile) {

@@ -11,6 +11,11 @@ bool Folds(wire::Op op) {
 
 }  // namespace
 
+bool ScalesFirst(const Collective& collective) {
+  const bool sums = collective.reduce_op == wire::ReduceOp::kSum || collective.reduce_op == wire::ReduceOp::kAverage;
+  return Folds(collective.op) && sums && Is16BitFloat(collective.dtype);
+}
+
 MpiQueue::MpiQueue(MpiMeans* means, const BackendOptions& options, const KernelSet* kernel_set)
     : comm(std::move(means->all)),
       host_of(means->host_of),

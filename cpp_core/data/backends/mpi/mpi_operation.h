@@ -92,6 +92,10 @@ class MpiOperation : public QueuedOperation {
   bool ended_ = false;
 };
 
+// Where partial sums are kept in 16 bits, what the sum is scaled by is applied to its parts: an average of what the
+// type can hold does not overflow then.
+bool ScalesFirst(const Collective& collective);
+
 // allreduce, reduce, broadcast: by MPI's own collectives, piece by piece.
 std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collective);
 // allreduce, reduce: exchanges slices, folds them in rank order, and sends the results round.

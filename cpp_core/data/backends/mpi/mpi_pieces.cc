@@ -30,14 +30,18 @@ class MpiPieces : public MpiOperation {
     joined_here_ = joined(rank());
     gives_ = !joined_here_ && (!broadcast || is_root());
     takes_ = !joined_here_ && (all_ || (broadcast ? !is_root() : is_root()));
-    direct_ = collective_.segments.size() == 1 && !joined_here_ && scaling_.before == 1.0;
+    if (ScalesFirst(collective_)) {
+      before_ = scaling_;
+    } else {
+      before_ = Scaling{scaling_.before, 1.0, 1};
+      after_ = Scaling{1.0, scaling_.after, scaling_.divisor};
+    }
+    direct_ = collective_.segments.size() == 1 && !joined_here_ && before_.none();
     // Equal on all ranks: they cut alike.
     const bool whole = collective_.segments.size() == 1 && collective_.joined.empty() && scaling_.none();
     piece_ = std::min(queue->max_count, whole ? queue->max_count : std::max<int64_t>(1, kPieceBytes / element_bytes_));
     const auto width = static_cast<size_t>(element_bytes_);
     pack_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, width);
-    after_ = Scaling{1.0, scaling_.after, scaling_.divisor};
-    before_ = Scaling{scaling_.before, 1.0, 1};
   }
 
  private:

@@ -25,6 +25,7 @@ class TwoLevel final : public MpiOperation {
       : MpiOperation(queue, std::move(collective)),
         levels_(*queue->levels),
         reduces_(collective_.op == wire::Op::kAllreduce),
+        scales_first_(ScalesFirst(collective_)),
         at_home_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
         chunk_elements_(ChunkBytes(total() * element_bytes_) / element_bytes_),
         chunks_((total() + chunk_elements_ - 1) / chunk_elements_),
@@ -49,10 +50,13 @@ class TwoLevel final : public MpiOperation {
   void StartCross();
   std::vector<Segment> SegmentsOf(int64_t chunk);
   Collective Part(wire::Op op, std::vector<Segment> segments) const;
+  // Of the whole operation.
+  void ScaleResult(Collective* part) const;
   std::byte* BufferOf(int64_t chunk) { return queue_.buffers[chunk % 2].data(); }
 
   TwoLevels& levels_;
   const bool reduces_;
+  const bool scales_first_;
   const bool at_home_;  // on the host of a broadcast's root
   const int64_t chunk_elements_;
   const int64_t chunks_;
@@ -149,8 +153,10 @@ void TwoLevel::StartLocal(const Local& next) {
   Collective part = Part(next.reduces ? wire::Op::kReduce : wire::Op::kBroadcast, std::move(segments));
   part.root = at_home_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
   if (next.reduces) {
-    part.reduce_op = collective_.reduce_op == wire::ReduceOp::kAverage ? wire::ReduceOp::kSum : collective_.reduce_op;
+    const bool averages = collective_.reduce_op == wire::ReduceOp::kAverage && !scales_first_;
+    part.reduce_op = averages ? wire::ReduceOp::kSum : collective_.reduce_op;
     part.prescale = collective_.prescale;
+    if (scales_first_) ScaleResult(&part);
   }
   part.names = &levels_.local_names;
   local_ = levels_.local->Start(std::move(part));
@@ -162,9 +168,8 @@ void TwoLevel::StartCross() {
   if (reduces_) {
     const int64_t count = std::min(chunk_elements_, total() - chunk * chunk_elements_);
     part = Part(wire::Op::kAllreduce, {{BufferOf(chunk), BufferOf(chunk), count}});
-    part.reduce_op = collective_.reduce_op;
-    part.postscale = collective_.postscale;
-    part.divisor_ranks = collective_.Divisor(size());
+    part.reduce_op = scales_first_ ? wire::ReduceOp::kSum : collective_.reduce_op;
+    if (!scales_first_) ScaleResult(&part);
   } else {
     std::vector<Segment> segments = SegmentsOf(chunk);
     // Every leader has, or gets, the data in its output; the root itself may have it in its input alone.
@@ -189,6 +194,11 @@ std::vector<Segment> TwoLevel::SegmentsOf(int64_t chunk) {
     at += run;
   }
   return segments;
+}
+
+void TwoLevel::ScaleResult(Collective* part) const {
+  part->postscale = collective_.postscale;
+  part->divisor_ranks = collective_.Divisor(size());
 }
 
 Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
