@@ -10,6 +10,7 @@
 #include "control/selector.h"
 #include "net/host.h"
 #include "net/mpi/meeting.h"
+#include "net/mpi/member_list.h"
 #include "net/mpi/mpi_link.h"
 #include "net/mpi/mpi_process.h"
 #include "wire/codec.h"
@@ -98,7 +99,12 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, net::Mpi* m
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
   constexpr int kTag = 0x6863;
-  return net::Communicator::Group(mpi, base, config.ranks, kTag, Nanoseconds(config.knobs.start_timeout, kNsPerS));
+  const int64_t timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  if (Status compared = net::CompareMembers(mpi, base, config.ranks, timeout_ns); !compared.ok()) {
+    if (compared.code() == StatusCode::kStartup) net::LeaveMpiUnfinalized();
+    return compared;
+  }
+  return net::Communicator::Group(mpi, base, config.ranks, kTag, timeout_ns);
 }
 
 net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::string& more) {

@@ -10,9 +10,9 @@ from mpi_jobs import WORKERS, arguments_of, flavour, run_command, run_worker
 
 
 def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
-    job = run_worker("jobs", 4, "world", "split", "ranks", "sets", "twice", "finalized")
+    job = run_worker("jobs", 4, "world", "split", "ranks", "disagree", "sets", "twice", "finalized")
     assert job.code == 0, job.report()
-    for case in ("world", "split", "ranks", "sets", "twice", "finalized"):
+    for case in ("world", "split", "ranks", "disagree", "sets", "twice", "finalized"):
         assert len(job.lines(f"done {case}")) == 4, job.report()
 
 

@@ -53,6 +53,18 @@ def ranks() -> None:
     assert hc.allgather(np.array([WORLD.rank]), backend="mpi").tolist() == chosen
 
 
+def disagree() -> None:
+    mine = list(range(WORLD.size))
+    if WORLD.rank == 1:
+        mine.reverse()
+    try:
+        hc.init(comm=mine)
+    except hc.InvalidArgumentError as error:
+        assert "rank 1 called init(comm=[3, 2, 1, 0]), rank 0 called init(comm=[0, 1, 2, 3])" in str(error), error
+    else:
+        raise AssertionError("different jobs started")
+
+
 def sets() -> None:
     members = [0, WORLD.size - 1]
     group = WORLD.Create_group(WORLD.group.Incl(members)) if WORLD.rank in members else members
@@ -99,7 +111,7 @@ def finalized() -> None:
     raise AssertionError("an MPI that is over was used")
 
 
-CASES = {case.__name__: case for case in (world, split, ranks, sets, twice, finalized, finalized_early)}
+CASES = {case.__name__: case for case in (world, split, ranks, disagree, sets, twice, finalized, finalized_early)}
 for name in sys.argv[1:]:
     CASES[name]()
     hc.shutdown()

@@ -50,6 +50,8 @@ class TwoLevel final : public MpiOperation {
   void StartCross();
   std::vector<Segment> SegmentsOf(int64_t chunk);
   Collective Part(wire::Op op, std::vector<Segment> segments) const;
+  // Of a host's ranks.
+  void ReduceInto(Collective* part) const;
   // Of the whole operation.
   void ScaleResult(Collective* part) const;
   std::byte* BufferOf(int64_t chunk) { return queue_.buffers[chunk % 2].data(); }
@@ -152,12 +154,7 @@ void TwoLevel::StartLocal(const Local& next) {
   }
   Collective part = Part(next.reduces ? wire::Op::kReduce : wire::Op::kBroadcast, std::move(segments));
   part.root = at_home_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
-  if (next.reduces) {
-    const bool averages = collective_.reduce_op == wire::ReduceOp::kAverage && !scales_first_;
-    part.reduce_op = averages ? wire::ReduceOp::kSum : collective_.reduce_op;
-    part.prescale = collective_.prescale;
-    if (scales_first_) ScaleResult(&part);
-  }
+  if (next.reduces) ReduceInto(&part);
   part.names = &levels_.local_names;
   local_ = levels_.local->Start(std::move(part));
 }
@@ -194,6 +191,13 @@ std::vector<Segment> TwoLevel::SegmentsOf(int64_t chunk) {
     at += run;
   }
   return segments;
+}
+
+void TwoLevel::ReduceInto(Collective* part) const {
+  const bool averages = collective_.reduce_op == wire::ReduceOp::kAverage && !scales_first_;
+  part->reduce_op = averages ? wire::ReduceOp::kSum : collective_.reduce_op;
+  part->prescale = collective_.prescale;
+  if (scales_first_) ScaleResult(part);
 }
 
 void TwoLevel::ScaleResult(Collective* part) const {

@@ -1,0 +1,120 @@
+#include "net/mpi/member_list.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "net/handshake.h"
+#include "net/mpi/communicator.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int kListTag = 0x6864, kVerdictTag = 0x6865;
+constexpr size_t kVerdictBytes = 1 << 20;     // it has two lists
+constexpr int64_t kLastWordNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
+
+std::string Given(const std::vector<int>& members) { return "init(comm=[" + ListText(members) + "])"; }
+
+// Role: one thread, until Run returns. Memory of requests that are late belongs to the library.
+class Comparison {
+ public:
+  Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, int64_t timeout_ns)
+      : mpi_(*mpi),
+        comm_(comm),
+        members_(members),
+        lowest_(*std::ranges::min_element(members)),
+        timeout_ns_(timeout_ns),
+        deadline_ns_(NowNs() + timeout_ns) {}
+
+  Status Run() {
+    if (mpi_.Rank(comm_) != lowest_) return Ask();
+    const Status verdict = Hear();
+    for (const int rank : came_)
+      HC_RETURN_IF_ERROR(Send(EncodeStatus(verdict), rank, kVerdictTag, NowNs() + kLastWordNs));
+    return verdict;
+  }
+
+ private:
+  // Of all members, so that all that come get the same answer; but a difference is reason enough not to wait for long.
+  Status Hear() {
+    Status verdict;
+    int64_t deadline_ns = deadline_ns_;
+    for (const int rank : members_) {
+      if (rank == lowest_) continue;
+      StatusOr<std::string> bytes =
+          Receive(static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int), rank, kListTag, deadline_ns);
+      if (bytes.ok()) came_.push_back(rank);
+      if (!verdict.ok()) continue;
+      verdict = bytes.ok() ? Compare(rank, *bytes) : Absent(rank);
+      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
+    }
+    return verdict;
+  }
+
+  Status Compare(int rank, const std::string& bytes) const {
+    std::vector<int> theirs(bytes.size() / sizeof(int));
+    std::copy_n(bytes.data(), theirs.size() * sizeof(int), reinterpret_cast<char*>(theirs.data()));
+    if (theirs == members_) return Status::Ok();
+    return {StatusCode::kInvalidArgument, "rank " + std::to_string(rank) + " called " + Given(theirs) + ", rank " +
+                                              std::to_string(lowest_) + " called " + Given(members_) +
+                                              "; give the same list on all ranks of it"};
+  }
+
+  Status Ask() {
+    const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
+    if (!Send(list, lowest_, kListTag, deadline_ns_).ok()) return Absent(lowest_);
+    const StatusOr<std::string> answer = Receive(kVerdictBytes, lowest_, kVerdictTag, deadline_ns_ + kLastWordNs);
+    if (!answer.ok()) return Absent(lowest_);
+    const std::optional<Status> verdict = DecodeStatus(*answer);
+    if (verdict) return *verdict;
+    return {StatusCode::kCorrupt, "the answer of rank " + std::to_string(lowest_) + " to " + Given(members_) +
+                                      " does not decode; do all ranks run the same version?"};
+  }
+
+  Status Absent(int rank) const {
+    return {StatusCode::kStartup, "rank " + std::to_string(rank) + " did not call " + Given(members_) + " within " +
+                                      SecondsText(timeout_ns_) + " after rank " + std::to_string(mpi_.Rank(comm_)) +
+                                      " did (HOROCACHE_START_TIMEOUT). Is it running, and does it give the same list?"};
+  }
+
+  Status Send(const std::string& bytes, int to, int tag, int64_t deadline_ns) {
+    auto buffer = std::make_unique<std::string>(bytes);
+    MpiRequest request;
+    HC_RETURN_IF_ERROR(
+        mpi_.Isend(buffer->data(), static_cast<int>(buffer->size()), mpi_.byte(), to, tag, comm_, &request));
+    Status sent = FinishInTime(mpi_, &request, deadline_ns, "start-up");
+    if (!sent.ok()) buffer.release();  // NOLINT
+    return sent;
+  }
+
+  StatusOr<std::string> Receive(size_t most, int from, int tag, int64_t deadline_ns) {
+    auto buffer = std::make_unique<std::string>(most, '\0');
+    MpiRequest request;
+    Mpi::Received received;
+    HC_RETURN_IF_ERROR(mpi_.Irecv(buffer->data(), static_cast<int>(most), mpi_.byte(), from, tag, comm_, &request));
+    if (Status late = FinishInTime(mpi_, &request, deadline_ns, "start-up", &received); !late.ok()) {
+      buffer.release();  // NOLINT
+      return late;
+    }
+    return buffer->substr(0, static_cast<size_t>(received.count));
+  }
+
+  Mpi& mpi_;
+  const MpiComm comm_;
+  const std::vector<int>& members_;
+  const int lowest_;
+  const int64_t timeout_ns_, deadline_ns_;
+  std::vector<int> came_;
+};
+
+}  // namespace
+
+Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, int64_t timeout_ns) {
+  return Comparison(mpi, comm, members, timeout_ns).Run();
+}
+
+}  // namespace horocache::net
