@@ -189,9 +189,9 @@ class Alltoall(Submitter[T]):
             The pair of a new tensor, as long as its last part reaches, and the number of rows from each rank.
 
         Raises:
-            MismatchError: dtype or another dimension differs; a rank expects another number of rows than it gets; or
-                another rank's lists are wrong. InvalidArgumentError: this rank's lists do not fit its tensor or the
-                number of ranks, or received parts overlap.
+            MismatchError: dtype or another dimension differs; a rank expects another number of rows than it gets.
+                InvalidArgumentError: some rank's lists do not fit its tensor or the number of ranks, or received parts
+                overlap.
         """
         lists = (sendcounts, recvcounts, sdispls, rdispls)
         result: tuple[T, T] = synchronize(self._alltoallv(tensor, lists, name, process_set, True, backend))

@@ -165,8 +165,8 @@ class Reducescatter(Submitter[T]):
             A new tensor of shape ``(recvcounts[own rank], ...)``.
 
         Raises:
-            MismatchError: recvcounts differ between ranks, or another rank's are wrong. InvalidArgumentError: they do
-                not fit the tensor or the number of ranks.
+            MismatchError: recvcounts differ between ranks. InvalidArgumentError: on some rank they do not fit the
+                tensor or the number of ranks.
         """
         rows = whole_numbers("reducescatterv", "recvcounts", recvcounts)
         scales = (prescale_factor, postscale_factor)

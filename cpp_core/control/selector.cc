@@ -30,6 +30,13 @@ std::string Unknown(const std::string& what, std::string_view name, const std::v
   return text + " Known: " + (known.empty() ? "none" : Join(known, ", ")) + ".";
 }
 
+std::string UnknownBackend(std::string_view name, const std::vector<std::string>& known) {
+  return Unknown("backend", name, known) +
+         " A job has those that fit it: shm where all ranks are on one host, mpi where an mpiexec started them, "
+         "loopback "
+         "for one rank.";
+}
+
 std::vector<std::string> BackendNames(const std::vector<BackendTraits>& backends) {
   std::vector<std::string> names;
   for (const BackendTraits& backend : backends) names.push_back(backend.name);
@@ -141,7 +148,7 @@ std::string Selector::ParseTarget(std::string_view text, const std::vector<Backe
   const size_t slash = text.find('/');
   const std::string_view backend_name = Trim(text.substr(0, slash));
   const auto backend = std::ranges::find(backends, backend_name, &BackendTraits::name);
-  if (backend == backends.end()) return Unknown("backend", backend_name, BackendNames(backends));
+  if (backend == backends.end()) return UnknownBackend(backend_name, BackendNames(backends));
   parsed->backend = static_cast<uint8_t>(backend - backends.begin());
   if (slash == std::string_view::npos) return {};
   const std::string_view algorithm_name = Trim(text.substr(slash + 1));
@@ -172,6 +179,11 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::v
     HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
   }
   if (const std::string wrong = ParseTarget(right, backends, &parsed); !wrong.empty()) return BadRule(rule, wrong);
+  const BackendTraits& backend = backends[parsed.backend];
+  if (parsed.op >= 0 && (backend.ops >> parsed.op & 1) == 0) {
+    return BadRule(rule, "backend " + backend.name + " does not run " +
+                             std::string(wire::OpName(static_cast<wire::Op>(parsed.op))) + ".");
+  }
   return parsed;
 }
 

@@ -141,11 +141,11 @@ StatusOr<std::vector<int64_t>> SplitsOf(const Collective& collective, int rank, 
   int64_t sum = 0;
   for (const int64_t split : splits) {
     if (__builtin_add_overflow(sum, split, &sum))
-      return Wrong(collective, rank, "splits that add up to over 2^63 rows");
+      return Wrong(collective, rank, "its rows for each rank add up to over 2^63");
   }
   if (sum != *rows) {
     return Wrong(collective, rank,
-                 "splits add up to " + RowsText(sum) + ", but the tensor has " + std::to_string(*rows));
+                 "its rows for each rank add up to " + RowsText(sum) + ", but the tensor has " + std::to_string(*rows));
   }
   return splits;
 }

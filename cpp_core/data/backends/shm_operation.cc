@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace horocache::data {
@@ -14,6 +15,11 @@ constexpr int64_t kLargeBytes = 8 << 20;
 // A result of which the allocation may well fail: the ranks ask each other before they go on.
 constexpr int64_t kConfirmedBytes = 1 << 20;
 constexpr int64_t kRefusedCount = -1;
+
+struct Reason {
+  StatusCode code;
+  size_t bytes;  // of the text that follows
+};
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -38,7 +44,6 @@ std::string Describe(const TileHeader& header) {
   const int64_t root = static_cast<int64_t>(header.kind >> 20 & 0xfffff) - 1;
   if (root >= 0) text += ", root " + std::to_string(root);
   text += ", algorithm " + std::to_string(header.kind >> 12 & 0xff) + ", sequence " + std::to_string(header.kind >> 40);
-  if (header.count == kRefusedCount) return text + ", with arguments that it refused itself";
   return text + ", " + std::to_string(header.count) + " elements";
 }
 
@@ -65,7 +70,23 @@ TileHeader ShmOperation::MakeHeader() const {
   return {EncodeKind(collective_), refused() ? kRefusedCount : header_count_, detail};
 }
 
+// What this rank refused, in place of a payload.
+void ShmOperation::WriteReason() {
+  Reason* const reason = reinterpret_cast<Reason*>(port_.payload(rank(), first_));
+  const std::string& text = refused_.message();
+  reason->code = refused_.code();
+  reason->bytes = std::min<size_t>(text.size(), static_cast<size_t>(port_.tile_bytes()) - sizeof(Reason));
+  std::memcpy(reason + 1, text.data(), reason->bytes);
+}
+
+Status ShmOperation::ReasonOf(int rank) {
+  const Reason* const reason = reinterpret_cast<const Reason*>(port_.payload(rank, first_));
+  const size_t bytes = std::min(reason->bytes, static_cast<size_t>(port_.tile_bytes()) - sizeof(Reason));
+  return {reason->code, std::string(reinterpret_cast<const char*>(reason + 1), bytes)};
+}
+
 void ShmOperation::PublishFirst() {
+  if (refused()) WriteReason();
   port_.header(rank(), first_) = MakeHeader();
   port_.PublishPacked(first_);
 }
@@ -75,16 +96,20 @@ bool ShmOperation::HeadersArrived() {
   if (!AllPacked(0)) return false;
   const TileHeader& mine = port_.header(rank(), first_);
   for (int r = 0; r < size(); ++r) {
+    if (port_.header(r, first_).count != kRefusedCount) continue;
+    EndAfterFirstTile(refused() ? refused_ : ReasonOf(r));  // this rank's own words say more to its user
+    return true;
+  }
+  for (int r = 0; r < size(); ++r) {
     const TileHeader& theirs = port_.header(r, first_);
     if (theirs == mine) continue;
     std::string what = collective_.Rank(r) + " runs " + Describe(theirs) + ", but " + collective_.Rank(rank()) +
                        " runs " + Describe(mine);
     if (theirs.kind == mine.kind && theirs.count == mine.count) what += "; rows, scales or joined ranks differ";
-    EndAfterFirstTile(refused() ? refused_ : Status(StatusCode::kMismatch, what));
+    EndAfterFirstTile({StatusCode::kMismatch, what});
     return true;
   }
   agreed_ = true;
-  if (refused()) EndAfterFirstTile(refused_);
   return true;
 }
 

@@ -55,7 +55,7 @@ class ShmOperation : public QueuedOperation {
   // All tiles are consumed.
   virtual bool Complete() const = 0;
 
-  // The caller's mistake; every rank then fails with kMismatch, or all with this if all made it.
+  // The caller's mistake: every rank then fails with this.
   void Refuse(Status why) { refused_ = std::move(why); }
   bool refused() const { return !refused_.ok(); }
   // Memory for this rank's result of `bytes`; null if it has joined or there is none, the operation then ends with the
@@ -97,6 +97,8 @@ class ShmOperation : public QueuedOperation {
   void OnHead() final { first_ = port_.first_tile(); }
   void OnFinished() final { port_.FinishTiles(tiles_); }
   TileHeader MakeHeader() const;
+  void WriteReason();
+  Status ReasonOf(int rank);
   bool Reached(int rank) const;
 
   uint64_t first_ = 0;

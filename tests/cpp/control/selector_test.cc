@@ -142,6 +142,8 @@ TEST(Selector, BadRulesAreNamedWithTheNearestValidWord) {
   EXPECT_NE(Error("allreduc=shm").find("did you mean 'allreduce'?"), std::string::npos) << Error("allreduc=shm");
   EXPECT_NE(Error("allreduce=sham").find("did you mean 'shm'?"), std::string::npos);
   EXPECT_NE(Error("allreduce=shm/onshot").find("did you mean 'oneshot'?"), std::string::npos);
+  EXPECT_NE(Error("broadcast=shm").find("backend shm does not run broadcast"), std::string::npos);
+  EXPECT_NE(Error("allreduce=smh").find("shm where all ranks are on one host"), std::string::npos);
   EXPECT_NE(Error("allreduce").find("op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]"), std::string::npos);
   for (const char* range : {"5", "-5", "a-b", "1x-", "9999999999g-", "64k-1k", "1-1", "--", "1-2-3"}) {
     EXPECT_NE(Error(std::string("allreduce:") + range + "=shm").find("size range"), std::string::npos) << range;

@@ -101,11 +101,11 @@ TEST_P(ShmMismatchTest, FailsOnAllRanksWhenOneRanksSplitsDoNotFit) {
   }
   data[1].collective.splits = {10, 10, 11};
   const std::vector<Status> statuses = RunInTurn(&ranks_, "shm", &data, 10000);
-  EXPECT_EQ(statuses[0].code(), StatusCode::kMismatch);
-  EXPECT_NE(statuses[0].message().find("rank 1"), std::string::npos) << statuses[0].message();
-  EXPECT_EQ(statuses[1].code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(statuses[1].message().find("31 rows"), std::string::npos) << statuses[1].message();
-  EXPECT_EQ(statuses[2].code(), StatusCode::kMismatch);
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("31 rows"), std::string::npos) << status.message();
+  }
 }
 
 TEST_P(ShmMismatchTest, FailsOnAllRanksWhenReducescatterSplitsDiffer) {

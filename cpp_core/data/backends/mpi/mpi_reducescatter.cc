@@ -163,10 +163,10 @@ Status MpiReducescatter::Difference() const {
   if (joined(rank())) return Status::Ok();
   const auto found = std::ranges::mismatch(shown_, rows_);
   if (found.in1 == shown_.end()) return Status::Ok();
-  return {StatusCode::kMismatch,
-          "reducescatter: " + collective_.Rank(FirstWithData()) + " gives " + std::to_string(*found.in1) + " rows to " +
-              collective_.Rank(found.in1 - shown_.begin()) + ", " + collective_.Rank(rank()) + " gives " +
-              std::to_string(*found.in2) + ". Give the same number of rows for each rank on all ranks."};
+  return {StatusCode::kMismatch, collective_.Rank(FirstWithData()) + " gives " + std::to_string(*found.in1) +
+                                     " rows to " + collective_.Rank(found.in1 - shown_.begin()) + ", " +
+                                     collective_.Rank(rank()) + " gives " + std::to_string(*found.in2) +
+                                     ". Give the same number of rows for each rank on all ranks."};
 }
 
 void MpiReducescatter::Agree(const Status& mine) {
