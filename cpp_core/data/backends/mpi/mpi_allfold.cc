@@ -70,9 +70,11 @@ class MpiAllFold final : public MpiSlices {
   SegmentCursor pack_cursor_, unpack_cursor_;
 };
 
-// The older tile first: so tiles enter each stage in their order, on every rank.
+// A tile enters a stage after the older one has left it or is in it, on every rank: messages of a stage are told apart
+// by their order alone, and a short tile's may be complete before a long one's.
 bool MpiAllFold::Step(int64_t* budget) {
   for (int64_t tile = ended_; tile < begun_; ++tile) {
+    if (tile > ended_ && SlotOf(tile).state >= SlotOf(ended_).state) break;
     if (Advance(&SlotOf(tile), budget)) return true;
     if (Finished()) return true;
   }
