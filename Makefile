@@ -96,7 +96,7 @@ $(VENV)/mpi-%/stamp: $(VENV)/test.stamp
 # ---- the core, and the C++ tests ------------------------------------------------------------------------------------
 
 build: $(VENV)/tools.stamp  ## Compile the core into horocache/, and the C++ tests
-	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_PRECOMPILED_HEADERS=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/dev --parallel $(JOBS)
 	@$(CMAKE) --install build/dev --prefix $(CURDIR) >/dev/null
