@@ -44,6 +44,8 @@ class NumpyAdapter:
                     f"expected a NumPy array, got {type(value).__module__}.{type(value).__qualname__}."
                 )
             value = np.asarray(value)
+        if isinstance(value, np.ma.MaskedArray):
+            raise UnsupportedError("a masked array would lose its mask; pass its data and its mask, or array.filled().")
         if value.dtype.newbyteorder("=") not in DTYPES:
             names = ", ".join(sorted(str(dtype) for dtype in DTYPES))
             raise UnsupportedError(f"arrays of dtype {value.dtype} cannot be sent; there are {names}.")

@@ -109,6 +109,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent():
         for match, call in {
             "META backend": lambda: hvd.allreduce(torch.ones(3, device="meta")),
             "dtype": lambda: hvd.allreduce(torch.ones(3).to(torch.float8_e4m3fn)),
+            "lose its mask": lambda: hc.allreduce(np.ma.masked_equal([1.0, 2.0], 2.0)),
             "complex256|longdouble|float128|dtype": lambda: hc.allreduce(np.ones(2, np.longdouble)),
             "dtype object": lambda: hc.allreduce(np.array([None])),
             "dtype uint32": lambda: hc.allreduce(np.ones(2, np.uint32)),
