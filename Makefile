@@ -46,7 +46,8 @@ endif
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
 	$(BIN)/python -m pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
-test-mpi: $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
+# All environments first: some tests take the library of another MPI.
+test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
 
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 	$(VENV)/mpi-$*/bin/python -m pytest tests/mpi $(PYTEST_ARGS)
