@@ -49,10 +49,10 @@ def main(near: str, far: str, delay_s: float, bytes_per_s: float) -> None:
     """Carry packets."""
     ends = first, second = _tun(near), _tun(far)
     directions = [Direction(first, second, delay_s, bytes_per_s), Direction(second, first, delay_s, bytes_per_s)]
-    print("ready", flush=True)
-    os.read(0, 1)
     # A network does not wait for its hosts' processors.
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    print("ready", flush=True)
+    os.read(0, 1)
     while True:
         due = min(direction.deliver(time.monotonic()) for direction in directions)
         wait_s = due - time.monotonic() - _SPIN_S

@@ -85,8 +85,8 @@ class Runtime:
         prescale: float,
         postscale: float,
         wait_follows: bool,
-        process_set: int = 0,
-        backend: str | None = None,
+        process_set: int,
+        backend: str | None,
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed

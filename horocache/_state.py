@@ -63,8 +63,8 @@ class Runtime(Protocol):
         prescale: float,
         postscale: float,
         wait_follows: bool,
-        process_set: int = 0,
-        backend: str | None = None,
+        process_set: int,
+        backend: str | None,
         /,
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
@@ -200,9 +200,9 @@ def init(
         StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
             in version, in their process sets or in a knob that must be equal. InvalidArgumentError: an unknown knob or
             a bad value; a process set that has no ranks or ranks that the job does not have, or equals another or that
-            of all ranks; or other knobs, process sets or ``comm`` than those of the running
-            session. UnsupportedError: see
-            above. ForkedProcessError: this process was forked from one that runs horocache.
+            of all ranks; or other knobs, process sets or ``comm`` than those of the running session. UnsupportedError:
+            ``comm`` is given to a process without MPI, or its MPI cannot be used. ForkedProcessError: this process was
+            forked from one that runs horocache.
     """
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
     from horocache.process_set import register_again, sets_to_register  # noqa: PLC0415  (it imports this module)

@@ -39,9 +39,9 @@ std::optional<DType> DTypeFromName(std::string_view name);
 // The DLPack code and bits of a dtype.
 std::pair<int, int> DTypeToDlpack(DType dtype);
 
-bool IsFloat(DType dtype);    // f16 bf16 f32 f64
-bool Is16BitFloat(DType dtype);
-bool IsComplex(DType dtype);  // c64 c128
-bool IsInteger(DType dtype);  // not bool
+bool IsFloat(DType dtype);       // f16 bf16 f32 f64
+bool Is16BitFloat(DType dtype);  // f16 bf16
+bool IsComplex(DType dtype);     // c64 c128
+bool IsInteger(DType dtype);     // not bool
 
 }  // namespace horocache

@@ -30,13 +30,6 @@ std::string Unknown(const std::string& what, std::string_view name, const std::v
   return text + " Known: " + (known.empty() ? "none" : Join(known, ", ")) + ".";
 }
 
-std::string UnknownBackend(std::string_view name, const std::vector<std::string>& known) {
-  return Unknown("backend", name, known) +
-         " A job has those that fit it: shm where all ranks are on one host, mpi where an mpiexec started them, "
-         "loopback "
-         "for one rank.";
-}
-
 std::vector<std::string> BackendNames(const std::vector<BackendTraits>& backends) {
   std::vector<std::string> names;
   for (const BackendTraits& backend : backends) names.push_back(backend.name);
@@ -106,14 +99,16 @@ bool Can(const BackendTraits& backend, const wire::Signature& signature, int wor
 
 }  // namespace
 
-StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides) {
+StatusOr<Selector> Selector::Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides,
+                                   std::string note) {
   Selector selector;
+  selector.note_ = std::move(note);
   selector.backends_ = std::move(backends);
   selector.world_ = world;
   for (const std::string& part : Split(overrides, ';')) {
     const std::string_view rule = Trim(part);
     if (rule.empty()) continue;
-    StatusOr<Rule> parsed = ParseRule(rule, selector.backends_);
+    StatusOr<Rule> parsed = selector.ParseRule(rule);
     if (!parsed.ok()) return parsed.status();
     selector.rules_.push_back(*parsed);
   }
@@ -144,12 +139,12 @@ Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* p
   return known ? Status::Ok() : BadRule(rule, Unknown("element type or device", term, names));
 }
 
-std::string Selector::ParseTarget(std::string_view text, const std::vector<BackendTraits>& backends, Rule* parsed) {
+std::string Selector::ParseTarget(std::string_view text, Rule* parsed) const {
   const size_t slash = text.find('/');
   const std::string_view backend_name = Trim(text.substr(0, slash));
-  const auto backend = std::ranges::find(backends, backend_name, &BackendTraits::name);
-  if (backend == backends.end()) return UnknownBackend(backend_name, BackendNames(backends));
-  parsed->backend = static_cast<uint8_t>(backend - backends.begin());
+  const auto backend = std::ranges::find(backends_, backend_name, &BackendTraits::name);
+  if (backend == backends_.end()) return Unknown("backend", backend_name, BackendNames(backends_)) + note_;
+  parsed->backend = static_cast<uint8_t>(backend - backends_.begin());
   if (slash == std::string_view::npos) return {};
   const std::string_view algorithm_name = Trim(text.substr(slash + 1));
   const auto algorithm = std::ranges::find(backend->algorithms, algorithm_name);
@@ -160,7 +155,7 @@ std::string Selector::ParseTarget(std::string_view text, const std::vector<Backe
   return {};
 }
 
-StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends) {
+StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
   const size_t equals = rule.find('=');
   if (equals == std::string_view::npos) return BadRule(rule, "write " + std::string(kForm) + ".");
   const std::string_view left = Trim(rule.substr(0, equals));
@@ -178,8 +173,8 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule, const std::v
   if (colon != std::string_view::npos) {
     HC_RETURN_IF_ERROR(ParseRange(rule, Trim(left.substr(colon + 1)), parsed.op, &parsed.low, &parsed.high));
   }
-  if (const std::string wrong = ParseTarget(right, backends, &parsed); !wrong.empty()) return BadRule(rule, wrong);
-  const BackendTraits& backend = backends[parsed.backend];
+  if (const std::string wrong = ParseTarget(right, &parsed); !wrong.empty()) return BadRule(rule, wrong);
+  const BackendTraits& backend = backends_[parsed.backend];
   if (parsed.op >= 0 && (backend.ops >> parsed.op & 1) == 0) {
     return BadRule(rule, "backend " + backend.name + " does not run " +
                              std::string(wire::OpName(static_cast<wire::Op>(parsed.op))) + ".");
@@ -195,7 +190,7 @@ StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_
   };
   if (!signature.backend.empty()) {
     Rule asked;
-    if (const std::string wrong = ParseTarget(signature.backend, backends_, &asked); !wrong.empty()) {
+    if (const std::string wrong = ParseTarget(signature.backend, &asked); !wrong.empty()) {
       return Status(StatusCode::kUnsupported, Describe(signature) + ": " + wrong);
     }
     if (can(backends_[asked.backend])) return choice(asked.backend, asked.algorithm);

@@ -33,7 +33,9 @@ struct BackendTraits {
 class Selector {
  public:
   Selector() = default;
-  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides);
+  // `note` ends the error for a backend that there is not.
+  static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides,
+                                  std::string note = {});
 
   // The backend that the signature names, as backend[/algorithm]; otherwise the first rule that applies, then the first
   // backend that can. kUnsupported if no backend runs it, naming what was asked and what there is. `bytes` is ignored
@@ -52,14 +54,15 @@ class Selector {
     uint8_t backend = 0, algorithm = 0;
   };
   // `text` is backend[/algorithm]; returns what is wrong with it, empty if nothing is.
-  static std::string ParseTarget(std::string_view text, const std::vector<BackendTraits>& backends, Rule* parsed);
-  static StatusOr<Rule> ParseRule(std::string_view rule, const std::vector<BackendTraits>& backends);
+  std::string ParseTarget(std::string_view text, Rule* parsed) const;
+  StatusOr<Rule> ParseRule(std::string_view rule) const;
   static Status ParseTerm(std::string_view rule, std::string_view term, Rule* parsed);
   bool Applies(const Rule& rule, const wire::Signature& signature, int64_t bytes) const;
   Status Unsupported(const wire::Signature& signature) const;
 
   std::vector<BackendTraits> backends_;
   std::vector<Rule> rules_;
+  std::string note_;
   int world_ = 1;
 };
 

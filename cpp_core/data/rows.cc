@@ -96,6 +96,32 @@ std::vector<int64_t> EvenSplits(int64_t rows, int ranks) {
   return splits;
 }
 
+std::vector<RowPart> PartsOf(const std::vector<int64_t>& rows, int64_t row_elements) {
+  std::vector<RowPart> parts;
+  int64_t first = 0;
+  for (const int64_t r : rows) {
+    parts.push_back({first, r * row_elements});
+    first += parts.back().count;
+  }
+  return parts;
+}
+
+int64_t LongestOf(const std::vector<RowPart>& parts) {
+  int64_t longest = 0;
+  for (const RowPart& part : parts) longest = std::max(longest, part.count);
+  return longest;
+}
+
+Status CompareRows(const Collective& collective, int a, const std::vector<int64_t>& rows_of_a, int b,
+                   const std::vector<int64_t>& rows_of_b) {
+  const auto found = std::ranges::mismatch(rows_of_a, rows_of_b);
+  if (found.in1 == rows_of_a.end()) return Status::Ok();
+  return {StatusCode::kMismatch,
+          collective.Rank(a) + " gives " + collective.Rank(static_cast<int>(found.in1 - rows_of_a.begin())) + " " +
+              RowsText(*found.in1) + ", " + collective.Rank(b) + " gives it " + std::to_string(*found.in2) +
+              ". Give the same number of rows for each rank on all ranks."};
+}
+
 bool HasJoined(const Collective& collective, int rank) {
   return std::find(collective.joined.begin(), collective.joined.end(), rank) != collective.joined.end();
 }

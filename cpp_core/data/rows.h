@@ -29,6 +29,14 @@ struct ReceivePlan {
 // As even as possible: the first ranks get one more.
 std::vector<int64_t> EvenSplits(int64_t rows, int ranks);
 
+// The parts of a tensor that has these rows for each rank, one after the other, and the elements of the longest.
+std::vector<RowPart> PartsOf(const std::vector<int64_t>& rows, int64_t row_elements);
+int64_t LongestOf(const std::vector<RowPart>& parts);
+
+// kMismatch, naming both numbers, if the ranks `a` and `b` give some rank a different number of rows.
+Status CompareRows(const Collective& collective, int a, const std::vector<int64_t>& rows_of_a, int b,
+                   const std::vector<int64_t>& rows_of_b);
+
 bool HasJoined(const Collective& collective, int rank);
 
 // Rows of the collective's one segment. kInvalidArgument, naming `rank`, if its count is not a multiple of a row.

@@ -114,16 +114,12 @@ long ToLong(PyObject* number) {
 }
 
 PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6 && count != 8) {
-    return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 6 or 8 arguments, not %zd", count);
-  }
+  if (count != 8) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 8 arguments, not %zd", count);
   return WithPythonErrors([&]() -> PyObject* {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    const auto process_set = static_cast<uint32_t>(count == 8 ? ToLong(arguments[6]) : 0);
-    PyObject* const backend = count == 8 ? arguments[7] : Py_None;
-    const int64_t handle = runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])),
-                                                    ToDouble(arguments[3]), ToDouble(arguments[4]),
-                                                    arguments[5] == Py_True, process_set, backend);
+    const int64_t handle = runtime.AllreduceInPlace(
+        arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])), ToDouble(arguments[3]),
+        ToDouble(arguments[4]), arguments[5] == Py_True, static_cast<uint32_t>(ToLong(arguments[6])), arguments[7]);
     if (handle < 0) Py_RETURN_NONE;
     return PyLong_FromLongLong(handle);
   });
@@ -146,8 +142,8 @@ PyMethodDef MethodFor(const char* name, FastMethod method, const char* doc) {
 void AddFastMethods(const py::object& type) {
   static PyMethodDef methods[] = {
       MethodFor("allreduce_in_place", &AllreduceInPlace,
-                "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set=0, "
-                "backend=None, /)"),
+                "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set, "
+                "backend, /)"),
       MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);

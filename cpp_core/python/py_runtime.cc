@@ -100,7 +100,10 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
 }
 
 PyRuntime::~PyRuntime() {
-  if (runtime_ != nullptr) Stop();
+  if (runtime_ == nullptr) return;
+  Stop();
+  const py::gil_scoped_release released;  // a link may wait for the others' goodbyes
+  runtime_.reset();
 }
 
 void PyRuntime::Start(runtime::RuntimeConfig config) {

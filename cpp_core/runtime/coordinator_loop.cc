@@ -46,6 +46,7 @@ Status CoordinatorLoop::Stop() {
   TakeOrders();
   TakeSubmissions(NowNs());
   for (const auto& set : sets_) set->HandOut();
+  messages_->SayGoodbye();
   const Status end = sets_.front()->end();
   role_.Release();
   return end;

@@ -53,7 +53,7 @@ bool Lane::Step() {
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
   still_since_ns_ = NowNs();
-  Inject("start");
+  static_cast<void>(Inject("start"));
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
     task_ = &Lane::CompletePlan;
     return true;
@@ -145,17 +145,18 @@ void Lane::BuildSingle(const control::Plan& plan, data::Collective* collective) 
 }
 
 bool Lane::TestCollective() {
+  Status status;
   if (running_->Test()) {
-    Inject("done");
-    KeepResult(running_->status());
+    static_cast<void>(Inject("done"));
+    status = running_->status();
   } else {
     if (running_->progressed()) still_since_ns_ = NowNs();
-    Inject("data");
-    if (fault_.code() != FaultInjector::kDrop) return false;
-    KeepResult(std::exchange(fault_, Status::Ok()));
+    status = Inject("data");
+    if (status.code() != FaultInjector::kDrop) return false;
   }
+  KeepResult(status);
   running_.reset();
-  if (Status broken = backend_->broken(); !broken.ok()) fault_ = std::move(broken);
+  if (!status.ok() && !backend_->broken().ok()) fault_ = backend_->broken();
   // After an error, too: it may be one of this rank alone, and the others go on.
   task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
   return true;
@@ -187,8 +188,10 @@ int64_t Lane::RowsReceived(const wire::Signature& signature, const RowLists& lis
   return data::ResultRows(lists.receive_starts, lists.receive_rows, variable_.rows);
 }
 
-void Lane::Inject(std::string_view place) {
-  if (Status fault = faults_->At(place); !fault.ok()) fault_ = std::move(fault);
+Status Lane::Inject(std::string_view place) {
+  Status fault = faults_->At(place);
+  if (!fault.ok() && fault.code() != FaultInjector::kDrop) fault_ = fault;
+  return fault;
 }
 
 // Moves the cursor; false if the plan's tensors are all done.

@@ -71,7 +71,8 @@ class Lane {
   // Rows of the result that was just received.
   int64_t RowsReceived(const wire::Signature& signature, const RowLists& lists) const;
   bool NextTensor();
-  void Inject(std::string_view place);
+  // The fault that is due at this place; all but kDrop end the job.
+  Status Inject(std::string_view place);
   void FinishItem(const control::PlanItem& item);
 
   data::Backend* const backend_;

@@ -111,7 +111,9 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Bac
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
   }
-  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, rules);
+  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, rules,
+                                  " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
+                                  "an mpiexec started them, loopback for one rank.");
 }
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {

@@ -30,12 +30,6 @@ PointToPoint::PointToPoint(PointToPointConfig config, OperationTable* table, Met
 }
 
 // Where the job ended on all ranks, the others say goodbye as well.
-PointToPoint::~PointToPoint() {
-  const StatusCode end = failed_.code();
-  if (end != StatusCode::kOk && end != StatusCode::kShutDown && end != StatusCode::kAborted) return;
-  for (const auto& link : config_.links) link->SayGoodbye();
-}
-
 void PointToPoint::Finish(Operation* operation, Status status) {
   --pending_;
   const auto op = static_cast<size_t>(operation->request.signature.op);

@@ -64,7 +64,6 @@ class PointToPoint {
   static constexpr int64_t kKeepBytes = 128;
 
   PointToPoint(PointToPointConfig config, OperationTable* table, Metrics* metrics);
-  ~PointToPoint();
 
   // Takes an operation that CheckMessage accepts, with a rank that can be reached; finishes it, now or later.
   void Submit(Operation* operation, int64_t now_ns);
@@ -82,6 +81,9 @@ class PointToPoint {
   // The job cannot go on, or this rank has stopped: what has arrived is still delivered, everything else that is
   // pending fails with `why`, and so does all that is submitted later. The first reason counts.
   void Lose(const Status& why, int64_t now_ns);
+
+  // Nothing more is sent or received. Who cannot be trusted to take it is not told.
+  void SayGoodbye();
 
   // Bytes are under way from or to this rank.
   bool Transferring() const;

@@ -42,6 +42,12 @@ bool PointToPoint::HasLeft() const {
   return leaving_;
 }
 
+void PointToPoint::SayGoodbye() {
+  const StatusCode end = failed_.code();
+  if (end != StatusCode::kOk && end != StatusCode::kShutDown && end != StatusCode::kAborted) return;
+  for (const auto& link : config_.links) link->SayGoodbye();
+}
+
 // The peer has left: nothing more comes from it, and it takes nothing.
 void PointToPoint::Close(int rank) {
   Peer& peer = PeerOf(rank);

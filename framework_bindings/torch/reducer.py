@@ -64,6 +64,7 @@ class GradientReducer:
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
+        self._set = set_id(options.process_set)
         # submit()'s arguments after the tensors and names, in its order.
         self._tail = (
             options.op,
@@ -71,7 +72,7 @@ class GradientReducer:
             options.postscale,
             -1,
             None,
-            set_id(options.process_set),
+            self._set,
             "",
             layers.signature,
         )
@@ -220,11 +221,11 @@ class GradientReducer:
         """Send one gradient from where it is; False if that takes more than the core does by itself."""
         grad = slot.param.grad
         session = _state.current()
-        if grad is None or session.logs_layers or self._tail[5] != 0 or is_lazy(grad):
+        if grad is None or session.logs_layers or is_lazy(grad):
             return False
         options = self._options
         bucket.handle = session.runtime.allreduce_in_place(
-            grad, slot.name, options.op, options.prescale, options.postscale, False
+            grad, slot.name, options.op, options.prescale, options.postscale, False, self._set, None
         )
         if bucket.handle is None:
             return False

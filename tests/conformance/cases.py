@@ -7,7 +7,6 @@ something wrong. ``backend`` None leaves the choice to the selector. What a back
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -15,8 +14,10 @@ from typing import Any
 
 import calls
 import joined
+import mistakes
 import numpy as np
 from calls import Call
+from runner import Runner, dtypes
 
 REDUCING = ("allreduce", "reduce", "reducescatter", "reducescatterv")
 MOVING: dict[str, Callable[..., Call]] = {
@@ -29,101 +30,6 @@ MOVING: dict[str, Callable[..., Call]] = {
     "alltoall": calls.exchanges,
     "alltoallv": calls.exchanges,
 }
-
-
-@functools.cache
-def _torch() -> Any:
-    """torch and its binding, which bfloat16 needs; None where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    import horocache.torch as hvd
-    import torch
-
-    return torch, hvd
-
-
-def dtypes(hc: ModuleType) -> list[str]:
-    """Element types that this process can make tensors of: bfloat16 needs torch, and torch the native binding."""
-    from horocache import _state
-
-    native = _state.current().runtime.knobs()["binding"][0] == "native"
-    return [dtype for dtype in calls.DTYPES if dtype != "bfloat16" or (native and _torch() is not None)]
-
-
-def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    return _torch()[0].from_numpy(array.copy()).bfloat16() if dtype == "bfloat16" else array
-
-
-def to_array(tensor: Any, dtype: str) -> np.ndarray[Any, Any]:
-    return np.asarray(tensor.float() if dtype == "bfloat16" and tensor.is_floating_point() else tensor)
-
-
-class Runner:
-    """Runs calls in one job and compares their results.
-
-    Names: a call has a name of its own, so that ranks may submit calls in any order.
-    """
-
-    def __init__(self, hc: ModuleType, backend: str | None, case: str) -> None:
-        self.hc, self.backend, self.case = hc, backend, case
-        self.rank, self.ranks = hc.rank(), hc.size()
-        self.checks = 0
-        self._number = 0
-
-    def name(self) -> str:
-        self._number += 1
-        return f"{self.case}.{self.backend}.{self._number}"
-
-    def submit(self, call: Call, name: str, form: str = "_async") -> Any:
-        package = _torch()[1] if call.dtype == "bfloat16" else self.hc
-        tensor, *rest = call.arguments(self.rank)
-        operation = getattr(package, call.operation + form)
-        return operation(to_tensor(tensor, call.dtype), *rest, name=name, backend=self.backend, **call.options)
-
-    def compare(self, call: Call, got: Any) -> None:
-        expected = call.expected(self.rank)
-        where = f"rank {self.rank} of {self.ranks}, backend {self.backend}: {call.describe(self.rank)}"
-        if expected is None:
-            assert got is None, f"{where} gave {got!r}, not None"
-        elif isinstance(expected, tuple):
-            assert isinstance(got, tuple), f"{where} gave {got!r}, not a pair"
-            self._same(call, got[0], expected[0], where)
-            np.testing.assert_array_equal(np.asarray(got[1]), expected[1], where)
-        else:
-            self._same(call, got, expected, where)
-        self.checks += 1
-
-    def _same(self, call: Call, got: Any, expected: np.ndarray[Any, Any], where: str) -> None:
-        array = to_array(got, call.dtype)
-        assert array.shape == expected.shape, f"{where}: shape {array.shape}, not {expected.shape}"
-        assert array.dtype == expected.dtype, f"{where}: {array.dtype}, not {expected.dtype}"
-        if call.average:
-            epsilon = calls.EPSILON[call.dtype]
-            np.testing.assert_allclose(array, expected, rtol=epsilon, atol=epsilon, err_msg=where)
-        elif not np.array_equal(array, expected):  # the message of the next line costs far more than the test
-            np.testing.assert_array_equal(array, expected, where)
-
-    def run(self, batch: Sequence[Call]) -> None:
-        """The first one blocking, the others at once, waited for in another order than submitted."""
-        if not batch:
-            return
-        self.compare(batch[0], self.submit(batch[0], self.name(), ""))
-        named = [(call, self.name()) for call in batch[1:]]
-        handles = [(call, self.submit(call, name)) for call, name in named]
-        for call, handle in reversed(handles):
-            self.compare(call, self.hc.synchronize(handle))
-
-    def refused(self, error: type[Exception] | tuple[type[Exception], ...], words: str, run: Callable[[], Any]) -> None:
-        """``run`` raises on this rank, and the job goes on."""
-        try:
-            got = run()
-        except error as raised:
-            assert words in str(raised), f"rank {self.rank}: {raised} does not say {words!r}"
-        else:
-            raise AssertionError(f"rank {self.rank}, backend {self.backend}: no error with {words!r}, but {got!r}")
-        total = self.hc.allreduce(np.ones(3), op=self.hc.Sum, name="goes.on", backend=self.backend)
-        np.testing.assert_array_equal(total, np.full(3, self.ranks))
-        self.checks += 1
 
 
 def _reducing(operation: str, hc: ModuleType, backend: str | None) -> int:
@@ -285,55 +191,6 @@ def _scalars(hc: ModuleType, backend: str | None) -> int:
     return runner.checks + 1
 
 
-def _mistakes(hc: ModuleType, backend: str | None) -> int:
-    """What one rank gets wrong fails on all ranks, and the job goes on."""
-    runner = Runner(hc, backend, "mistakes")
-    ranks, rank, last = runner.ranks, runner.rank, runner.ranks - 1
-    mismatch, invalid = hc.MismatchError, hc.InvalidArgumentError
-    two = np.ones((2, 3))
-    mistakes: list[tuple[Any, str, Callable[[], Any]]] = [
-        # rows that do not come
-        (mismatch, f"rank {last} expects 9 rows", lambda: hc.gatherv(two, last, [9] * ranks, backend=backend)),
-        (mismatch, "expects 9 rows", lambda: hc.allgatherv(two, [2 if rank else 9] * ranks, backend=backend)),
-        (mismatch, "expects 9 rows", lambda: hc.alltoallv(two, [1] * ranks, [1 if rank else 9] * ranks, [0] * ranks,
-                                                          backend=backend)),
-        # lists of a wrong length
-        (invalid, f"rank {last}", lambda: hc.gatherv(two, last, [2] * (ranks + 1), backend=backend)),
-        (invalid, "rank 0", lambda: hc.scatterv(two, 0, [1] * (ranks + 2), backend=backend)),
-        (invalid, "rank 0", lambda: hc.allgatherv(two, None, [0] * (ranks + (rank == 0)) if rank == 0 else None,
-                                                 backend=backend)),
-        # numbers below 0, and rows that are not there
-        (invalid, "rank 0", lambda: hc.alltoallv(two, [-1 if rank == 0 else 0] * ranks, backend=backend)),
-        (invalid, "rank 0", lambda: hc.scatterv(two, 0, [1] * ranks, [2] * ranks, backend=backend)),
-        (invalid, "rank 0", lambda: hc.scatterv(two, 0, [9] * ranks, backend=backend)),
-        (invalid, "rank 0", lambda: hc.reducescatterv(two, [7 if rank == 0 else 2] + [0] * last, backend=backend)),
-        (invalid, f"rank {last}", lambda: hc.gatherv(two, last, None, [-1] * ranks, backend=backend)),
-        # what is equal on all ranks
-        (hc.UnsupportedError, "no backend 'nowhere'", lambda: hc.gather(two, 0, backend="nowhere")),
-        (invalid, "invalid root rank", lambda: hc.reduce(two, ranks, backend=backend)),
-        (invalid, "sendcounts", lambda: hc.alltoallv(two, "one", backend=backend)),
-        (invalid, "1D recvcounts", lambda: hc.allgatherv(two, [[2]] and np.ones((1, 1), int), backend=backend)),
-        (invalid, "integer elements", lambda: hc.allgatherv(two, None, np.zeros(ranks), backend=backend)),
-        (invalid, "backend must be", lambda: hc.barrier(backend=3)),
-    ]  # fmt: skip
-    if ranks > 1:
-        overlap = [0] * ranks
-        mistakes += [
-            (invalid, "overlap", lambda: hc.gatherv(two, last, None, overlap, backend=backend)),
-            (invalid, "overlap", lambda: hc.allgatherv(two, None, overlap if rank == 0 else None, backend=backend)),
-            (invalid, "rank 0", lambda: hc.scatter(np.ones((ranks + 1, 2)), 0, backend=backend)),
-            (mismatch, "rank 0", lambda: hc.reducescatterv(two, ([2, 0] if rank == 0 else [0, 2]) + [0] * (ranks - 2),
-                                                           backend=backend)),
-            (mismatch, "root", lambda: hc.gather(two, int(rank == 0), name="root", backend=backend)),
-            (mismatch, "shape", lambda: hc.scatter(np.ones((0, 2 if rank else 3)), 0, name="row", backend=backend)),
-            (mismatch, "dtype", lambda: hc.reduce(two.astype("f4") if rank else two, 0, name="type", backend=backend)),
-            (mismatch, "backend", lambda: hc.gather(two, 0, name="other", backend="shm" if rank else "mpi")),
-        ]  # fmt: skip
-    for error, words, run in mistakes:
-        runner.refused(error, words, run)
-    return runner.checks
-
-
 def _random_call(random: np.random.Generator, ranks: int, known: Sequence[str], backend: str | None) -> Call:
     """One of all operations; equal on all ranks, whose generators are in the same state."""
     dtype = str(random.choice(known))
@@ -399,7 +256,7 @@ CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
     "narrow": _narrow,
     "groups": _groups,
     "repeated": _repeated,
-    "mistakes": _mistakes,
+    "mistakes": mistakes.check,
     "joined": joined.check,
     "schedules": _schedules,
 }

@@ -84,9 +84,19 @@ void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes
   Charge(bytes, budget);
 }
 
-void QueuedOperation::Folded(FoldFunction function, const FoldCall& call, int64_t* budget) {
+void QueuedOperation::PrepareFold(const KernelSet& kernels) {
+  function_ = kernels.Find(collective_.dtype, collective_.reduce_op);
+  scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
+                         collective_.Divisor(size_));
+  for (int r = 0; r < size_; ++r) {
+    if (!joined(r)) contributors_.push_back(r);
+  }
+  inputs_.reserve(contributors_.size());
+}
+
+void QueuedOperation::Folded(const FoldCall& call, int64_t* budget) {
   const int64_t bytes = call.count * element_bytes_;
-  Fold(function, collective_.dtype, call);
+  Fold(function_, collective_.dtype, call);
   line_.counters.bytes_copied += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
   Charge(bytes, budget);
 }

@@ -75,13 +75,20 @@ class QueuedOperation : public Operation {
   static void Charge(int64_t bytes, int64_t* budget);
   // Copies, with `stream` around the caches.
   void Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
-  void Folded(FoldFunction function, const FoldCall& call, int64_t* budget);
+  void Folded(const FoldCall& call, int64_t* budget);
+  // Of a reduction, before its first fold.
+  void PrepareFold(const KernelSet& kernels);
+  // Makes `call` a fold in rank order: `input_of(rank)` is where the elements of a rank with data lie.
+  template <typename F>
+  void FoldInRankOrder(FoldCall* call, F&& input_of);
   // Elements of one go: what is left of the budget, in whole cache lines.
   int64_t PieceElements(int64_t budget) const;
 
   const Collective collective_;
   const int64_t element_bytes_;
   Status status_;
+  Scaling scaling_;                // of a reduction
+  std::vector<int> contributors_;  // to it: ranks with data
 
  private:
   friend class OperationQueue;
@@ -90,9 +97,20 @@ class QueuedOperation : public Operation {
   OperationQueue& line_;
   const int rank_, size_;
   std::vector<uint8_t> joined_;
+  FoldFunction function_ = nullptr;
+  std::vector<const std::byte*> inputs_;
   bool begun_ = false;
   bool done_ = false;
   bool progressed_ = false;
 };
+
+template <typename F>
+void QueuedOperation::FoldInRankOrder(FoldCall* call, F&& input_of) {
+  inputs_.clear();
+  for (const int rank : contributors_) inputs_.push_back(input_of(rank));
+  call->inputs = inputs_.data();
+  call->num_inputs = static_cast<int>(inputs_.size());
+  call->scaling = scaling_;
+}
 
 }  // namespace horocache::data

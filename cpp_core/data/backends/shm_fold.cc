@@ -37,13 +37,7 @@ class ShmFold : public ShmOperation {
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
     wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());
-    function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
-    scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
-                           collective_.Divisor(size()));
-    for (int r = 0; r < size(); ++r) {
-      if (!joined(r)) contributors_.push_back(r);
-    }
-    inputs_.resize(contributors_.size());
+    PrepareFold(*queue->kernels);
     const auto width = static_cast<size_t>(element_bytes_);
     pack_cursor_ = fold_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, width);
   }
@@ -82,10 +76,6 @@ class ShmFold : public ShmOperation {
   bool inline_ = false;
   bool large_ = false;
   bool wants_ = false;
-  FoldFunction function_ = nullptr;
-  Scaling scaling_;
-  std::vector<int> contributors_;
-  std::vector<const std::byte*> inputs_;
   Stage pack_, fold_, unpack_;
   int unpack_owner_ = 0;
   SegmentCursor pack_cursor_, fold_cursor_, unpack_cursor_;
@@ -146,15 +136,11 @@ bool ShmFold::FoldSome(int64_t* budget) {
 void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   fold_cursor_.Seek(fold_.at);
   const int64_t run = fold_cursor_.Run(std::min(limit - fold_.at, PieceElements(*budget)));
-  for (size_t i = 0; i < contributors_.size(); ++i) {
-    const int r = contributors_[i];
-    inputs_[i] = r == rank() ? fold_cursor_.input() : InSlot(r, fold_.tile, fold_.at);
-  }
   FoldCall call;
-  call.inputs = inputs_.data();
-  call.num_inputs = static_cast<int>(inputs_.size());
+  FoldInRankOrder(&call, [this](int r) -> const std::byte* {
+    return r == rank() ? fold_cursor_.input() : InSlot(r, fold_.tile, fold_.at);
+  });
   call.count = run;
-  call.scaling = scaling_;
   std::byte* const shared = oneshot_ ? nullptr : InSlot(rank(), fold_.tile, fold_.at);
   std::byte* const own = wants_ ? fold_cursor_.output() : nullptr;
   call.output = own != nullptr ? own : shared;
@@ -162,7 +148,7 @@ void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   call.stream_second = run * element_bytes_ >= static_cast<int64_t>(kStreamBytes);
   call.stream_output = call.stream_second && (own == nullptr || (large_ && own != fold_cursor_.input()));
   if (call.output != nullptr && call.num_inputs > 0) {
-    FoldNow(function_, call, budget);
+    FoldNow(call, budget);
   } else {
     Charge(0, budget);
   }

@@ -85,6 +85,16 @@ Status ShmOperation::ReasonOf(int rank) {
   return {reason->code, std::string(reinterpret_cast<const char*>(reason + 1), bytes)};
 }
 
+// True if some rank refused its arguments.
+bool ShmOperation::EndRefused() {
+  for (int r = 0; r < size(); ++r) {
+    if (port_.header(r, first_).count != kRefusedCount) continue;
+    EndAfterFirstTile(refused() ? refused_ : ReasonOf(r));  // this rank's own words say more to its user
+    return true;
+  }
+  return false;
+}
+
 void ShmOperation::PublishFirst() {
   if (refused()) WriteReason();
   port_.header(rank(), first_) = MakeHeader();
@@ -96,13 +106,9 @@ bool ShmOperation::HeadersArrived() {
   if (!AllPacked(0)) return false;
   const TileHeader& mine = port_.header(rank(), first_);
   for (int r = 0; r < size(); ++r) {
-    if (port_.header(r, first_).count != kRefusedCount) continue;
-    EndAfterFirstTile(refused() ? refused_ : ReasonOf(r));  // this rank's own words say more to its user
-    return true;
-  }
-  for (int r = 0; r < size(); ++r) {
     const TileHeader& theirs = port_.header(r, first_);
-    if (theirs == mine) continue;
+    if (theirs == mine && !refused()) continue;
+    if (EndRefused()) return true;
     std::string what = collective_.Rank(r) + " runs " + Describe(theirs) + ", but " + collective_.Rank(rank()) +
                        " runs " + Describe(mine);
     if (theirs.kind == mine.kind && theirs.count == mine.count) what += "; rows, scales or joined ranks differ";
@@ -176,9 +182,9 @@ void ShmOperation::Move(std::byte* to, const std::byte* from, int64_t bytes, boo
   Copied(to, from, bytes, stream, budget);
 }
 
-void ShmOperation::FoldNow(FoldFunction function, const FoldCall& call, int64_t* budget) {
+void ShmOperation::FoldNow(const FoldCall& call, int64_t* budget) {
   if (call.count * element_bytes_ >= kLongBytes) port_.Ring();
-  Folded(function, call, budget);
+  Folded(call, budget);
 }
 
 bool ShmOperation::Large(int64_t bytes) { return bytes >= kLargeBytes; }

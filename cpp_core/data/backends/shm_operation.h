@@ -82,7 +82,7 @@ class ShmOperation : public QueuedOperation {
   uint64_t Number(uint64_t tile) const { return first_ + tile; }
   // As Copied and Folded of the base; what is long waits until the others have been woken.
   void Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
-  void FoldNow(FoldFunction function, const FoldCall& call, int64_t* budget);
+  void FoldNow(const FoldCall& call, int64_t* budget);
   // True if an output of this size is worth writing around the caches where it is not the input as well.
   static bool Large(int64_t bytes);
 
@@ -99,6 +99,7 @@ class ShmOperation : public QueuedOperation {
   TileHeader MakeHeader() const;
   void WriteReason();
   Status ReasonOf(int rank);
+  bool EndRefused();
   bool Reached(int rank) const;
 
   uint64_t first_ = 0;

@@ -19,13 +19,7 @@ class ShmReducescatter : public ShmOperation {
   ShmReducescatter(ShmQueue* queue, Collective collective) : ShmOperation(queue, std::move(collective)) {
     capacity_ = port_.tile_bytes() / std::max(1, size() - 1) / 64 * 64 / element_bytes_;
     header_count_ = collective_.segments.empty() ? 0 : collective_.segments[0].count;
-    function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
-    scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
-                           collective_.Divisor(size()));
-    for (int r = 0; r < size(); ++r) {
-      if (!joined(r)) contributors_.push_back(r);
-    }
-    inputs_.resize(contributors_.size());
+    PrepareFold(*queue->kernels);
     if (joined(rank())) return;
     StatusOr<std::vector<int64_t>> splits = SplitsOf(collective_, rank(), size());
     if (splits.ok()) {
@@ -41,23 +35,16 @@ class ShmReducescatter : public ShmOperation {
   bool Complete() const override { return fold_.tile == tiles_; }
 
   void Plan() {
-    int64_t first = 0;
-    int64_t longest = 0;
-    for (const int64_t rows : rows_) {
-      firsts_.push_back(first);
-      counts_.push_back(rows * collective_.row_elements);
-      first += counts_.back();
-      longest = std::max(longest, counts_.back());
-    }
-    tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (longest + capacity_ - 1) / capacity_));
+    parts_ = PartsOf(rows_, collective_.row_elements);
+    tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (LongestOf(parts_) + capacity_ - 1) / capacity_));
   }
 
   int64_t Begin(uint64_t tile) const { return static_cast<int64_t>(tile) * capacity_; }
-  int64_t End(int owner, uint64_t tile) const { return std::min(counts_[owner], Begin(tile) + capacity_); }
+  int64_t End(int owner, uint64_t tile) const { return std::min(parts_[owner].count, Begin(tile) + capacity_); }
   // In the input: element `at` of the part of `owner`.
   const std::byte* Input(int owner, int64_t at) const {
     const std::byte* const base = collective_.segments[0].input;
-    return base == nullptr ? nullptr : base + (firsts_[owner] + at) * element_bytes_;
+    return base == nullptr ? nullptr : base + (parts_[owner].first + at) * element_bytes_;
   }
   // Where `source` packs it.
   std::byte* InSlot(int source, int owner, uint64_t tile, int64_t at) {
@@ -74,14 +61,11 @@ class ShmReducescatter : public ShmOperation {
     const int64_t* const told = port_.exchange(rank, Number(0));
     return {told, told + size()};
   }
-  void CompareRows();
+  bool SameRows();
 
   int64_t capacity_ = 0;  // elements of a part in one tile
-  FoldFunction function_ = nullptr;
-  Scaling scaling_;
-  std::vector<int64_t> rows_, firsts_, counts_;
-  std::vector<int> contributors_;
-  std::vector<const std::byte*> inputs_;
+  std::vector<int64_t> rows_;
+  std::vector<RowPart> parts_;  // by owner
   bool planned_ = false;
   std::byte* result_ = nullptr;
   Stage pack_, fold_;
@@ -125,33 +109,27 @@ bool ShmReducescatter::Meet() {
     if (!HeadersArrived()) return false;
     if (ended()) return true;
     planned_ = true;
-    CompareRows();
-    if (ended()) return true;
+    if (!SameRows()) return true;
     if (collective_.output != nullptr) collective_.output->rows = rows_;
-    const int64_t largest = *std::max_element(counts_.begin(), counts_.end());
-    result_ = AllocateResult(counts_[rank()] * element_bytes_, largest * element_bytes_);
+    result_ = AllocateResult(parts_[rank()].count * element_bytes_, LongestOf(parts_) * element_bytes_);
   }
   return AllAllocated();
 }
 
-// The first rank that has data is what the others compare with.
-void ShmReducescatter::CompareRows() {
-  const int reference = contributors_.front();
-  std::vector<int64_t> expected = Told(reference);
+// The first rank that has data is what the others are compared with.
+bool ShmReducescatter::SameRows() {
+  const int first = contributors_.front();
+  std::vector<int64_t> expected = Told(first);
   for (const int r : contributors_) {
-    const std::vector<int64_t> rows = Told(r);
-    for (int owner = 0; owner < size(); ++owner) {
-      if (rows[owner] == expected[owner]) continue;
-      return EndAfterFirstTile(
-          Status(StatusCode::kMismatch, collective_.Rank(reference) + " gives " + collective_.Rank(owner) + " " +
-                                            std::to_string(expected[owner]) + " rows, " + collective_.Rank(r) +
-                                            " gives it " + std::to_string(rows[owner]) +
-                                            ". The rows for each rank must be the same on all ranks."));
-    }
+    const Status same = CompareRows(collective_, first, expected, r, Told(r));
+    if (same.ok()) continue;
+    EndAfterFirstTile(same);
+    return false;
   }
-  if (!joined(rank())) return;
+  if (!joined(rank())) return true;
   rows_ = std::move(expected);
   Plan();
+  return true;
 }
 
 bool ShmReducescatter::FoldSome(int64_t* budget) {
@@ -172,18 +150,14 @@ bool ShmReducescatter::FoldSome(int64_t* budget) {
 
 void ShmReducescatter::FoldPiece(int64_t end, int64_t* budget) {
   const int64_t run = std::min(end - fold_.at, PieceElements(*budget));
-  for (size_t i = 0; i < contributors_.size(); ++i) {
-    const int r = contributors_[i];
-    inputs_[i] = r == rank() ? Input(r, fold_.at) : InSlot(r, rank(), fold_.tile, fold_.at);
-  }
   FoldCall call;
-  call.inputs = inputs_.data();
-  call.num_inputs = static_cast<int>(inputs_.size());
+  FoldInRankOrder(&call, [this](int r) -> const std::byte* {
+    return r == rank() ? Input(r, fold_.at) : InSlot(r, rank(), fold_.tile, fold_.at);
+  });
   call.count = run;
   call.output = result_ + fold_.at * element_bytes_;
-  call.scaling = scaling_;
-  call.stream_output = Large(counts_[rank()] * element_bytes_);
-  FoldNow(function_, call, budget);
+  call.stream_output = Large(parts_[rank()].count * element_bytes_);
+  FoldNow(call, budget);
   fold_.at += run;
 }
 

@@ -29,6 +29,27 @@ Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const st
   }
 }
 
+Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns) {
+  auto buffer = std::make_unique<std::string>(bytes);
+  MpiRequest request;
+  HC_RETURN_IF_ERROR(mpi.Isend(buffer->data(), static_cast<int>(buffer->size()), mpi.byte(), to, tag, comm, &request));
+  Status sent = FinishInTime(mpi, &request, deadline_ns, "start-up");
+  if (!sent.ok()) buffer.release();  // NOLINT  see Note [A request that is late]
+  return sent;
+}
+
+StatusOr<Letter> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns) {
+  auto buffer = std::make_unique<std::string>(most, '\0');
+  MpiRequest request;
+  Mpi::Received received;
+  HC_RETURN_IF_ERROR(mpi.Irecv(buffer->data(), static_cast<int>(most), mpi.byte(), from, tag, comm, &request));
+  if (Status late = FinishInTime(mpi, &request, deadline_ns, "start-up", &received); !late.ok()) {
+    buffer.release();  // NOLINT
+    return late;
+  }
+  return Letter{buffer->substr(0, static_cast<size_t>(received.count)), received.from};
+}
+
 StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns) {
   // The library writes the handle when the request completes, see Note [A request that is late].
   auto copy = std::make_unique<MpiComm>();

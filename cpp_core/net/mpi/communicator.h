@@ -20,6 +20,15 @@ namespace horocache::net {
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
                     Mpi::Received* received = nullptr);
 
+// One message of bytes, to or from a rank of `comm`. What is late belongs to the library, with its memory.
+Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns);
+struct Letter {
+  std::string bytes;
+  int from = 0;
+};
+// `from` may be Mpi::kAnySource.
+StatusOr<Letter> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns);
+
 // Freed by its owner, in the order in which it was made on all ranks of it, while MPI is not finalised.
 class Communicator {
  public:

@@ -110,29 +110,25 @@ class Rank0 {
 };
 
 Status Rank0::Gather(int64_t deadline_ns) {
-  auto buffer = std::make_unique<std::string>(kMaxMessage, '\0');
   for (int missing = comm_.size() - 1; missing > 0; --missing) {
-    MpiRequest request;
-    Mpi::Received received;
-    HC_RETURN_IF_ERROR(comm_.mpi().Irecv(buffer->data(), static_cast<int>(buffer->size()), comm_.mpi().byte(),
-                                         Mpi::kAnySource, kHelloTag, comm_.get(), &request));
-    if (!FinishInTime(comm_.mpi(), &request, deadline_ns, "start-up", &received).ok()) {
-      buffer.release();  // NOLINT  see Note [A request that is late]
+    const StatusOr<Letter> letter =
+        ReceiveInTime(comm_.mpi(), comm_.get(), kMaxMessage, Mpi::kAnySource, kHelloTag, deadline_ns);
+    if (!letter.ok()) {
       std::vector<int> absent;
       for (int rank = 1; rank < comm_.size(); ++rank) {
         if (!arrivals_[static_cast<size_t>(rank)]) absent.push_back(rank);
       }
-      return {StatusCode::kStartup,
-              NameRanks(absent) + " of " + std::to_string(comm_.size()) + " did not call init() within " +
-                  SecondsText(timeout_ns_) +
-                  " after rank 0 did, or cannot be reached over MPI. Is every rank running, and not waiting for "
-                  "another rank before init()? HOROCACHE_START_TIMEOUT sets the time"};
+      return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
+                                        " did not call init() within " + SecondsText(timeout_ns_) +
+                                        " after rank 0 did, or cannot be reached over MPI (" +
+                                        letter.status().message() +
+                                        "). Is every rank running, and not waiting for "
+                                        "another rank before init()? HOROCACHE_START_TIMEOUT sets the time"};
     }
-    std::optional<Arrival> arrival =
-        DecodeArrival(std::string_view(*buffer).substr(0, static_cast<size_t>(received.count)));
-    std::optional<Arrival>& place = arrivals_.at(static_cast<size_t>(received.from));
-    if (!arrival || place || static_cast<int>(arrival->hello.rank) != received.from) {
-      return {StatusCode::kCorrupt, "what rank " + std::to_string(received.from) +
+    std::optional<Arrival> arrival = DecodeArrival(letter->bytes);
+    std::optional<Arrival>& place = arrivals_.at(static_cast<size_t>(letter->from));
+    if (!arrival || place || static_cast<int>(arrival->hello.rank) != letter->from) {
+      return {StatusCode::kCorrupt, "what rank " + std::to_string(letter->from) +
                                         " sent at start-up does not decode; do all ranks run the same version?"};
     }
     place = std::move(arrival);
@@ -172,25 +168,17 @@ Status Rank0::Tell(const std::string& verdict) {
 
 StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns) {
   const int64_t deadline_ns = NowNs() + timeout_ns + kLastWordNs;
-  auto hello = std::make_unique<std::string>(EncodeArrival(own));
-  auto buffer = std::make_unique<std::string>(kMaxMessage, '\0');
-  MpiRequest sending, receiving;
-  Mpi& mpi = comm.mpi();
-  HC_RETURN_IF_ERROR(
-      mpi.Irecv(buffer->data(), static_cast<int>(buffer->size()), mpi.byte(), 0, kVerdictTag, comm.get(), &receiving));
-  HC_RETURN_IF_ERROR(
-      mpi.Isend(hello->data(), static_cast<int>(hello->size()), mpi.byte(), 0, kHelloTag, comm.get(), &sending));
-  Mpi::Received received;
-  Status finished = FinishInTime(mpi, &sending, deadline_ns, "start-up");
-  if (finished.ok()) finished = FinishInTime(mpi, &receiving, deadline_ns, "start-up", &received);
-  if (!finished.ok()) {
-    hello.release();   // NOLINT
-    buffer.release();  // NOLINT
+  const auto silent = [&](const Status& why) {
     return Status(StatusCode::kStartup, "rank 0 of " + std::to_string(comm.size()) +
-                                            " did not answer over MPI within " + SecondsText(timeout_ns) +
-                                            ". Is it running, and not waiting for this rank before init()?");
-  }
-  const auto texts = DecodeTexts(std::string_view(*buffer).substr(0, static_cast<size_t>(received.count)));
+                                            " did not answer over MPI within " + SecondsText(timeout_ns) + " (" +
+                                            why.message() +
+                                            "). Is it running, and not waiting for this rank before init()?");
+  };
+  const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns);
+  if (!sent.ok()) return silent(sent);
+  const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kMaxMessage, 0, kVerdictTag, deadline_ns);
+  if (!answer.ok()) return silent(answer.status());
+  const auto texts = DecodeTexts(answer->bytes);
   const auto verdict = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
   if (verdict && !verdict->ok()) return *verdict;
   std::optional<Placement> placement;

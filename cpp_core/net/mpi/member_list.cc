@@ -1,7 +1,6 @@
 #include "net/mpi/member_list.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,7 +18,7 @@ constexpr int64_t kLastWordNs = 2 * kNsPerS;  // the lowest rank knows more than
 
 std::string Given(const std::vector<int>& members) { return "init(comm=[" + ListText(members) + "])"; }
 
-// Role: one thread, until Run returns. Memory of requests that are late belongs to the library.
+// Role: one thread, until Run returns.
 class Comparison {
  public:
   Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, int64_t timeout_ns)
@@ -34,7 +33,7 @@ class Comparison {
     if (mpi_.Rank(comm_) != lowest_) return Ask();
     const Status verdict = Hear();
     for (const int rank : came_)
-      HC_RETURN_IF_ERROR(Send(EncodeStatus(verdict), rank, kVerdictTag, NowNs() + kLastWordNs));
+      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, kVerdictTag, NowNs() + kLastWordNs));
     return verdict;
   }
 
@@ -45,11 +44,11 @@ class Comparison {
     int64_t deadline_ns = deadline_ns_;
     for (const int rank : members_) {
       if (rank == lowest_) continue;
-      StatusOr<std::string> bytes =
-          Receive(static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int), rank, kListTag, deadline_ns);
-      if (bytes.ok()) came_.push_back(rank);
+      const size_t most = static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int);
+      const StatusOr<Letter> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns);
+      if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
-      verdict = bytes.ok() ? Compare(rank, *bytes) : Absent(rank);
+      verdict = list.ok() ? Compare(rank, list->bytes) : Absent(rank, list.status());
       if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
     }
     return verdict;
@@ -66,41 +65,22 @@ class Comparison {
 
   Status Ask() {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
-    if (!Send(list, lowest_, kListTag, deadline_ns_).ok()) return Absent(lowest_);
-    const StatusOr<std::string> answer = Receive(kVerdictBytes, lowest_, kVerdictTag, deadline_ns_ + kLastWordNs);
-    if (!answer.ok()) return Absent(lowest_);
-    const std::optional<Status> verdict = DecodeStatus(*answer);
+    const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_);
+    if (!sent.ok()) return Absent(lowest_, sent);
+    const StatusOr<Letter> answer =
+        ReceiveInTime(mpi_, comm_, kVerdictBytes, lowest_, kVerdictTag, deadline_ns_ + kLastWordNs);
+    if (!answer.ok()) return Absent(lowest_, answer.status());
+    const std::optional<Status> verdict = DecodeStatus(answer->bytes);
     if (verdict) return *verdict;
     return {StatusCode::kCorrupt, "the answer of rank " + std::to_string(lowest_) + " to " + Given(members_) +
                                       " does not decode; do all ranks run the same version?"};
   }
 
-  Status Absent(int rank) const {
+  Status Absent(int rank, const Status& why) const {
     return {StatusCode::kStartup, "rank " + std::to_string(rank) + " did not call " + Given(members_) + " within " +
                                       SecondsText(timeout_ns_) + " after rank " + std::to_string(mpi_.Rank(comm_)) +
-                                      " did (HOROCACHE_START_TIMEOUT). Is it running, and does it give the same list?"};
-  }
-
-  Status Send(const std::string& bytes, int to, int tag, int64_t deadline_ns) {
-    auto buffer = std::make_unique<std::string>(bytes);
-    MpiRequest request;
-    HC_RETURN_IF_ERROR(
-        mpi_.Isend(buffer->data(), static_cast<int>(buffer->size()), mpi_.byte(), to, tag, comm_, &request));
-    Status sent = FinishInTime(mpi_, &request, deadline_ns, "start-up");
-    if (!sent.ok()) buffer.release();  // NOLINT
-    return sent;
-  }
-
-  StatusOr<std::string> Receive(size_t most, int from, int tag, int64_t deadline_ns) {
-    auto buffer = std::make_unique<std::string>(most, '\0');
-    MpiRequest request;
-    Mpi::Received received;
-    HC_RETURN_IF_ERROR(mpi_.Irecv(buffer->data(), static_cast<int>(most), mpi_.byte(), from, tag, comm_, &request));
-    if (Status late = FinishInTime(mpi_, &request, deadline_ns, "start-up", &received); !late.ok()) {
-      buffer.release();  // NOLINT
-      return late;
-    }
-    return buffer->substr(0, static_cast<size_t>(received.count));
+                                      " did (HOROCACHE_START_TIMEOUT; " + why.message() +
+                                      "). Is it running, and does it give the same list?"};
   }
 
   Mpi& mpi_;

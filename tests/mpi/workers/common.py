@@ -1,8 +1,10 @@
-"""What workers have in common: which host a rank pretends to be on."""
+"""What workers have in common: which host a rank pretends to be on, and calls that must be refused."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 
 def launched_rank() -> int:
@@ -14,3 +16,13 @@ def pretend_hosts(layout: str) -> None:
     """``"0011"``: ranks 0 and 1 on one host, 2 and 3 on another; empty: leave it to the machine."""
     if layout:
         os.environ["HOROCACHE_HOST_ID"] = f"host {layout[launched_rank()]}"
+
+
+def refused(error: type[Exception], words: str, call: Callable[[], Any]) -> None:
+    """``call`` raises ``error``, which says ``words``."""
+    try:
+        got = call()
+    except error as raised:
+        assert words in str(raised), f"{raised} does not say {words!r}"
+    else:
+        raise AssertionError(f"no error with {words!r}, but {got!r}")

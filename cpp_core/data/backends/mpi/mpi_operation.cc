@@ -26,11 +26,7 @@ MpiQueue::MpiQueue(MpiMeans* means, const BackendOptions& options, const KernelS
 MpiOperation::MpiOperation(MpiQueue* queue, Collective collective)
     : QueuedOperation(queue, std::move(collective), queue->comm.rank(), queue->comm.size()), queue_(*queue) {
   for (const Segment& segment : collective_.segments) total_ += segment.count;
-  if (Folds(collective_.op)) {
-    function_ = queue->kernels->Find(collective_.dtype, collective_.reduce_op);
-    scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
-                           collective_.Divisor(size()));
-  }
+  if (Folds(collective_.op)) PrepareFold(*queue->kernels);
 }
 
 void MpiOperation::Finish(Status status) {
@@ -69,7 +65,5 @@ bool MpiOperation::RequestDone(net::MpiRequest* request) {
 void MpiOperation::Move(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
   Copied(to, from, bytes, false, budget);
 }
-
-void MpiOperation::FoldNow(const FoldCall& call, int64_t* budget) { Folded(function_, call, budget); }
 
 }  // namespace horocache::data

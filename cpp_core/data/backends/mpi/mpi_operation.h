@@ -80,11 +80,8 @@ class MpiOperation : public QueuedOperation {
   int64_t total() const { return total_; }  // elements of all segments
 
   void Move(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget);
-  void FoldNow(const FoldCall& call, int64_t* budget);
 
   MpiQueue& queue_;
-  FoldFunction function_ = nullptr;  // of a reduction
-  Scaling scaling_;
 
  private:
   int64_t total_ = 0;

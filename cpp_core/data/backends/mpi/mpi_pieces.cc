@@ -27,16 +27,16 @@ class MpiPieces : public MpiOperation {
     const bool broadcast = collective_.op == wire::Op::kBroadcast;
     all_ = collective_.op == wire::Op::kAllreduce;
     reduces_ = !broadcast;
-    joined_here_ = joined(rank());
-    gives_ = !joined_here_ && (!broadcast || is_root());
-    takes_ = !joined_here_ && (all_ || (broadcast ? !is_root() : is_root()));
+    const bool joined_here = joined(rank());
+    gives_ = !joined_here && (!broadcast || is_root());
+    takes_ = !joined_here && (all_ || (broadcast ? !is_root() : is_root()));
     if (ScalesFirst(collective_)) {
       before_ = scaling_;
     } else {
       before_ = Scaling{scaling_.before, 1.0, 1};
       after_ = Scaling{1.0, scaling_.after, scaling_.divisor};
     }
-    direct_ = collective_.segments.size() == 1 && !joined_here_ && before_.none();
+    direct_ = collective_.segments.size() == 1 && !joined_here && before_.none();
     // Equal on all ranks: they cut alike.
     const bool whole = collective_.segments.size() == 1 && collective_.joined.empty() && scaling_.none();
     piece_ = std::min(queue->max_count, whole ? queue->max_count : std::max<int64_t>(1, kPieceBytes / element_bytes_));
@@ -45,11 +45,10 @@ class MpiPieces : public MpiOperation {
   }
 
  private:
-  enum class State { kIdle, kPacking, kPacked, kUnderWay, kArrived };
   // A piece, from being packed to being unpacked. Pieces take the two slots in turns.
   struct Slot {
-    State state = State::kIdle;
     int64_t first = 0, count = 0;
+    bool arrived = false;
     int64_t at = 0;               // how far it is packed, or unpacked
     std::byte* buffer = nullptr;  // where the piece is while MPI has it; null: in the caller's input and output
     net::MpiRequest request;
@@ -68,7 +67,7 @@ class MpiPieces : public MpiOperation {
   bool CopyAtRoot(int64_t* budget);
   Slot& SlotOf(int64_t number) { return slots_[static_cast<size_t>(number % 2)]; }
 
-  bool reduces_ = false, all_ = false, joined_here_ = false;
+  bool reduces_ = false, all_ = false;
   bool gives_ = false;   // this rank's data takes part
   bool takes_ = false;   // this rank gets the result
   bool direct_ = false;  // MPI works on the caller's memory
@@ -102,7 +101,7 @@ bool MpiPieces::Begin() {
     op_ = *op;
   }
   Slot& slot = SlotOf(begun_);
-  slot = Slot{State::kPacking, begun_elements_, std::min(piece_, total() - begun_elements_)};
+  slot = {.first = begun_elements_, .count = std::min(piece_, total() - begun_elements_)};
   if (direct_) {
     if (all_) slot.buffer = collective_.segments[0].output + slot.first * element_bytes_;
   } else {
@@ -134,7 +133,7 @@ bool MpiPieces::Pack(Slot* slot, int64_t* budget) {
     if (before_.none()) {
       Move(to, from, run * element_bytes_, budget);
     } else {
-      FoldNow({.inputs = &from, .num_inputs = 1, .count = run, .output = to, .scaling = before_}, budget);
+      Folded({.inputs = &from, .num_inputs = 1, .count = run, .output = to, .scaling = before_}, budget);
     }
     slot->at += run;
   }
@@ -143,7 +142,6 @@ bool MpiPieces::Pack(Slot* slot, int64_t* budget) {
 
 bool MpiPieces::Start(Slot* slot) {
   if (!Started(Call(slot))) return true;
-  slot->state = State::kUnderWay;
   slot->at = 0;
   ++started_;
   return true;
@@ -171,16 +169,15 @@ Status MpiPieces::Call(Slot* slot) {
 }
 
 bool MpiPieces::Unpack(Slot* slot, int64_t* budget) {
-  if (slot->state == State::kUnderWay) {
+  if (!slot->arrived) {
     if (!RequestDone(&slot->request)) return false;
     if (Finished()) return true;
-    slot->state = State::kArrived;
+    slot->arrived = true;
     const bool in_place = direct_ && after_.none();
     if (!takes_ || in_place) slot->at = slot->count;
   }
   while (slot->at < slot->count && *budget > 0) UnpackRun(slot, budget);
   if (slot->at < slot->count) return true;
-  slot->state = State::kIdle;
   ++ended_;
   return true;
 }
@@ -195,7 +192,7 @@ void MpiPieces::UnpackRun(Slot* slot, int64_t* budget) {
   if (after_.none()) {
     Move(to, from, run * element_bytes_, budget);
   } else {
-    FoldNow({.inputs = &from, .num_inputs = 1, .count = run, .output = to, .scaling = after_}, budget);
+    Folded({.inputs = &from, .num_inputs = 1, .count = run, .output = to, .scaling = after_}, budget);
   }
 }
 

@@ -38,7 +38,6 @@ class MpiReducescatter final : public MpiSlices {
   Status Compare();
   void OnCompared();
   Status Show();
-  int FirstWithData() const;
   Status Difference() const;
   void Agree(const Status& mine);
   void OnAgreed();
@@ -49,15 +48,15 @@ class MpiReducescatter final : public MpiSlices {
   Slice SliceOf(int owner) const {
     if (joined(owner) || joined(rank())) return {};
     const auto at = static_cast<size_t>(owner);
-    return {collective_.segments[0].input + (firsts_[at] + begin_) * element_bytes_,
-            std::clamp<int64_t>(counts_[at] - begin_, 0, capacity_)};
+    return {collective_.segments[0].input + (parts_[at].first + begin_) * element_bytes_,
+            std::clamp<int64_t>(parts_[at].count - begin_, 0, capacity_)};
   }
 
   const int64_t capacity_;  // elements of a slice
   Status refused_;
-  std::vector<int64_t> rows_, firsts_, counts_;
-  int64_t longest_ = 0;
-  int64_t begin_ = 0;  // of this tile's slices in their parts
+  std::vector<int64_t> rows_;
+  std::vector<RowPart> parts_;  // by owner
+  int64_t begin_ = 0;           // of this tile's slices in their parts
   std::byte* result_ = nullptr;
   Exchange exchange_;
   State state_ = State::kCompare;
@@ -78,13 +77,7 @@ class MpiReducescatter final : public MpiSlices {
 
 void MpiReducescatter::Plan(std::vector<int64_t> rows) {
   rows_ = std::move(rows);
-  int64_t first = 0;
-  for (const int64_t r : rows_) {
-    firsts_.push_back(first);
-    counts_.push_back(r * collective_.row_elements);
-    first += counts_.back();
-    longest_ = std::max(longest_, counts_.back());
-  }
+  parts_ = PartsOf(rows_, collective_.row_elements);
 }
 
 bool MpiReducescatter::Step(int64_t* budget) {
@@ -128,7 +121,7 @@ Status MpiReducescatter::Compare() {
     control::Hasher hash;
     for (const int64_t rows : rows_) hash.Add(static_cast<uint64_t>(rows));
     const auto half = static_cast<int64_t>(hash.value() >> 1);
-    compared_ = {half, -half, refused_.ok() ? 0 : 1, longest_};
+    compared_ = {half, -half, refused_.ok() ? 0 : 1, LongestOf(parts_)};
   }
   constexpr int kWords = sizeof(Compared) / sizeof(int64_t);
   return mpi().Iallreduce(mpi().in_place(), &compared_, kWords, mpi().TypeOf(DType::kInt64),
@@ -150,23 +143,12 @@ void MpiReducescatter::OnCompared() {
 Status MpiReducescatter::Show() {
   shown_ = rows_;
   shown_.resize(static_cast<size_t>(size()));
-  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), FirstWithData(), comm(), NextRequest());
-}
-
-int MpiReducescatter::FirstWithData() const {
-  int first = 0;
-  while (joined(first)) ++first;
-  return first;
+  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), contributors_.front(), comm(), NextRequest());
 }
 
 Status MpiReducescatter::Difference() const {
   if (joined(rank())) return Status::Ok();
-  const auto found = std::ranges::mismatch(shown_, rows_);
-  if (found.in1 == shown_.end()) return Status::Ok();
-  return {StatusCode::kMismatch, collective_.Rank(FirstWithData()) + " gives " + std::to_string(*found.in1) +
-                                     " rows to " + collective_.Rank(found.in1 - shown_.begin()) + ", " +
-                                     collective_.Rank(rank()) + " gives " + std::to_string(*found.in2) +
-                                     ". Give the same number of rows for each rank on all ranks."};
+  return CompareRows(collective_, contributors_.front(), shown_, rank(), rows_);
 }
 
 void MpiReducescatter::Agree(const Status& mine) {
@@ -191,7 +173,8 @@ Status MpiReducescatter::MakeResult() {
     return Status::Ok();
   }
   collective_.output->rows = rows_;
-  StatusOr<std::byte*> memory = collective_.output->allocate(counts_[static_cast<size_t>(rank())] * element_bytes_);
+  StatusOr<std::byte*> memory =
+      collective_.output->allocate(parts_[static_cast<size_t>(rank())].count * element_bytes_);
   if (memory.ok()) result_ = *memory;
   return memory.status();
 }

@@ -1,16 +1,8 @@
 #include "data/backends/mpi/mpi_slices.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace horocache::data {
-
-MpiSlices::MpiSlices(MpiQueue* queue, Collective collective) : MpiOperation(queue, std::move(collective)) {
-  for (int r = 0; r < size(); ++r) {
-    if (!joined(r)) contributors_.push_back(r);
-  }
-  inputs_.resize(contributors_.size());
-}
 
 Status MpiSlices::Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most) {
   constexpr int64_t kLine = 64;
@@ -51,17 +43,11 @@ bool MpiSlices::FoldSome(Exchange* exchange, const Slice& own, std::byte* output
   if (exchange->folded == own.count) return false;
   const int64_t run = std::min(own.count - exchange->folded, PieceElements(*budget));
   const int64_t offset = exchange->folded * element_bytes_;
-  for (size_t i = 0; i < contributors_.size(); ++i) {
-    const int r = contributors_[i];
-    inputs_[i] = (r == rank() ? own.data : From(*exchange, r)) + offset;
-  }
   FoldCall call;
-  call.inputs = inputs_.data();
-  call.num_inputs = static_cast<int>(inputs_.size());
+  FoldInRankOrder(&call, [&](int r) { return (r == rank() ? own.data : From(*exchange, r)) + offset; });
   call.count = run;
   call.output = output + offset;
-  call.scaling = scaling_;
-  FoldNow(call, budget);
+  Folded(call, budget);
   exchange->folded += run;
   return true;
 }

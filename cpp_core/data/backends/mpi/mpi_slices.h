@@ -32,7 +32,7 @@ class MpiSlices : public MpiOperation {
     int64_t folded = 0;             // elements
   };
 
-  MpiSlices(MpiQueue* queue, Collective collective);
+  using MpiOperation::MpiOperation;
 
   // Starts to send and to receive; `slice_of(owner)` is the slice that `owner` folds, of at most `most` elements.
   template <typename F>
@@ -53,9 +53,6 @@ class MpiSlices : public MpiOperation {
     return queue_.IsFar(peer) ? kEagerBytes / element_bytes_ : queue_.max_count;
   }
   std::byte* From(const Exchange& exchange, int rank) const { return exchange.received + rank * exchange.stride_bytes; }
-
-  std::vector<int> contributors_;  // ranks with data
-  std::vector<const std::byte*> inputs_;
 };
 
 template <typename F>
