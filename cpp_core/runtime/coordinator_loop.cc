@@ -78,14 +78,14 @@ int64_t CoordinatorLoop::WhereSubmittersWait() {
   MutexLock lock(threads_mutex_);
   std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
   if (submitters_.empty() || waiters_.empty()) return kNowhere;
-  const uint32_t where = waiters_.front().process_set;
+  const int64_t where = waiters_.front().waits_in;
+  if (where == Operation::kMessage) return kNowhere;
   const auto waits_there = [this, where](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
     return std::ranges::any_of(waiters_, [id, where](const Waiter& waiter) {
-      return waiter.thread == id && waiter.for_good && waiter.process_set == where && !waiter.for_message &&
-             !IsDone(*waiter.operation);
+      return waiter.thread == id && waiter.for_good && waiter.waits_in == where && !IsDone(*waiter.operation);
     });
   };
-  return std::ranges::all_of(submitters_, waits_there) ? int64_t{where} : kNowhere;
+  return std::ranges::all_of(submitters_, waits_there) ? where : kNowhere;
 }
 
 void CoordinatorLoop::Lose(int rank, const Status& why) {
@@ -182,9 +182,9 @@ void CoordinatorLoop::TakeWaits() {
   if (!waits_changed_.load() || !waits_changed_.exchange(false)) return;
   MutexLock lock(threads_mutex_);
   for (const auto& set : sets_) {
-    const uint32_t number = set->process_set();
-    set->SetWaiting(std::ranges::any_of(
-        waiters_, [number](const Waiter& waiter) { return waiter.process_set == number && !waiter.for_message; }));
+    const int64_t number = set->process_set();
+    set->SetWaiting(
+        std::ranges::any_of(waiters_, [number](const Waiter& waiter) { return waiter.waits_in == number; }));
   }
 }
 

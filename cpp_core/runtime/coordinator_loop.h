@@ -154,9 +154,8 @@ class CoordinatorLoop {
   struct Waiter {
     pid_t thread;
     const Operation* operation;
-    uint32_t process_set;  // the record may be used again before the wait ends
+    int64_t waits_in;  // the record may be used again before the wait ends
     bool for_good;
-    bool for_message;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
   std::atomic<bool> waits_changed_{false};  // since the sets were told

@@ -33,8 +33,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
   if (IsDone(*operation)) return true;
   {
     MutexLock lock(threads_mutex_);
-    const bool for_message = wire::IsPointToPoint(operation->request.signature.op);
-    waiters_.push_back({ThisThread(), operation, operation->process_set, for_good, for_message});
+    waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), for_good});
   }
   waits_changed_.store(true);
   waiting_.fetch_add(1);

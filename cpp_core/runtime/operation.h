@@ -62,6 +62,11 @@ struct Operation {
   int automatic_number = -1;   // of an automatic name; -1 if the caller named it
   std::vector<bool*> claimed;  // flags of its names in the table's map
 
+  // The process set; kMessage for a message. Atomic: a thread that is about to wait may read it after another one that
+  // waited has consumed the handle.
+  static constexpr int64_t kMessage = -1;
+  std::atomic<int64_t> waits_in{0};
+
   // ---- written by the holder of the role; read by others once `done` is set
   Status status;
   std::vector<Result> results;

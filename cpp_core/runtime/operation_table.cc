@@ -91,6 +91,8 @@ Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
   HC_RETURN_IF_ERROR(ClaimNames(operation));
   operation->submitted_ns = now_ns;
+  const bool message = wire::IsPointToPoint(operation->request.signature.op);
+  operation->waits_in.store(message ? Operation::kMessage : operation->process_set, std::memory_order_relaxed);
   *first = queued_.empty();
   queued_.push_back(operation);
   queued_count_.store(queued_.size(), std::memory_order_seq_cst);

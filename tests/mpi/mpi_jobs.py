@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,7 +96,10 @@ def run_command(
         kill_marked(mark)
         out, err = process.communicate(timeout=10)
         pytest.fail(f"the job was not over after {deadline_s} s\n{Finished(-1, out, err).report()}")
-    left = marked(mark)
+    # Of a mpiexec that failed, helpers end a moment later.
+    limit = time.monotonic() + 5
+    while (left := marked(mark)) and time.monotonic() < limit:
+        time.sleep(0.05)
     kill_marked(mark)
     finished = Finished(process.returncode, out, err)
     assert not left, f"processes {left} are left\n{finished.report()}"

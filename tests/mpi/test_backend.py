@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from mpi_jobs import REPOSITORY, arguments_of, flavour, run_command, run_worker
 
 CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
+STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -15,6 +17,15 @@ def test_every_operation_conforms(ranks):
     job = run_command([*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"], deadline_s=240)
     assert job.code == 0, job.report()
     assert " checks " in job.out, job.report()
+
+
+@pytest.mark.skipif(not STANDARD.exists(), reason="this MPI has no library with the standard ABI")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_operation_conforms_over_the_standard_abi(ranks):
+    environment = {"HOROCACHE_MPI_LIBRARY": str(STANDARD)}
+    command = [*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"]
+    job = run_command(command, environment, deadline_s=240)
+    assert job.code == 0 and " checks " in job.out, job.report()
 
 
 def test_calls_are_cut_where_counts_do_not_fit():

@@ -1,5 +1,6 @@
 // The backend that runs collectives over MPI, for ranks anywhere.
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ enum Algorithm : uint8_t { kAuto, kNative, kFold, kTwoLevel };
 constexpr int64_t kFoldBytesOnOneHost = 1 << 20, kFoldBytesOfRank = 16 << 10;
 // From here on two levels beat both, if there is something to gain by them.
 constexpr int64_t kTwoLevelBytes = 64 << 10;
+constexpr int64_t kTwoLevelAllgatherBytes = 256 << 10, kNeverBytes = std::numeric_limits<int64_t>::max();
 
 bool Reduces(wire::Op op) { return op == wire::Op::kAllreduce || op == wire::Op::kReduce; }
 
@@ -51,6 +53,8 @@ class MpiBackend : public Backend {
   Status KeepsOrder(const Collective& collective) const;
   uint8_t AlgorithmOf(const Collective& collective) const;
   bool LevelsFit(const Collective& collective) const;
+  int64_t LevelsFromBytes(const Collective& collective) const;
+  bool NeedsFold(const Collective& collective) const;
 
   const control::BackendTraits traits_ = MpiTraits();
   const bool deterministic_;
@@ -97,19 +101,27 @@ bool MpiBackend::LevelsFit(const Collective& collective) const {
 }
 
 // Equal on all ranks.
+int64_t MpiBackend::LevelsFromBytes(const Collective& collective) const {
+  if (!LevelsFit(collective)) return kNeverBytes;
+  if (collective.algorithm == kTwoLevel) return 0;
+  if (collective.algorithm != kAuto || !queue_.levels->worthwhile || NeedsFold(collective)) return kNeverBytes;
+  if (collective.op == wire::Op::kAllreduce || collective.op == wire::Op::kBroadcast) return kTwoLevelBytes;
+  return collective.op == wire::Op::kAllgather ? kTwoLevelAllgatherBytes : kNeverBytes;
+}
+
+// 16-bit floats are summed in float32 and rounded once, which only the fold does.
+bool MpiBackend::NeedsFold(const Collective& collective) const {
+  if (!Reduces(collective.op)) return false;
+  return Is16BitFloat(collective.dtype) || (deterministic_ && Rounds(collective.dtype));
+}
+
+// Equal on all ranks, but for an allgather: its size is known when the ranks have met.
 uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
-  if (collective.algorithm == kTwoLevel && LevelsFit(collective)) return kTwoLevel;
-  if (!Reduces(collective.op) || collective.algorithm == kNative) return kNative;
-  if (collective.algorithm == kFold) return kFold;
   const int64_t bytes = BytesOf(collective);
-  // 16-bit floats are summed in float32 and rounded once, which only the fold does.
-  if (Is16BitFloat(collective.dtype)) return kFold;
-  const bool any_order = !deterministic_ || !Rounds(collective.dtype);
-  if (collective.op == wire::Op::kAllreduce && any_order && bytes >= kTwoLevelBytes && LevelsFit(collective) &&
-      queue_.levels->worthwhile) {
-    return kTwoLevel;
-  }
-  return deterministic_ || bytes >= fold_bytes_ ? kFold : kNative;
+  if (collective.op != wire::Op::kAllgather && bytes >= LevelsFromBytes(collective)) return kTwoLevel;
+  if (!Reduces(collective.op) || collective.algorithm == kNative) return kNative;
+  const bool asked = collective.algorithm == kFold || deterministic_;
+  return asked || NeedsFold(collective) || bytes >= fold_bytes_ ? kFold : kNative;
 }
 
 std::unique_ptr<Operation> MpiBackend::Start(Collective collective) {
@@ -122,8 +134,10 @@ std::unique_ptr<Operation> MpiBackend::Start(Collective collective) {
     case wire::Op::kBroadcast:
       if (algorithm == kTwoLevel) return MakeTwoLevel(&queue_, std::move(collective));
       return MakeMpiPieces(&queue_, std::move(collective));
-    default:
-      return MakeMpiExchange(&queue_, std::move(collective), algorithm == kTwoLevel);
+    default: {
+      const int64_t levels_from_bytes = LevelsFromBytes(collective);
+      return MakeMpiExchange(&queue_, std::move(collective), levels_from_bytes);
+    }
   }
 }
 

@@ -1,9 +1,10 @@
 // allgather, gather, alltoall, scatter and barrier over MPI.
 //
 // The ranks first tell each other how many rows they send, and whether something is wrong with their arguments. Then
-// allgather is MPI's own, and the others are messages between pairs, which take any number of rows at any place.
+// allgather is mostly MPI's own, and the others are messages between pairs, which take any number of rows at any place.
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -16,6 +17,10 @@ namespace horocache::data {
 namespace {
 
 constexpr int kTag = 1;
+// Beyond this an allgather of ranks on hosts of their own is messages, too, see Note [Messages between hosts].
+constexpr int64_t kLibraryBytes = 64 << 10;
+// Of one part, see Note [Messages between hosts].
+constexpr size_t kMessagesUnderWay = 32;
 // A result of which the allocation may well fail: the ranks ask each other before they go on.
 constexpr int64_t kConfirmedBytes = 1 << 20;
 
@@ -31,9 +36,18 @@ enum TellFlag : int64_t {
   kLarge = 4,    // it sends a part that may make a large result
 };
 
+// A part on its way to a rank or from it, as messages.
+struct Transfer {
+  bool sends = false;
+  int peer = 0;
+  std::byte* data = nullptr;
+  int64_t count = 0, started = 0;  // elements
+  std::deque<net::MpiRequest> under_way = {};
+};
+
 class MpiExchange : public MpiOperation {
  public:
-  MpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
+  MpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes);
 
  private:
   enum class State { kTell, kTold, kAgreeing, kMove, kPlacing, kMoving, kLevels, kBarrier };
@@ -50,15 +64,18 @@ class MpiExchange : public MpiOperation {
   void PlanSends();
   Status Tell();
   void Meet();
+  void ChooseForAllgather(int64_t bytes);
   void Agree(const Status& mine);
   Status MakeResult();
   Status Move();
   Status AllgatherNatively();
-  Status Transfer(bool send, int peer, const RowPart& part);
+  void BeginTransfers();
+  bool StepTransfers();
+  Status StartMessages(Transfer* transfer);
   bool CopyLocal(int64_t* budget);
   bool FillGaps(int64_t* budget);
 
-  const bool two_levels_;
+  const int64_t two_levels_from_bytes_;
   State state_ = State::kTell;
   Status refused_;
   std::vector<RowPart> sends_;        // by destination
@@ -68,15 +85,16 @@ class MpiExchange : public MpiOperation {
   ReceivePlan plan_;
   std::byte* result_ = nullptr;
   Status own_;  // an error of this rank alone
-  bool native_ = false;
+  bool native_ = false, two_levels_ = false;
+  std::vector<Transfer> transfers_;
   std::unique_ptr<TwoLevelAllgather> levels_;
   MpiVerdict verdict_;
   int64_t copied_ = 0;
   GapFiller gaps_;
 };
 
-MpiExchange::MpiExchange(MpiQueue* queue, Collective collective, bool two_levels)
-    : MpiOperation(queue, std::move(collective)), two_levels_(two_levels), verdict_(queue) {
+MpiExchange::MpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes)
+    : MpiOperation(queue, std::move(collective)), two_levels_from_bytes_(two_levels_from_bytes), verdict_(queue) {
   if (collective_.op == wire::Op::kBarrier) {
     state_ = State::kBarrier;
     return;
@@ -166,8 +184,9 @@ bool MpiExchange::Listen() {
 }
 
 bool MpiExchange::KeepMoving(int64_t* budget) {
-  if (CopyLocal(budget) || FillGaps(budget)) return true;
-  if (!RequestsDone()) return false;
+  const bool moved = StepTransfers();
+  if (Finished() || CopyLocal(budget) || FillGaps(budget)) return true;
+  if (!transfers_.empty() || !RequestsDone()) return moved;
   if (!Finished()) Finish(own_);
   return true;
 }
@@ -205,17 +224,22 @@ void MpiExchange::Meet() {
     Agree(refused_);
     return;
   }
-  const bool large = collective_.op == wire::Op::kAlltoall
-                         ? (flags & kLarge) != 0
-                         : total * collective_.row_elements * element_bytes_ >= kConfirmedBytes;
-  native_ = collective_.op == wire::Op::kAllgather && (flags & kLayout) == 0 && collective_.joined.empty() &&
-            total * collective_.row_elements <= queue_.max_count;
+  const int64_t bytes = total * collective_.row_elements * element_bytes_;
+  const bool large = collective_.op == wire::Op::kAlltoall ? (flags & kLarge) != 0 : bytes >= kConfirmedBytes;
+  if (collective_.op == wire::Op::kAllgather && (flags & kLayout) == 0) ChooseForAllgather(bytes);
   own_ = MakeResult();
   if (large || (flags & kLayout) != 0) {
     Agree(own_);
   } else {
     state_ = State::kMove;
   }
+}
+
+// Without places of their own, and with all ranks.
+void MpiExchange::ChooseForAllgather(int64_t bytes) {
+  if (!collective_.joined.empty() || bytes / element_bytes_ > queue_.max_count) return;
+  two_levels_ = bytes >= two_levels_from_bytes_;
+  native_ = !two_levels_ && (bytes < kLibraryBytes || !queue_.OneRankPerHost());
 }
 
 void MpiExchange::Agree(const Status& mine) {
@@ -247,7 +271,7 @@ Status MpiExchange::Move() {
     result_ = queue_.sink.data();
     gaps_ = GapFiller();
   }
-  if (native_ && two_levels_) {
+  if (two_levels_) {
     levels_ = std::make_unique<TwoLevelAllgather>(queue_.levels.get(), rank(), collective_, rows_, result_);
     state_ = State::kLevels;
     return Status::Ok();
@@ -256,15 +280,50 @@ Status MpiExchange::Move() {
     state_ = State::kPlacing;
     return Status::Ok();
   }
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || plan_.parts.empty()) continue;
-    HC_RETURN_IF_ERROR(Transfer(false, peer, plan_.parts[static_cast<size_t>(peer)]));
+  BeginTransfers();
+  return Status::Ok();
+}
+
+void MpiExchange::BeginTransfers() {
+  for (int i = 1; i < size() && !plan_.parts.empty(); ++i) {
+    const int peer = (rank() + size() - i) % size();
+    const RowPart& part = plan_.parts[static_cast<size_t>(peer)];
+    transfers_.push_back({false, peer, result_ + part.first * element_bytes_, part.count});
   }
-  const bool to_root = collective_.op == wire::Op::kGather;
   for (int i = 1; i < size(); ++i) {
     const int peer = (rank() + i) % size();  // not all to the same rank first
-    if (joined(peer) || (to_root && peer != collective_.root)) continue;
-    HC_RETURN_IF_ERROR(Transfer(true, peer, sends_[static_cast<size_t>(peer)]));
+    const RowPart& part = sends_[static_cast<size_t>(peer)];
+    if (part.count == 0) continue;
+    // MPI reads what is sent.
+    auto* const data = const_cast<std::byte*>(collective_.segments[0].input) + part.first * element_bytes_;
+    transfers_.push_back({true, peer, data, part.count});
+  }
+}
+
+// Goes on with the transfers, and forgets those that are complete; true if anything moved.
+bool MpiExchange::StepTransfers() {
+  bool moved = false;
+  for (Transfer& transfer : transfers_) {
+    std::deque<net::MpiRequest>& under_way = transfer.under_way;
+    for (; !under_way.empty() && RequestDone(&under_way.front()); moved = true) {
+      if (Finished()) return true;
+      under_way.pop_front();
+    }
+    if (!Started(StartMessages(&transfer))) return true;
+  }
+  std::erase_if(transfers_, [](const Transfer& transfer) { return transfer.under_way.empty(); });
+  return moved;
+}
+
+Status MpiExchange::StartMessages(Transfer* transfer) {
+  const int64_t most = queue_.MessageElements(transfer->peer, element_bytes_);
+  while (transfer->started < transfer->count && transfer->under_way.size() < kMessagesUnderWay) {
+    const int count = static_cast<int>(std::min(most, transfer->count - transfer->started));
+    std::byte* const at = transfer->data + transfer->started * element_bytes_;
+    net::MpiRequest& request = transfer->under_way.emplace_back(mpi().null_request());
+    HC_RETURN_IF_ERROR(transfer->sends ? mpi().Isend(at, count, type(), transfer->peer, kTag, comm(), &request)
+                                       : mpi().Irecv(at, count, type(), transfer->peer, kTag, comm(), &request));
+    transfer->started += count;
   }
   return Status::Ok();
 }
@@ -276,18 +335,6 @@ Status MpiExchange::AllgatherNatively() {
     starts_[r] = static_cast<int>(plan_.parts[r].first);
   }
   return mpi().Iallgatherv(mpi().in_place(), 0, result_, counts_.data(), starts_.data(), type(), comm(), NextRequest());
-}
-
-// Starts the messages that make up a part.
-Status MpiExchange::Transfer(bool send, int peer, const RowPart& part) {
-  for (int64_t at = 0; at < part.count; at += queue_.max_count) {
-    const int count = static_cast<int>(std::min(queue_.max_count, part.count - at));
-    const int64_t offset = (part.first + at) * element_bytes_;
-    HC_RETURN_IF_ERROR(
-        send ? mpi().Isend(collective_.segments[0].input + offset, count, type(), peer, kTag, comm(), NextRequest())
-             : mpi().Irecv(result_ + offset, count, type(), peer, kTag, comm(), NextRequest()));
-  }
-  return Status::Ok();
 }
 
 // What this rank has for itself.
@@ -312,8 +359,8 @@ bool MpiExchange::FillGaps(int64_t* budget) {
 
 }  // namespace
 
-std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, bool two_levels) {
-  return std::make_unique<MpiExchange>(queue, std::move(collective), two_levels);
+std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes) {
+  return std::make_unique<MpiExchange>(queue, std::move(collective), two_levels_from_bytes);
 }
 
 }  // namespace horocache::data

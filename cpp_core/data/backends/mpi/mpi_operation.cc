@@ -23,6 +23,12 @@ MpiQueue::MpiQueue(MpiMeans* means, const BackendOptions& options, const KernelS
       max_count(options.mpi_max_count),
       folds(&comm.mpi()) {}
 
+int64_t MpiQueue::MessageElements(int peer, int64_t element_bytes) const {
+  constexpr int64_t kEagerBytes = 60 << 10;
+  const bool far = host_of[static_cast<size_t>(peer)] != host_of[static_cast<size_t>(comm.rank())];
+  return far ? std::min(max_count, kEagerBytes / element_bytes) : max_count;
+}
+
 MpiOperation::MpiOperation(MpiQueue* queue, Collective collective)
     : QueuedOperation(queue, std::move(collective), queue->comm.rank(), queue->comm.size()), queue_(*queue) {
   for (const Segment& segment : collective_.segments) total_ += segment.count;

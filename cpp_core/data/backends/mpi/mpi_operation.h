@@ -5,12 +5,19 @@
 // issued in the same order on all ranks. Nothing here waits: an operation starts requests, tests them, and goes on when
 // they are complete. MPI moves nothing by itself, so an operation that is under way has to be tested again and again.
 //
+// Note [Messages between hosts]
+// A library sends a large message only when the receiver has said that it is there. Over TCP that word waits behind
+// what its own rank sends at the same time, so two ranks that exchange large messages send one after the other: at half
+// the speed of the network. Between hosts data therefore travels as messages that are small enough to be sent at once
+// (64 KiB with Open MPI), and only so many of them are under way that they do not pile up where nobody takes them yet.
+//
 // Role: lanes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +40,9 @@ struct MpiQueue final : OperationQueue {
   bool OneHost() const {
     return std::ranges::all_of(host_of, [this](int host) { return host == host_of[0]; });
   }
-  // On another host.
-  bool IsFar(int rank) const { return host_of[static_cast<size_t>(rank)] != host_of[static_cast<size_t>(comm.rank())]; }
+  bool OneRankPerHost() const { return std::set<int>(host_of.begin(), host_of.end()).size() == host_of.size(); }
+  // Elements of one message to or from a rank. See Note [Messages between hosts].
+  int64_t MessageElements(int peer, int64_t element_bytes) const;
 
   net::Communicator comm;
   const std::vector<int> host_of;  // by rank
@@ -99,7 +107,7 @@ std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collecti
 std::unique_ptr<MpiOperation> MakeMpiAllFold(MpiQueue* queue, Collective collective);
 // reducescatter: the same without the last part.
 std::unique_ptr<MpiOperation> MakeMpiReducescatter(MpiQueue* queue, Collective collective);
-// allgather, gather, alltoall, scatter, and barrier; an allgather perhaps in two levels.
-std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, bool two_levels);
+// allgather, gather, alltoall, scatter, and barrier; an allgather of so many bytes in two levels.
+std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes);
 
 }  // namespace horocache::data

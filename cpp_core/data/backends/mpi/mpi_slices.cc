@@ -14,7 +14,7 @@ Status MpiSlices::Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most
 }
 
 Status MpiSlices::Send(Exchange* exchange, const std::byte* from, int64_t count, int to, int tag) {
-  for (int64_t at = 0, most = MessageElements(to); at < count; at += most) {
+  for (int64_t at = 0, most = queue_.MessageElements(to, element_bytes_); at < count; at += most) {
     exchange->requests.push_back(mpi().null_request());
     HC_RETURN_IF_ERROR(mpi().Isend(from + at * element_bytes_, static_cast<int>(std::min(most, count - at)), type(), to,
                                    tag, comm(), &exchange->requests.back()));
@@ -23,7 +23,7 @@ Status MpiSlices::Send(Exchange* exchange, const std::byte* from, int64_t count,
 }
 
 Status MpiSlices::Receive(Exchange* exchange, std::byte* to, int64_t count, int from, int tag) {
-  for (int64_t at = 0, most = MessageElements(from); at < count; at += most) {
+  for (int64_t at = 0, most = queue_.MessageElements(from, element_bytes_); at < count; at += most) {
     exchange->requests.push_back(mpi().null_request());
     HC_RETURN_IF_ERROR(mpi().Irecv(to + at * element_bytes_, static_cast<int>(std::min(most, count - at)), type(), from,
                                    tag, comm(), &exchange->requests.back()));

@@ -1,12 +1,6 @@
 // What reductions by slices have in common: every rank sends each other its part of that one's slice, and folds its own
 // slice of all ranks in rank order.
 //
-// Note [Messages between hosts]
-// A library sends a large message only when the receiver has said that it is there. Over TCP that word waits behind
-// what its own rank sends at the same time, so two ranks that exchange large messages send one after the other: at half
-// the speed of the network. Between hosts slices therefore travel as messages that are small enough to be sent at once
-// (64 KiB with Open MPI). A tile limits how much of them can arrive before somebody waits for it.
-//
 // Role: lanes. Base of the operations that fold; see mpi_allfold.cc and mpi_reducescatter.cc.
 #pragma once
 
@@ -47,11 +41,6 @@ class MpiSlices : public MpiOperation {
  private:
   static constexpr int kTag = 2;
   Status Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most);
-  // Of one message. See Note [Messages between hosts].
-  int64_t MessageElements(int peer) const {
-    constexpr int64_t kEagerBytes = 60 << 10;
-    return queue_.IsFar(peer) ? kEagerBytes / element_bytes_ : queue_.max_count;
-  }
   std::byte* From(const Exchange& exchange, int rank) const { return exchange.received + rank * exchange.stride_bytes; }
 };
 
