@@ -232,9 +232,7 @@ Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
   StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2, limit_ns);
   if (!data.ok()) return data.status();
   site->leaders = std::move(*data);
-  StatusOr<std::unique_ptr<net::Link>> made = net::MakeMpiLink(std::move(*between), std::move(link));
-  if (!made.ok()) return made.status();
-  site->link = std::move(*made);
+  site->link = net::MakeMpiLink(std::move(*between), std::move(link));
   return Status::Ok();
 }
 

@@ -41,6 +41,21 @@ def test_ranks_find_out_their_hosts_and_agree_across_them(hosts):
     assert job.lines("host ") == ["a 0 0 0 2 4.0", "a 1 1 0 2 4.0", "b 2 0 1 2 4.0", "b 3 1 1 2 4.0"], job.report()
 
 
+def test_ranks_of_both_hosts_arrive_in_any_order(hosts):
+    """With receives from any source, which MPICH waits for at two places, one start in twenty did not end."""
+    program = (
+        "import random, time, horocache as hc\n"
+        "for _ in range(60):\n"
+        "    time.sleep(random.random() * 1e-3)\n"
+        "    hc.init()\n"
+        "    hc.shutdown()\n"
+        "print('host', hc.__version__, flush=True)\n"
+    )
+    environment = {**hosts.environment, "HOROCACHE_START_TIMEOUT": "10"}
+    job = run_command(hosts.command(str(MPIEXEC), 2, ["-c", program]), environment)
+    assert job.code == 0 and len(job.lines("host ")) == 4, job.report()
+
+
 @pytest.mark.skipif(
     flavour() == "mpich", reason="MPICH's UCX finds that both hosts are one machine, and needs no network"
 )

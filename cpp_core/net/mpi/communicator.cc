@@ -38,7 +38,7 @@ Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int 
   return sent;
 }
 
-StatusOr<Letter> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns) {
+StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns) {
   auto buffer = std::make_unique<std::string>(most, '\0');
   MpiRequest request;
   Mpi::Received received;
@@ -47,7 +47,8 @@ StatusOr<Letter> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, in
     buffer.release();  // NOLINT
     return late;
   }
-  return Letter{buffer->substr(0, static_cast<size_t>(received.count)), received.from};
+  buffer->resize(static_cast<size_t>(received.count));
+  return std::move(*buffer);
 }
 
 StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns) {

@@ -4,6 +4,12 @@
 // MPI gives no way to take back a collective that has been started: its memory belongs to the library until it is
 // complete. Who gives up on one therefore leaves its memory to the library for good; after that the job cannot go on
 // anyway.
+//
+// Note [Receives from any source]
+// MPICH waits for such a receive at two places, its shared memory and its network. When messages come to both at once,
+// it cancels the one that has just been matched and never completes the other (its issues 7203 and 7702; 5.0.2 does it
+// within a few hundred messages). So nothing here is received from any source: what has arrived is taken with a matched
+// probe, or it is received from each rank in turn.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +28,7 @@ Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const st
 
 // One message of bytes, to or from a rank of `comm`. What is late belongs to the library, with its memory.
 Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns);
-struct Letter {
-  std::string bytes;
-  int from = 0;
-};
-// `from` may be Mpi::kAnySource.
-StatusOr<Letter> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns);
+StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns);
 
 // Freed by its owner, in the order in which it was made on all ranks of it, while MPI is not finalised.
 class Communicator {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kHelloTag = 1;
 constexpr int kVerdictTag = 2;
-constexpr size_t kMaxMessage = 1 << 20;
+constexpr size_t kHelloBytes = 64 << 10;
+constexpr size_t kVerdictBytes = 1 << 20;     // it has all ranks' hosts
 constexpr int64_t kLastWordNs = 2 * kNsPerS;  // rank 0 knows more than who gives up on it
 
 // What one rank says of itself.
@@ -109,31 +110,31 @@ class Rank0 {
   std::vector<std::optional<Arrival>> arrivals_;
 };
 
+// Of all ranks in turn, see Note [Receives from any source].
 Status Rank0::Gather(int64_t deadline_ns) {
-  for (int missing = comm_.size() - 1; missing > 0; --missing) {
-    const StatusOr<Letter> letter =
-        ReceiveInTime(comm_.mpi(), comm_.get(), kMaxMessage, Mpi::kAnySource, kHelloTag, deadline_ns);
-    if (!letter.ok()) {
-      std::vector<int> absent;
-      for (int rank = 1; rank < comm_.size(); ++rank) {
-        if (!arrivals_[static_cast<size_t>(rank)]) absent.push_back(rank);
-      }
-      return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
-                                        " did not call init() within " + SecondsText(timeout_ns_) +
-                                        " after rank 0 did, or cannot be reached over MPI (" +
-                                        letter.status().message() +
-                                        "). Is every rank running, and not waiting for "
-                                        "another rank before init()? HOROCACHE_START_TIMEOUT sets the time"};
+  std::vector<int> absent;
+  Status late;
+  for (int rank = 1; rank < comm_.size(); ++rank) {
+    const StatusOr<std::string> hello =
+        ReceiveInTime(comm_.mpi(), comm_.get(), kHelloBytes, rank, kHelloTag, deadline_ns);
+    if (!hello.ok()) {
+      absent.push_back(rank);
+      late = hello.status();
+      continue;  // those that come after it may have been here in time
     }
-    std::optional<Arrival> arrival = DecodeArrival(letter->bytes);
-    std::optional<Arrival>& place = arrivals_.at(static_cast<size_t>(letter->from));
-    if (!arrival || place || static_cast<int>(arrival->hello.rank) != letter->from) {
-      return {StatusCode::kCorrupt, "what rank " + std::to_string(letter->from) +
+    std::optional<Arrival>& arrival = arrivals_[static_cast<size_t>(rank)];
+    arrival = DecodeArrival(*hello);
+    if (!arrival || static_cast<int>(arrival->hello.rank) != rank) {
+      return {StatusCode::kCorrupt, "what rank " + std::to_string(rank) +
                                         " sent at start-up does not decode; do all ranks run the same version?"};
     }
-    place = std::move(arrival);
   }
-  return Status::Ok();
+  if (absent.empty()) return Status::Ok();
+  return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
+                                    " did not call init() within " + SecondsText(timeout_ns_) +
+                                    " after rank 0 did, or cannot be reached over MPI (" + late.message() +
+                                    "). Is every rank running, and not waiting for another rank before init()? "
+                                    "HOROCACHE_START_TIMEOUT sets the time"};
 }
 
 Status Rank0::Compare() const {
@@ -176,9 +177,9 @@ StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64
   };
   const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns);
   if (!sent.ok()) return silent(sent);
-  const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kMaxMessage, 0, kVerdictTag, deadline_ns);
+  const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kVerdictBytes, 0, kVerdictTag, deadline_ns);
   if (!answer.ok()) return silent(answer.status());
-  const auto texts = DecodeTexts(answer->bytes);
+  const auto texts = DecodeTexts(*answer);
   const auto verdict = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
   if (verdict && !verdict->ok()) return *verdict;
   std::optional<Placement> placement;

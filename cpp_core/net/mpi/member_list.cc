@@ -45,10 +45,10 @@ class Comparison {
     for (const int rank : members_) {
       if (rank == lowest_) continue;
       const size_t most = static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int);
-      const StatusOr<Letter> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns);
+      const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns);
       if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
-      verdict = list.ok() ? Compare(rank, list->bytes) : Absent(rank, list.status());
+      verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
       if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
     }
     return verdict;
@@ -67,10 +67,10 @@ class Comparison {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
     const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_);
     if (!sent.ok()) return Absent(lowest_, sent);
-    const StatusOr<Letter> answer =
+    const StatusOr<std::string> answer =
         ReceiveInTime(mpi_, comm_, kVerdictBytes, lowest_, kVerdictTag, deadline_ns_ + kLastWordNs);
     if (!answer.ok()) return Absent(lowest_, answer.status());
-    const std::optional<Status> verdict = DecodeStatus(answer->bytes);
+    const std::optional<Status> verdict = DecodeStatus(*answer);
     if (verdict) return *verdict;
     return {StatusCode::kCorrupt, "the answer of rank " + std::to_string(lowest_) + " to " + Given(members_) +
                                       " does not decode; do all ranks run the same version?"};

@@ -36,6 +36,9 @@ struct MpiComm {
 struct MpiRequest {
   uintptr_t handle = 0;
 };
+struct MpiMessage {  // that has arrived, and is to be received
+  uintptr_t handle = 0;
+};
 struct MpiType {
   uintptr_t handle = 0;
 };
@@ -107,19 +110,20 @@ class Mpi {
                            int root, MpiComm comm, MpiRequest* request) = 0;
   virtual Status Ibarrier(MpiComm comm, MpiRequest* request) = 0;
 
-  // ---- ending
   struct Received {
     int from = -1;
     int tag = -1;
     int count = 0;  // bytes
   };
+  // Takes the next message with `tag` that has arrived from anywhere; false if there is none.
+  virtual StatusOr<bool> Improbe(int tag, MpiComm comm, MpiMessage* message, Received* received) = 0;
+  virtual Status Imrecv(void* data, int count, MpiType type, MpiMessage* message, MpiRequest* request) = 0;
+
+  // ---- ending
   // True when it is complete; the request is then null. `received` may be null.
   virtual StatusOr<bool> Test(MpiRequest* request, Received* received) = 0;
-  virtual Status Cancel(MpiRequest* request) = 0;  // of a receive; to be tested afterwards
   virtual bool IsNull(const MpiRequest& request) const = 0;
   virtual MpiRequest null_request() const = 0;
-
-  static constexpr int kAnySource = -1;  // translated for the library
 };
 
 }  // namespace horocache::net

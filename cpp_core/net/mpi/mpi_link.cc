@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTag = 3;
 constexpr size_t kFrameBytes = 32 << 10;
-constexpr size_t kReceives = 32;      // posted at any time
+constexpr size_t kReceives = 32;      // under way at most
 constexpr size_t kSendsPerPeer = 16;  // under way at most
 constexpr int kMostPerCall = 16;      // frames that one Receive hands over
 // How long an end waits for the others' goodbyes. They come at once where the job ends on all ranks.
@@ -27,12 +27,12 @@ constexpr size_t kMessageBytes = kHeaderBytes + kFrameBytes;
 
 using Buffer = std::unique_ptr<std::byte[]>;
 
+std::string CannotReceive(const Status& why) { return " cannot receive over MPI: " + why.message(); }
+
 class MpiLink final : public Link {
  public:
   MpiLink(Communicator comm, MpiLinkConfig config);
   ~MpiLink() override;
-
-  Status PostReceives();
 
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
@@ -59,13 +59,16 @@ class MpiLink final : public Link {
   struct Receiving {
     MpiRequest request;
     Buffer buffer;
+    int from = 0;
+    size_t bytes = 0;
   };
 
   bool PartInPeace();
   bool Start(int to, Kind kind, std::span<const std::byte> head, std::span<const std::byte> body);
   bool Reap();
-  Status Post(Receiving* receiving);
-  bool Take(Receiving* receiving, const Mpi::Received& received, const Sink& sink);
+  bool StartNext();
+  bool Take(Receiving* oldest, const Sink& sink);
+  Buffer TakeBuffer();
   void Watch(int64_t now_ns);
   void Break(Status why) {
     if (broken_.ok()) broken_ = std::move(why);
@@ -76,8 +79,7 @@ class MpiLink final : public Link {
   const MpiLinkConfig config_;
   std::vector<Peer> peers_;
   std::deque<Sending> sending_;
-  // In the order in which they were posted, which is the order in which they are matched: taken in that order, the
-  // frames of each peer come in theirs.
+  // In the order in which they arrived: taken in that order, the frames of each peer come in theirs.
   std::deque<Receiving> receiving_;
   std::vector<Buffer> spare_;
   int64_t watched_ns_ = 0;  // when Watch was called last
@@ -89,45 +91,25 @@ MpiLink::MpiLink(Communicator comm, MpiLinkConfig config)
     : comm_(std::move(comm)), config_(std::move(config)), peers_(static_cast<size_t>(comm_.size())) {
   const int64_t now_ns = NowNs();
   for (Peer& peer : peers_) peer.sent_ns = peer.heard_ns = now_ns;
+  peers_[static_cast<size_t>(rank())].left = true;  // nothing comes from here
 }
 
 // What is under way belongs to the library until it is complete, see Note [A request that is late].
 MpiLink::~MpiLink() {
   if (comm_.mpi().Finalized()) return;
   if (!PartInPeace()) comm_.Abandon();
-  for (Sending& sending : sending_) sending.buffer.release();  // NOLINT
-  for (Receiving& receiving : receiving_) {
-    const bool cancelled = comm_.mpi().Cancel(&receiving.request).ok();
-    const StatusOr<bool> done = cancelled ? comm_.mpi().Test(&receiving.request, nullptr) : StatusOr<bool>(false);
-    if (!done.ok() || !*done) receiving.buffer.release();  // NOLINT
-  }
+  for (Sending& sending : sending_) sending.buffer.release();          // NOLINT
+  for (Receiving& receiving : receiving_) receiving.buffer.release();  // NOLINT
 }
 
 // True when nothing is under way to or from this end any more, and nothing will be. See Note [The end of a link].
 bool MpiLink::PartInPeace() {
-  const auto left = [this](const Peer& peer) { return peer.left || &peer == &peers_[static_cast<size_t>(rank())]; };
-  const auto over = [&] { return sending_.empty() && std::ranges::all_of(peers_, left); };
+  const auto over = [this] { return sending_.empty() && std::ranges::all_of(peers_, &Peer::left); };
   const int64_t deadline_ns = NowNs() + kFarewellNs;
   while (said_goodbye_ && broken_.ok() && !over() && NowNs() < deadline_ns) {
     if (!Receive([](int, std::span<const std::byte>) {})) sched_yield();
   }
   return said_goodbye_ && broken_.ok() && over();
-}
-
-Status MpiLink::PostReceives() {
-  for (size_t i = 0; i < kReceives; ++i) {
-    receiving_.push_back({{}, std::make_unique<std::byte[]>(kMessageBytes)});
-    if (Status posted = Post(&receiving_.back()); !posted.ok()) {
-      receiving_.pop_back();
-      return posted;
-    }
-  }
-  return Status::Ok();
-}
-
-Status MpiLink::Post(Receiving* receiving) {
-  return comm_.mpi().Irecv(receiving->buffer.get(), static_cast<int>(kMessageBytes), comm_.mpi().byte(),
-                           Mpi::kAnySource, kTag, comm_.get(), &receiving->request);
 }
 
 bool MpiLink::TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) {
@@ -138,13 +120,7 @@ bool MpiLink::TrySend(int to, std::span<const std::byte> head, std::span<const s
 }
 
 bool MpiLink::Start(int to, Kind kind, std::span<const std::byte> head, std::span<const std::byte> body) {
-  Buffer buffer;
-  if (spare_.empty()) {
-    buffer = std::make_unique<std::byte[]>(kMessageBytes);
-  } else {
-    buffer = std::move(spare_.back());
-    spare_.pop_back();
-  }
+  Buffer buffer = TakeBuffer();
   std::byte* at = buffer.get();
   std::memcpy(at, &kind, kHeaderBytes);
   if (!head.empty()) std::memcpy(at + kHeaderBytes, head.data(), head.size());
@@ -162,6 +138,13 @@ bool MpiLink::Start(int to, Kind kind, std::span<const std::byte> head, std::spa
   peer.sent_ns = NowNs();
   sending_.push_back({request, std::move(buffer), to});
   return true;
+}
+
+Buffer MpiLink::TakeBuffer() {
+  if (spare_.empty()) return std::make_unique<std::byte[]>(kMessageBytes);
+  Buffer buffer = std::move(spare_.back());
+  spare_.pop_back();
+  return buffer;
 }
 
 // Gives the memory of completed sends back; true if there was any.
@@ -184,40 +167,49 @@ bool MpiLink::Reap() {
 bool MpiLink::Receive(const Sink& sink) {
   if (!broken_.ok()) return false;
   bool moved = !sending_.empty() && Reap();
-  for (int taken = 0; taken < kMostPerCall && broken_.ok(); ++taken) {
-    Receiving& oldest = receiving_.front();
-    Mpi::Received received;
-    const StatusOr<bool> done = comm_.mpi().Test(&oldest.request, &received);
-    if (!done.ok()) {
-      Break({StatusCode::kPeerLost, Name(rank()) + " cannot receive over MPI: " + done.status().message()});
-      break;
+  for (int taken = 0; taken < kMostPerCall; ++taken) {
+    while (receiving_.size() < kReceives && StartNext()) {
     }
-    if (!*done) break;
-    moved |= Take(&oldest, received, sink);
-    Receiving again = std::move(oldest);
+    if (receiving_.empty() || !Take(&receiving_.front(), sink)) break;
+    spare_.push_back(std::move(receiving_.front().buffer));
     receiving_.pop_front();
-    if (const Status posted = Post(&again); !posted.ok()) Break(posted);
-    receiving_.push_back(std::move(again));
+    moved = true;
   }
-  if (config_.silence_ns > 0 && !said_goodbye_) Watch(NowNs());
+  if (config_.silence_ns > 0 && !said_goodbye_ && broken_.ok()) Watch(NowNs());
   return moved;
 }
 
-// True if it was a frame.
-bool MpiLink::Take(Receiving* receiving, const Mpi::Received& received, const Sink& sink) {
-  const auto bytes = static_cast<size_t>(std::max(received.count, 0));
-  if (received.from < 0 || received.from >= size() || bytes < kHeaderBytes || bytes > kMessageBytes) {
-    Break({StatusCode::kCorrupt, Name(rank()) + " got a message of " + std::to_string(received.count) +
-                                     " bytes from rank " + std::to_string(received.from) + " over MPI"});
+// Starts to receive the next message that has arrived; false if there is none.
+bool MpiLink::StartNext() {
+  MpiMessage message;
+  Mpi::Received found;
+  const StatusOr<bool> arrived = comm_.mpi().Improbe(kTag, comm_.get(), &message, &found);
+  if (!arrived.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(arrived.status())});
+  if (!arrived.ok() || !*arrived) return false;
+  const auto bytes = static_cast<size_t>(std::max(found.count, 0));
+  if (found.from < 0 || found.from >= size() || bytes < kHeaderBytes || bytes > kMessageBytes) {
+    Break({StatusCode::kCorrupt, Name(rank()) + " got a message of " + std::to_string(found.count) +
+                                     " bytes from rank " + std::to_string(found.from) + " over MPI"});
     return false;
   }
-  Peer& peer = peers_[static_cast<size_t>(received.from)];
-  peer.heard_ns = NowNs();
+  peers_[static_cast<size_t>(found.from)].heard_ns = NowNs();
+  Receiving receiving{{}, TakeBuffer(), found.from, bytes};
+  const Status started =
+      comm_.mpi().Imrecv(receiving.buffer.get(), found.count, comm_.mpi().byte(), &message, &receiving.request);
+  if (!started.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(started)});
+  if (started.ok()) receiving_.push_back(std::move(receiving));
+  return started.ok();
+}
+
+// True if it is complete, and has been handed over.
+bool MpiLink::Take(Receiving* oldest, const Sink& sink) {
+  const StatusOr<bool> done = comm_.mpi().Test(&oldest->request, nullptr);
+  if (!done.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(done.status())});
+  if (!done.ok() || !*done) return false;
   Kind kind{};
-  std::memcpy(&kind, receiving->buffer.get(), kHeaderBytes);
-  if (kind == Kind::kGoodbye) peer.left = true;
-  if (kind != Kind::kFrame) return false;
-  sink(received.from, {receiving->buffer.get() + kHeaderBytes, bytes - kHeaderBytes});
+  std::memcpy(&kind, oldest->buffer.get(), kHeaderBytes);
+  if (kind == Kind::kGoodbye) peers_[static_cast<size_t>(oldest->from)].left = true;
+  if (kind == Kind::kFrame) sink(oldest->from, {oldest->buffer.get() + kHeaderBytes, oldest->bytes - kHeaderBytes});
   return true;
 }
 
@@ -227,7 +219,7 @@ void MpiLink::Watch(int64_t now_ns) {
   const int64_t since_ns = now_ns - std::exchange(watched_ns_, now_ns);
   for (int to = 0; to < size(); ++to) {
     Peer& peer = peers_[static_cast<size_t>(to)];
-    if (to == rank() || peer.left) continue;
+    if (peer.left) continue;
     // This end was stopped itself for a while: what came meanwhile is still to be taken.
     if (since_ns > interval_ns) peer.heard_ns = std::max(peer.heard_ns, now_ns - interval_ns);
     if (now_ns - peer.sent_ns >= interval_ns && peer.under_way < kSendsPerPeer) Start(to, Kind::kBeat, {}, {});
@@ -247,10 +239,8 @@ void MpiLink::SayGoodbye() {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Link>> MakeMpiLink(Communicator comm, MpiLinkConfig config) {
-  auto link = std::make_unique<MpiLink>(std::move(comm), std::move(config));
-  HC_RETURN_IF_ERROR(link->PostReceives());
-  return std::unique_ptr<Link>(std::move(link));
+std::unique_ptr<Link> MakeMpiLink(Communicator comm, MpiLinkConfig config) {
+  return std::make_unique<MpiLink>(std::move(comm), std::move(config));
 }
 
 }  // namespace horocache::net

@@ -1,4 +1,4 @@
-// A link over MPI: bounded messages into receives that are posted beforehand.
+// A link over MPI: bounded messages, taken in the order in which they arrive.
 //
 // Note [Watching over MPI]
 // MPI does not tell that a peer, or the way to it, is gone: messages simply stay under way. So the two ends of a link
@@ -26,7 +26,6 @@ struct MpiLinkConfig {
   int64_t silence_ns = 0;          // after which a peer is lost; 0: nobody watches
 };
 
-// kInternal if MPI refuses the first receives.
-StatusOr<std::unique_ptr<Link>> MakeMpiLink(Communicator comm, MpiLinkConfig config);
+std::unique_ptr<Link> MakeMpiLink(Communicator comm, MpiLinkConfig config);
 
 }  // namespace horocache::net

@@ -21,7 +21,7 @@ constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
   F(Get_library_version) F(Error_string) F(Initialized) F(Finalized) F(Init_thread) F(Query_thread) F(Finalize)   \
   F(Comm_rank) F(Comm_size) F(Comm_idup) F(Comm_free) F(Comm_group) F(Comm_create_group) F(Comm_set_errhandler)   \
   F(Group_incl) F(Group_free) F(Op_create) F(Op_free) F(Isend) F(Irecv) F(Iallreduce) F(Ireduce) F(Ibcast)        \
-  F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Test) F(Cancel) F(Get_count)
+  F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Improbe) F(Imrecv) F(Test) F(Get_count)
 // clang-format on
 
 // `H`: the type of this ABI's handles, which are all alike.
@@ -55,8 +55,9 @@ struct Functions {
   int (*Igatherv)(const void*, int, H, void*, const int*, const int*, H, int, H, H*);
   int (*Iscatterv)(const void*, const int*, const int*, H, void*, int, H, int, H, H*);
   int (*Ibarrier)(H, H*);
+  int (*Improbe)(int, int, H, int*, H*, void*);
+  int (*Imrecv)(void*, int, H, H*, H*);
   int (*Test)(H*, int*, void*);
-  int (*Cancel)(H*);
   int (*Get_count)(const void*, H, int*);
 };
 
@@ -163,8 +164,7 @@ class Table final : public Mpi {
     return Start("Isend", out, f_.Isend, data, count, To(type.handle), to, tag, To(comm.handle));
   }
   Status Irecv(void* data, int count, MpiType type, int from, int tag, MpiComm comm, MpiRequest* out) override {
-    const int source = from == kAnySource ? constants_.any_source : from;
-    return Start("Irecv", out, f_.Irecv, data, count, To(type.handle), source, tag, To(comm.handle));
+    return Start("Irecv", out, f_.Irecv, data, count, To(type.handle), from, tag, To(comm.handle));
   }
   Status Iallreduce(const void* in, void* result, int count, MpiType type, MpiOp op, MpiComm comm,
                     MpiRequest* out) override {
@@ -201,34 +201,49 @@ class Table final : public Mpi {
     return Start("Ibarrier", out, f_.Ibarrier, To(comm.handle));
   }
 
+  StatusOr<bool> Improbe(int tag, MpiComm comm, MpiMessage* message, Received* received) override {
+    HC_RETURN_IF_ERROR(Lives("Improbe"));
+    LibraryStatus status = {};
+    H handle{};
+    int flag = 0;
+    const int code = f_.Improbe(constants_.any_source, tag, To(comm.handle), &flag, &handle, status.data());
+    if (code != 0) return Failed("Improbe", code);
+    if (flag == 0) return false;
+    message->handle = From(handle);
+    Read(status, received);
+    return true;
+  }
+  Status Imrecv(void* data, int count, MpiType type, MpiMessage* message, MpiRequest* out) override {
+    H handle = To(message->handle);
+    const Status started = Start("Imrecv", out, f_.Imrecv, data, count, To(type.handle), &handle);
+    message->handle = From(handle);
+    return started;
+  }
+
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {
     HC_RETURN_IF_ERROR(Lives("Test"));
-    alignas(16) std::array<std::byte, kStatusBytes> status = {};
+    LibraryStatus status = {};
     H handle = To(request->handle);
     int flag = 0;
     const int code = f_.Test(&handle, &flag, received == nullptr ? constants_.status_ignore : status.data());
     request->handle = From(handle);
     if (code != 0) return Failed("Test", code);
     if (flag == 0) return false;
-    if (received != nullptr) {
-      const std::byte* source = status.data() + constants_.status_source_offset;
-      std::memcpy(&received->from, source, sizeof(int));
-      std::memcpy(&received->tag, source + sizeof(int), sizeof(int));
-      f_.Get_count(status.data(), To(constants_.byte), &received->count);
-    }
+    if (received != nullptr) Read(status, received);
     return true;
-  }
-  Status Cancel(MpiRequest* request) override {
-    HC_RETURN_IF_ERROR(Lives("Cancel"));
-    H handle = To(request->handle);
-    const int code = f_.Cancel(&handle);
-    request->handle = From(handle);
-    return Done("Cancel", code);
   }
   bool IsNull(const MpiRequest& request) const override { return request.handle == constants_.null_request; }
   MpiRequest null_request() const override { return {constants_.null_request}; }
 
  private:
+  struct alignas(16) LibraryStatus : std::array<std::byte, kStatusBytes> {};
+  void Read(const LibraryStatus& status, Received* received) const {
+    const std::byte* source = status.data() + constants_.status_source_offset;
+    std::memcpy(&received->from, source, sizeof(int));
+    std::memcpy(&received->tag, source + sizeof(int), sizeof(int));
+    f_.Get_count(status.data(), To(constants_.byte), &received->count);
+  }
+
   static H To(uintptr_t handle) {
     if constexpr (std::is_pointer_v<H>) {
       return reinterpret_cast<H>(handle);
