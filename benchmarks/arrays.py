@@ -20,12 +20,27 @@ def compare(
     series = []
     for size in sizes:
         contestants = [_contestant(name, run, size, rank.size) for name, run in runs.items()]
-        wrong = check(rank.page, contestants)
-        times = alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=3)
-        for name, one in times.items():
-            detail = {"bytes": size, "wrong": wrong[name]}
-            series.append(Series(size_label(size), name, unit, one.seconds, cpu_seconds=one.cpu_seconds, detail=detail))
+        series += race(rank, size_label(size), size, contestants, unit, repetitions, budget_s)
     return series
+
+
+def race(
+    rank: Rank, case: str, size: int, contestants: Sequence[Contestant], unit: str, repetitions: int, budget_s: float
+) -> list[Series]:
+    """One size in bytes of one case: checked, then alternated; ``detail`` as above."""
+    wrong = check(rank.page, contestants)
+    times = alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=3)
+    return [
+        Series(
+            case,
+            name,
+            unit,
+            one.seconds,
+            cpu_seconds=one.cpu_seconds,
+            detail={"bytes": size, "wrong": wrong[name]},
+        )
+        for name, one in times.items()
+    ]
 
 
 def _contestant(name: str, run: Sum, size: int, ranks: int) -> Contestant:

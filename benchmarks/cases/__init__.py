@@ -16,4 +16,5 @@ ORDER = (
     "mpi",
     "rounds",
     "hosts",
+    "moves",
 )
