@@ -108,13 +108,13 @@ FLAGS_tsan := thread
 export ASAN_OPTIONS := detect_leaks=1
 export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
-# Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 # Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
 # watches), and what Python keeps is no leak.
 LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
 
 sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan
 
+# Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 sanitize-%: $(VENV)/test.stamp
 	@$(CMAKE) -S . -B build/$* -G Ninja -DHC_PRECOMPILED_HEADERS=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \

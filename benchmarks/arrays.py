@@ -30,17 +30,11 @@ def race(
     """One size in bytes of one case: checked, then alternated; ``detail`` as above."""
     wrong = check(rank.page, contestants)
     times = alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=3)
-    return [
-        Series(
-            case,
-            name,
-            unit,
-            one.seconds,
-            cpu_seconds=one.cpu_seconds,
-            detail={"bytes": size, "wrong": wrong[name]},
-        )
-        for name, one in times.items()
-    ]
+    series = []
+    for name, one in times.items():
+        detail = {"bytes": size, "wrong": wrong[name]}
+        series.append(Series(case, name, unit, one.seconds, cpu_seconds=one.cpu_seconds, detail=detail))
+    return series
 
 
 def _contestant(name: str, run: Sum, size: int, ranks: int) -> Contestant:

@@ -13,7 +13,7 @@ from benchmarks.peers import Rank
 from benchmarks.report import size_label
 from benchmarks.timing import Contestant
 
-TITLE = "what moves data, of 2 x 2 ranks"
+TITLE = "broadcast, allgather and alltoall of 2 x 2 ranks"
 _SIZES = [1 << 16, 1 << 20, 1 << 22, 1 << 24]
 
 # Of an array as long as the result, into a second one or a new one.

@@ -29,7 +29,6 @@ PointToPoint::PointToPoint(PointToPointConfig config, OperationTable* table, Met
   }
 }
 
-// Where the job ended on all ranks, the others say goodbye as well.
 void PointToPoint::Finish(Operation* operation, Status status) {
   --pending_;
   const auto op = static_cast<size_t>(operation->request.signature.op);

@@ -42,6 +42,7 @@ bool PointToPoint::HasLeft() const {
   return leaving_;
 }
 
+// Where the job ended on all ranks, the others say goodbye as well.
 void PointToPoint::SayGoodbye() {
   const StatusCode end = failed_.code();
   if (end != StatusCode::kOk && end != StatusCode::kShutDown && end != StatusCode::kAborted) return;

@@ -76,6 +76,13 @@ class World {
       quiet = moved ? 0 : quiet + 1;
     }
   }
+  // Steps all ranks in their order, so many times, `ns` apart.
+  void StepAll(int times, int64_t ns) {
+    for (int i = 0; i < times; ++i) {
+      network_.now_ns += ns;
+      for (auto& engine : engines_) engine->Step(network_.now_ns);
+    }
+  }
   void Advance(int64_t ns) {
     network_.now_ns += ns;
     for (auto& engine : engines_) engine->Check(network_.now_ns);

@@ -53,10 +53,7 @@ TEST(PointToPoint, ATransferThatHasBegunEndsWellAlthoughItsSenderLeaves) {
   World world(2, 0, 1000, 1);
   const Handle recv = world.Recv(1, 0, 10 * kLarge);
   const Handle send = world.Send(0, 1, Content(10 * kLarge, 1));
-  for (int i = 0; i < 30; ++i) {
-    world.network().now_ns += 1000;
-    for (const int rank : {0, 1}) world[rank].Step(world.network().now_ns);
-  }
+  world.StepAll(30, 1000);
   world[0].Leave(world.network().now_ns);
   EXPECT_FALSE(send->done());
   world.Run();
@@ -83,10 +80,7 @@ TEST(PointToPoint, AReceiverThatLeavesInTheMiddleFailsItsSender) {
   World world(2, 0, 1000, 1);
   const Handle recv = world.Recv(1, 0, 10 * kLarge);
   const Handle send = world.Send(0, 1, Content(10 * kLarge, 1));
-  for (int i = 0; i < 30; ++i) {
-    world.network().now_ns += 1000;
-    for (const int rank : {0, 1}) world[rank].Step(world.network().now_ns);
-  }
+  world.StepAll(30, 1000);
   world[1].Leave(world.network().now_ns);
   world.Run();
   EXPECT_EQ(recv->status().code(), StatusCode::kShutDown);
@@ -174,10 +168,7 @@ TEST(PointToPoint, ATransferThatStopsInTheMiddleFailsOnBothSidesAndLeavesTheLink
     World world(2, 0, 0, 1);
     const Handle recv = world.Recv(1, 0, 10 * kLarge);
     const Handle send = world.Send(0, 1, Content(10 * kLarge, 1));
-    for (int i = 0; i < 30; ++i) {
-      world.network().now_ns += 1;
-      for (const int rank : {0, 1}) world[rank].Step(world.network().now_ns);
-    }
+    world.StepAll(30, 1);
     ASSERT_FALSE(send->done() || recv->done());
     world.network().now_ns += kFailNs;
     world[sender_gives_up ? 0 : 1].Check(world.network().now_ns);

@@ -91,15 +91,9 @@ TEST(PointToPoint, ASmallMessageDoesNotWaitForLargeOnesOnTheirWay) {
   const Handle sends[] = {world.Send(0, 1, Content(10 * kLarge, 1), 1), world.Send(0, 1, Content(10 * kLarge, 2), 2)};
   const Handle recvs[] = {world.Recv(1, 0, 10 * kLarge, 1), world.Recv(1, 0, 10 * kLarge, 2)};
   const Handle wanted = world.Recv(1, 0, kSmall, 3);
-  for (int i = 0; i < 40; ++i) {
-    world.network().now_ns += 1000;
-    for (const int rank : {0, 1}) world[rank].Step(world.network().now_ns);
-  }
+  world.StepAll(40, 1000);
   const Handle small = world.Send(0, 1, Content(kSmall, 3), 3);
-  while (!wanted->done()) {
-    world.network().now_ns += 1000;
-    for (const int rank : {0, 1}) world[rank].Step(world.network().now_ns);
-  }
+  while (!wanted->done()) world.StepAll(1, 1000);
   EXPECT_FALSE(recvs[0]->done() || recvs[1]->done());
   world.Run();
   for (const int i : {0, 1}) EXPECT_EQ(recvs[i]->memory, sends[i]->memory);

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,8 @@ struct MpiQueue final : OperationQueue {
   bool OneHost() const {
     return std::ranges::all_of(host_of, [this](int host) { return host == host_of[0]; });
   }
-  bool OneRankPerHost() const { return std::set<int>(host_of.begin(), host_of.end()).size() == host_of.size(); }
+  // Hosts of one rank each.
+  bool OneRankPerHost() const { return levels != nullptr && !levels->worthwhile; }
   // Elements of one message to or from a rank. See Note [Messages between hosts].
   int64_t MessageElements(int peer, int64_t element_bytes) const;
 
