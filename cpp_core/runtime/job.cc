@@ -88,18 +88,21 @@ Status CheckRanks(const std::vector<int>& ranks, int size) {
 }
 
 // The communicator whose ranks are the job's: a copy, so that nobody else's messages meet ours.
-StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, net::Mpi* mpi) {
-  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
+StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::Introduction& own, net::Mpi* mpi) {
+  const int64_t timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   const net::MpiComm base =
       config.communicator == 0 ? mpi->world() : net::MpiComm{static_cast<uintptr_t>(config.communicator)};
   if (config.communicator == 0) HC_RETURN_IF_ERROR(CheckNumbers(config.identity, *mpi));
-  if (config.ranks.empty()) return net::Communicator::Duplicate(mpi, base, deadline_ns);
+  if (config.ranks.empty()) {
+    StatusOr<net::Communicator> copy = net::CopyForAll(mpi, base, own, timeout_ns);
+    if (!copy.ok()) net::LeaveMpiUnfinalized();  // it is still under way
+    return copy;
+  }
   HC_RETURN_IF_ERROR(CheckRanks(config.ranks, mpi->Size(base)));
   if (std::ranges::find(config.ranks, mpi->Rank(base)) == config.ranks.end()) {
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
   constexpr int kTag = 0x6863;
-  const int64_t timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   if (Status compared = net::CompareMembers(mpi, base, config.ranks, timeout_ns); !compared.ok()) {
     if (compared.code() == StatusCode::kStartup) net::LeaveMpiUnfinalized();
     return compared;
@@ -113,12 +116,11 @@ net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::s
 
 // Ranks, sizes and hosts as MPI says.
 Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
-  StatusOr<net::Communicator> comm = JobCommunicator(config, mpi);
+  const net::Introduction own{HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
+                              net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs))};
+  StatusOr<net::Communicator> comm = JobCommunicator(config, own, mpi);
   if (!comm.ok()) return comm.status();
-  const net::Host host = net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs));
-  StatusOr<net::Placement> placement =
-      net::MeetOverMpi(*comm, HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"), host,
-                       Nanoseconds(config.knobs.start_timeout, kNsPerS));
+  StatusOr<net::Placement> placement = net::MeetOverMpi(*comm, own, Nanoseconds(config.knobs.start_timeout, kNsPerS));
   if (!placement.ok()) {
     net::LeaveMpiUnfinalized();
     return placement.status();

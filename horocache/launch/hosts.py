@@ -29,8 +29,8 @@ def _slots(hosts: str) -> int:
             raise UsageError(f"-H has '{entry}'; expected HOST:SLOTS with SLOTS of at least 1, as in localhost:2")
         if not is_this_host(host):
             raise UsageError(
-                f"-H names the host '{host}'; this version starts ranks on this host only. Jobs on several hosts come "
-                "with the MPI channel"
+                f"-H names the host '{host}'; horocacherun starts ranks on this host only. Start a job on several "
+                "hosts with mpiexec, as in: mpiexec -n 4 --host a:2,b:2 python train.py"
             )
         total += int(count)
     return total

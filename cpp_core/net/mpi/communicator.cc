@@ -64,6 +64,12 @@ StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t d
   return Communicator(mpi, *copy);
 }
 
+Communicator Communicator::Borrow(Mpi* mpi, MpiComm comm) {
+  Communicator borrowed(mpi, comm);
+  borrowed.Abandon();
+  return borrowed;
+}
+
 StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag,
                                            int64_t limit_ns) {
   const Watchdog watchdog(limit_ns, [&] {

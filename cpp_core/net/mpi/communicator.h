@@ -36,6 +36,8 @@ class Communicator {
   Communicator() = default;
   // A copy of `comm`, which all its ranks make together. kStartup when the time is over.
   static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns);
+  // `comm` itself, which stays its owner's.
+  static Communicator Borrow(Mpi* mpi, MpiComm comm);
   // Of some ranks of `comm`, made by these alone. MPI waits for them inside: the process ends when the time is over.
   static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag, int64_t limit_ns);
   ~Communicator() { Free(); }

@@ -16,13 +16,12 @@
 namespace horocache::net {
 namespace {
 
-constexpr int kHelloTag = 1;
-constexpr int kVerdictTag = 2;
+constexpr int kHelloTag = 0x6866, kVerdictTag = 0x6867;  // hardly a program's own
 constexpr size_t kHelloBytes = 64 << 10;
 constexpr size_t kVerdictBytes = 1 << 20;     // it has all ranks' hosts
 constexpr int64_t kLastWordNs = 2 * kNsPerS;  // rank 0 knows more than who gives up on it
+constexpr int64_t kRollCallNs = 3 * kNsPerS;
 
-// What one rank says of itself.
 struct Arrival {
   Hello hello;
   Host host;
@@ -84,8 +83,8 @@ Placement PlaceAll(const std::vector<std::optional<Arrival>>& arrivals) {
 // Rank 0's side. Role: one thread, until Run returns.
 class Rank0 {
  public:
-  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns)
-      : comm_(comm), timeout_ns_(timeout_ns), arrivals_(static_cast<size_t>(comm.size())) {
+  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns, int64_t waited_ns)
+      : comm_(comm), timeout_ns_(timeout_ns), waited_ns_(waited_ns), arrivals_(static_cast<size_t>(comm.size())) {
     arrivals_[0] = std::move(own);
   }
 
@@ -106,7 +105,7 @@ class Rank0 {
   Status Tell(const std::string& verdict);
 
   const Communicator& comm_;
-  const int64_t timeout_ns_;
+  const int64_t timeout_ns_, waited_ns_;
   std::vector<std::optional<Arrival>> arrivals_;
 };
 
@@ -131,7 +130,7 @@ Status Rank0::Gather(int64_t deadline_ns) {
   }
   if (absent.empty()) return Status::Ok();
   return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
-                                    " did not call init() within " + SecondsText(timeout_ns_) +
+                                    " did not call init() within " + SecondsText(waited_ns_ + timeout_ns_) +
                                     " after rank 0 did, or cannot be reached over MPI (" + late.message() +
                                     "). Is every rank running, and not waiting for another rank before init()? "
                                     "HOROCACHE_START_TIMEOUT sets the time"};
@@ -151,6 +150,7 @@ Status Rank0::Tell(const std::string& verdict) {
   std::vector<MpiRequest> requests(static_cast<size_t>(comm_.size()), comm_.mpi().null_request());
   Status status;
   for (int rank = 1; rank < comm_.size(); ++rank) {
+    if (!arrivals_[static_cast<size_t>(rank)]) continue;  // it may be waiting for a message of the program's
     const Status sent = comm_.mpi().Isend(payload->data(), static_cast<int>(payload->size()), comm_.mpi().byte(), rank,
                                           kVerdictTag, comm_.get(), &requests[static_cast<size_t>(rank)]);
     if (!sent.ok() && status.ok()) status = sent;
@@ -167,12 +167,12 @@ Status Rank0::Tell(const std::string& verdict) {
   return status;
 }
 
-StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns) {
+StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns, int64_t waited_ns) {
   const int64_t deadline_ns = NowNs() + timeout_ns + kLastWordNs;
   const auto silent = [&](const Status& why) {
     return Status(StatusCode::kStartup, "rank 0 of " + std::to_string(comm.size()) +
-                                            " did not answer over MPI within " + SecondsText(timeout_ns) + " (" +
-                                            why.message() +
+                                            " did not answer over MPI within " + SecondsText(waited_ns + timeout_ns) +
+                                            " (" + why.message() +
                                             "). Is it running, and not waiting for this rank before init()?");
   };
   const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns);
@@ -198,17 +198,24 @@ std::vector<int> Placement::RanksOn(int host) const {
   return ranks;
 }
 
-StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Handshake& handshake, const Host& host,
-                                int64_t timeout_ns) {
+StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& introduction, int64_t timeout_ns,
+                                int64_t waited_ns) {
   Arrival own;
   own.hello.rank = static_cast<uint32_t>(comm.rank());
   own.hello.size = static_cast<uint32_t>(comm.size());
   own.hello.pid = static_cast<uint32_t>(getpid());
   own.hello.byte_order = OwnByteOrder();
-  own.hello.handshake = handshake;
-  own.host = host;
-  if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns);
-  return Rank0(comm, std::move(own), timeout_ns).Run();
+  own.hello.handshake = introduction.handshake;
+  own.host = introduction.host;
+  if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns, waited_ns);
+  return Rank0(comm, std::move(own), timeout_ns, waited_ns).Run();
+}
+
+StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns) {
+  StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, NowNs() + timeout_ns);
+  if (copy.ok()) return copy;
+  const Status called = MeetOverMpi(Communicator::Borrow(mpi, comm), own, kRollCallNs, timeout_ns).status();
+  return called.ok() ? copy.status() : called;
 }
 
 }  // namespace horocache::net
