@@ -116,7 +116,7 @@ sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-proces
 
 # Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 sanitize-%: $(VENV)/test.stamp
-	@$(CMAKE) -S . -B build/$* -G Ninja -DHC_PRECOMPILED_HEADERS=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
+	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_UNITY_BUILD=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	  --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/$* --parallel $(JOBS)

@@ -1,9 +1,19 @@
-// What the kernel should know about large memory.
+// What processors and the kernel do with memory.
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 namespace horocache {
+
+// Of x86-64 and of most of aarch64. What two threads write stands on different ones.
+constexpr int kCacheLine = 64;
+
+// The next multiple of `unit`.
+template <typename T>
+constexpr T RoundUp(T value, std::type_identity_t<T> unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 // Asks for huge pages under memory that is about to be written for the first time: one fault for 2 MiB instead of 512,
 // which is most of the time of writing fresh memory. Does nothing for less than 4 MiB or more than 128 MiB, or

@@ -50,6 +50,10 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+inline Status InvalidArgumentError(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+inline Status UnsupportedError(std::string message) { return {StatusCode::kUnsupported, std::move(message)}; }
+inline Status StartupError(std::string message) { return {StatusCode::kStartup, std::move(message)}; }
+
 // A value, or why there is none.
 template <typename T>
 class [[nodiscard]] StatusOr {

@@ -16,6 +16,7 @@
 #include "runtime/submission.h"
 
 using horocache::DType;
+using horocache::InvalidArgumentError;
 using horocache::Status;
 using horocache::StatusCode;
 using horocache::runtime::Operation;
@@ -39,17 +40,15 @@ int Report(const Status& status, hc_error* error) {
   return static_cast<int>(status.code());
 }
 
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
 void Assign(const hc_text& text, std::string* out) {
   out->assign(text.data == nullptr ? "" : text.data, text.data == nullptr ? 0 : text.bytes);
 }
 
 Status CheckTensor(const hc_tensor& tensor, const std::string& what) {
   if (tensor.dtype < 0 || tensor.dtype >= horocache::kNumDTypes || tensor.ndim < 0)
-    return Invalid(what + " has element type " + std::to_string(tensor.dtype) + " and " + std::to_string(tensor.ndim) +
-                   " dimensions");
-  if (tensor.ndim > 0 && tensor.shape == nullptr) return Invalid(what + " has no shape");
+    return InvalidArgumentError(what + " has element type " + std::to_string(tensor.dtype) + " and " +
+                                std::to_string(tensor.ndim) + " dimensions");
+  if (tensor.ndim > 0 && tensor.shape == nullptr) return InvalidArgumentError(what + " has no shape");
   return Status::Ok();
 }
 
@@ -79,8 +78,8 @@ Status FillTensor(const hc_request& request, size_t index, Operation* operation)
 
 Status AssignList(const char* name, const int64_t* values, int32_t count, std::vector<int64_t>* out) {
   if (count < 0 || (count > 0 && values == nullptr))
-    return Invalid(std::string("num_") + name + " is " + std::to_string(count) + ", " + name + " " +
-                   (values == nullptr ? "null" : "given"));
+    return InvalidArgumentError(std::string("num_") + name + " is " + std::to_string(count) + ", " + name + " " +
+                                (values == nullptr ? "null" : "given"));
   out->assign(values, values + (values == nullptr ? 0 : count));
   return Status::Ok();
 }
@@ -94,14 +93,14 @@ Status FillLists(const hc_request& request, horocache::runtime::RowLists* rows) 
 
 Status Fill(const hc_request& request, Operation* operation) {
   if (request.op < 0 || request.op >= wire::kNumOps)
-    return Invalid("there is no operation " + std::to_string(request.op));
+    return InvalidArgumentError("there is no operation " + std::to_string(request.op));
   if (request.reduce_op < 0 || request.reduce_op >= wire::kNumReduceOps)
-    return Invalid("there is no reduction " + std::to_string(request.reduce_op));
+    return InvalidArgumentError("there is no reduction " + std::to_string(request.reduce_op));
   if (request.divide_by < 0 || request.divide_by >= wire::kNumDivideBys)
-    return Invalid("divide_by is " + std::to_string(request.divide_by) + "; it is 0 or 1");
+    return InvalidArgumentError("divide_by is " + std::to_string(request.divide_by) + "; it is 0 or 1");
   if (request.num_tensors < 0 || (request.num_tensors > 0 && request.inputs == nullptr))
-    return Invalid("num_tensors is " + std::to_string(request.num_tensors) + ", inputs " +
-                   (request.inputs == nullptr ? "null" : "given"));
+    return InvalidArgumentError("num_tensors is " + std::to_string(request.num_tensors) + ", inputs " +
+                                (request.inputs == nullptr ? "null" : "given"));
   operation->process_set = static_cast<uint32_t>(request.process_set);
   operation->tag = request.tag;
   wire::Signature& signature = operation->request.signature;
@@ -256,8 +255,9 @@ int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good)
 
 int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error) {
   const Operation* operation = Done(runtime, handle);
-  return Report(
-      operation == nullptr ? Invalid("the handle is unknown, or its operation is not done") : operation->status, error);
+  return Report(operation == nullptr ? InvalidArgumentError("the handle is unknown, or its operation is not done")
+                                     : operation->status,
+                error);
 }
 
 int hc_num_results(hc_runtime* runtime, int64_t handle) {

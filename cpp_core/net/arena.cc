@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/futex.h"
+#include "base/memory.h"
 #include "net/open_files.h"
 
 namespace horocache::net {
@@ -20,15 +21,12 @@ namespace {
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
 constexpr uint32_t kVersion = 2;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
-constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
-constexpr size_t kRingHeader = 3 * kLine;  // head, tail, blocked: each has another writer
+constexpr size_t kRingHeader = 3 * kCacheLine;  // head, tail, blocked: each has another writer
 // What fits into a word of MessageSlots.
 constexpr int32_t kMaxMessageChunks = 1 << 11;
 constexpr int64_t kMaxMessageChunkBytes = 512 << 10;
 constexpr size_t kReserveStep = size_t{4} << 20;
-
-constexpr size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 std::string Megabytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
@@ -106,8 +104,8 @@ struct Arena::Header {
 
 struct Arena::Seat {
   DoorbellWords doorbell;
-  alignas(kLine) std::atomic<RankState> state;
-  alignas(kLine) std::atomic<uint32_t> message_blocked;
+  alignas(kCacheLine) std::atomic<RankState> state;
+  alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
 
 Status Arena::CheckLayout(ArenaLayout* layout) {
@@ -130,15 +128,15 @@ Status Arena::CheckLayout(ArenaLayout* layout) {
 Arena::Places Arena::Place(const ArenaLayout& layout) {
   const auto ranks = static_cast<size_t>(layout.ranks);
   Places places;
-  places.seats = RoundUp(sizeof(Header), kLine);
+  places.seats = RoundUp(sizeof(Header), kCacheLine);
   places.words = places.seats + ranks * sizeof(Seat);
   // Round, count and the first words share a line: a short snapshot costs its reader one miss.
-  places.words_stride = RoundUp((2 + static_cast<size_t>(layout.max_words)) * sizeof(uint64_t), kLine);
+  places.words_stride = RoundUp((2 + static_cast<size_t>(layout.max_words)) * sizeof(uint64_t), kCacheLine);
   places.rings = places.words + 3 * ranks * places.words_stride;
-  places.ring_stride = kRingHeader + RoundUp(static_cast<size_t>(layout.ring_bytes), kLine);
+  places.ring_stride = kRingHeader + RoundUp(static_cast<size_t>(layout.ring_bytes), kCacheLine);
   places.slots = places.rings + 2 * (ranks - 1) * places.ring_stride;
   places.taken = places.slots + ranks * ranks * sizeof(MessageSlots);
-  places.taken_stride = RoundUp(ranks * sizeof(uint32_t), kLine);
+  places.taken_stride = RoundUp(ranks * sizeof(uint32_t), kCacheLine);
   places.chunks = RoundUp(places.taken + ranks * places.taken_stride, kPage);
   const auto chunks = ranks * static_cast<size_t>(layout.message_chunks);
   places.data = RoundUp(places.chunks + chunks * static_cast<size_t>(layout.message_chunk_bytes), kPage);
@@ -264,8 +262,8 @@ Arena::Words Arena::snapshot(int rank, uint64_t round) {
 Arena::Ring Arena::ring(int from, int to) {
   const size_t index = from == 0 ? 2 * static_cast<size_t>(to - 1) : 2 * static_cast<size_t>(from - 1) + 1;
   std::byte* at = base_ + places_.rings + index * places_.ring_stride;
-  return {reinterpret_cast<std::atomic<uint64_t>*>(at), reinterpret_cast<std::atomic<uint64_t>*>(at + kLine),
-          reinterpret_cast<std::atomic<uint32_t>*>(at + 2 * kLine), at + kRingHeader,
+  return {reinterpret_cast<std::atomic<uint64_t>*>(at), reinterpret_cast<std::atomic<uint64_t>*>(at + kCacheLine),
+          reinterpret_cast<std::atomic<uint32_t>*>(at + 2 * kCacheLine), at + kRingHeader,
           static_cast<size_t>(layout_.ring_bytes)};
 }
 

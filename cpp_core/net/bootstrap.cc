@@ -25,8 +25,6 @@ constexpr int64_t kLastWordNs = 2 * kNsPerS;  // for rank 0's answer to a rank t
 constexpr int64_t kFirstNapNs = kNsPerMs / 2;
 constexpr int64_t kLongestNapNs = 10 * kNsPerMs;
 
-Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
-
 // Every rank but 0; and a second process that claims to be rank 0, to be told so.
 class Worker {
  public:
@@ -63,9 +61,10 @@ StatusOr<UniqueFd> Worker::Connect() const {
     StatusOr<UniqueFd> socket = TryConnect(place_);
     if (!socket.ok() || socket->get() >= 0) return socket;
     if (NowNs() >= deadline_ns_) {
-      return Startup(Root() + " did not call init() within " + SecondsText(config_.timeout_ns) +
-                     ": nobody listens on '" + place_.socket + "'. Is rank 0 running, on this host, with the same " +
-                     "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
+      return StartupError(Root() + " did not call init() within " + SecondsText(config_.timeout_ns) +
+                          ": nobody listens on '" + place_.socket +
+                          "'. Is rank 0 running, on this host, with the same " +
+                          "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
     }
     const timespec nap{0, static_cast<long>(nap_ns)};
     nanosleep(&nap, nullptr);
@@ -78,8 +77,8 @@ StatusOr<Peers> Worker::Run() {
   if (!socket.ok()) return socket.status();
   const PeerCredentials root = CredentialsOf(socket->get());
   if (root.uid != geteuid()) {
-    return Startup("the process that listens on '" + place_.socket + "' belongs to user " + std::to_string(root.uid) +
-                   ", not to this user (" + std::to_string(geteuid()) + ")");
+    return StartupError("the process that listens on '" + place_.socket + "' belongs to user " +
+                        std::to_string(root.uid) + ", not to this user (" + std::to_string(geteuid()) + ")");
   }
   root_pid_ = root.pid;
   Connection connection(std::move(*socket));
@@ -105,8 +104,8 @@ StatusOr<Peers> Worker::Converse(Connection& connection) {
     }
     if (io != Connection::Io::kOk) return Ended(io);
     if (NowNs() >= until_ns && gave_up) {
-      return Startup(Root() + " (pid " + std::to_string(root_pid_) + ") listens but did not answer within " +
-                     SecondsText(config_.timeout_ns) + "; is it stopped?");
+      return StartupError(Root() + " (pid " + std::to_string(root_pid_) + ") listens but did not answer within " +
+                          SecondsText(config_.timeout_ns) + "; is it stopped?");
     }
     if (NowNs() >= until_ns) {
       // Rank 0 knows who is missing.
@@ -185,13 +184,13 @@ Status Worker::Ended(Connection::Io io) const {
   if (io == Connection::Io::kNoFds) return TooManyFiles(config_.identity.size);
   const std::string pid = " (pid " + std::to_string(root_pid_) + ")";
   if (io == Connection::Io::kGarbage) {
-    return Startup("the process" + pid + " that listens on '" + place_.socket +
-                   "' does not speak horocache's start-up protocol");
+    return StartupError("the process" + pid + " that listens on '" + place_.socket +
+                        "' does not speak horocache's start-up protocol");
   }
   RemoveIfStale(place_);
-  return Startup(Root() + pid +
-                 " closed the connection during start-up: it ended (see its output for the cause), or this " +
-                 "process is one too many in the job");
+  return StartupError(Root() + pid +
+                      " closed the connection during start-up: it ended (see its output for the cause), or this " +
+                      "process is one too many in the job");
 }
 
 Status CheckConfig(const BootstrapConfig& config) {

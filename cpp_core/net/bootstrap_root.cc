@@ -25,8 +25,6 @@ constexpr int64_t kGraceNs = kNsPerS / 2;    // after a failure, for ranks that 
 constexpr int64_t kTellNs = kNsPerS;         // for sending the verdict of a failure
 constexpr size_t kDescriptorsPerMessage = 64;
 
-Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
-
 class Root {
  public:
   Root(const BootstrapConfig& config, std::unique_ptr<Listener> listener, int64_t deadline_ns)
@@ -193,8 +191,8 @@ void Root::Handle(Client& client, Message message) {
     client.ready = true;
     if (!status->ok()) Fail(Status(status->code(), who + ": " + status->message()));
   } else {
-    Fail(Startup(who + " sent a start-up message of type " + std::to_string(static_cast<int>(message.type)) +
-                 " that was not expected; do all ranks run the same version?"));
+    Fail(StartupError(who + " sent a start-up message of type " + std::to_string(static_cast<int>(message.type)) +
+                      " that was not expected; do all ranks run the same version?"));
     client.gone = true;
   }
 }
@@ -213,18 +211,18 @@ void Root::HandleHello(Client& client, Message message) {
   const Hello& its = *client.hello;
   const std::string who = "rank " + std::to_string(its.rank) + " (" + pid_text(client.pid) + ")";
   if (its.size != hello_.size || its.rank >= hello_.size) {
-    Fail(Startup("the ranks of job '" + Printable(hello_.job) + "' disagree about its size: rank 0 (" +
-                 pid_text(getpid()) + ") has size " + std::to_string(size_) + ", " + who + " has size " +
-                 std::to_string(its.size) + "; start all of them with the same launcher and number of ranks"));
+    Fail(StartupError("the ranks of job '" + Printable(hello_.job) + "' disagree about its size: rank 0 (" +
+                      pid_text(getpid()) + ") has size " + std::to_string(size_) + ", " + who + " has size " +
+                      std::to_string(its.size) + "; start all of them with the same launcher and number of ranks"));
     return;
   }
   for (const auto& other : clients_) {
     const bool same = other.get() != &client && other->hello && other->hello->rank == its.rank;
     if (!same && its.rank != 0) continue;
-    Fail(Startup("two processes claim rank " + std::to_string(its.rank) + " of job '" + Printable(hello_.job) +
-                 "': " + pid_text(its.rank == 0 ? getpid() : other->pid) + " and " + pid_text(client.pid) +
-                 "; start one process per rank, and do not call init() in a program that a rank starts with its "
-                 "environment"));
+    Fail(StartupError("two processes claim rank " + std::to_string(its.rank) + " of job '" + Printable(hello_.job) +
+                      "': " + pid_text(its.rank == 0 ? getpid() : other->pid) + " and " + pid_text(client.pid) +
+                      "; start one process per rank, and do not call init() in a program that a rank starts with its "
+                      "environment"));
     return;
   }
   // The table is made when all that can be there are.
@@ -238,8 +236,8 @@ void Root::HandleEnd(Client& client, Connection::Io io) {
   } else if (io == Connection::Io::kNoFds) {
     Fail(TooManyFiles(size_), 0);
   } else {
-    Fail(Startup("rank " + std::to_string(client.rank()) + " of " + std::to_string(size_) + " (pid " +
-                 std::to_string(client.pid) + ") ended during start-up; see its output for the cause"));
+    Fail(StartupError("rank " + std::to_string(client.rank()) + " of " + std::to_string(size_) + " (pid " +
+                      std::to_string(client.pid) + ") ended during start-up; see its output for the cause"));
   }
 }
 
@@ -317,10 +315,10 @@ Status Root::Missing(const std::string& who_waited) const {
   const std::string of = " of " + std::to_string(size_);
   const std::string within = " within " + SecondsText(config_.timeout_ns) +
                              (who_waited.empty() ? "" : " after " + who_waited + " did") + Dropped();
-  if (missing.empty()) return Startup(NameRanks(silent) + of + " called init() but did not answer" + within);
-  return Startup(NameRanks(missing) + of + " did not call init()" + within +
-                 ". Is every rank running, on this host, and not waiting for another rank before init()? "
-                 "HOROCACHE_START_TIMEOUT sets the time");
+  if (missing.empty()) return StartupError(NameRanks(silent) + of + " called init() but did not answer" + within);
+  return StartupError(NameRanks(missing) + of + " did not call init()" + within +
+                      ". Is every rank running, on this host, and not waiting for another rank before init()? "
+                      "HOROCACHE_START_TIMEOUT sets the time");
 }
 
 Status Root::Verdict() const {

@@ -16,7 +16,7 @@ namespace horocache::net {
 namespace {
 
 // The magic number stays the same in every version, so that different versions can tell each other so.
-constexpr std::array<char, 4> kMagic = {'H', 'C', 'B', '1'};
+constexpr std::array<char, 4> kMessageMagic = {'H', 'C', 'B', '1'};
 constexpr size_t kHeaderBytes = 12;  // magic, type, count of descriptors, 0, 0, length (little endian)
 
 uint32_t Length(std::string_view header) {
@@ -30,7 +30,7 @@ uint32_t Length(std::string_view header) {
 void Connection::Queue(MessageType type, std::string_view payload, const std::vector<int>& fds) {
   Outgoing message;
   message.fds = fds;
-  message.bytes.assign(kMagic.data(), kMagic.size());
+  message.bytes.assign(kMessageMagic.data(), kMessageMagic.size());
   message.bytes += static_cast<char>(type);
   message.bytes += static_cast<char>(fds.size());
   message.bytes.append(2, '\0');
@@ -91,8 +91,8 @@ Connection::Io Connection::TakeFds(void* header_pointer) {
 }
 
 Connection::Io Connection::CheckHeader() const {
-  const size_t known = std::min(in_.size(), kMagic.size());
-  if (std::memcmp(in_.data(), kMagic.data(), known) != 0) return Io::kGarbage;
+  const size_t known = std::min(in_.size(), kMessageMagic.size());
+  if (std::memcmp(in_.data(), kMessageMagic.data(), known) != 0) return Io::kGarbage;
   if (in_.size() < kHeaderBytes) return Io::kOk;
   const auto type = static_cast<uint8_t>(in_[4]);
   const bool good = type >= static_cast<uint8_t>(MessageType::kHello) &&

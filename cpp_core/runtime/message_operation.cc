@@ -5,8 +5,6 @@
 namespace horocache::runtime {
 namespace {
 
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
 std::string SetText(const Operation& operation) {
   return operation.process_set == 0 ? "" : " in process set " + std::to_string(operation.process_set);
 }
@@ -36,7 +34,7 @@ Status CheckMessage(const Operation& operation, int ranks) {
   const wire::Signature& signature = operation.request.signature;
   const std::string what(wire::OpName(signature.op));
   if (signature.tensors.size() != 1 || operation.tensors.size() != 1) {
-    return Invalid("a " + what + " takes one tensor, not " + std::to_string(signature.tensors.size()));
+    return InvalidArgumentError("a " + what + " takes one tensor, not " + std::to_string(signature.tensors.size()));
   }
   if (signature.device_class != wire::DeviceClass::kCpu) {
     return {StatusCode::kUnsupported, what + " moves tensors in the host's memory, not in " +
@@ -44,18 +42,18 @@ Status CheckMessage(const Operation& operation, int ranks) {
                                           " memory; copy the tensor to the host first"};
   }
   if (PeerRank(operation) < 0 || PeerRank(operation) >= ranks) {
-    return Invalid(what + ": rank " + std::to_string(PeerRank(operation)) + " is not one of " + std::to_string(ranks) +
-                   " ranks");
+    return InvalidArgumentError(what + ": rank " + std::to_string(PeerRank(operation)) + " is not one of " +
+                                std::to_string(ranks) + " ranks");
   }
-  if (operation.tag < 0) return Invalid(what + ": tag " + std::to_string(operation.tag) + " is below 0");
+  if (operation.tag < 0) return InvalidArgumentError(what + ": tag " + std::to_string(operation.tag) + " is below 0");
   const auto item = static_cast<int64_t>(DTypeBytes(DTypeOf(operation)));
   if (CountOf(operation) < 0 || CountOf(operation) > kMaxMessageBytes / item) {
-    return Invalid(what + ": a tensor of " + std::to_string(CountOf(operation)) + " elements");
+    return InvalidArgumentError(what + ": a tensor of " + std::to_string(CountOf(operation)) + " elements");
   }
   const TensorArgument& tensor = operation.tensors[0];
   if (CountOf(operation) > 0 && (IsSend(operation) ? tensor.input == nullptr : tensor.output == nullptr)) {
-    return Invalid(what + ": the tensor has no memory to " + (IsSend(operation) ? "send from" : "receive into") +
-                   "; a recv needs an output");
+    return InvalidArgumentError(what + ": the tensor has no memory to " +
+                                (IsSend(operation) ? "send from" : "receive into") + "; a recv needs an output");
   }
   return Status::Ok();
 }

@@ -48,7 +48,6 @@ def dist(tmp_path_factory) -> Path:
         folder,
         "-Ccmake.build-type=Debug",
         "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
-        "-Ccmake.define.HC_PRECOMPILED_HEADERS=ON",
         folder / "source",
     )
     return folder

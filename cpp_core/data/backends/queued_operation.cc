@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory.h"
 #include "data/kernels/copy.h"
 
 namespace horocache::data {
@@ -10,7 +11,7 @@ namespace {
 
 // Of one Test: about 100 us where memory is slow.
 constexpr int64_t kBudgetBytes = 256 << 10;
-constexpr int64_t kPieceBytes = 64;
+constexpr int64_t kChargeBytes = 64;  // what a piece of any size costs
 
 }  // namespace
 
@@ -76,7 +77,7 @@ bool QueuedOperation::Advance() {
   return moved || done_;
 }
 
-void QueuedOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kPieceBytes; }
+void QueuedOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kChargeBytes; }
 
 void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), stream);
@@ -102,8 +103,7 @@ void QueuedOperation::Folded(const FoldCall& call, int64_t* budget) {
 }
 
 int64_t QueuedOperation::PieceElements(int64_t budget) const {
-  constexpr int64_t kLine = 64;
-  return (std::max<int64_t>(budget, 1) + kLine - 1) / kLine * kLine / element_bytes_;
+  return RoundUp(std::max<int64_t>(budget, 1), kCacheLine) / element_bytes_;
 }
 
 }  // namespace horocache::data

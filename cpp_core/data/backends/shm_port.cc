@@ -4,24 +4,22 @@
 #include <limits>
 #include <string>
 
+#include "base/memory.h"
+
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kLine = 64;
-
-constexpr int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 // The smallest tile: a cache line for each rank.
-int64_t MinimumTile(int ranks) { return kLine * ranks; }
+int64_t MinimumTile(int ranks) { return kCacheLine * ranks; }
 
 }  // namespace
 
 // Of a slot, what is between its words and its payload: the exchange and the expectations.
-int64_t ShmPort::RowsBytes(int ranks) { return RoundUp(3 * 8 * int64_t{ranks}, kLine); }
+int64_t ShmPort::RowsBytes(int ranks) { return RoundUp(3 * 8 * int64_t{ranks}, kCacheLine); }
 
 // Of a data area, what does not grow with the tile.
 int64_t ShmPort::FixedBytes(int ranks) {
-  return kLine + kDepth * (static_cast<int64_t>(sizeof(SlotWords)) + RowsBytes(ranks));
+  return kCacheLine + kDepth * (static_cast<int64_t>(sizeof(SlotWords)) + RowsBytes(ranks));
 }
 
 Status ShmPort::Check(const SharedArea& area) {
@@ -42,7 +40,7 @@ ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes) : rank_(area.rank),
   slot_bytes_ = payload_offset_ + static_cast<size_t>(tile_bytes_);
   for (std::byte* base : area.data) {
     consumed_.push_back(reinterpret_cast<std::atomic<uint64_t>*>(base));
-    slots_.push_back(base + kLine);
+    slots_.push_back(base + kCacheLine);
   }
 }
 

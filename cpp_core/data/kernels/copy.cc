@@ -7,16 +7,16 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/memory.h"
+
 namespace horocache::data {
 
 #if defined(__x86_64__)
 namespace {
 
-constexpr size_t kLine = 64;
-
 // `to` is a multiple of a line, `bytes` too.
 void StreamLines(std::byte* to, const std::byte* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += kLine) {
+  for (size_t i = 0; i < bytes; i += kCacheLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from + i);
     auto* target = reinterpret_cast<__m128i*>(to + i);
     const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
@@ -35,8 +35,8 @@ void Copy(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
     std::memcpy(to, from, bytes);
     return;
   }
-  const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
-  const size_t body = (bytes - head) / kLine * kLine;
+  const size_t head = (kCacheLine - reinterpret_cast<uintptr_t>(to) % kCacheLine) % kCacheLine;
+  const size_t body = (bytes - head) / kCacheLine * kCacheLine;
   std::memcpy(to, from, head);
   StreamLines(to + head, from + head, body);
   std::memcpy(to + head + body, from + head + body, bytes - head - body);

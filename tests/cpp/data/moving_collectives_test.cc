@@ -15,15 +15,9 @@ using testing::Ranks;
 using testing::RunInTurn;
 using wire::Op;
 
-BackendOptions SmallTiles() {
-  BackendOptions options;
-  options.tile_bytes = 1024;
-  return options;
-}
-
 class MoveOnRanksTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
-  MoveOnRanksTest() : all_(std::get<1>(GetParam()), SmallTiles()) {}
+  MoveOnRanksTest() : all_(std::get<1>(GetParam()), testing::SmallTiles()) {}
 
   const std::string& backend() const { return std::get<0>(GetParam()); }
   int n() const { return std::get<1>(GetParam()); }

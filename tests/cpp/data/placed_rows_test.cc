@@ -134,15 +134,9 @@ TEST(PlanReceive, RefusesPartsThatOverlapAndListsThatAreWrong) {
   ExpectIn(error(), "takes no expected rows");
 }
 
-BackendOptions SmallTiles() {
-  BackendOptions options;
-  options.tile_bytes = 1024;
-  return options;
-}
-
 class PlacedRowsTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
-  PlacedRowsTest() : all_(std::get<1>(GetParam()), SmallTiles()) {}
+  PlacedRowsTest() : all_(std::get<1>(GetParam()), testing::SmallTiles()) {}
 
   const std::string& backend() const { return std::get<0>(GetParam()); }
   size_t n() const { return static_cast<size_t>(all_.size()); }

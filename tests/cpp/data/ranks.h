@@ -29,6 +29,13 @@ struct RankData {
   int allocations = 0;
 };
 
+// Several tiles in little memory.
+inline BackendOptions SmallTiles() {
+  BackendOptions options;
+  options.tile_bytes = 1024;
+  return options;
+}
+
 class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;

@@ -20,14 +20,13 @@ namespace horocache::net {
 namespace {
 
 using Received = std::vector<std::pair<int, std::string>>;
-constexpr int64_t kDeadlineNs = 60 * kNsPerS;
 
 std::span<const std::byte> Bytes(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-struct World {
-  explicit World(int ranks, int chunks = 16, int64_t chunk_bytes = 256)
+struct LinkWorld {
+  explicit LinkWorld(int ranks, int chunks = 16, int64_t chunk_bytes = 256)
       : arena(Arena::CreateOnHeap({.ranks = ranks,
                                    .max_words = 8,
                                    .ring_bytes = 256,
@@ -53,7 +52,7 @@ struct World {
 };
 
 TEST(ShmLink, FramesOfEverySizeArriveInOrderFromEverybodyAlsoFromOneself) {
-  World world(3);
+  LinkWorld world(3);
   for (const int from : {0, 1, 2}) {
     for (const size_t size : {0u, 1u, 64u, 65u, 256u}) {
       ASSERT_TRUE(world.Send(from, 1, std::string(size, static_cast<char>('a' + from))));
@@ -67,7 +66,7 @@ TEST(ShmLink, FramesOfEverySizeArriveInOrderFromEverybodyAlsoFromOneself) {
 }
 
 TEST(ShmLink, HeadAndBodyAreOneFrame) {
-  World world(2);
+  LinkWorld world(2);
   for (const size_t body : {0u, 5u, 200u}) {
     ASSERT_TRUE(world[0].TrySend(1, Bytes("head"), Bytes(std::string(body, 'b'))));
     EXPECT_EQ(world.Take(1), (Received{{0, "head" + std::string(body, 'b')}}));
@@ -75,7 +74,7 @@ TEST(ShmLink, HeadAndBodyAreOneFrame) {
 }
 
 TEST(ShmLink, WithoutRoomNothingIsSentAndTheSenderIsRungWhenThereIsRoom) {
-  World world(2);
+  LinkWorld world(2);
   size_t sent = 0;
   while (world.Send(0, 1, std::to_string(sent))) ASSERT_LT(++sent, 1000u);
   EXPECT_EQ(sent, MessageSlots::kCount);
@@ -91,7 +90,7 @@ TEST(ShmLink, WithoutRoomNothingIsSentAndTheSenderIsRungWhenThereIsRoom) {
 }
 
 TEST(ShmLink, ReceiversThatTakeNothingLeaveChunksForTheOthers) {
-  World world(5, 8);
+  LinkWorld world(5, 8);
   const std::string large(200, 'x');
   for (const int stopped : {1, 2}) {
     while (world.Send(0, stopped, large)) {
@@ -106,7 +105,7 @@ TEST(ShmLink, ReceiversThatTakeNothingLeaveChunksForTheOthers) {
 }
 
 TEST(ShmLink, ChunksComeBackFromWhomeverTheyWereSentTo) {
-  World world(3, 2);
+  LinkWorld world(3, 2);
   const std::string large(200, 'x');
   for (int i = 0; i < 50; ++i) {
     ASSERT_TRUE(world.Send(0, 1 + i % 2, large)) << i;
@@ -115,7 +114,7 @@ TEST(ShmLink, ChunksComeBackFromWhomeverTheyWereSentTo) {
 }
 
 TEST(ShmLink, AFrameThatIsTooLargeOrForNobodyBreaksTheLink) {
-  World world(2);
+  LinkWorld world(2);
   EXPECT_FALSE(world.Send(0, 1, std::string(257, 'x')));
   EXPECT_EQ(world[0].broken().code(), StatusCode::kInternal);
   EXPECT_FALSE(world.Send(1, 2, "x"));
@@ -131,7 +130,7 @@ uint64_t Word(uint32_t stamp, uint32_t chunk, uint32_t bytes) {
 TEST(ShmLink, ImpossibleSlotsAreFoundAndNothingIsReadThroughThem) {
   for (const uint64_t word : {Word(1, 16, 8), Word(1, 0xffe, 8), Word(1, 0, 257), Word(1, 0xfff, 65), Word(2, 0, 8),
                               Word(0x80000000, 0, 8)}) {
-    World world(3);
+    LinkWorld world(3);
     world.arena->message_path(2, 1).slots->words[0] = word;
     ASSERT_TRUE(world.Send(0, 1, "good"));
     EXPECT_EQ(world.Take(1), (Received{{0, "good"}})) << "others are heard";
@@ -143,7 +142,7 @@ TEST(ShmLink, ImpossibleSlotsAreFoundAndNothingIsReadThroughThem) {
 
 TEST(ShmLink, AReceiverThatClaimsToHaveTakenMoreThanWasSentIsFound) {
   for (const uint32_t taken : {2u, 0xffffffffu}) {
-    World world(2);
+    LinkWorld world(2);
     ASSERT_TRUE(world.Send(0, 1, "x"));
     *world.arena->message_path(0, 1).taken = taken;
     EXPECT_FALSE(world.Send(0, 1, "y"));
@@ -153,7 +152,7 @@ TEST(ShmLink, AReceiverThatClaimsToHaveTakenMoreThanWasSentIsFound) {
 
 TEST(ShmLink, RandomWordsEverywhereCrashNobody) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    World world(3);
+    LinkWorld world(3);
     SeededRandom random(seed);
     for (int i = 0; i < 30; ++i) {
       const auto from = static_cast<int>(random.Below(3));
@@ -179,7 +178,8 @@ TEST(ShmLink, RandomWordsEverywhereCrashNobody) {
 TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
   constexpr int kRanks = 4;
   constexpr int kFrames = 1500;
-  World world(kRanks, 6);
+  constexpr int64_t kLimitNs = 60 * kNsPerS;
+  LinkWorld world(kRanks, 6);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&world, rank] {
@@ -188,7 +188,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
       std::string frame;
       int to = -1;
       int left = kFrames;
-      const int64_t deadline_ns = NowNs() + kDeadlineNs;
+      const int64_t deadline_ns = NowNs() + kLimitNs;
       const auto sink = [&](int from, std::span<const std::byte> got) {
         int number = 0;
         std::memcpy(&number, got.data(), sizeof(number));
@@ -220,7 +220,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
         if (step()) {
           bell.Disarm();
         } else {
-          bell.Sleep(seen, Doorbell::kWaiter, kDeadlineNs);  // a lost wake-up fails the test
+          bell.Sleep(seen, Doorbell::kWaiter, kLimitNs);  // a lost wake-up fails the test
         }
       }
       // The others go on sending: take what comes until all have said that they are done.

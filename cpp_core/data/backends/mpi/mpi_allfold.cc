@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory.h"
 #include "data/backends/mpi/mpi_slices.h"
 #include "data/backends/segment_cursor.h"
 
@@ -19,7 +20,6 @@ namespace {
 
 constexpr int kGatherTag = 4;
 constexpr int64_t kTileBytes = 4 << 20;
-constexpr int64_t kLine = 64;
 
 class MpiAllFold final : public MpiSlices {
  public:
@@ -124,7 +124,7 @@ bool MpiAllFold::Begin() {
   slot.state = State::kPacking;
   slot.begin = begun_elements_;
   slot.count = std::min(tile_elements_, total() - begun_elements_);
-  const int64_t line = kLine / element_bytes_;
+  const int64_t line = kCacheLine / element_bytes_;
   slot.share = ((slot.count + size() - 1) / size() + line - 1) / line * line;
   slot.at = 0;
   const int64_t offset = slot.begin * element_bytes_;

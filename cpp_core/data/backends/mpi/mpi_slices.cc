@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "base/memory.h"
+
 namespace horocache::data {
 
 Status MpiSlices::Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most) {
-  constexpr int64_t kLine = 64;
   exchange->folded = 0;
-  exchange->stride_bytes = (most * element_bytes_ + kLine - 1) / kLine * kLine;
+  exchange->stride_bytes = RoundUp(most * element_bytes_, kCacheLine);
   HC_RETURN_IF_ERROR(memory->Reserve(exchange->stride_bytes * size()));
   exchange->received = memory->data();
   return Status::Ok();
