@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         ForkedProcessError,
         HorocacheError,
         HorovodInternalError,
+        HorovodVersionMismatchError,
+        HostsUpdatedInterrupt,
         InternalError,
         InvalidArgumentError,
         MismatchError,
@@ -57,12 +59,14 @@ if TYPE_CHECKING:
         OutOfMemoryError,
         PeerLost,
         PeerLostError,
+        RunError,
         ShutDownError,
         StallError,
         StartupError,
         UnsupportedError,
         VersionSkewError,
     )
+    from horocache.launch.function import run
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
     from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
@@ -137,6 +141,8 @@ __all__ = [
     "ForkedProcessError",
     "HorocacheError",
     "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
     "InternalError",
     "InvalidArgumentError",
     "Max",
@@ -149,6 +155,7 @@ __all__ = [
     "PeerLostError",
     "ProcessSet",
     "Product",
+    "RunError",
     "ShutDownError",
     "StallError",
     "StartupError",
@@ -225,6 +232,7 @@ __all__ = [
     "reducescatterv_async",
     "remove_process_set",
     "rocm_built",
+    "run",
     "scatter",
     "scatter_async",
     "scatterv",
@@ -271,6 +279,8 @@ _HOME = {
         "ForkedProcessError",
         "HorocacheError",
         "HorovodInternalError",
+        "HorovodVersionMismatchError",
+        "HostsUpdatedInterrupt",
         "InternalError",
         "InvalidArgumentError",
         "MismatchError",
@@ -278,6 +288,7 @@ _HOME = {
         "OutOfMemoryError",
         "PeerLost",
         "PeerLostError",
+        "RunError",
         "ShutDownError",
         "StallError",
         "StartupError",
@@ -313,6 +324,9 @@ _HOME = {
     },
     "numpy_binding": {
         "Compression",
+    },
+    "launch.function": {
+        "run",
     },
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

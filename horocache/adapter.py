@@ -64,6 +64,12 @@ class TensorAdapter(Protocol[T]):
         ``answer`` is not used: with it this is the finisher of an operation in place.
         """
 
+    def floating(self, tensor: T) -> bool:
+        """Whether the elements are real floating-point numbers."""
+
+    def dot(self, a: T, b: T) -> float:
+        """The scalar product of two floating-point tensors of one shape, in float64."""
+
     def as_rows(self, tensor: T) -> T:
         """The tensor itself, or one row for a scalar."""
 

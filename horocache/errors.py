@@ -72,8 +72,39 @@ class CorruptError(CollectiveError):
     """A message or a file does not decode."""
 
 
+class RunError(HorocacheError, RuntimeError):
+    """A rank of a job that :func:`horocache.run` started raised, or ended early; has its traceback."""
+
+
 class InternalError(CollectiveError):
     """A defect in horocache; please report it."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
+    """The hosts of an elastic job have changed; programs written for Horovod's elastic mode catch it.
+
+    Args:
+        skip_sync: whether the state need not be sent from rank 0 again.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """What Horovod raises where its libraries were compiled for another version of a framework.
+
+    Nothing is compiled for a framework here; programs catch it.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(
+            f"Framework {name} installed with version {installed_version} but found version {version}.",
+        )
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
 
 
 PeerLost = PeerLostError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
 from horocache import _state
@@ -69,14 +69,15 @@ def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> 
         stacklevel: as for :func:`warnings.warn`; 3 where the user called the function that calls this one.
 
     Raises:
-        ValueError: both are given, or ``op`` is no reduce operation. UnsupportedError: Adasum.
+        ValueError: both are given, or ``op`` is no reduce operation.
     """
     if average is not None:
         if op is not None:
             raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
         warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=stacklevel)
         return Average if average else Sum
-    return check_op(Average if op is None else op)
+    op = Average if op is None else op
+    return op if op == Adasum else check_op(op)
 
 
 def check_op(op: int) -> int:
@@ -85,7 +86,7 @@ def check_op(op: int) -> int:
         allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
         raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
     if op == Adasum:
-        raise UnsupportedError("Adasum is not available; use Average or Sum.")
+        raise UnsupportedError("Adasum is for allreduce and DistributedOptimizer only; use Average or Sum.")
     return op
 
 
@@ -219,7 +220,7 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_
     sets meanwhile, but not this one.
 
     Args:
-        device: -1; a device number needs a device backend, which this version does not have.
+        device: accepted because Horovod has it, which makes zeros on that device; no zeros are made here.
         process_set: the ranks that are to join.
         divide_by: what Average divides by from the moment the first rank joins: the number of ``"all"`` ranks of the
             set, as in Horovod, or that of the ``"active"`` ones, which have not joined. The same on all ranks.
@@ -230,12 +231,10 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_
     Raises:
         InvalidArgumentError: this rank is not in the set, or ``divide_by`` is neither. MismatchError: ranks differ in
             ``divide_by``; names two of them, on all ranks, once all have joined; until then the first one's value held.
-            The job goes on. UnsupportedError: a device is named. Others as :func:`synchronize`.
+            The job goes on. Others as :func:`synchronize`.
     """
-    if device != -1:
-        raise UnsupportedError(
-            f"join(device={device}): there is no device backend in this version; leave device at -1."
-        )
+    if not isinstance(device, Integral):
+        raise InvalidArgumentError(f"join takes the number of a device, not {device!r}; did you mean process_set=?")
     if divide_by not in ("all", "active"):
         raise InvalidArgumentError(f"divide_by={divide_by!r}; it is 'all' (ranks) or 'active' (those with data).")
     number = set_id(process_set)

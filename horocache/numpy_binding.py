@@ -93,6 +93,14 @@ class NumpyAdapter:
         """Nobody keeps versions of an array."""
         return tensor
 
+    def floating(self, tensor: Array) -> bool:
+        """Whether the elements are real floating-point numbers."""
+        return tensor.dtype.kind == "f"
+
+    def dot(self, a: Array, b: Array) -> float:
+        """The scalar product, in float64."""
+        return float(np.vdot(a.astype(np.float64), b.astype(np.float64)))
+
     def as_rows(self, tensor: Array) -> Array:
         """A scalar as one row."""
         return tensor if tensor.ndim else tensor.reshape(1)

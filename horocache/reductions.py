@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache import _state
+from horocache.adasum import AdaptiveSum
 from horocache.handles import (
     OP_ALLREDUCE,
     RUNNABLE,
+    Adasum,
     Finisher,
     Name,
-    Submitter,
     check_scales,
     full_name,
     resolve_op,
@@ -24,7 +25,7 @@ from horocache.process_set import ProcessSet, global_process_set
 T = TypeVar("T")
 
 
-class Allreduce(Submitter[T]):
+class Allreduce(AdaptiveSum[T]):
     """Reduces element by element over the ranks, with the result everywhere.
 
     See :class:`horocache.ops.Collectives` for names and errors.
@@ -46,6 +47,9 @@ class Allreduce(Submitter[T]):
         """Submit an allreduce; the finisher returns the list of results, or the only one."""
         kind = "grouped_allreduce" if group else "allreduce"
         layers = layer_list(compression, group)
+        if op == Adasum:
+            call = (tensors, full_name(kind, name), scales, process_set, layers, in_place, wait_follows, backend)
+            return self._adaptive_sum(*call)
         if layers.plain and self.as_they_are(tensors, in_place):
             inputs: Sequence[T] = tensors
             outputs = tensors if in_place else [self.adapter.empty_like(tensor) for tensor in tensors]
@@ -83,7 +87,7 @@ class Allreduce(Submitter[T]):
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = _state.current()
-        if not session.logs_layers and self._plain(tensor):
+        if op != Adasum and not session.logs_layers and self._plain(tensor):
             number = 0 if process_set is global_process_set else set_id(process_set)
             try:
                 handle = session.runtime.allreduce_in_place(
@@ -171,7 +175,8 @@ class Allreduce(Submitter[T]):
             compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
             op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which
                 are logical for bool. Integers are added in their own type, in which a sum may wrap around; averages
-                of integers are truncated towards zero.
+                of integers are truncated towards zero. For floating-point tensors also Adasum, where the number of
+                ranks is a power of two (:mod:`horocache.adasum`).
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.

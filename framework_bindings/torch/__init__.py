@@ -24,7 +24,12 @@ from horocache._state import (
     shutdown,
     size,
 )
-from horocache.errors import HorocacheError, HorovodInternalError
+from horocache.errors import (
+    HorocacheError,
+    HorovodInternalError,
+    HorovodVersionMismatchError,
+    HostsUpdatedInterrupt,
+)
 from horocache.objects import allgather_object, broadcast_object
 from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
 from horocache.process_set import ProcessSet, add_process_set, global_process_set, process_sets, remove_process_set
@@ -80,6 +85,7 @@ from .functions import (
 )
 from .optimizer import DistributedOptimizer
 from .parameters import broadcast_optimizer_state, broadcast_parameters
+from .sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -89,12 +95,15 @@ __all__ = [
     "DistributedOptimizer",
     "HorocacheError",
     "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
     "Max",
     "Min",
     "Or",
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "Xor",
     "abort",
     "add_process_set",

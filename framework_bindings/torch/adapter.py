@@ -127,6 +127,14 @@ class TorchAdapter:
             _increment_versions((tensor,))
         return tensor
 
+    def floating(self, tensor: torch.Tensor) -> bool:
+        """Whether the elements are real floating-point numbers."""
+        return tensor.dtype.is_floating_point
+
+    def dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
+        """The scalar product, in float64."""
+        return float(torch.dot(a.reshape(-1).double(), b.reshape(-1).double()))
+
     def as_rows(self, tensor: torch.Tensor) -> torch.Tensor:
         """A scalar as one row."""
         return tensor if tensor.dim() else tensor.reshape(1)

@@ -6,19 +6,22 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from horocache.adasum import check_ranks as check_adasum_ranks
 from horocache.errors import InvalidArgumentError
 from horocache.handles import check_number
 from horocache.layers import CompressorClass, check_compressor
-from horocache.ops import Average, check_op, set_id
+from horocache.ops import Adasum, Average, check_op, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
+from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
 from .reducer import GradientReducer, ReducerOptions
 
 Groups = int | list[list[torch.Tensor]] | None
+_Mixin = TypeVar("_Mixin", bound=torch.optim.Optimizer)
 
 
 class DistributedMixin(torch.optim.Optimizer):
@@ -228,7 +231,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> DistributedMixin:
+) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
     Gradients are submitted while the backward pass still runs. The wrapped optimizer shares parameters and state with
@@ -241,7 +244,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             across ranks and in errors. Two optimizers that are used at the same time need different names.
         compression: a class of ``Compression``; gradients travel in this type. None is ``Compression.none``.
         backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max or Product; or Adasum, with which each rank makes its own step, and the ranks'
+            changes of the parameters are combined (Maleki et al., 2021); their number must be a power of two then.
         gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
             number of ranks.
         num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
@@ -254,16 +258,17 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
-        :class:`DistributedMixin`.
+        :class:`DistributedMixin` (for Adasum, of :class:`~horocache.torch.adasum.AdasumMixin`).
 
     Raises:
         ValueError: names missing or not unique, bad groups, a predivide factor without Average,
-            ``backward_passes_per_step`` below 1, a compression that is no class, or an unknown process set.
-        UnsupportedError: Adasum. NotInitializedError: before ``init()``.
+            ``backward_passes_per_step`` below 1, a compression that is no class, an unknown process set, or Adasum with
+            groups or with a number of ranks that is no power of two. NotInitializedError: before ``init()``.
     """
-    if isinstance(optimizer, DistributedMixin):
+    if isinstance(optimizer, (DistributedMixin, AdasumMixin)):
         raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
-    check_op(op)
+    if op != Adasum:
+        check_op(op)
     set_id(process_set)
     compression = Compression.none if compression is None else compression
     check_compressor(compression)
@@ -275,6 +280,12 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     _check_passes(backward_passes_per_step)
     named = _checked_names(optimizer, named_parameters)
     count, fixed = _checked_groups(optimizer, num_groups, groups)
+    takes_part = process_set.included() and process_set.size() > 1
+    if op == Adasum:
+        if count or fixed:
+            raise InvalidArgumentError("Adasum combines all parameters as one group; leave num_groups and groups out.")
+        check_adasum_ranks(process_set.size())
+        return _wrapped(optimizer, AdasumMixin, named, _adasum=AdasumOptions(compression, process_set, takes_part))
     options = ReducerOptions(
         compression=compression,
         passes=backward_passes_per_step,
@@ -285,21 +296,18 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
-    takes_part = process_set.included() and process_set.size() > 1
     reducer = GradientReducer(named, fixed, options) if takes_part else None
-    return _wrapped(optimizer, reducer, named)
+    return _wrapped(optimizer, DistributedMixin, named, _reducer=reducer, _synchronized=False, _should_synchronize=True)
 
 
 def _wrapped(
-    optimizer: torch.optim.Optimizer, reducer: GradientReducer | None, named: list[tuple[str, torch.Tensor]]
-) -> DistributedMixin:
+    optimizer: torch.optim.Optimizer, mixin: type[_Mixin], named: list[tuple[str, torch.Tensor]], **own: Any
+) -> _Mixin:
+    """An object of the user's class with ``mixin`` in front, whose attributes are the optimizer's and ``own``."""
     plain_class = type(optimizer)
-    distributed_class: Any = type(plain_class.__name__, (DistributedMixin, plain_class), {})
-    distributed = cast(DistributedMixin, distributed_class.__new__(distributed_class))
+    distributed_class: Any = type(plain_class.__name__, (mixin, plain_class), {})
+    distributed = cast(_Mixin, distributed_class.__new__(distributed_class))
     # State and parameter groups are shared, not copied; a scheduler's wrapper of the plain step must not replace ours.
     distributed.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    distributed._reducer = reducer
-    distributed._names = {param: name for name, param in named}
-    distributed._synchronized = False
-    distributed._should_synchronize = True
+    distributed.__dict__.update(own, _names={param: name for name, param in named})
     return distributed

@@ -22,7 +22,7 @@ from horocache.launch.environment import (
 from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
 from horocache.launch.hosts import count_ranks
 from horocache.launch.job import Job
-from horocache.launch.output import Sink, same_file
+from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
 from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
 from horocache.launch.usage import UsageError
@@ -57,7 +57,12 @@ def _run(arguments: Sequence[str]) -> int:
     table: list[Knob] = list(core.knob_table())
     parser = build_parser(table, core.__version__)
     options = parse(parser, arguments)
-    size = count_ranks(options.np, options.hosts)
+    if options.check_build:
+        from horocache.launch import check_build  # noqa: PLC0415  (it looks for libraries, which no job waits for)
+
+        sys.stdout.write(check_build.report(core.__version__))
+        return 0
+    size = count_ranks(options.np, options.hosts, options.hostfile)
     if not options.command:
         raise UsageError("what should the ranks run? Say it last, as in: horocacherun -np 2 python train.py")
     if not options.command[0]:
@@ -91,6 +96,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
             directory=directory,
             knobs=knobs,
             threads=threads_per_rank(own, cores.usable, size),
+            horovod=options.horovod,
         )
         for line in _notes(environment, cores, options):
             sinks[1].line("horocacherun: " + line)
@@ -104,7 +110,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
                 environment=environment.of_rank(rank),
                 cpus=shares[rank] if shares is not None else None,
                 sinks=sinks,
-                prefix=b"" if options.no_prefix else b"[%d] " % rank,
+                prefix=Prefix(b"" if options.no_prefix else b"[%d] " % rank, options.timestamps),
                 output_dir=output_dir,
             )
 
@@ -117,7 +123,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
 
 def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
     size = environment.size
-    notes = []
+    notes = list(options.notes)
     if environment.threads is not None:
         share = f"OMP_NUM_THREADS={environment.threads} for each of {size} rank{'s' if size > 1 else ''} on {cores}"
         notes.append(f"{share}; set it to choose otherwise")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from horocache import compat
+
 # Left over from an outer torchrun they would make torch.distributed look for that job's store.
 _FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 
@@ -22,6 +24,7 @@ class JobEnvironment:
     directory: str  # for the start-up socket; empty: the user chose one
     knobs: Mapping[str, str]  # from the command line
     threads: int | None  # OMP_NUM_THREADS; None: leave it
+    horovod: bool = False  # import horovod is to give horocache
 
     def of_rank(self, rank: int) -> dict[str, str]:
         """Give rank ``rank``'s environment."""
@@ -36,6 +39,8 @@ class JobEnvironment:
             environment["HOROCACHE_RENDEZVOUS_DIR"] = self.directory
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)
+        if self.horovod:
+            environment["PYTHONPATH"] = compat.python_path(environment.get("PYTHONPATH"))
         environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
         return environment
 
@@ -47,7 +52,6 @@ class JobEnvironment:
             "LOCAL_SIZE": self.size,
             "CROSS_RANK": 0,
             "CROSS_SIZE": 1,
-            "JOB_ID": self.job,
         }
         torchrun = {
             "RANK": rank,
@@ -57,7 +61,9 @@ class JobEnvironment:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": self.port,
         }
-        names = {"HOROCACHE_" + name: str(value) for name, value in ours.items()}
+        # Programs read Horovod's names, too, as horovodrun sets them.
+        names = {prefix + name: str(value) for name, value in ours.items() for prefix in ("HOROCACHE_", "HOROVOD_")}
+        names |= {"HOROCACHE_JOB_ID": self.job, "HOROVOD_HOSTNAME": socket.gethostname()}
         return names | {name: str(value) for name, value in torchrun.items()}
 
 

@@ -5,12 +5,16 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from horocache.launch import config_file, horovod_flags
+from horocache.launch.horovod_flags import HorovodFlag, Outcome
 from horocache.launch.usage import UsageError
 
 Knob = Mapping[str, str]  # a row of _core.knob_table()
 
 # Set by the launcher for each rank; a flag would contradict it.
 IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id"}
+# And the one that says whether ranks that mpiexec started use MPI: these ranks were not, and --mpi is Horovod's.
+NO_FLAG = IDENTITY | {"mpi"}
 
 _EPILOG = """\
 Every line of a rank's output is prefixed with its number: "[1] text". A line that ends in a carriage return, as
@@ -39,7 +43,24 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
     parser.add_argument("-v", "--version", action="version", version=f"horocacherun {version}")
     parser.add_argument("-np", "--np", "--num-proc", dest="np", type=_whole, metavar="N", help="number of ranks")
     parser.add_argument("-H", "--hosts", metavar="localhost:N", help="this host and how many ranks it may take")
+    parser.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same, as lines 'localhost slots=N'")
+    parser.add_argument(
+        "--horovod",
+        action="store_true",
+        help="let programs that import horovod run on horocache; see horocache.compat",
+    )
+    parser.add_argument("--config-file", metavar="YAML", help="arguments from a file; those given here prevail")
+    parser.add_argument(
+        "-cb", "--check-build", action="store_true", help="say what jobs can use here, and start nothing"
+    )
     parser.add_argument("--no-prefix", action="store_true", help="pass lines on without the [rank] prefix")
+    parser.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="timestamps",
+        action="store_true",
+        help="put the time in front of each line",
+    )
     parser.add_argument(
         "--output-dir",
         "--output-filename",
@@ -61,7 +82,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
         "knobs", "each is also an environment variable, HOROCACHE_ and the name in capitals"
     )
     for knob in knobs:
-        if knob["name"] not in IDENTITY:
+        if knob["name"] not in NO_FLAG:
             _add_knob(group, knob)
     _add_horovod_spellings(parser.add_argument_group("Horovod's spellings"))
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -71,6 +92,8 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse, and suggest the nearest option for one that is not known."""
     options, unknown = parser.parse_known_args(arguments)
+    if options.config_file is not None:
+        options, unknown = parser.parse_known_args([*config_file.arguments_of(options.config_file), *arguments])
     if unknown:
         name = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(name, _option_names(parser), n=1)
@@ -86,7 +109,7 @@ def knob_arguments(options: argparse.Namespace, knobs: Iterable[Knob]) -> dict[s
     values = {
         knob["name"]: _text(value)
         for knob in knobs
-        if (value := getattr(options, "knob_" + knob["name"], None)) is not None and knob["name"] not in IDENTITY
+        if (value := getattr(options, "knob_" + knob["name"], None)) is not None and knob["name"] not in NO_FLAG
     }
     return values
 
@@ -141,6 +164,34 @@ def _add_horovod_spellings(group: Any) -> None:
     group.add_argument(
         "--log-without-timestamp", dest="knob_log_hide_time", help="--log-hide-time", **(switch | {"const": "1"})
     )
+    for flag in horovod_flags.TABLE:
+        if flag.outcome is Outcome.NOTED:
+            group.add_argument(*flag.spellings, action=_Note, flag=flag, dest="notes", help=flag.about)
+        elif flag.outcome is Outcome.REFUSED:
+            group.add_argument(*flag.spellings, action=_Refuse, flag=flag, help=argparse.SUPPRESS)
+
+
+class _Note(argparse.Action):
+    """Keeps the note that an argument gets in ``notes``."""
+
+    def __init__(self, flag: HorovodFlag, **options: Any) -> None:
+        super().__init__(**options, nargs=flag.values or 0, metavar="X", default=[])
+        self._flag = flag
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        note = f"{option_string} has no effect: {self._flag.about}"
+        namespace.notes = [*namespace.notes, *([note] if note not in namespace.notes else [])]
+
+
+class _Refuse(argparse.Action):
+    """Says why an argument of horovodrun cannot be used."""
+
+    def __init__(self, flag: HorovodFlag, **options: Any) -> None:
+        super().__init__(**options, nargs=flag.values or 0)
+        self._flag = flag
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        raise UsageError(f"{option_string} is not available: {self._flag.about}")
 
 
 def _option_names(parser: argparse.ArgumentParser) -> list[str]:

@@ -1,24 +1,49 @@
 """``-np`` and ``-H``: how many ranks, and where."""
 
 import socket
+from pathlib import Path
 
 from horocache.launch.usage import UsageError
 
 _MOST_RANKS = 1 << 20
 
 
-def count_ranks(np: int | None, hosts: str | None) -> int:
-    """Check the two against each other and give the number of ranks."""
+def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) -> int:
+    """Check them against each other and give the number of ranks."""
     if np is not None and not 1 <= np <= _MOST_RANKS:
         raise UsageError(f"-np is {np}; it must be a number of ranks from 1 to {_MOST_RANKS}")
+    if hosts is not None and hostfile is not None:
+        raise UsageError("-H and --hostfile both say where ranks may run; give one of them")
+    where = f"-H {hosts}" if hosts is not None else f"--hostfile {hostfile}"
+    hosts = _read_hosts(hostfile) if hostfile is not None else hosts
     slots = _slots(hosts) if hosts is not None else None
     if np is None:
         if slots is None:
             raise UsageError("how many ranks? Say -np N, as in: horocacherun -np 2 python train.py")
         return slots
     if slots is not None and np > slots:
-        raise UsageError(f"-np {np} is more than the {slots} slot{'s' if slots != 1 else ''} in -H {hosts}")
+        raise UsageError(f"-np {np} is more than the {slots} slot{'s' if slots != 1 else ''} in {where}")
     return np
+
+
+def _read_hosts(hostfile: str) -> str:
+    """The hosts of a file with lines such as ``localhost slots=4``, as ``-H`` takes them."""
+    try:
+        lines = Path(hostfile).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {hostfile}: {getattr(error, 'strerror', None) or error}") from error
+    entries = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = words[1].removeprefix("slots=") if len(words) == 2 else "1"
+        if len(words) > 2 or not slots.isdigit():
+            raise UsageError(f"--hostfile {hostfile}, line {number}: expected 'HOST slots=N', not '{line.strip()}'")
+        entries.append(f"{words[0]}:{slots}")
+    if not entries:
+        raise UsageError(f"--hostfile {hostfile} names no host")
+    return ",".join(entries)
 
 
 def _slots(hosts: str) -> int:

@@ -93,10 +93,25 @@ class Sink:
             self._waiting += data
 
 
+class Prefix:
+    """What stands in front of each line of a rank: its number, and the time if wanted."""
+
+    def __init__(self, text: bytes, timestamps: bool = False) -> None:
+        self._text = text
+        self._timestamps = timestamps
+
+    def __bytes__(self) -> bytes:
+        return (
+            time.strftime("%a %b %d %H:%M:%S %Y", time.localtime()).encode() + self._text
+            if self._timestamps
+            else self._text
+        )
+
+
 class Stream:
     """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory."""
 
-    def __init__(self, fd: int, sink: Sink, prefix: bytes, copy: BinaryIO | None) -> None:
+    def __init__(self, fd: int, sink: Sink, prefix: Prefix, copy: BinaryIO | None) -> None:
         self.fd = fd
         self.sink = sink
         self.open = True
@@ -177,7 +192,7 @@ class Stream:
         # Another rank's output may have cut our line in two; the second half is then a line of its own.
         cut = self._inside and not self.sink.in_line_of(self)
         if not (cut and not text and terminator == b"\n"):
-            self.sink.segment(self, b"" if self._inside and not cut else self._prefix, text, terminator)
+            self.sink.segment(self, b"" if self._inside and not cut else bytes(self._prefix), text, terminator)
         self._inside = not terminator and (self._inside or bool(text))
         if terminator:
             self._progress = terminator == b"\r"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horocache.launch.output import Sink, Stream
+from horocache.launch.output import Prefix, Sink, Stream
 
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "if nobody did that, the kernel did, for want of memory: see dmesg and the container's limit",
@@ -83,7 +83,7 @@ def start_rank(
     environment: Mapping[str, str],
     cpus: set[int] | None,
     sinks: tuple[Sink, Sink],
-    prefix: bytes,
+    prefix: Prefix,
     output_dir: Path | None,
 ) -> RankProcess:
     """Start one rank in a session of its own; raises OSError if that cannot be done."""

@@ -24,6 +24,11 @@ class Finding:
     state: State = State.OK
     fix: str = ""
 
+    @property
+    def usable(self) -> bool:
+        """Whether it is there and works."""
+        return self.state is State.OK
+
     def as_json(self) -> dict[str, Any]:
         """Give plain values."""
         return asdict(self) | {"state": self.state.value}

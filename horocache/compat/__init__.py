@@ -1,0 +1,35 @@
+"""Runs programs that were written for Horovod: ``import horovod.torch as hvd`` gives :mod:`horocache.torch`.
+
+``python -m horocache.compat train.py`` runs one, ``horocacherun --horovod`` starts the ranks of a job so, and
+:func:`install` does it for the rest of a program. Nothing of the name ``horovod`` is installed: the folder
+:data:`PACKAGES`, which holds a package of that name, goes to the front of the path, also of processes that are started
+later. An installed Horovod is hidden while it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PACKAGES = str(Path(__file__).parent / "packages")
+
+
+def python_path(path: str | None) -> str:
+    """A value of ``PYTHONPATH`` with :data:`PACKAGES` in front; ``path`` is the one it has, if any."""
+    rest = [entry for entry in (path or "").split(os.pathsep) if entry and entry != PACKAGES]
+    return os.pathsep.join([PACKAGES, *rest])
+
+
+def install() -> None:
+    """Make ``import horovod`` give horocache, here and in processes that this one starts.
+
+    Raises:
+        ImportError: another ``horovod`` has been imported before.
+    """
+    loaded = getattr(sys.modules.get("horovod"), "__file__", None)
+    if loaded is not None and not loaded.startswith(PACKAGES):
+        raise ImportError(f"horovod has been imported already, from {loaded}; call horocache.compat.install() before.")
+    if PACKAGES not in sys.path:
+        sys.path.insert(0, PACKAGES)
+    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))

@@ -1,0 +1,1 @@
+"""``horovod.common``: what the bindings of all frameworks share."""

@@ -1,0 +1,5 @@
+"""``horovod.common.exceptions``: what programs catch."""
+
+from horocache.errors import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
+
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]

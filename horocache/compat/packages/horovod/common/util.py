@@ -1,0 +1,24 @@
+"""``horovod.common.util``: the helpers that programs use."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether one can iterate over it."""
+    return isinstance(value, Iterable)
+
+
+def split_list(values: Sequence[T], num_parts: int) -> list[Sequence[T]]:
+    """Cut a list into ``num_parts`` runs, of which the first ones are longer by one if it does not go even."""
+    size, extra = divmod(len(values), num_parts)
+    starts = [i * size + min(i, extra) for i in range(num_parts + 1)]
+    return [values[start:stop] for start, stop in pairwise(starts)]
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether Adasum can run on so many ranks."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0

@@ -1,0 +1,5 @@
+"""``horovod.runner``: starting jobs."""
+
+from horocache.launch.function import run
+
+__all__ = ["run"]

@@ -1,0 +1,3 @@
+"""``horovod.torch.compression``: compressors."""
+
+from horocache.torch import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""``horovod.torch.optimizer``: the optimizer."""
+
+from horocache.torch import *  # noqa: F403

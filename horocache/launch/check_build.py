@@ -1,0 +1,25 @@
+"""``--check-build``: what jobs can use here, in the form that ``horovodrun`` gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from horocache.tools import look_libraries
+
+
+def report(version: str) -> str:
+    """The lists of frameworks, controllers and operations, each with a mark where it is available."""
+    found = {finding.name: finding.usable for finding in look_libraries.look()}
+    lines = [f"horocache v{version}:"]
+    for title, entries in _sections(found):
+        lines += ["", f"Available {title}:"]
+        lines += [f"    [{'X' if there else ' '}] {name}" for name, there in entries]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(found: dict[str, bool]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    mpi = found.get("MPI", False)
+    yield "Frameworks", [("NumPy", True), ("TensorFlow", False), ("PyTorch", found["torch"]), ("MXNet", False)]
+    yield "Controllers", [("shared memory", True), ("MPI", mpi), ("Gloo", False)]
+    operations = [("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", mpi), ("Gloo", False)]
+    yield "Tensor Operations", [("shared memory", True), *operations]

@@ -1,0 +1,86 @@
+"""SyncBatchNorm: what one process with the whole batch computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from horocache.testing import run_ranks as run
+
+
+def whole_batch(sizes, shape, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(3)
+    # A large mean: sums of squares would lose the variance.
+    return (torch.randn((sum(sizes), *shape), generator=generator, dtype=torch.float64) * 3 + 1000).to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 3, 2)])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}], ids=str
+)
+def test_it_equals_batch_norm_over_the_whole_batch(shape, options):
+    sizes = [3, 0, 2]
+    classes = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm2d}
+
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        start = sum(sizes[: hvd.rank()])
+        batch = whole_batch(sizes, shape)[start : start + sizes[hvd.rank()]].requires_grad_()
+        layer = hvd.SyncBatchNorm(4, **options).double()
+        for step in range(2):
+            batch.grad = None
+            layer.zero_grad()
+            output = layer(batch)
+            (output**3 * (step + 1)).sum().backward()
+        layer.eval()
+        values = layer.state_dict()
+        gradients = [p.grad for p in layer.parameters()]
+        return output.detach(), batch.grad, gradients, values, layer(batch).detach()
+
+    batch = whole_batch(sizes, shape).requires_grad_()
+    layer = classes[len(shape)](4, **options).double()
+    for step in range(2):
+        batch.grad = None
+        layer.zero_grad()
+        output = layer(batch)
+        (output**3 * (step + 1)).sum().backward()
+    layer.eval()
+    results = run(body, 3)
+    close = {"rtol": 1e-6, "atol": 1e-8}
+    torch.testing.assert_close(torch.cat([r[0] for r in results]), output.detach(), **close)
+    torch.testing.assert_close(torch.cat([r[1] for r in results]), batch.grad, **close)
+    for index, param in enumerate(layer.parameters()):
+        torch.testing.assert_close(sum(r[2][index] for r in results), param.grad, **close)
+    for _, _, _, values, _ in results:
+        torch.testing.assert_close(values, layer.state_dict(), **close)
+    if options != {"track_running_stats": False}:  # else evaluation uses the rank's own batch
+        torch.testing.assert_close(torch.cat([r[4] for r in results]), layer(batch).detach(), **close)
+
+
+def test_half_precision_one_rank_and_bad_input():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        layer = hvd.SyncBatchNorm(4)
+        batch = whole_batch([4], (4, 3), torch.bfloat16)[hvd.rank() * 2 :][:2].requires_grad_()
+        output = layer(batch)
+        output.sum().backward()
+        with pytest.raises(ValueError, match="at least 2D"):
+            layer(torch.ones(4))
+        alone = hvd.SyncBatchNorm(4, process_set=hvd.process_sets()[1])
+        own = alone(batch.float()).detach() if hvd.rank() == 0 else None
+        return output.dtype, batch.grad.dtype, layer.weight.grad.dtype, own
+
+    def start():
+        import horocache.torch as hvd
+
+        hvd.init(process_sets=[[0]])
+        return body()
+
+    first, second = run(start, 2)
+    assert first[:3] == second[:3] == (torch.bfloat16, torch.bfloat16, torch.float32)
+    batch = whole_batch([4], (4, 3), torch.bfloat16)[:2].float()
+    torch.testing.assert_close(first[3], torch.nn.BatchNorm1d(4)(batch).detach())

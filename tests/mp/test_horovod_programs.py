@@ -1,0 +1,84 @@
+"""Programs that import horovod: with the launcher, by themselves, and with worker processes."""
+
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = """
+import os, sys
+import torch
+import horovod
+import horovod.torch as hvd
+from horovod.torch.mpi_ops import allreduce, Sum
+from horovod.common.util import split_list
+from horovod.common.exceptions import HorovodInternalError
+from horovod.runner import run
+import horovod.torch.compression
+
+hvd.init()
+names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+ours = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
+if "HOROVOD_RANK" in os.environ:
+    assert [os.environ["HOROVOD_" + name] for name in names] == [str(x) for x in ours]
+    assert os.environ["HOROVOD_HOSTNAME"]
+assert horovod.__version__ == "0.28.1"
+assert hvd.Average == 0 and HorovodInternalError is hvd.HorovodInternalError
+assert [len(part) for part in split_list(range(5), 2)] == [3, 2]
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+model(torch.ones(2, 3)).sum().backward()
+optimizer.step()
+print("sum", allreduce(torch.ones(1), op=Sum).item(), "arguments", sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    return path
+
+
+def test_the_launcher_runs_an_unchanged_program(launcher, program):
+    finished = launcher.run("-np", "2", "--horovod", sys.executable, str(program), "--lr", "3")
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        assert "sum 2.0 arguments ['--lr', '3']" in finished.of_rank(rank)
+
+
+def test_so_does_the_module_by_itself(launcher, program):
+    finished = launcher.run("-np", "2", sys.executable, "-m", "horocache.compat", str(program), "x")
+    assert finished.code == 0, finished.report()
+    assert "sum 2.0 arguments ['x']" in finished.of_rank(1)
+
+
+def test_without_it_there_is_no_horovod(launcher, program):
+    finished = launcher.run("-np", "1", sys.executable, str(program))
+    assert finished.code == 1
+    assert "No module named 'horovod'" in finished.stderr
+
+
+def test_worker_processes_find_it_too(launcher, tmp_path):
+    program = tmp_path / "workers.py"
+    program.write_text(
+        textwrap.dedent("""
+        import multiprocessing
+
+        def look(_):
+            import horovod.torch as hvd
+            return hvd.is_initialized()
+
+        if __name__ == "__main__":
+            import horovod.torch as hvd
+            hvd.init()
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print("workers", pool.map(look, [0]))
+        """)
+    )
+    finished = launcher.run("-np", "1", sys.executable, "-m", "horocache.compat", str(program), deadline_s=60.0)
+    assert finished.code == 0, finished.report()
+    assert "workers [False]" in finished.of_rank(0)
