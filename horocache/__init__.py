@@ -84,7 +84,9 @@ if TYPE_CHECKING:
     from horocache.numpy_binding import collectives as _collectives
 
     allgather = _collectives.allgather
+    allgather_ = _collectives.allgather_
     allgather_async = _collectives.allgather_async
+    allgather_async_ = _collectives.allgather_async_
     allgatherv = _collectives.allgatherv
     allgatherv_async = _collectives.allgatherv_async
     allreduce = _collectives.allreduce
@@ -92,7 +94,9 @@ if TYPE_CHECKING:
     allreduce_async = _collectives.allreduce_async
     allreduce_async_ = _collectives.allreduce_async_
     alltoall = _collectives.alltoall
+    alltoall_ = _collectives.alltoall_
     alltoall_async = _collectives.alltoall_async
+    alltoall_async_ = _collectives.alltoall_async_
     alltoallv = _collectives.alltoallv
     alltoallv_async = _collectives.alltoallv_async
     broadcast = _collectives.broadcast
@@ -104,22 +108,34 @@ if TYPE_CHECKING:
     gatherv = _collectives.gatherv
     gatherv_async = _collectives.gatherv_async
     grouped_allgather = _collectives.grouped_allgather
+    grouped_allgather_ = _collectives.grouped_allgather_
     grouped_allgather_async = _collectives.grouped_allgather_async
+    grouped_allgather_async_ = _collectives.grouped_allgather_async_
     grouped_allreduce = _collectives.grouped_allreduce
     grouped_allreduce_ = _collectives.grouped_allreduce_
     grouped_allreduce_async = _collectives.grouped_allreduce_async
     grouped_allreduce_async_ = _collectives.grouped_allreduce_async_
+    grouped_alltoall = _collectives.grouped_alltoall
+    grouped_alltoall_ = _collectives.grouped_alltoall_
+    grouped_alltoall_async = _collectives.grouped_alltoall_async
+    grouped_alltoall_async_ = _collectives.grouped_alltoall_async_
+    grouped_broadcast = _collectives.grouped_broadcast
     grouped_broadcast_ = _collectives.grouped_broadcast_
+    grouped_broadcast_async = _collectives.grouped_broadcast_async
     grouped_broadcast_async_ = _collectives.grouped_broadcast_async_
     grouped_reducescatter = _collectives.grouped_reducescatter
+    grouped_reducescatter_ = _collectives.grouped_reducescatter_
     grouped_reducescatter_async = _collectives.grouped_reducescatter_async
+    grouped_reducescatter_async_ = _collectives.grouped_reducescatter_async_
     irecv = _collectives.irecv
     isend = _collectives.isend
     recv = _collectives.recv
     reduce = _collectives.reduce
     reduce_async = _collectives.reduce_async
     reducescatter = _collectives.reducescatter
+    reducescatter_ = _collectives.reducescatter_
     reducescatter_async = _collectives.reducescatter_async
+    reducescatter_async_ = _collectives.reducescatter_async_
     reducescatterv = _collectives.reducescatterv
     reducescatterv_async = _collectives.reducescatterv_async
     scatter = _collectives.scatter
@@ -167,7 +183,9 @@ __all__ = [
     "abort",
     "add_process_set",
     "allgather",
+    "allgather_",
     "allgather_async",
+    "allgather_async_",
     "allgather_object",
     "allgatherv",
     "allgatherv_async",
@@ -176,7 +194,9 @@ __all__ = [
     "allreduce_async",
     "allreduce_async_",
     "alltoall",
+    "alltoall_",
     "alltoall_async",
+    "alltoall_async_",
     "alltoallv",
     "alltoallv_async",
     "barrier",
@@ -198,15 +218,25 @@ __all__ = [
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
+    "grouped_allgather_",
     "grouped_allgather_async",
+    "grouped_allgather_async_",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_alltoall",
+    "grouped_alltoall_",
+    "grouped_alltoall_async",
+    "grouped_alltoall_async_",
+    "grouped_broadcast",
     "grouped_broadcast_",
+    "grouped_broadcast_async",
     "grouped_broadcast_async_",
     "grouped_reducescatter",
+    "grouped_reducescatter_",
     "grouped_reducescatter_async",
+    "grouped_reducescatter_async_",
     "init",
     "irecv",
     "is_homogeneous",
@@ -227,7 +257,9 @@ __all__ = [
     "reduce",
     "reduce_async",
     "reducescatter",
+    "reducescatter_",
     "reducescatter_async",
+    "reducescatter_async_",
     "reducescatterv",
     "reducescatterv_async",
     "remove_process_set",

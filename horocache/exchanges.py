@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
@@ -16,8 +17,11 @@ class Alltoall(Submitter[T]):
     """Rows from everybody for everybody. See :class:`horocache.ops.Collectives` for names and errors."""
 
     def _pair(self, answer: Any) -> tuple[T, T]:
-        (result,) = answer
-        return self.adapter.from_result(result), self.adapter.integers(result.rows)
+        (pair,) = self._pairs(answer)
+        return pair
+
+    def _pairs(self, answer: Any) -> list[tuple[T, T]]:
+        return [(self.adapter.from_result(result), self.adapter.integers(result.rows)) for result in answer]
 
     def alltoall_async(
         self,
@@ -29,29 +33,36 @@ class Alltoall(Submitter[T]):
         backend: str | None = None,
     ) -> int:
         """Start :meth:`alltoall`; :func:`synchronize` always returns the pair ``(output, received_splits)``."""
-        return self._alltoall(tensor, splits, name, process_set, False, backend)
+        return self._alltoall([tensor], splits, "alltoall", name, process_set, False, backend)
 
     def _alltoall(
         self,
-        tensor: T,
+        tensors: Sequence[Any],
         splits: Any,
+        kind: str,
         name: Name,
         process_set: ProcessSet,
         wait_follows: bool,
         backend: str | None,
     ) -> int:
-        (source,) = self.checked([tensor], "alltoall")
+        group = kind.startswith("grouped")
+        sources = self.checked(tensors, kind)
         set_id(process_set)
-        rows = self._rows(source, splits, process_set.size())
-        buffer, _ = self.adapter.dense(self.adapter.first_rows(source, sum(rows)))
+        rows = [self._rows(source, splits, process_set.size()) for source in sources]
+        buffers = [
+            self.adapter.dense(self.adapter.first_rows(source, sum(own)))[0]
+            for source, own in zip(sources, rows, strict=True)
+        ]
         return self.start(
-            self._pair,
+            self._pairs if group else self._pair,
             OP_ALLTOALL,
-            [buffer],
+            buffers,
             None,
-            full_name("alltoall", name),
+            full_name(kind, name),
             process_set,
-            splits=rows,
+            # The tensors of a group share splits; without, the rows of each are shared out evenly.
+            splits=None if group and splits is None else rows[0],
+            group=group,
             wait_follows=wait_follows,
             backend=backend,
         )
@@ -83,8 +94,46 @@ class Alltoall(Submitter[T]):
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks. MismatchError: dtype or
                 another dimension differs.
         """
-        output, received = synchronize(self._alltoall(tensor, splits, name, process_set, True, backend))
+        call = ([tensor], splits, "alltoall", name, process_set)
+        output, received = synchronize(self._alltoall(*call, True, backend))
         return output if splits is None else (output, received)
+
+    def grouped_alltoall_async(
+        self,
+        tensors: Sequence[T],
+        splits: Any = None,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_alltoall`; :func:`synchronize` returns pairs ``(output, received_splits)``."""
+        return self._alltoall(tensors, splits, "grouped_alltoall", name, process_set, False, backend)
+
+    def grouped_alltoall(
+        self,
+        tensors: Sequence[T],
+        splits: Any = None,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> list[T] | list[tuple[T, T]]:
+        """:meth:`alltoall` of several tensors as one.
+
+        Args:
+            tensors: without ``splits`` each may have its own number of rows, to be shared out evenly.
+            splits: as for :meth:`alltoall`, the same for all tensors.
+            name: identifies the group across ranks; generated from the program order when omitted.
+            process_set: the ranks that take part.
+            backend: as for :meth:`allreduce`.
+
+        Returns:
+            What :meth:`alltoall` returns for each, in the order of ``tensors``.
+        """
+        call = (tensors, splits, "grouped_alltoall", name, process_set)
+        pairs: list[tuple[T, T]] = synchronize(self._alltoall(*call, True, backend))
+        return [output for output, _ in pairs] if splits is None else pairs
 
     def _rows(self, source: T, splits: Any, ranks: int) -> list[int]:
         shape = self.adapter.shape(source)

@@ -315,6 +315,32 @@ class Broadcast(Submitter[T]):
         result: T = synchronize(self._broadcast(*call, in_place=True, wait_follows=True, backend=backend))
         return result
 
+    def grouped_broadcast_async(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_broadcast`; returns one handle for the whole group."""
+        return self._broadcast(tensors, root_rank, "grouped_broadcast", name, process_set, group=True, backend=backend)
+
+    def grouped_broadcast(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> list[T]:
+        """:meth:`broadcast` of several tensors as one; new tensors, in the order of ``tensors``."""
+        call = (tensors, root_rank, "grouped_broadcast", name, process_set)
+        result: list[T] = synchronize(self._broadcast(*call, group=True, wait_follows=True, backend=backend))
+        return result
+
     def grouped_broadcast_async_(
         self,
         tensors: Sequence[T],

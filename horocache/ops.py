@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from horocache.exchanges import Alltoall
 from horocache.handles import (
     OP_ALLREDUCE,
     Adasum,
@@ -31,11 +30,11 @@ from horocache.handles import (
     set_id,
     synchronize,
 )
+from horocache.in_place import InPlace
 from horocache.messages import Messages
-from horocache.movements import Allgather, Broadcast
+from horocache.movements import Broadcast
 from horocache.reductions import Allreduce
 from horocache.rooted import Gather, Reduce, Scatter
-from horocache.scatterings import Reducescatter
 
 __all__ = [
     "OP_ALLREDUCE",
@@ -66,12 +65,10 @@ T = TypeVar("T")
 class Collectives(
     Allreduce[T],
     Reduce[T],
-    Reducescatter[T],
-    Allgather[T],
+    InPlace[T],
     Gather[T],
     Broadcast[T],
     Scatter[T],
-    Alltoall[T],
     Messages[T],
 ):
     """The collectives on one framework's tensors, and messages between two ranks.

@@ -27,6 +27,13 @@ def backward_name(name: Name) -> Name:
     return name + b".backward" if isinstance(name, bytes) else f"{name}.backward"
 
 
+def member_name(name: Name, index: int) -> Name:
+    """The name of one of a group's operations, where they are run one by one; the first keeps the group's."""
+    if name is None or index == 0:
+        return name
+    return name + b".%d" % index if isinstance(name, bytes) else f"{name}.{index}"
+
+
 def without_algorithm(backend: str | None) -> str | None:
     """The backend alone: where the gradient is another operation, it has other algorithms."""
     return None if backend is None else backend.partition("/")[0]
@@ -112,21 +119,30 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, root_rank: int, name: Name, process_set: ProcessSet, backend: str | None
-    ) -> torch.Tensor:
-        """Copy from the root."""
-        ctx.call = (root_rank, name, process_set, without_algorithm(backend))
-        return collectives.broadcast(tensor, root_rank, name, process_set, backend=backend)
+        ctx: Any,
+        root_rank: int,
+        name: Name,
+        process_set: ProcessSet,
+        backend: str | None,
+        group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Copy one tensor, or a group, from the root."""
+        ctx.call = (root_rank, name, process_set, without_algorithm(backend), group)
+        call = (root_rank, name, process_set)
+        if group:
+            return tuple(collectives.grouped_broadcast(list(tensors), *call, backend=backend))
+        return (collectives.broadcast(tensors[0], *call, backend=backend),)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Average to the root."""
-        root_rank, name, process_set, backend = ctx.call
-        (mean,) = _average(grads, name, process_set, backend, False)
+        root_rank, name, process_set, backend, group = ctx.call
+        means = _average(grads, name, process_set, backend, group)
         if process_set.ranks[process_set.rank()] != root_rank:
             # Zero, and still a part of the graph: all ranks have to run the gradient of this allreduce.
-            mean = mean.masked_fill(torch.ones((), dtype=torch.bool), 0)
-        return mean, None, None, None, None
+            means = [mean.masked_fill(torch.ones((), dtype=torch.bool), 0) for mean in means]
+        return (*[None] * len(ctx.call), *means)
 
 
 class Alltoall(torch.autograd.Function):
@@ -134,22 +150,38 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, splits: Any, name: Name, process_set: ProcessSet, backend: str | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Exchange rows."""
-        output, received = synchronize(collectives.alltoall_async(tensor, splits, name, process_set, backend=backend))
-        ctx.call = (received, name, process_set, backend, tensor.shape)
-        ctx.mark_non_differentiable(received)
-        return output, received
+        ctx: Any,
+        splits: Any,
+        name: Name,
+        process_set: ProcessSet,
+        backend: str | None,
+        group: bool,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Exchange rows; all outputs, then the rows received of each."""
+        call = (splits, name, process_set)
+        if group:
+            pairs = synchronize(collectives.grouped_alltoall_async(list(tensors), *call, backend=backend))
+        else:
+            pairs = [synchronize(collectives.alltoall_async(tensors[0], *call, backend=backend))]
+        outputs, received = zip(*pairs, strict=True)
+        ctx.call = (name, process_set, backend)
+        ctx.back = (received, [tensor.shape for tensor in tensors])
+        ctx.mark_non_differentiable(*received)
+        return (*outputs, *received)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Exchange the gradient's rows; rows that were sent to nobody have none."""
-        received, name, process_set, backend, shape = ctx.call
-        back, _ = _apply(Alltoall, grads[0], received, backward_name(name), process_set, backend)
-        if back.shape != shape:
-            back = torch.cat([back, back.new_zeros((shape[0] - back.shape[0], *shape[1:]))])
-        return back, None, None, None, None
+        """Exchange the gradient's rows, of one tensor after the other; rows that were sent to nobody have none."""
+        name, process_set, backend = ctx.call
+        results = []
+        for index, (received, shape) in enumerate(zip(*ctx.back, strict=True)):
+            own_name = member_name(backward_name(name), index)
+            back, _ = _apply(Alltoall, received, own_name, process_set, backend, False, grads[index])
+            if back.shape != shape:
+                back = torch.cat([back, back.new_zeros((shape[0] - back.shape[0], *shape[1:]))])
+            results.append(back)
+        return (None, None, None, None, None, *results)
 
 
 class Reducescatter(torch.autograd.Function):

@@ -21,27 +21,41 @@ from .adapter import collectives
 from .compression import Compression
 
 # These need no autograd: they are asynchronous, or store their result in their input.
+allgather_ = collectives.allgather_
 allgather_async = collectives.allgather_async
+allgather_async_ = collectives.allgather_async_
 allgatherv_async = collectives.allgatherv_async
 allreduce_ = collectives.allreduce_
 allreduce_async = collectives.allreduce_async
 allreduce_async_ = collectives.allreduce_async_
+alltoall_ = collectives.alltoall_
 alltoall_async = collectives.alltoall_async
+alltoall_async_ = collectives.alltoall_async_
 alltoallv_async = collectives.alltoallv_async
 broadcast_ = collectives.broadcast_
 broadcast_async = collectives.broadcast_async
 broadcast_async_ = collectives.broadcast_async_
 gather_async = collectives.gather_async
 gatherv_async = collectives.gatherv_async
+grouped_allgather_ = collectives.grouped_allgather_
 grouped_allgather_async = collectives.grouped_allgather_async
+grouped_allgather_async_ = collectives.grouped_allgather_async_
 grouped_allreduce_ = collectives.grouped_allreduce_
 grouped_allreduce_async = collectives.grouped_allreduce_async
 grouped_allreduce_async_ = collectives.grouped_allreduce_async_
+grouped_alltoall_ = collectives.grouped_alltoall_
+grouped_alltoall_async = collectives.grouped_alltoall_async
+grouped_alltoall_async_ = collectives.grouped_alltoall_async_
 grouped_broadcast_ = collectives.grouped_broadcast_
+grouped_broadcast_async = collectives.grouped_broadcast_async
 grouped_broadcast_async_ = collectives.grouped_broadcast_async_
+grouped_reducescatter_ = collectives.grouped_reducescatter_
 grouped_reducescatter_async = collectives.grouped_reducescatter_async
+grouped_reducescatter_async_ = collectives.grouped_reducescatter_async_
 reduce_async = collectives.reduce_async
+reducescatter_ = collectives.reducescatter_
 reducescatter_async = collectives.reducescatter_async
+reducescatter_async_ = collectives.reducescatter_async_
 reducescatterv_async = collectives.reducescatterv_async
 scatter_async = collectives.scatter_async
 scatterv_async = collectives.scatterv_async
@@ -165,9 +179,24 @@ def broadcast(
     Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
     """
     if _needs_grad([tensor]):
-        result: torch.Tensor = _apply(differentiable.Broadcast, tensor, root_rank, name, process_set, backend)
+        (output,) = _apply(differentiable.Broadcast, root_rank, name, process_set, backend, False, tensor)
+        result: torch.Tensor = output
         return result
     return collectives.broadcast(tensor, root_rank, name, process_set, backend=backend)
+
+
+def grouped_broadcast(
+    tensors: Sequence[torch.Tensor],
+    root_rank: int,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
+) -> list[torch.Tensor]:
+    """:func:`broadcast` of several tensors as one; new tensors, in the order of ``tensors``."""
+    if _group_needs_grad(tensors, "grouped_broadcast"):
+        return list(_apply(differentiable.Broadcast, root_rank, name, process_set, backend, True, *tensors))
+    return collectives.grouped_broadcast(tensors, root_rank, name, process_set, backend=backend)
 
 
 def alltoall(
@@ -184,11 +213,27 @@ def alltoall(
     """
     if not _needs_grad([tensor]):
         return collectives.alltoall(tensor, splits, name, process_set, backend=backend)
-    output, received = _apply(differentiable.Alltoall, tensor, splits, name, process_set, backend)
+    output, received = _apply(differentiable.Alltoall, splits, name, process_set, backend, False, tensor)
     if splits is None:
         result: torch.Tensor = output
         return result
     return output, received
+
+
+def grouped_alltoall(
+    tensors: Sequence[torch.Tensor],
+    splits: Any = None,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    backend: str | None = None,
+) -> list[torch.Tensor] | list[tuple[torch.Tensor, torch.Tensor]]:
+    """:func:`alltoall` of several tensors as one; see :meth:`horocache.ops.Collectives.grouped_alltoall`."""
+    if not _group_needs_grad(tensors, "grouped_alltoall"):
+        return collectives.grouped_alltoall(tensors, splits, name, process_set, backend=backend)
+    results = _apply(differentiable.Alltoall, splits, name, process_set, backend, True, *tensors)
+    outputs, received = results[: len(tensors)], results[len(tensors) :]
+    return list(outputs) if splits is None else list(zip(outputs, received, strict=True))
 
 
 def reducescatter(

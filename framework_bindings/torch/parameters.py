@@ -9,17 +9,19 @@ from horocache import _state
 from horocache.errors import InvalidArgumentError
 from horocache.objects import broadcast_object
 from horocache.ops import synchronize
+from horocache.process_set import ProcessSet, global_process_set
 
 from .adapter import collectives
 
 
-def broadcast_parameters(params: Any, root_rank: int) -> None:
+def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Overwrite every rank's tensors with the root's.
 
     Args:
         params: a ``state_dict()``, or a list of tensors or of pairs of name and tensor, such as
             ``list(model.named_parameters())``. The same names, shapes and dtypes on all ranks.
-        root_rank: whose values to take.
+        root_rank: whose values to take; a global rank in the set.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: another type, or an entry that is no tensor. MismatchError: the ranks' tensors do not correspond.
@@ -42,13 +44,17 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     handles = []
     for dtype, members in by_dtype.items():
         name = f"parameters.{members[0][0]}.{str(dtype).removeprefix('torch.')}"
-        handles.append(collectives.grouped_broadcast_async_([tensor for _, tensor in members], root_rank, name))
+        tensors = [tensor for _, tensor in members]
+        handles.append(collectives.grouped_broadcast_async_(tensors, root_rank, name, process_set))
     for handle in handles:
         synchronize(handle)
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give every rank the root's optimizer state: options of the parameter groups, and state of the parameters.
 
@@ -57,8 +63,9 @@ def broadcast_optimizer_state(
 
     Args:
         optimizer: distributed or not; the same parameters in the same groups on all ranks.
-        root_rank: whose state to take.
+        root_rank: whose state to take; a global rank in the set.
         model: not needed; accepted because Horovod does.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: the optimizer is L-BFGS, or its state does not fit this rank's parameter groups.
@@ -69,12 +76,12 @@ def broadcast_optimizer_state(
     tensors: list[torch.Tensor] = []
     skeleton = _extract(optimizer.state_dict(), tensors) if is_root else None
     kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    skeleton, kinds = broadcast_object((skeleton, kinds), root_rank, name="optimizer_state")
+    skeleton, kinds = broadcast_object((skeleton, kinds), root_rank, "optimizer_state", process_set)
     if not is_root:
         tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
     # Contiguous copies on the root: its state is read, never written.
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
-    broadcast_parameters(named, root_rank)
+    broadcast_parameters(named, root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(_restore(skeleton, [tensor for _, tensor in named]))
 

@@ -8,8 +8,7 @@ import pytest
 
 hvd = pytest.importorskip("horocache.torch")
 
-# From Horovod 0.28: horovod/common/basics.py, process_sets.py, torch/mpi_ops.py, functions.py, optimizer.py. `ps` stands
-# for process_set=global_process_set, `scales` for both factors, `compression` for Compression.none.
+# From Horovod 0.28: horovod/common/basics.py and process_sets.py, torch/mpi_ops.py, functions.py and optimizer.py.
 SHORT = {
     "ps": "process_set=global_process_set",
     "scales": "prescale_factor=1.0, postscale_factor=1.0",
@@ -19,8 +18,6 @@ SIGNATURES = """
 init(comm=None, process_sets=None)
 shutdown()
 is_initialized()
-start_timeline(file_path, mark_cycles=False)
-stop_timeline()
 size()
 local_size()
 cross_size()
@@ -83,10 +80,8 @@ OTHER_NAMES = {"ranks_or_comm": "ranks"}
 def expected(line):
     """The parameters that a line describes, as (name, default)."""
     names = vars(hvd) | {"__builtins__": {}}
-    function = eval(f"lambda {line[line.index('(') + 1 : -1]}: 0", names)  # noqa: S307
-    return [
-        (OTHER_NAMES.get(p.name, p.name), p.default) for p in inspect.signature(function).parameters.values()
-    ]
+    function = eval(f"lambda {line[line.index('(') + 1 : -1]}: 0", names)
+    return [(OTHER_NAMES.get(p.name, p.name), p.default) for p in inspect.signature(function).parameters.values()]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.partition("(")[0])
