@@ -8,17 +8,12 @@ later. An installed Horovod is hidden while it is there.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
+from horocache.launch.environment import put_on_python_path
+
 PACKAGES = str(Path(__file__).parent / "packages")
-
-
-def python_path(path: str | None) -> str:
-    """A value of ``PYTHONPATH`` with :data:`PACKAGES` in front; ``path`` is the one it has, if any."""
-    rest = [entry for entry in (path or "").split(os.pathsep) if entry and entry != PACKAGES]
-    return os.pathsep.join([PACKAGES, *rest])
 
 
 def install() -> None:
@@ -32,4 +27,4 @@ def install() -> None:
         raise ImportError(f"horovod has been imported already, from {loaded}; call horocache.compat.install() before.")
     if PACKAGES not in sys.path:
         sys.path.insert(0, PACKAGES)
-    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    put_on_python_path(PACKAGES)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from horocache import compat
 from horocache.launch.environment import (
     JobEnvironment,
     find_program,
@@ -96,7 +97,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
             directory=directory,
             knobs=knobs,
             threads=threads_per_rank(own, cores.usable, size),
-            horovod=options.horovod,
+            packages=compat.PACKAGES if options.horovod else "",
         )
         for line in _notes(environment, cores, options):
             sinks[1].line("horocacherun: " + line)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from horocache import compat
-
 # Left over from an outer torchrun they would make torch.distributed look for that job's store.
 _FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 
@@ -24,7 +22,7 @@ class JobEnvironment:
     directory: str  # for the start-up socket; empty: the user chose one
     knobs: Mapping[str, str]  # from the command line
     threads: int | None  # OMP_NUM_THREADS; None: leave it
-    horovod: bool = False  # import horovod is to give horocache
+    packages: str = ""  # a folder for the front of PYTHONPATH
 
     def of_rank(self, rank: int) -> dict[str, str]:
         """Give rank ``rank``'s environment."""
@@ -39,8 +37,8 @@ class JobEnvironment:
             environment["HOROCACHE_RENDEZVOUS_DIR"] = self.directory
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)
-        if self.horovod:
-            environment["PYTHONPATH"] = compat.python_path(environment.get("PYTHONPATH"))
+        if self.packages:
+            environment["PYTHONPATH"] = python_path(self.packages, environment.get("PYTHONPATH"))
         environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
         return environment
 
@@ -70,6 +68,17 @@ class JobEnvironment:
 def own_environment() -> dict[str, str]:
     """Copy the launcher's own variables, which the ranks inherit."""
     return dict(os.environ)
+
+
+def python_path(folder: str, path: str | None) -> str:
+    """Give a value of ``PYTHONPATH`` with ``folder`` in front; ``path`` is the one it has, if any."""
+    rest = [entry for entry in (path or "").split(os.pathsep) if entry and entry != folder]
+    return os.pathsep.join([folder, *rest])
+
+
+def put_on_python_path(folder: str) -> None:
+    """Let Python look into ``folder`` first in processes that this one starts."""
+    os.environ["PYTHONPATH"] = python_path(folder, os.environ.get("PYTHONPATH"))
 
 
 def new_job_id() -> str:

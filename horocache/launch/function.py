@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from horocache.errors import (
     ShutDownError,
     UnsupportedError,
 )
+from horocache.launch.environment import own_environment
 
 _CALL, _RESULT = "call", "result.{}"
 
@@ -185,7 +185,7 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
 
 def main(folder: Path) -> int:
     """One rank: call the function, and leave what it returned, or raised, in the folder."""
-    status, rank = 0, os.environ["HOROCACHE_RANK"]
+    status, rank = 0, own_environment()["HOROCACHE_RANK"]
     try:
         func, args, kwargs = objects.loads((folder / _CALL).read_bytes())
         answer = objects.dumps((func(*args, **kwargs), "", False))
@@ -197,7 +197,7 @@ def main(folder: Path) -> int:
         if _state.is_initialized():  # the others need not wait for the stall inspector
             _state.abort(f"it raised {type(error).__name__}: {error}")
     file = folder / _RESULT.format(rank)
-    partial = file.with_suffix(".partial")  # a rank that is killed while it writes leaves no half result
+    partial = file.with_name(file.name + ".partial")  # a rank that is killed while it writes leaves no half result
     partial.write_bytes(answer)
     partial.rename(file)
     return status

@@ -157,6 +157,7 @@ class Launcher:
         }
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])])
         environment |= {MARK: mark, "TMPDIR": str(self.tmp), "HC_TEST_SCRATCH": str(self.scratch), "PYTHONPATH": path}
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")  # torch keeps it, wherever it is
         environment |= env or {}
         process = subprocess.Popen(
             [*prefix, sys.executable, *(["-m", module] if module else []), *arguments],

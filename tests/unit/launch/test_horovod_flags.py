@@ -119,7 +119,7 @@ def test_a_bad_file_is_an_error_that_names_the_place(tmp_path, text, says):
 
 def test_a_file_that_is_not_there_is_an_error():
     with pytest.raises(UsageError, match="No such file"):
-        options_of("--config-file", "/nowhere/config.yaml")
+        options_of("--config-file", "nowhere/config.yaml")
 
 
 def test_a_hostfile_counts_slots(tmp_path):
@@ -140,7 +140,7 @@ def test_a_hostfile_counts_slots(tmp_path):
         with pytest.raises(UsageError, match=says):
             count_ranks(None, None, str(file))
     with pytest.raises(UsageError, match="No such file"):
-        count_ranks(None, None, "/nowhere/hosts")
+        count_ranks(None, None, "nowhere/hosts")
 
 
 def test_check_build_lists_what_there_is():
