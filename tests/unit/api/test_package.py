@@ -74,8 +74,8 @@ def test_argument_orders_are_horovods():
         *("gradient_predivide_factor", "num_groups", "groups", "sparse_as_dense", "process_set"),
     ]
     assert names(hvd.sparse_allreduce_async) == ["tensor", "name", "op", "process_set"]
-    assert names(hvd.broadcast_parameters) == ["params", "root_rank"]
-    assert names(hvd.broadcast_optimizer_state) == ["optimizer", "root_rank", "model"]
+    assert names(hvd.broadcast_parameters) == ["params", "root_rank", "process_set"]
+    assert names(hvd.broadcast_optimizer_state) == ["optimizer", "root_rank", "model", "process_set"]
     assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)
 
 
