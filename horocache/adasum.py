@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.adapter import TensorAdapter
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import UnsupportedError
 from horocache.handles import OP_ALLGATHER, Name, Submitter, check_scales, set_id
 from horocache.layers import LayerList
 from horocache.process_set import ProcessSet
@@ -43,7 +43,7 @@ class AdaptiveSum(Submitter[T]):
         adapter = self.adapter
         sources = self.checked(tensors, "Adasum", in_place)
         for source in sources:
-            _check_floating(source, adapter)
+            check_floating(source, adapter)
         encoded, contexts = layers.encode(sources)
         buffers, _ = self.dense(sources, encoded)
 
@@ -79,14 +79,15 @@ class AdaptiveSum(Submitter[T]):
 
 
 def check_ranks(ranks: int) -> None:
-    """InvalidArgumentError unless the number of ranks is a power of two."""
+    """UnsupportedError unless the number of ranks is a power of two."""
     if ranks & (ranks - 1):
-        raise InvalidArgumentError(
+        raise UnsupportedError(
             f"Adasum needs a number of ranks that is a power of two; the process set has {ranks}. Use Average or Sum."
         )
 
 
-def _check_floating(tensor: Any, adapter: TensorAdapter[Any]) -> None:
+def check_floating(tensor: Any, adapter: TensorAdapter[Any]) -> None:
+    """UnsupportedError unless the elements are real floating-point numbers."""
     if not adapter.floating(tensor):
         raise UnsupportedError(f"Adasum works on floating-point tensors, not on {tensor.dtype}. Use Average or Sum.")
 

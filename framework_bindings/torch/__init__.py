@@ -35,6 +35,7 @@ from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor,
 from horocache.process_set import ProcessSet, add_process_set, global_process_set, process_sets, remove_process_set
 
 from .compression import Compression
+from .ddp import ddp_hook
 from .functions import (
     allgather,
     allgather_,
@@ -153,6 +154,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "gather",
     "gather_async",
     "gatherv",

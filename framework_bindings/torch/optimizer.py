@@ -9,13 +9,14 @@ from numbers import Integral
 from typing import Any, TypeVar, cast
 
 import torch
-from horocache.adasum import check_ranks as check_adasum_ranks
+from horocache.adasum import check_floating, check_ranks
 from horocache.errors import InvalidArgumentError
 from horocache.handles import check_number
 from horocache.layers import CompressorClass, check_compressor
 from horocache.ops import Adasum, Average, check_op, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
+from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
 from .reducer import GradientReducer, ReducerOptions
@@ -245,7 +246,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         compression: a class of ``Compression``; gradients travel in this type. None is ``Compression.none``.
         backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
         op: Average, Sum, Min, Max or Product; or Adasum, with which each rank makes its own step, and the ranks'
-            changes of the parameters are combined (Maleki et al., 2021); their number must be a power of two then.
+            changes of the parameters are combined (Maleki et al., 2021); their number must be a power of two then, and
+            all parameters are one group.
         gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
             number of ranks.
         num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
@@ -262,8 +264,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     Raises:
         ValueError: names missing or not unique, bad groups, a predivide factor without Average,
-            ``backward_passes_per_step`` below 1, a compression that is no class, an unknown process set, or Adasum with
-            groups or with a number of ranks that is no power of two. NotInitializedError: before ``init()``.
+            ``backward_passes_per_step`` below 1, a compression that is no class, or an unknown process set.
+        UnsupportedError: Adasum with a number of ranks that is no power of two, or with parameters that are not
+            floating-point numbers. NotInitializedError: before ``init()``.
     """
     if isinstance(optimizer, (DistributedMixin, AdasumMixin)):
         raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
@@ -282,9 +285,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     count, fixed = _checked_groups(optimizer, num_groups, groups)
     takes_part = process_set.included() and process_set.size() > 1
     if op == Adasum:
-        if count or fixed:
-            raise InvalidArgumentError("Adasum combines all parameters as one group; leave num_groups and groups out.")
-        check_adasum_ranks(process_set.size())
+        check_ranks(process_set.size())
+        for _, param in named:
+            check_floating(param, collectives.adapter)
         return _wrapped(optimizer, AdasumMixin, named, _adasum=AdasumOptions(compression, process_set, takes_part))
     options = ReducerOptions(
         compression=compression,

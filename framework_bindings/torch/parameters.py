@@ -83,7 +83,18 @@ def broadcast_optimizer_state(
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
     if not is_root:
-        optimizer.load_state_dict(_restore(skeleton, [tensor for _, tensor in named]))
+        _load(optimizer, _restore(skeleton, [tensor for _, tensor in named]))
+
+
+def _load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Load a state as it is: ``load_state_dict`` alone would cast it to the types of the parameters."""
+    optimizer.load_state_dict(state_dict)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for index, given in state_dict["state"].items():
+        loaded = optimizer.state[params[index]] if isinstance(index, int) else {}
+        for key, value in given.items() if isinstance(given, dict) else ():
+            if isinstance(value, torch.Tensor) and loaded[key].dtype is not value.dtype:
+                loaded[key] = value
 
 
 class _Place:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from horocache.ops import Sum
 from horocache.process_set import ProcessSet, global_process_set
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -145,6 +146,7 @@ class _Normalize(torch.autograd.Function):
         return output.to(batch.dtype)
 
     @staticmethod
+    @once_differentiable  # the sums over ranks would be missing from a second derivative
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         batch, weight, mean, scale, total = ctx.saved_tensors
         grad = _wide(grads[0])

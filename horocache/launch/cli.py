@@ -26,6 +26,7 @@ from horocache.launch.job import Job
 from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
 from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
+from horocache.launch.signals import end_with
 from horocache.launch.usage import UsageError
 from horocache.launch.watch import Guardian
 
@@ -75,12 +76,17 @@ def _run(arguments: Sequence[str]) -> int:
     except InvalidArgumentError as error:
         raise UsageError(str(error)) from error
     _check_descriptors(size)
+    caller, folder = options.for_run or ("", "")
+    if caller:
+        end_with(int(caller))
     directory = "" if settings["rendezvous_dir"][0] else _private_directory()
     try:
         return _launch(options, size, program, knobs, directory)
     finally:
         if directory:
             shutil.rmtree(directory, ignore_errors=True)
+        if caller and os.getppid() != int(caller):
+            shutil.rmtree(folder, ignore_errors=True)  # who would remove it is gone
 
 
 def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str) -> int:

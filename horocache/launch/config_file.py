@@ -80,25 +80,35 @@ def arguments_of(path: str) -> list[str]:
 
 def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
     if section == "controller":
-        if values not in _CONTROLLERS:
-            raise UsageError(f"--config-file {path}: controller is {values!r}; it is one of {', '.join(_CONTROLLERS)}")
-        yield f"--{values}"
+        yield from _of_controller(path, values)
         return
     keys = _SECTIONS.get(section)
     if keys is None:
         raise UsageError(f"--config-file {path} has no section '{section}'{_nearest(section, _SECTIONS)}")
+    if not values:  # a heading with nothing below it
+        return
     if not isinstance(values, dict):
         raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {values!r}")
     for key, value in values.items():
         argument = keys.get(str(key))
         if argument is None:
             raise UsageError(f"--config-file {path}: section '{section}' has no key '{key}'{_nearest(str(key), keys)}")
+        if value is None or (section == "autotune" and key != "enabled" and not values.get("enabled")):
+            continue  # not set, or about what is switched off
         if isinstance(argument, str):
             yield f"{argument}={value}"
         elif isinstance(value, bool):
             yield argument[0] if value else argument[1]
         else:
             raise UsageError(f"--config-file {path}: {section}.{key} is {value!r}; it is true or false")
+
+
+def _of_controller(path: str, value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if str(value).lower() not in _CONTROLLERS:
+        raise UsageError(f"--config-file {path}: controller is {value!r}; it is one of {', '.join(_CONTROLLERS)}")
+    yield f"--{str(value).lower()}"
 
 
 def _nearest(word: str, known: Any) -> str:

@@ -78,6 +78,8 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
         "--bind", choices=["core", "none"], default="none", help="give each rank its own share of the cores (none)"
     )
     parser.add_argument("--verbose", action="store_true", help="say what is started")
+    # From horocache.run: end when that process does, and remove its folder then.
+    parser.add_argument("--for-run", nargs=2, metavar=("PID", "DIR"), help=argparse.SUPPRESS)
     group = parser.add_argument_group(
         "knobs", "each is also an environment variable, HOROCACHE_ and the name in capitals"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -19,6 +22,7 @@ from horocache.errors import (
     PeerLostError,
     RunError,
     ShutDownError,
+    StallError,
     UnsupportedError,
 )
 from horocache.launch.environment import own_environment
@@ -48,7 +52,8 @@ def run(
     call ``init()`` themselves. What they print appears here, a line with its rank in front.
 
     Args:
-        func: any function, also a local one or a lambda; pickled by value, with its arguments.
+        func: any function that :mod:`cloudpickle` can pickle, also a local one or a lambda. Ranks import modules from
+            where this process does; what is defined in the main program or a notebook travels by value.
         args: its positional arguments, the same for all ranks.
         kwargs: its keyword arguments.
         num_proc: number of ranks; 1 if neither it nor ``np`` is given.
@@ -71,9 +76,9 @@ def run(
             contradict each other. UnsupportedError, TypeError: an argument that is not available or not known.
     """
     _refuse(others)
-    if num_proc is not None and np is not None and num_proc != np:
-        raise InvalidArgumentError(f"num_proc={num_proc} and np={np} contradict each other; give one of them.")
-    size = next((number for number in (num_proc, np) if number is not None), 1)
+    size = _number_of_ranks(num_proc, np)
+    if hosts is not None and hostfile is not None:
+        raise InvalidArgumentError("hosts and hostfile both say where ranks may run; give one of them.")
     options = ["-np", str(size)]
     for flag, value in (("-H", hosts), ("--hostfile", hostfile), ("--output-dir", output_filename)):
         options += [flag, value] if value is not None else []
@@ -81,10 +86,13 @@ def run(
     options += ["--verbose"] if verbose else []
     folder = Path(tempfile.mkdtemp(prefix="horocache-run-"))
     try:
-        (folder / _CALL).write_bytes(_pickled(func, tuple(args), dict(kwargs or {})))
+        call = objects.dumps((func, tuple(args), dict(kwargs or {})))
+        # The path first: without it the ranks could not import what the function belongs to.
+        (folder / _CALL).write_bytes(objects.dumps((sys.path, call)))
         python = executable or sys.executable
         rank = [python, "-m", "horocache.launch.function", str(folder)]
-        status = _launch([sys.executable, "-m", "horocache.launch", *options, *rank], env)
+        launcher = [sys.executable, "-m", "horocache.launch", "--for-run", str(os.getpid()), str(folder)]
+        status = _launch([*launcher, *options, *rank], env)
         return _results(folder, size, status)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,6 +112,15 @@ _REFUSED = {
 }
 
 
+def _number_of_ranks(num_proc: Any, np: Any) -> int:
+    if num_proc is not None and np is not None and num_proc != np:
+        raise InvalidArgumentError(f"num_proc={num_proc} and np={np} contradict each other; give one of them.")
+    size = next((number for number in (num_proc, np) if number is not None), 1)
+    if not isinstance(size, Integral) or size < 1:
+        raise InvalidArgumentError(f"a job needs a whole number of ranks, from 1 on; it is {size!r}.")
+    return int(size)
+
+
 def _refuse(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if name in _REFUSED and value is not None and value is not False:
@@ -112,21 +129,10 @@ def _refuse(others: Mapping[str, Any]) -> None:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
 
 
-def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    module = sys.modules.get(getattr(func, "__module__", None) or "")
-    by_value = module if module is not None and module.__name__ != "__main__" and _is_local(module) else None
-    return objects.dumps((func, args, kwargs), by_value=by_value)
-
-
-def _is_local(module: Any) -> bool:
-    """Whether ranks may be unable to import it: it is not installed, but was found beside the program."""
-    file = getattr(module, "__file__", None)
-    return file is not None and not any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
-
-
 def _launch(command: Sequence[str], env: Mapping[str, str] | None) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     # Where sys.stdout is no descriptor, as in a notebook, what the launcher writes has to be copied there.
     out, err = (None if _is_descriptor(s, n) else subprocess.PIPE for s, n in ((sys.stdout, 1), (sys.stderr, 2)))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
@@ -143,26 +149,37 @@ def _launch(command: Sequence[str], env: Mapping[str, str] | None) -> int:
                 copy.join()
 
 
-def _is_descriptor(stream: TextIO, number: int) -> bool:
+def _is_descriptor(stream: TextIO | None, number: int) -> bool:
     try:
-        return stream.fileno() == number
+        return stream is not None and stream.fileno() == number
     except (OSError, ValueError, AttributeError):
         return False
 
 
-def _copy(source: IO[bytes] | None, to: TextIO) -> threading.Thread | None:
+def _copy(source: IO[bytes] | None, to: TextIO | None) -> threading.Thread | None:
     if source is None:
         return None
 
     def copy() -> None:
         with source:
-            for line in source:
-                to.write(line.decode(errors="replace"))
-                to.flush()
+            for line in source:  # to the end, whatever becomes of what is read: the ranks must not block
+                with contextlib.suppress(Exception):
+                    _write(to, line)
 
     thread = threading.Thread(target=copy, name="horocache-output", daemon=True)
     thread.start()
     return thread
+
+
+def _write(to: TextIO | None, line: bytes) -> None:
+    if to is None:
+        return
+    text = line.decode(errors="replace")
+    try:
+        to.write(text)
+    except UnicodeEncodeError:
+        to.write(text.encode("ascii", "backslashreplace").decode())
+    to.flush()
 
 
 def _results(folder: Path, size: int, status: int) -> list[Any]:
@@ -170,7 +187,7 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
     for rank in range(size):
         file = folder / _RESULT.format(rank)
         if file.exists():
-            answers[rank] = objects.loads(file.read_bytes())
+            answers[rank] = _answer(rank, file.read_bytes())
     # First those that did not fail because another one did.
     failed = sorted((follows, rank) for rank, (_, trace, follows) in answers.items() if trace)
     silent = [rank for rank in range(size) if rank not in answers]
@@ -183,24 +200,43 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
     return [answers[rank][0] for rank in range(size)]
 
 
+def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
+    result, trace, follows = objects.loads(data)
+    try:
+        return objects.loads(result), trace, follows
+    except Exception as error:
+        raise RunError(f"the result of rank {rank} cannot be unpickled: {type(error).__name__}: {error}") from error
+
+
+def _follows(error: BaseException) -> bool:
+    """Whether it, or what it was raised from, says that another rank failed."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, (PeerLostError, ShutDownError, AbortedError, StallError)):
+            return True
+        chain = chain.__cause__ or chain.__context__
+    return False
+
+
 def main(folder: Path) -> int:
     """One rank: call the function, and leave what it returned, or raised, in the folder."""
-    status, rank = 0, own_environment()["HOROCACHE_RANK"]
+    failure: Exception | None = None
     try:
-        func, args, kwargs = objects.loads((folder / _CALL).read_bytes())
-        answer = objects.dumps((func(*args, **kwargs), "", False))
+        sys.path[:], call = objects.loads((folder / _CALL).read_bytes())
+        func, args, kwargs = objects.loads(call)
+        answer = (objects.dumps(func(*args, **kwargs)), "", False)
     except Exception as error:
+        failure = error
         trace = traceback.format_exc()
         sys.stderr.write(trace)
-        follows = isinstance(error, (PeerLostError, ShutDownError, AbortedError))
-        answer, status = objects.dumps((None, trace, follows)), 1
-        if _state.is_initialized():  # the others need not wait for the stall inspector
-            _state.abort(f"it raised {type(error).__name__}: {error}")
-    file = folder / _RESULT.format(rank)
+        answer = (objects.dumps(None), trace, _follows(error))
+    file = folder / _RESULT.format(own_environment()["HOROCACHE_RANK"])
     partial = file.with_name(file.name + ".partial")  # a rank that is killed while it writes leaves no half result
-    partial.write_bytes(answer)
+    partial.write_bytes(objects.dumps(answer))
     partial.rename(file)
-    return status
+    if failure is not None and _state.is_initialized():  # the others need not wait for the stall inspector
+        _state.abort(f"it raised {traceback.format_exception_only(failure)[-1].strip()}")
+    return 1 if failure is not None else 0
 
 
 if __name__ == "__main__":

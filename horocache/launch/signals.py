@@ -1,5 +1,6 @@
 """Signals as bytes in a pipe, so that a poll() loop sees them in order."""
 
+import ctypes
 import os
 import signal
 from types import FrameType, TracebackType
@@ -48,3 +49,12 @@ class SignalPipe:
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
     """Do nothing: the byte in the pipe is all that is wanted of a signal."""
+
+
+def end_with(caller: int) -> None:
+    """Have this process told to end, by SIGTERM, when the one that started it does."""
+    set_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+    if ctypes.CDLL(None, use_errno=True).prctl(set_death_signal, int(signal.SIGTERM)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != caller:  # it ended before
+        signal.raise_signal(signal.SIGTERM)

@@ -84,3 +84,16 @@ def test_half_precision_one_rank_and_bad_input():
     assert first[:3] == second[:3] == (torch.bfloat16, torch.bfloat16, torch.float32)
     batch = whole_batch([4], (4, 3), torch.bfloat16)[:2].float()
     torch.testing.assert_close(first[3], torch.nn.BatchNorm1d(4)(batch).detach())
+
+
+def test_a_second_derivative_is_an_error():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        batch = torch.randn(3, 4, requires_grad=True)
+        (first,) = torch.autograd.grad(hvd.SyncBatchNorm(4)(batch).pow(3).sum(), batch, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.pow(2).sum().backward()
+
+    run(body, 2)

@@ -79,8 +79,6 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
             with pytest.raises(HorocacheError, match=match) as failed:
                 call()
             assert isinstance(failed.value, ValueError)
-        with pytest.raises(NotImplementedError, match="Adasum"):
-            wrap(op=hvd.Adasum)
         with pytest.raises(ValueError, match="> 0"):
             wrap().set_backward_passes_per_step(0)
         with pytest.raises(ValueError, match="LBFGS"):

@@ -170,3 +170,34 @@ def test_a_group_that_comes_while_gradients_are_in_flight_is_refused_and_not_add
         return second.tolist()
 
     assert run(body, 2) == [[0.5, 0.5]] * 2
+
+
+class WideState(torch.optim.Optimizer):
+    """Keeps a float32 sum of the gradients of parameters of any type."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            kept = self.state[param].setdefault("sum", torch.zeros_like(param, dtype=torch.float32))
+            kept += param.grad
+
+
+def test_state_keeps_its_type_where_the_parameters_have_another():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        param = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+        optimizer = WideState([param])
+        if hvd.rank() == 0:
+            param.grad = torch.full_like(param, 1.25)
+            optimizer.step()
+            optimizer.state[param]["sum"] += 1 / 3
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        return optimizer.state[param]["sum"]
+
+    first, second = run(body, 2)
+    assert first.dtype is second.dtype is torch.float32
+    assert torch.equal(first, second)

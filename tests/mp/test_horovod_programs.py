@@ -15,6 +15,7 @@ from horovod.common.util import split_list
 from horovod.common.exceptions import HorovodInternalError
 from horovod.runner import run
 import horovod.torch.compression
+from horovod.torch.compression import Compressor, FP16Compressor, NoneCompressor
 
 hvd.init()
 names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -23,6 +24,7 @@ if "HOROVOD_RANK" in os.environ:
     assert [os.environ["HOROVOD_" + name] for name in names] == [str(x) for x in ours]
     assert os.environ["HOROVOD_HOSTNAME"]
 assert horovod.__version__ == "0.28.1"
+assert hvd.mpi_ops.allreduce is hvd.allreduce and hvd.Compression.fp16 is FP16Compressor
 assert hvd.Average == 0 and HorovodInternalError is hvd.HorovodInternalError
 assert [len(part) for part in split_list(range(5), 2)] == [3, 2]
 model = torch.nn.Linear(3, 1)

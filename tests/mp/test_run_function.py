@@ -2,8 +2,11 @@
 
 import io
 import os
+import subprocess
 import sys
+import time
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +62,9 @@ def test_a_rank_that_dies_is_named():
         ({"ssh_port": 22}, hc.UnsupportedError, "remote hosts"),
         ({"npp": 2}, TypeError, "unexpected keyword argument 'npp'"),
         ({"np": 2, "num_proc": 3}, ValueError, "contradict each other"),
-        ({"np": 0}, hc.RunError, "ended with code 2"),
+        ({"np": 0}, ValueError, "a whole number of ranks, from 1 on; it is 0"),
+        ({"np": "2"}, ValueError, "it is '2'"),
+        ({"hosts": "localhost:1", "hostfile": "x"}, ValueError, "give one of them"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments, error, says):
@@ -70,3 +75,93 @@ def test_arguments_that_cannot_be_are_refused(arguments, error, says):
 def test_what_cannot_be_pickled_is_said():
     with pytest.raises(hc.InvalidArgumentError, match="cannot be pickled"):
         hc.run(lambda stream: None, (sys.stdout,))
+
+
+def test_the_job_ends_with_the_process_that_started_it(tmp_path):
+    script = tmp_path / "caller.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "import horocache as hc\n"
+        "def body(folder):\n"
+        "    open(os.path.join(folder, os.environ['HOROCACHE_RANK']), 'w').write(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+        "hc.run(body, (sys.argv[1],), np=2)\n"
+    )
+    folder, temporary = tmp_path / "pids", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    caller = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
+    deadline = time.monotonic() + 30
+    while sum(1 for path in folder.iterdir() if path.read_text()) < 2:
+        assert time.monotonic() < deadline and caller.poll() is None
+        time.sleep(0.02)
+    pids = [int(path.read_text()) for path in folder.iterdir()]
+    caller.kill()
+    caller.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) or list(temporary.iterdir()):
+        assert time.monotonic() < deadline, (pids, list(temporary.iterdir()))
+        time.sleep(0.02)
+
+
+def test_a_consequence_of_another_rank_s_error_is_not_the_cause():
+    def body():
+        hc.init()
+        if hc.rank() == 1:
+            raise KeyError("the cause")
+        try:
+            hc.allreduce([1.0], name="x")
+        except hc.HorovodInternalError as error:
+            raise RuntimeError("mine") from error
+
+    with pytest.raises(hc.RunError, match="rank 1 of 2 raised"):
+        hc.run(body, np=2)
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise TypeError("no words")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("x",)
+
+
+def test_errors_without_text_and_results_that_cannot_be_read_name_their_rank():
+    def body(what):
+        hc.init()
+        if hc.rank() == 1:
+            if what == "raise":
+                raise Unspeakable
+            return Unreadable()
+        return hc.rank()
+
+    with pytest.raises(hc.RunError, match=r"rank 1 of 2 raised\n(.|\n)*Unspeakable"):
+        hc.run(body, ("raise",), np=2)
+    with pytest.raises(hc.RunError, match="the result of rank 1 cannot be unpickled: ValueError"):
+        hc.run(body, ("return",), np=2)
+
+
+def test_a_stream_that_cannot_take_a_line_loses_that_line_alone():
+    class Ascii(io.StringIO):
+        def write(self, text):
+            text.encode("ascii")
+            if "fail" in text:
+                raise OSError("full")
+            return super().write(text)
+
+    stream = Ascii()
+    with redirect_stdout(stream):
+        hc.run(lambda: print("größe\nfail\nlast"), np=1)
+    assert stream.getvalue().splitlines() == ["[0] gr\\xf6\\xdfe", "[0] last"]
+    with redirect_stdout(None):
+        assert hc.run(lambda: print("nobody listens"), np=1) == [None]
+
+
+def test_functions_of_modules_are_those_that_the_ranks_import():
+    import json
+    import platform
+
+    assert hc.run(platform.node, np=2) == [platform.node()] * 2
+    assert hc.run(json.dumps, ([1],)) == ["[1]"]

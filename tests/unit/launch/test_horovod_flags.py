@@ -95,6 +95,17 @@ def test_the_configuration_file_stands_behind_the_command_line(tmp_path):
     ]
 
 
+def test_what_is_not_set_in_a_file_is_left_alone(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "controller:\nparams:\n  cycle_time_ms: null\ntimeline:\n"
+        "autotune:\n  enabled: false\n  log_file: x.txt\n  warmup_samples: 5\n"
+    )
+    assert knobs_of("--config-file", str(file)) == {}
+    file.write_text("controller: GLOO\n")
+    assert options_of("--config-file", str(file)).notes[0].startswith("--gloo has no effect")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

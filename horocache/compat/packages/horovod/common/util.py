@@ -19,6 +19,15 @@ def split_list(values: Sequence[T], num_parts: int) -> list[Sequence[T]]:
     return [values[start:stop] for start, stop in pairwise(starts)]
 
 
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Do nothing: there are no extensions that could be missing, as nothing is compiled for a framework."""
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether tensors on a GPU can be sent: not in this version."""
+    return False
+
+
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether Adasum can run on so many ranks."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0

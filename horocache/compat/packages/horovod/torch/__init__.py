@@ -5,6 +5,8 @@ from typing import Any
 
 from horocache.torch import *  # noqa: F403
 
+from . import compression, functions, mpi_ops, optimizer, sync_batch_norm  # noqa: F401
+
 
 def __getattr__(name: str) -> Any:
     if name == "elastic":

@@ -1,3 +1,5 @@
 """``horovod.torch.compression``: compressors."""
 
-from horocache.torch import *  # noqa: F403
+from horocache.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
+
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
