@@ -41,11 +41,6 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
             )
         return source, shape[0] // ranks
 
-    def _store(self, target: Any, values: Any) -> Any:
-        self.adapter.copy_into(target, values)
-        self.adapter.written(target)
-        return target
-
     # ---- allgather
 
     def _gather_in_place(
@@ -170,7 +165,9 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
             raise InvalidArgumentError(
                 f"alltoall in place: {came} rows came for a tensor of {had}, which keeps its values. Use alltoall."
             )
-        return self._store(tensor, values)
+        self.adapter.copy_into(tensor, values)
+        self.adapter.written(tensor)
+        return tensor
 
     def alltoall_async_(
         self,

@@ -71,7 +71,7 @@ class AdasumMixin(torch.optim.Optimizer):
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accepted and without effect: gradients add up until :meth:`step` is called."""
+        """Nothing to change: gradients add up until :meth:`step` is called."""
 
 
 # As for DistributedMixin: hooks of the step run once.

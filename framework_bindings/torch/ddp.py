@@ -33,7 +33,7 @@ class _Waiter:
     def put(self, handle: int, buffer: torch.Tensor, future: Future) -> None:
         """Let the thread wait for an operation."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # not alive: in a child of fork
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="horocache-ddp", daemon=True)
                 self._thread.start()
         self._queue.put((handle, buffer, future))

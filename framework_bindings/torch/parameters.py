@@ -91,8 +91,10 @@ def _load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
     optimizer.load_state_dict(state_dict)
     params = [param for group in optimizer.param_groups for param in group["params"]]
     for index, given in state_dict["state"].items():
-        loaded = optimizer.state[params[index]] if isinstance(index, int) else {}
-        for key, value in given.items() if isinstance(given, dict) else ():
+        if not isinstance(index, int) or not isinstance(given, dict):
+            continue  # state of no parameter: nothing was cast
+        loaded = optimizer.state[params[index]]
+        for key, value in given.items():
             if isinstance(value, torch.Tensor) and loaded[key].dtype is not value.dtype:
                 loaded[key] = value
 

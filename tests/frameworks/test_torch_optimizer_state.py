@@ -195,7 +195,9 @@ def test_state_keeps_its_type_where_the_parameters_have_another():
             param.grad = torch.full_like(param, 1.25)
             optimizer.step()
             optimizer.state[param]["sum"] += 1 / 3
+            optimizer.state["of all"] = {"loss": torch.ones(2)}
         hvd.broadcast_optimizer_state(optimizer, 0)
+        assert torch.equal(optimizer.state["of all"]["loss"], torch.ones(2))
         return optimizer.state[param]["sum"]
 
     first, second = run(body, 2)
