@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "base/memory.h"
 #include "base/status.h"
 
 namespace horocache::net {
@@ -36,7 +37,7 @@ enum class RankState : uint32_t { kAbsent, kRunning, kLeft };
 // sleeper that saw its work long ago and has armed again; it adds to `rung` once more after zeroing, so that this one
 // does not sleep unarmed. A sleeper with no collective under way does not arm kData, and progress in the data plane
 // leaves it asleep.
-struct alignas(64) DoorbellWords {
+struct alignas(kCacheLine) DoorbellWords {
   std::atomic<uint32_t> rung{0};
   std::atomic<uint32_t> armed{0};  // bits: who would sleep
 };
@@ -70,8 +71,8 @@ class Doorbell {
 // says where its bytes are (shm_link.cc), and room for the bytes of a small one.
 struct MessageSlots {
   static constexpr size_t kCount = 8;
-  alignas(64) std::array<std::atomic<uint64_t>, kCount> words;
-  alignas(64) std::array<std::byte, 64> bytes;
+  alignas(kCacheLine) std::array<std::atomic<uint64_t>, kCount> words;
+  alignas(kCacheLine) std::array<std::byte, kCacheLine> bytes;
 };
 
 class Arena {

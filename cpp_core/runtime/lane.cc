@@ -12,7 +12,6 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr size_t kAlignment = 64;
 // Rounds go on between steps, so a long queue of small operations must not keep the role for itself.
 constexpr int kTasksPerStep = 32;
 
@@ -25,8 +24,8 @@ int64_t Elements(const std::vector<int64_t>& shape, size_t from = 0) {
 }
 
 StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
-  const size_t rounded = (static_cast<size_t>(bytes) + kAlignment) / kAlignment * kAlignment;
-  result->bytes.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
+  const size_t rounded = RoundUp(static_cast<size_t>(bytes) + 1, kCacheLine);  // 0 bytes have an address, too
+  result->bytes.reset(static_cast<std::byte*>(std::aligned_alloc(kCacheLine, rounded)));
   result->size_bytes = bytes;
   if (result->bytes != nullptr) {
     PreferHugePages(result->bytes.get(), rounded);

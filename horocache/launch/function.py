@@ -66,7 +66,7 @@ def run(
         executable: the Python to run; this one if not given.
         env: environment of the ranks; this process's if not given.
         **others: Horovod's further arguments. ``use_gloo``, ``disable_cache`` and ``network_interface(s)`` have no
-            effect on one host. Those for MPI, ssh and elastic jobs are not available.
+            effect on one host, and the launcher says so. Those for MPI, ssh and elastic jobs are not available.
 
     Returns:
         The ranks' results, in rank order.
@@ -84,6 +84,7 @@ def run(
         options += [flag, value] if value is not None else []
     options += ["--start-timeout", str(start_timeout)] if start_timeout is not None else []
     options += ["--verbose"] if verbose else []
+    options += _without_effect(others)
     folder = Path(tempfile.mkdtemp(prefix="horocache-run-"))
     try:
         call = objects.dumps((func, tuple(args), dict(kwargs or {})))
@@ -98,7 +99,8 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_WITHOUT_EFFECT = {"use_gloo", "disable_cache", "network_interface", "network_interfaces"}
+_SWITCHES = {"use_gloo": "--gloo", "disable_cache": "--disable-cache"}
+_INTERFACES = ("network_interfaces", "network_interface")
 _REFUSED = {
     **dict.fromkeys(("use_mpi", "mpi_args"), "start the program with mpiexec instead"),
     **dict.fromkeys(
@@ -125,8 +127,17 @@ def _refuse(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if name in _REFUSED and value is not None and value is not False:
             raise UnsupportedError(f"run({name}={value!r}): {_REFUSED[name]}.")
-        if name not in _REFUSED and name not in _WITHOUT_EFFECT:
+        if name not in {*_REFUSED, *_SWITCHES, *_INTERFACES}:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+
+
+def _without_effect(others: Mapping[str, Any]) -> list[str]:
+    """Options that the launcher accepts with a note."""
+    options = [flag for name, flag in _SWITCHES.items() if others.get(name)]
+    for interfaces in filter(None, map(others.get, _INTERFACES)):
+        names = interfaces if isinstance(interfaces, str) else ",".join(interfaces)
+        options += ["--network-interfaces", names]
+    return options
 
 
 def _launch(command: Sequence[str], env: Mapping[str, str] | None) -> int:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,17 @@ def test_results_come_by_rank():
 def test_output_reaches_a_notebook_s_stream():
     stream = io.StringIO()
     with redirect_stdout(stream):
-        hc.run(lambda: print("hello"), np=2, use_gloo=True)
+        hc.run(lambda: print("hello"), np=2)
     assert sorted(stream.getvalue().splitlines()) == ["[0] hello", "[1] hello"]
+
+
+def test_arguments_of_no_effect_are_noted():
+    stream = io.StringIO()
+    with redirect_stderr(stream):
+        hc.run(lambda: None, use_gloo=True, disable_cache=False, network_interfaces=["eth0", "lo"])
+    assert "--gloo" in stream.getvalue()
+    assert "--network-interfaces" in stream.getvalue()
+    assert "--disable-cache" not in stream.getvalue()
 
 
 def test_an_exception_of_a_rank_is_raised_with_its_traceback():

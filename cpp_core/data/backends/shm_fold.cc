@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/memory.h"
 #include "data/backends/segment_cursor.h"
 #include "data/backends/shm_operation.h"
 #include "data/kernels/copy.h"
@@ -54,8 +55,7 @@ class ShmFold : public ShmOperation {
   // The part of a tile that `owner` folds, in whole cache lines but for the last one.
   Range Slice(uint64_t tile, int owner) const {
     const Range all = Tile(tile);
-    const int64_t line = 64 / element_bytes_;
-    const int64_t share = ((all.end - all.begin + size() - 1) / size() + line - 1) / line * line;
+    const int64_t share = RoundUp((all.end - all.begin + size() - 1) / size(), kCacheLine / element_bytes_);
     return {std::min(all.begin + owner * share, all.end), std::min(all.begin + (owner + 1) * share, all.end)};
   }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/status.h"
 #include "data/backend.h"
 
@@ -82,11 +83,11 @@ class ShmPort {
   std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->inline_bytes; }
 
  private:
-  struct alignas(64) SlotWords {
+  struct alignas(kCacheLine) SlotWords {
     std::atomic<uint64_t> packed;
     TileHeader header;
     std::byte inline_bytes[kInlineBytes];
-    alignas(64) std::atomic<uint64_t> reduced;
+    alignas(kCacheLine) std::atomic<uint64_t> reduced;
     int64_t unallocated;
   };
   static_assert(sizeof(SlotWords) == 128);
