@@ -23,6 +23,7 @@ _PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_
 _DIVIDE_BY = ("all", "active")
 _JOIN = 9
 _BARRIER = 8
+_REGISTER = 10
 
 
 def library_path() -> Path:
@@ -275,6 +276,36 @@ class Runtime:
             data = np.frombuffer(bytearray(self._ffi.buffer(tensor.data, size)), stored).reshape(shape)
             results.append(Result(data, dtype, [rows[0][i] for i in range(num_rows[0])]))
         return results
+
+    def propose_set(self, ranks: Sequence[int]) -> tuple[int, int]:
+        """Begin adding a process set; its number and the handle of the operation in which all ranks agree."""
+        members = self._ffi.new("int32_t[]", list(ranks))
+        proposed = self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
+        number, handle = self._ffi.new("int32_t*"), self._ffi.new("int64_t*")
+        self._check(self._lib.hc_propose_set(self._live(), proposed, number, handle, self._error))
+        return int(number[0]), self._without_tensors(handle[0])
+
+    def enter_set(self, number: int) -> None:
+        """Meet the other members."""
+        self._check(self._lib.hc_enter_set(self._live(), number, self._error))
+
+    def propose_removal(self, number: int) -> int:
+        """Begin removing a process set; the handle of the operation in which all ranks agree."""
+        handle = self._ffi.new("int64_t*")
+        self._check(self._lib.hc_propose_removal(self._live(), number, handle, self._error))
+        return self._without_tensors(handle[0])
+
+    def leave_set(self, number: int) -> None:
+        """Leave it with the other members."""
+        self._check(self._lib.hc_leave_set(self._live(), number, self._error))
+
+    def drop_set(self, number: int) -> None:
+        """Undo an addition."""
+        self._check(self._lib.hc_drop_set(self._live(), number, self._error))
+
+    def _without_tensors(self, handle: int) -> int:
+        self._kept[handle] = (_REGISTER, False)
+        return handle
 
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""

@@ -77,6 +77,11 @@ class Runtime:
         divide_by: str = "all",  # join: "all" or "active"
         tag: int = 0,  # send, recv: `root` is the other rank, of the job; a recv's output is its input
     ) -> int: ...
+    def propose_set(self, ranks: Sequence[int]) -> tuple[int, int]: ...  # its number, and a handle to wait for
+    def enter_set(self, number: int) -> None: ...  # after that, on all ranks
+    def propose_removal(self, number: int) -> int: ...  # a handle to wait for
+    def leave_set(self, number: int) -> None: ...  # after that, on all ranks
+    def drop_set(self, number: int) -> None: ...  # undoes propose_set and enter_set; on all ranks, or none
     def allreduce_in_place(
         self,
         tensor: Any,

@@ -6,124 +6,15 @@ import atexit
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from horocache import mpi
+from horocache._session import Runtime, Session
 from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError
-from horocache.layers import logs
 
 if TYPE_CHECKING:
-    from horocache._core import Result
     from horocache.process_set import ProcessSet
-
-
-class Runtime(Protocol):
-    """What the API needs of a core: :class:`horocache._core.Runtime`, or the same over the C ABI."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    alive: bool
-    mpi: int  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
-
-    def submit(
-        self,
-        op: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any] | None,
-        name: str | bytes | None = None,
-        names: Sequence[str] | None = None,
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] | None = None,
-        process_set: int = 0,
-        backend: str = "",
-        layers: str = "",
-        group: bool = False,
-        wait_follows: bool = False,
-        send_starts: Sequence[int] | None = None,
-        receive_rows: Sequence[int] | None = None,
-        receive_starts: Sequence[int] | None = None,
-        divide_by: str = "all",
-        tag: int = 0,
-    ) -> int:
-        """Hand an operation over; returns its handle."""
-
-    def allreduce_in_place(
-        self,
-        tensor: Any,
-        name: str | bytes | None,
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
-        wait_follows: bool,
-        process_set: int,
-        backend: str | None,
-        /,
-    ) -> int | None:
-        """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
-
-    def poll(self, handle: int) -> bool:
-        """Whether the operation is finished."""
-
-    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
-        """Wait for the operation and consume its handle."""
-
-    def stop(self) -> None:
-        """End the runtime and join its threads."""
-
-    def knobs(self) -> dict[str, tuple[str, str]]:
-        """Value and source of every knob."""
-
-    def metrics(self) -> dict[str, Any]:
-        """Counters."""
-
-    def abort(self, why: str) -> None:
-        """Fail all ranks' pending operations."""
-
-    def forked_child(self) -> None:
-        """In a child of fork: close descriptors, join nothing."""
-
-
-class Session:
-    """What lives from one ``init`` to the next ``shutdown``.
-
-    Role: owned by this module; the operations in :mod:`horocache.ops` keep their unfinished handles in it, so that
-    nothing of an old session can be mistaken for something of a new one.
-    """
-
-    __slots__ = ("_aliases", "arguments", "job", "logs_layers", "pending", "process_sets", "runtime")
-
-    def __init__(
-        self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet], job: mpi.Job
-    ) -> None:
-        self.runtime = runtime
-        self.job = job
-        self.arguments = arguments
-        self.process_sets = process_sets
-        self._aliases: list[ProcessSet] = []  # whatever has a number of this session
-        self.register(process_sets)
-        self.logs_layers = logs()  # asked once: every gradient passes by
-        # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
-        self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
-
-    def register(self, process_sets: list[ProcessSet]) -> None:
-        """Give each set its number; all of the job's sets, in the order of ``init``."""
-        for number, made in enumerate(process_sets, 1):
-            made.process_set_id = number
-        self._aliases += process_sets
-
-    def end(self) -> None:
-        """What must not be used after the session is not usable any more."""
-        self.pending.clear()
-        for made in self._aliases:
-            made.process_set_id = None
 
 
 class _Default:
@@ -193,7 +84,8 @@ def init(
             list of ranks; the place in it is then the process's rank. To be called by its members alone.
         process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
             :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
-            not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory.
+            not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory. Sets can be
+            added later, too; Horovod asks for ``"dynamic"`` then, which is the same here as None.
         knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
 
     Raises:

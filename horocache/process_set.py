@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
 from horocache import _state
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache._session import Session
+from horocache.errors import HorocacheError, InvalidArgumentError, StartupError
 from horocache.mpi import Job, is_communicator, ranks_of_communicator
 
 
 class ProcessSet:
     """Some ranks of the job, in ascending order; operations on the set involve these ranks and no others.
 
-    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` registers it, which gives it a
-    ``process_set_id``, and ``shutdown`` takes that back; :data:`global_process_set`, which holds all ranks and has the
-    number 0, is always registered. Operations refuse a set that is not.
+    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` or :func:`add_process_set`
+    registers it, which gives it a ``process_set_id``; ``shutdown`` or :func:`remove_process_set` takes that back.
+    :data:`global_process_set`, which holds all ranks and has the number 0, is always registered. Operations refuse a
+    set that is not.
 
     Args:
         ranks: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
@@ -95,28 +97,23 @@ world = global_process_set
 
 
 def process_sets() -> list[ProcessSet]:
-    """The registered process sets; each one's place is its ``process_set_id``, and the first is the global one.
+    """The registered process sets, by ``process_set_id``; the first is the global one.
 
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    return [global_process_set, *_state.current().process_sets]
+    sets = _state.current().process_sets
+    return [global_process_set, *(sets[number] for number in sorted(sets))]
 
 
 def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
     """What :func:`horocache.init` was given as ``process_sets``, each as a :class:`ProcessSet`.
 
     Raises:
-        InvalidArgumentError: it is no list, or something in it is no process set or the global one. UnsupportedError:
-            process sets that can change at run time are asked for.
+        InvalidArgumentError: it is no list, or something in it is no process set or the global one.
     """
-    if argument is None:
+    if argument is None or (isinstance(argument, str) and argument == "dynamic"):
         return []
-    if isinstance(argument, str) and argument == "dynamic":
-        raise UnsupportedError(
-            "process sets that are added at run time are not available (init(process_sets='dynamic')); give init() the "
-            "list of all process sets."
-        )
     if isinstance(argument, (str, bytes)) or not isinstance(argument, Iterable):
         raise InvalidArgumentError(f"process_sets is a list of process sets, not {argument!r}.")
     sets = [made if isinstance(made, ProcessSet) else ProcessSet(made) for made in argument]
@@ -129,41 +126,100 @@ def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
     return sets
 
 
-def register_again(session: _state.Session, sets: list[ProcessSet]) -> None:
+def register_again(session: Session, sets: list[ProcessSet]) -> None:
     """Give the numbers of a session that runs to other objects for the same sets.
 
     Raises:
         InvalidArgumentError: they are not the same sets.
     """
-    had, asked = [made.ranks for made in session.process_sets], [made.ranks for made in sets]
+    registered = sorted(session.process_sets.items())
+    had, asked = [made.ranks for _, made in registered], [made.ranks for made in sets]
     if asked != had:
         raise InvalidArgumentError(
             f"horocache runs already, started with process sets {had}; init() now asks for {asked}. "
             "Call shutdown() first."
         )
-    session.register(sets)
+    for (number, _), made in zip(registered, sets, strict=True):
+        session.register(number, made)
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set of ranks at run time; not available.
+def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet:
+    """Register a set of ranks while the job runs.
+
+    To be called by all ranks of the job, members or not, with the same ranks and in the same order of calls. Operations
+    that run meanwhile, on other sets and from other threads, go on. ``docs/explanation/process_sets.md`` tells how.
+
+    Args:
+        process_set: the ranks: a set that is not registered, a list of global ranks, or an mpi4py communicator.
+
+    Returns:
+        The set, registered; the one that was given if it was a :class:`ProcessSet`.
 
     Raises:
-        UnsupportedError: always: process sets are registered by ``init(process_sets=[...])``.
+        InvalidArgumentError: it is registered already, or another set has these ranks; there are none, or some that the
+            job does not have. MismatchError: the ranks name different sets; nothing has changed, and the job goes on.
+            StartupError: a member could not join it, on all ranks; nothing has changed. UnsupportedError: a rank has
+            joined (:func:`~horocache.join`), or MPI may be used by one thread at a time only.
     """
-    raise UnsupportedError(
-        f"process sets cannot be registered at run time; give {process_set!r} to init(process_sets=[...])."
-    )
+    session = _state.current()
+    made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if made.process_set_id is not None:
+        raise InvalidArgumentError(f"{made!r} is registered already.")
+    made.count_in(session.job)
+    runtime = session.runtime
+    number, agreed = runtime.propose_set(made.ranks)
+    try:
+        runtime.wait(agreed)
+        _enter_together(session, number, made)
+    except BaseException:
+        runtime.drop_set(number)
+        raise
+    session.register(number, made)
+    return made
+
+
+def _enter_together(session: Session, number: int, made: ProcessSet) -> None:
+    """Meet the other members, and tell all ranks how it went.
+
+    Raises:
+        StartupError: it went wrong on some rank.
+    """
+    from horocache.objects import allgather_object  # noqa: PLC0415  (it imports this module)
+
+    failure = None
+    try:
+        session.runtime.enter_set(number)
+    except HorocacheError as error:
+        failure = f"{type(error).__name__}: {error}"
+    outcomes = allgather_object(failure, name=f"process_set.{number}.entered")
+    for rank, outcome in enumerate(outcomes):
+        if outcome is not None:
+            raise StartupError(f"process set {number} ({made.ranks}) was not added: on rank {rank}, {outcome}")
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a set out of use at run time; not available for a registered set.
+    """Take a set out of use while the job runs, and free what it holds.
+
+    To be called by all ranks of the job, members or not, in the same order of calls. What is pending on the set on some
+    members, and not submitted on others, fails with ShutDownError.
+
+    Args:
+        process_set: a registered set.
 
     Returns:
-        False for the global set, which stays, and for a set that is not registered.
+        True; the object can be added again. False for the global set, which stays, and for a set that is not
+        registered.
 
     Raises:
-        UnsupportedError: the set is registered; ``shutdown`` takes it out of use.
+        MismatchError, StallError: the ranks do not all remove this set; it stays. UnsupportedError: a rank has joined.
     """
-    if process_set is global_process_set or process_set.process_set_id is None:
+    number = process_set.process_set_id
+    if process_set is global_process_set or number is None:
         return False
-    raise UnsupportedError(f"process sets cannot be removed at run time: {process_set!r}. shutdown() removes them all.")
+    session = _state.current()
+    session.runtime.wait(session.runtime.propose_removal(number))
+    try:
+        session.runtime.leave_set(number)
+    finally:
+        session.forget(number)
+    return True

@@ -1,6 +1,8 @@
 // Time as nanoseconds of the steady clock. Pure layers never call this; they are told `now_ns`.
 #pragma once
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +14,12 @@ namespace horocache {
 inline int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+// Less than a second; a signal may end it early.
+inline void Nap(int64_t ns) {
+  const timespec nap{0, static_cast<long>(ns)};
+  nanosleep(&nap, nullptr);
 }
 
 // So many seconds from now, as far as the clock reaches.

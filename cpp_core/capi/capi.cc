@@ -289,6 +289,34 @@ int hc_consume(hc_runtime* runtime, int64_t handle) {
   return HC_OK;
 }
 
+int hc_propose_set(hc_runtime* runtime, const hc_process_set* set, int32_t* number, int64_t* handle, hc_error* error) {
+  return Guarded(error, [&] {
+    uint32_t proposed = 0;
+    HC_RETURN_IF_ERROR(runtime->runtime->ProposeSet(RanksOf(*set), &proposed, handle));
+    *number = static_cast<int32_t>(proposed);
+    return Status::Ok();
+  });
+}
+
+int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->EnterSet(static_cast<uint32_t>(number)); });
+}
+
+int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->ProposeRemoval(static_cast<uint32_t>(number), handle); });
+}
+
+int hc_leave_set(hc_runtime* runtime, int32_t number, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->LeaveSet(static_cast<uint32_t>(number)); });
+}
+
+int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error) {
+  return Guarded(error, [&] {
+    runtime->runtime->DropSet(static_cast<uint32_t>(number));
+    return Status::Ok();
+  });
+}
+
 void hc_abort(hc_runtime* runtime, const char* why) { runtime->runtime->Abort(why); }
 
 void hc_metrics(hc_runtime* runtime, void (*visit)(void*, const char*, uint64_t), void* context) {

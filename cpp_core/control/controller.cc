@@ -17,7 +17,7 @@ using wire::Signature;
 Status Controller::Impl::CheckOpen(const Signature& signature) const {
   if (closed) return {end.code(), Describe(signature) + " was submitted after the end: " + end.message()};
   if (leaving) {
-    return {StatusCode::kShutDown, Describe(signature) + " was submitted after shutdown() on " + own_name() + "."};
+    return {StatusCode::kShutDown, Describe(signature) + " was submitted after " + own_name() + " " + left() + "."};
   }
   if (join_state != JoinState::kNone) {
     return {StatusCode::kInvalidArgument,

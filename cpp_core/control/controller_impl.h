@@ -36,6 +36,10 @@ struct Controller::Impl {
   enum class JoinState { kNone, kSubmitted, kAnnounced, kJoined };
 
   std::string own_name() const { return config.names.Text(config.rank); }
+  // What a rank did that has left.
+  std::string left() const {
+    return config.process_set == 0 ? "shut down" : "left process set " + std::to_string(config.process_set);
+  }
 
   // ---- controller.cc
   Status Submit(OpId op, const wire::Request& request, int64_t now_ns);

@@ -218,10 +218,10 @@ void Controller::Impl::ApplyAllJoined(const Response& response) {
 
 void Controller::Impl::ApplyLeft(const std::vector<int32_t>& left) {
   const std::string who = config.names.Text(left) + (left.size() == 1 ? " has" : " have");
-  const Status status(StatusCode::kShutDown, who + " shut down.");
+  const Status status(StatusCode::kShutDown, who + " " + this->left() + ".");
   End(status, [&](const Signature& signature) {
     return Status(StatusCode::kShutDown,
-                  who + " shut down while " + Describe(signature) + " was pending on " + own_name() +
+                  who + " " + this->left() + " while " + Describe(signature) + " was pending on " + own_name() +
                       ". Run the same number of operations on all ranks, or call join() on those that end early.");
   });
 }

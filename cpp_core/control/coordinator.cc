@@ -139,10 +139,11 @@ Response Coordinator::Answer(const Pending& pending, const RankSet& joined) cons
   if (const Status status = CheckJoined(pending.signature, joined, names_); !status.ok()) {
     return MakeFailure(pending.signature, status.code(), status.message());
   }
-  const StatusOr<wire::Choice> choice = selector_->Choose(pending.signature, SignatureBytes(pending.signature));
-  if (!choice.ok()) return MakeFailure(pending.signature, choice.status().code(), choice.status().message());
   Response response;
   response.signature = pending.signature;
+  if (pending.signature.op == wire::Op::kRegister) return response;  // moves no data
+  const StatusOr<wire::Choice> choice = selector_->Choose(pending.signature, SignatureBytes(pending.signature));
+  if (!choice.ok()) return MakeFailure(pending.signature, choice.status().code(), choice.status().message());
   response.choice = *choice;
   return response;
 }

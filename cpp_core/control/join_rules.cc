@@ -5,8 +5,12 @@
 namespace horocache::control {
 
 // Reductions leave out who has no data, gathers take no rows from it, a barrier counts it as arrived. Only a root has a
-// part that nobody else can take.
+// part that nobody else can take. Who has joined cannot say whether it agrees.
 Status CheckJoined(const wire::Signature& signature, const RankSet& joined, const RankNames& names) {
+  if (signature.op == wire::Op::kRegister && !joined.empty()) {
+    return UnsupportedError(Describe(signature) + ": " + names.Text(joined.ToVector()) +
+                            " joined, and takes no part. Add and remove process sets before join(), or after it.");
+  }
   if (joined.empty() || !wire::HasRoot(signature.op) || !joined.Has(signature.root)) return Status::Ok();
   const bool gives = signature.op == wire::Op::kBroadcast || signature.op == wire::Op::kScatter;
   return {StatusCode::kUnsupported, Describe(signature) + names.OfSet() + ": its root, " + names.Text(signature.root) +

@@ -65,6 +65,16 @@ std::string TensorDifference(Pair pair, const Signature& signature, const Tensor
   return {};
 }
 
+// The ranks of a process set, which a proposal carries as a shape; see Note [Process sets at run time].
+std::string ProposalDifference(const Pair& pair, const Signature& a, const Signature& b) {
+  const auto ranks = [](const Signature& s) {
+    return s.tensors.empty() ? std::string("[]") : ShapeText(s.tensors.front().shape);
+  };
+  if (ranks(a) == ranks(b)) return {};
+  return pair.Say("the ranks", ranks(a), ranks(b),
+                  "Add the same process sets on all ranks of the job, in the same order.");
+}
+
 }  // namespace
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -82,6 +92,7 @@ std::string Difference(const Signature& a, int rank_a, const Signature& b, int r
     const Pair named{"'" + Printable(a.name) + "'" + names.OfSet(), pair.rank_a, pair.rank_b};
     return named.Same("operation", std::string(OpName(a.op)), std::string(OpName(b.op)));
   }
+  if (a.op == wire::Op::kRegister) return ProposalDifference(pair, a, b);
   if (std::string text = MemberDifference(pair, a, b); !text.empty()) return text;
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     if (std::string text = TensorDifference(pair, a, a.tensors[i], b.tensors[i]); !text.empty()) return text;

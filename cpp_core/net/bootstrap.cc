@@ -1,7 +1,6 @@
 #include "net/bootstrap.h"
 
 #include <poll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,8 +65,8 @@ StatusOr<UniqueFd> Worker::Connect() const {
                           "'. Is rank 0 running, on this host, with the same " +
                           "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
     }
-    const timespec nap{0, static_cast<long>(nap_ns)};
-    nanosleep(&nap, nullptr);
+    HC_RETURN_IF_ERROR(Check(config_));
+    Nap(nap_ns);
     nap_ns = std::min(2 * nap_ns, kLongestNapNs);
   }
 }
@@ -114,8 +113,9 @@ StatusOr<Peers> Worker::Converse(Connection& connection) {
       until_ns = NowNs() + kLastWordNs;
       continue;
     }
+    HC_RETURN_IF_ERROR(Check(config_));
     pollfd polled{connection.fd(), static_cast<short>(connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0};
-    poll(&polled, 1, PollTimeoutMs(until_ns));
+    poll(&polled, 1, PollTimeoutMs(std::min(until_ns, NextCheckNs(config_))));
   }
 }
 

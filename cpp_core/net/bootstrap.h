@@ -5,6 +5,7 @@
 // init) will do. The socket is unlinked as soon as all ranks are connected.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,8 @@ struct BootstrapConfig {
   ArenaLayout layout;     // rank 0's is used
   std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR, or /tmp
   int64_t timeout_ns = 30'000'000'000;
+  // Asked several times a second; start-up ends with what it says if that is not ok. May be null.
+  std::function<Status()> check;
 };
 
 // horocache-<uid> below `base`: the directory that start-up makes, and removes when it is empty.

@@ -8,6 +8,11 @@
 #include "base/clock.h"
 
 namespace horocache::net {
+namespace {
+
+constexpr int64_t kCheckNs = 100 * kNsPerMs;
+
+}  // namespace
 
 Hello OwnHello(const BootstrapConfig& config) {
   Hello hello;
@@ -26,6 +31,10 @@ UniqueFd OpenPidfd(int pid) {
 #endif
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
 }
+
+int64_t NextCheckNs(const BootstrapConfig& config) { return config.check ? NowNs() + kCheckNs : kNever; }
+
+Status Check(const BootstrapConfig& config) { return config.check ? config.check() : Status::Ok(); }
 
 int PollTimeoutMs(int64_t until_ns) {
   const int64_t left = until_ns - NowNs();

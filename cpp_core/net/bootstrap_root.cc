@@ -136,6 +136,7 @@ void Root::Wait() {
         {client->connection.fd(), static_cast<short>(client->connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0});
     polled.push_back({client->pidfd.get(), POLLIN, 0});  // -1 is skipped
   }
+  until = std::min(until, NextCheckNs(config_));
   poll(polled.data(), polled.size(), PollTimeoutMs(until));  // the caller looks at everything, whatever happened
 }
 
@@ -262,6 +263,7 @@ void Root::Advance() {
     for (const auto& client : clients_) Serve(*client);
   }
   if (NowNs() >= deadline_ns_) Fail(Missing(""), 0);
+  if (const Status stopped = Check(config_); !stopped.ok()) Fail(stopped, 0);
 }
 
 // See Note [Start-up]. The descriptors are borrowed by the queues; arena_, pidfd_ and clients_ outlive them.

@@ -1,7 +1,6 @@
 #include "net/connection.h"
 
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,8 +62,7 @@ Connection::Io Connection::Flush() {
       if (message.sent == message.bytes.size()) out_.pop_front();
     } else if (errno == ETOOMANYREFS) {
       // Descriptors under way are limited per user; the others have to be received first.
-      const timespec nap{0, static_cast<long>(kNsPerMs)};
-      nanosleep(&nap, nullptr);
+      Nap(kNsPerMs);
       return Io::kOk;
     } else if (errno == EAGAIN) {
       return Io::kOk;

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,11 +27,6 @@ constexpr int64_t kCleanupNs = 200 * kNsPerMs;
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
 
 std::string Quoted(const std::string& path) { return "'" + Printable(path) + "'"; }
-
-void Nap() {
-  const timespec nap{0, static_cast<long>(kNsPerMs)};
-  nanosleep(&nap, nullptr);
-}
 
 // FNV-1a: short, and the same in every build.
 uint64_t Hash(std::string_view text) {
@@ -59,7 +53,7 @@ StatusOr<UniqueFd> LockDirectory(const std::string& directory, int64_t deadline_
   if (fd.get() < 0) return StartupError("cannot lock the directory " + Quoted(directory) + ": " + ErrorText(errno));
   while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (NowNs() >= deadline_ns) return UniqueFd();
-    Nap();
+    Nap(kNsPerMs);
   }
   struct stat locked{}, named{};
   const bool there = fstat(fd.get(), &locked) == 0 && lstat(directory.c_str(), &named) == 0 &&
@@ -180,7 +174,7 @@ void RemoveIfStale(const MeetingPlace& place) {
       if (error == ECONNREFUSED || error == ENOENT) break;
     }
     if (NowNs() >= deadline_ns) return;  // it lives
-    Nap();
+    Nap(kNsPerMs);
   }
   rmdir(place.directory.c_str());  // stays if another job's socket is in it
 }

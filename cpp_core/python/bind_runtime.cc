@@ -162,9 +162,12 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   for (const std::vector<int>& ranks : process_sets) {
     set_arenas.push_back(net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, static_cast<int>(ranks.size()))));
   }
+  // Sets that are added later meet on a socket, whose name nobody else may have.
+  const std::string job =
+      "in-process." + std::to_string(getpid()) + "." + std::to_string(reinterpret_cast<uintptr_t>(arena.get()));
   std::vector<std::unique_ptr<PyRuntime>> runtimes;
   for (int rank = 0; rank < size; ++rank) {
-    const net::Identity identity{rank, size, rank, size, 0, 1, "in-process", "none"};
+    const net::Identity identity{rank, size, rank, size, 0, 1, job, "none"};
     runtimes.push_back(std::make_unique<PyRuntime>(
         runtime::RuntimeConfig{*knobs, identity, 0, HC_VERSION, arena, process_sets, set_arenas}));
   }
@@ -202,6 +205,11 @@ void BindRuntime(py::module_& module) {
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
            py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0)
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
+      .def("propose_set", &PyRuntime::ProposeSet, py::arg("ranks"))
+      .def("enter_set", &PyRuntime::EnterSet, py::arg("number"))
+      .def("propose_removal", &PyRuntime::ProposeRemoval, py::arg("number"))
+      .def("leave_set", &PyRuntime::LeaveSet, py::arg("number"))
+      .def("drop_set", &PyRuntime::DropSet, py::arg("number"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));

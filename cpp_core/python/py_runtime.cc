@@ -314,6 +314,48 @@ py::object PyRuntime::Consume(Operation* operation) {
   return out;
 }
 
+std::pair<uint32_t, int64_t> PyRuntime::ProposeSet(std::vector<int> ranks) {
+  std::pair<uint32_t, int64_t> answer;
+  ThrowIfError(Get().ProposeSet(std::move(ranks), &answer.first, &answer.second));
+  return answer;
+}
+
+int64_t PyRuntime::ProposeRemoval(uint32_t number) {
+  int64_t handle = -1;
+  ThrowIfError(Get().ProposeRemoval(number, &handle));
+  return handle;
+}
+
+void PyRuntime::EnterSet(uint32_t number) {
+  runtime::Runtime& runtime = Get();
+  CallPatiently([&runtime, number](const auto& go_on) { return runtime.EnterSet(number, go_on); });
+}
+
+void PyRuntime::LeaveSet(uint32_t number) {
+  runtime::Runtime& runtime = Get();
+  CallPatiently([&runtime, number](const auto& go_on) { return runtime.LeaveSet(number, go_on); });
+}
+
+void PyRuntime::DropSet(uint32_t number) {
+  runtime::Runtime& runtime = Get();
+  const py::gil_scoped_release released;
+  runtime.DropSet(number);
+}
+
+void PyRuntime::CallPatiently(const std::function<Status(const std::function<bool()>&)>& call) {
+  PyThreadState* state = PyEval_SaveThread();
+  const auto go_on = [&state] {
+    RestoreThread(state);
+    const bool quiet = PyErr_CheckSignals() == 0;
+    state = PyEval_SaveThread();
+    return quiet;
+  };
+  const Status status = call(go_on);
+  RestoreThread(state);
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  ThrowIfError(status);
+}
+
 void PyRuntime::DropFinishedOwners() {
   std::vector<void*> owners = std::exchange(owners_, {});  // a finalizer may come back here
   runtime_->TakeOwners(&owners);

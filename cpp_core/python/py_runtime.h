@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,12 +47,21 @@ class PyRuntime {
   bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
   pybind11::object Wait(int64_t handle, double timeout_s);
 
+  // Process sets that come and go; see runtime::Runtime.
+  std::pair<uint32_t, int64_t> ProposeSet(std::vector<int> ranks);
+  void EnterSet(uint32_t number);
+  int64_t ProposeRemoval(uint32_t number);
+  void LeaveSet(uint32_t number);
+  void DropSet(uint32_t number);
+
   // Throws in a child of fork.
   runtime::Runtime& Get();
 
  private:
   void Start(runtime::RuntimeConfig config);
   runtime::Operation* FindOrThrow(int64_t handle);
+  // Calls `call(go_on)` without the GIL; `go_on` runs handlers of signals. Throws what they raise, else the outcome.
+  void CallPatiently(const std::function<Status(const std::function<bool()>&)>& call);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
             const pybind11::object& name, const pybind11::object& names, bool group);

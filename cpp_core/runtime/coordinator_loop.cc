@@ -1,11 +1,11 @@
 #include "runtime/coordinator_loop.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
+#include "control/signature.h"
+
 namespace horocache::runtime {
 namespace {
 
@@ -13,11 +13,6 @@ using net::Doorbell;
 
 // How long all must have waited before a deadlock counts as certain.
 constexpr int64_t kStuckNs = 200 * kNsPerMs;
-
-void Nap() {
-  const timespec nap{0, 100 * kNsPerUs};
-  nanosleep(&nap, nullptr);
-}
 
 }  // namespace
 
@@ -42,7 +37,7 @@ Status CoordinatorLoop::Stop() {
   doorbell_.Ring();
   thread_.Join();
   // A thread that waits may hold the role: until it has taken the order above, which ends its wait.
-  while (!role_.TryTake()) Nap();
+  while (!role_.TryTake()) Nap(kOrderNapNs);
   TakeOrders();
   TakeSubmissions(NowNs());
   for (const auto& set : sets_) set->HandOut();
@@ -117,7 +112,7 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
   while (NowNs() < deadline_ns) {
     if (!role_.TryTake()) {
       doorbell_.Ring();
-      Nap();
+      Nap(kOrderNapNs);
       continue;
     }
     doorbell_.Disarm();
@@ -130,15 +125,9 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
 
 // ---- the holder of the role
 
-void CoordinatorLoop::AddSet(SetParts parts) {
-  const size_t number = parts.config.process_set;
-  sets_.push_back(std::make_unique<SetLoop>(std::move(parts), context_));
-  if (by_number_.size() <= number) by_number_.resize(number + 1);
-  by_number_[number] = sets_.back().get();
-}
-
 void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
+  TakeSetOrders();
   std::vector<Loss> losses;
   std::string abort;
   bool leave = false;
@@ -172,8 +161,12 @@ void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
   for (Operation* operation : drained_) {
     if (wire::IsPointToPoint(operation->request.signature.op)) {
       messages_->Submit(operation, now_ns);
+    } else if (SetLoop* set = SetOf(operation->process_set); set != nullptr) {
+      set->Submit(operation, now_ns);
     } else {
-      by_number_.at(operation->process_set)->Submit(operation, now_ns);
+      table_->Finish(operation,
+                     InvalidArgumentError(control::Describe(operation->request.signature) + " came when process set " +
+                                          std::to_string(operation->process_set) + " had been removed"));
     }
   }
 }
@@ -192,6 +185,7 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
   TakeOrders();
   TakeSubmissions(now_ns);
   TakeWaits();
+  EraseLeft();
   const int64_t stuck_in = StuckIn(now_ns);
   bool moved = false;
   for (const auto& set : sets_) {
@@ -202,6 +196,7 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
     if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
   }
   moved |= StepMessages(now_ns);
+  NoteJobEnd();
   if (!moved) return false;
   nap_ns_ = 0;
   moved_ns_ = now_ns;
@@ -242,8 +237,8 @@ void CoordinatorLoop::CheckOverdue(int64_t now_ns) {
 }
 
 void CoordinatorLoop::PublishMetrics() {
-  control::ControllerCounters sum;
-  data::DataCounters data;
+  control::ControllerCounters sum = past_counters_;
+  data::DataCounters data = past_data_;
   for (const auto& set : sets_) {
     sum.Add(set->counters());
     set->AddDataCounters(&data);

@@ -69,6 +69,18 @@ class CoordinatorLoop {
   // A rank of the job is gone: everything pending in its sets fails with `why`, and every message. kEverySet: in all
   // sets.
   void Lose(int rank, const Status& why);
+  // ---- any thread: sets that come and go, see Note [Process sets at run time] in process_sets.h
+  // Takes a set in, and returns when that has happened.
+  Status Add(SetParts set);
+  // This rank leaves the set; returns when all its members have, and what they agreed on has run. The set is then gone.
+  // At the deadline it is dropped, and the answer is kStall; kAborted when `go_on`, which is asked several times a
+  // second, says no.
+  Status Remove(uint32_t number, int64_t deadline_ns, const std::function<bool()>& go_on);
+  // Everything pending in the set fails, and it is gone. Does nothing if there is none.
+  void Drop(uint32_t number);
+  // Why the job has ended; ok while it goes on.
+  Status JobEnd() HC_EXCLUDES(orders_mutex_);
+
   // This rank cannot go on; the others are told.
   void Abort(const std::string& why);
   // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
@@ -79,6 +91,8 @@ class CoordinatorLoop {
 
  private:
   static constexpr int64_t kNowhere = -1;
+  // Between two looks whether an order has been taken.
+  static constexpr int64_t kOrderNapNs = 100'000;
 
   // One pass over everything; true if anything moved.
   bool Step(int64_t now_ns) HC_REQUIRES(role_);
@@ -86,6 +100,12 @@ class CoordinatorLoop {
   void TakeOrders() HC_REQUIRES(role_);
   void TakeWaits() HC_REQUIRES(role_);
   void AddSet(SetParts parts) HC_REQUIRES(role_);
+  SetLoop* SetOf(uint32_t number) const HC_REQUIRES(role_);  // null if this rank is in no such set
+  void TakeSetOrders() HC_REQUIRES(role_);
+  void EraseLeft() HC_REQUIRES(role_);
+  // Hands the set over to the thread that asked for it, see `gone_`.
+  void Erase(uint32_t number, const std::string& why) HC_REQUIRES(role_);
+  void NoteJobEnd() HC_REQUIRES(role_);
   void AbortSets(const std::string& why) HC_REQUIRES(role_);
   void SpreadAbort() HC_REQUIRES(role_);
   bool StepMessages(int64_t now_ns) HC_REQUIRES(role_);
@@ -124,6 +144,10 @@ class CoordinatorLoop {
   const SetContext context_;
   std::vector<std::unique_ptr<SetLoop>> sets_ HC_GUARDED_BY(role_);  // that this rank is a member of, by age
   std::vector<SetLoop*> by_number_ HC_GUARDED_BY(role_);             // null where it is not
+  std::vector<uint32_t> leaving_ HC_GUARDED_BY(role_);               // numbers of sets that are being removed
+  // Of sets that are gone.
+  control::ControllerCounters past_counters_ HC_GUARDED_BY(role_);
+  data::DataCounters past_data_ HC_GUARDED_BY(role_);
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(role_);
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
@@ -147,6 +171,21 @@ class CoordinatorLoop {
   std::vector<Loss> losses_ HC_GUARDED_BY(orders_mutex_);
   std::string abort_ HC_GUARDED_BY(orders_mutex_);
   bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
+  struct SetOrder {
+    enum class Kind { kAdd, kLeave, kDrop } kind;
+    uint32_t number;
+    std::unique_ptr<SetParts> parts = nullptr;  // of kAdd
+  };
+  void Order(SetOrder order) HC_EXCLUDES(orders_mutex_);
+  std::unique_ptr<SetLoop> TakeGone(uint32_t number) HC_EXCLUDES(orders_mutex_);
+  std::vector<SetOrder> set_orders_ HC_GUARDED_BY(orders_mutex_);
+  uint64_t set_orders_placed_ HC_GUARDED_BY(orders_mutex_) = 0;
+  std::atomic<uint64_t> set_orders_taken_{0};
+  // Sets that were removed, for who asked for it to destroy: a link may wait for the others' goodbyes, and the holder
+  // of the role must not.
+  std::vector<std::unique_ptr<SetLoop>> gone_ HC_GUARDED_BY(orders_mutex_);
+  Status job_end_ HC_GUARDED_BY(orders_mutex_);
+  bool job_ended_ HC_GUARDED_BY(role_) = false;  // job_end_ is filled
 
   // Who submits and who waits, for the certain-deadlock check.
   mutable Mutex threads_mutex_;

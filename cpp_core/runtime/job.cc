@@ -289,13 +289,13 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
 }
 
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                            std::shared_ptr<net::Arena> arena) {
+                            const MeetingConfig& meeting) {
   SetSite site;
   site.process_set = number;
   site.epoch = job.epoch;
   site.ranks = sets.ranks(number);
   site.rank = sets.RankIn(number, job.identity.rank);
-  site.arena = number == 0 ? job.peers.arena : std::move(arena);
+  site.arena = number == 0 ? job.peers.arena : meeting.arena;
   std::map<int, int> hosts;  // of the job: numbers within the set
   for (const int rank : site.ranks) {
     const int host = job.host_of[static_cast<size_t>(rank)];
@@ -310,8 +310,9 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
         config, job.epoch,
         LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
                       job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
-        "");
+        "ranks=" + ListText(site.ranks) + "\n");
     bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks
+    bootstrap.check = meeting.check;
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) {
       return Status(peers.status().code(), "the ranks of " + sets.Describe(number) +

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,10 +57,15 @@ Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> aren
 // Between all ranks of a job on several hosts, for messages; null on one host. All ranks call it at the same time.
 StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job);
 
+struct MeetingConfig {
+  std::shared_ptr<net::Arena> arena;  // the set's memory, if it is there already
+  std::function<Status()> check;      // see net::BootstrapConfig
+};
+
 // Where the ranks of a process set meet. Its members call this at the same time, for one set after the other in
 // ascending order: the lowest that is not complete yet has none of its ranks waiting in a higher one, so nobody waits
-// in a circle. `arena` is the set's memory if the job is in one process.
+// in a circle.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                            std::shared_ptr<net::Arena> arena);
+                            const MeetingConfig& meeting);
 
 }  // namespace horocache::runtime

@@ -8,43 +8,112 @@
 #include "control/rank_set.h"
 
 namespace horocache::runtime {
+namespace {
 
-StatusOr<ProcessSets> ProcessSets::Make(int size, std::vector<std::vector<int>> sets) {
-  ProcessSets made;
+int PlaceOf(const std::vector<int>& ranks, int rank) {
+  const auto found = std::ranges::lower_bound(ranks, rank);
+  return found == ranks.end() || *found != rank ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+std::string NameOf(uint32_t number, const std::vector<int>& ranks) {
+  return "process set " + std::to_string(number) + " (" + control::RankText(ranks) + ")";
+}
+
+}  // namespace
+
+ProcessSets::ProcessSets(int size) : size_(size) {
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
-  made.ranks_.push_back(std::move(all));
-  for (std::vector<int>& ranks : sets) {
-    const auto invalid = [&, number = made.size()](const std::string& why) {
-      return Status(StatusCode::kInvalidArgument,
-                    "process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
-    };
-    if (ranks.empty()) return invalid("has no ranks.");
-    if (ranks.front() < 0 || ranks.back() >= size) {
-      return invalid("has ranks that the job does not have: it has " + std::to_string(size) + ", 0 to " +
-                     std::to_string(size - 1) + ".");
-    }
-    if (std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) != ranks.end()) {
-      return invalid("must have distinct ranks in ascending order.");
-    }
-    if (const auto same = std::ranges::find(made.ranks_, ranks); same != made.ranks_.end()) {
-      const auto other = same - made.ranks_.begin();
-      return invalid("has the ranks of " +
-                     (other == 0 ? "the global process set" : "process set " + std::to_string(other)) +
-                     ", which is registered already; use that one.");
-    }
-    made.ranks_.push_back(std::move(ranks));
+  sets_.push_back({std::move(all), State::kOpen});
+}
+
+Status ProcessSets::CheckNew(const std::vector<int>& ranks) const {
+  const auto invalid = [&ranks, number = sets_.size()](const std::string& why) {
+    return InvalidArgumentError("process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
+  };
+  if (ranks.empty()) return invalid("has no ranks.");
+  if (ranks.front() < 0 || ranks.back() >= size_) {
+    return invalid("has ranks that the job does not have: it has " + std::to_string(size_) + ", 0 to " +
+                   std::to_string(size_ - 1) + ".");
   }
-  return made;
+  if (std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) != ranks.end()) {
+    return invalid("must have distinct ranks in ascending order.");
+  }
+  const auto is_same = [&ranks](const Set& set) {
+    return set.ranks == ranks && (set.state == State::kProposed || set.state == State::kOpen);
+  };
+  const auto same = std::ranges::find_if(sets_, is_same);
+  if (same == sets_.end()) return Status::Ok();
+  const auto other = same - sets_.begin();
+  return invalid("has the ranks of " +
+                 (other == 0 ? "the global process set" : "process set " + std::to_string(other)) +
+                 ", which is registered already; use that one.");
+}
+
+StatusOr<uint32_t> ProcessSets::Propose(std::vector<int> ranks) {
+  MutexLock lock(mutex_);
+  HC_RETURN_IF_ERROR(CheckNew(ranks));
+  sets_.push_back({std::move(ranks)});
+  return static_cast<uint32_t>(sets_.size() - 1);
+}
+
+void ProcessSets::Open(uint32_t number) {
+  MutexLock lock(mutex_);
+  sets_.at(number).state = State::kOpen;
+}
+
+void ProcessSets::Close(uint32_t number) {
+  MutexLock lock(mutex_);
+  sets_.at(number).state = State::kClosed;
+}
+
+// Only from the end, because a later proposal has its number already.
+void ProcessSets::Withdraw(uint32_t number) {
+  MutexLock lock(mutex_);
+  sets_.at(number).state = State::kWithdrawn;
+  while (sets_.back().state == State::kWithdrawn) sets_.pop_back();
+}
+
+std::vector<int> ProcessSets::ranks(uint32_t number) const {
+  MutexLock lock(mutex_);
+  return sets_.at(number).ranks;
+}
+
+const ProcessSets::Set* ProcessSets::FindOpen(uint32_t number) const {
+  return number < sets_.size() && sets_[number].state == State::kOpen ? &sets_[number] : nullptr;
+}
+
+int ProcessSets::CountOpen() const { return static_cast<int>(std::ranges::count(sets_, State::kOpen, &Set::state)); }
+
+Status ProcessSets::CheckMember(uint32_t number, int rank, std::string_view what) const {
+  if (number == 0 && rank < size_) return Status::Ok();  // without the lock: most operations are its
+  MutexLock lock(mutex_);
+  const Set* set = FindOpen(number);
+  if (set == nullptr) {
+    return InvalidArgumentError(std::string(what) + ": there is no process set " +
+                                std::to_string(static_cast<int32_t>(number)) + "; " + std::to_string(CountOpen() - 1) +
+                                " are registered besides the global one");
+  }
+  if (PlaceOf(set->ranks, rank) >= 0) return Status::Ok();
+  return InvalidArgumentError(std::string(what) + ": rank " + std::to_string(rank) + " is not in " +
+                              NameOf(number, set->ranks));
+}
+
+Status ProcessSets::CheckRemovable(uint32_t number) const {
+  MutexLock lock(mutex_);
+  if (number > 0 && FindOpen(number) != nullptr) return Status::Ok();
+  return InvalidArgumentError(number == 0 ? "the global process set cannot be removed"
+                                          : "there is no process set " + std::to_string(number) + " to be removed");
 }
 
 int ProcessSets::RankIn(uint32_t number, int rank) const {
-  const auto found = std::ranges::lower_bound(ranks_[number], rank);
-  return found == ranks_[number].end() || *found != rank ? -1 : static_cast<int>(found - ranks_[number].begin());
+  MutexLock lock(mutex_);
+  return PlaceOf(sets_.at(number).ranks, rank);
 }
 
 std::string ProcessSets::Describe(uint32_t number) const {
-  return "process set " + std::to_string(number) + " (" + control::RankText(ranks_[number]) + ")";
+  MutexLock lock(mutex_);
+  return NameOf(number, sets_.at(number).ranks);
 }
 
 std::string ProcessSets::AgreeText(const std::vector<std::vector<int>>& sets) {

@@ -1,32 +1,73 @@
-// The process sets that a job has besides the global one, as all its ranks know them: which ranks, under which numbers.
+// The process sets of a job, as all its ranks know them: which ranks, under which numbers.
+//
+// Note [Process sets at run time]
+// A set that is added while the job runs comes into being in three steps. Every rank of the job, member or not,
+// proposes it: an operation of the global set whose signature holds the number and the ranks, so that ranks that
+// propose different sets get a mismatch. When that operation is done, the members meet, as they would have in init(),
+// while everything else goes on; each rank's loop then takes its parts in. Last, the ranks tell each other whether it
+// went well; if it did not for one of them, all drop the set.
+//
+// A set is removed in two. All ranks agree, as above; then its members leave it as they would leave the job, so nobody
+// gives up memory that another still reads. Numbers count up and are not used again, but for that of a proposal that
+// failed: it failed for everybody.
+//
+// Shared: any thread asks and changes it; one mutex.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace horocache::runtime {
 
-// Numbered from 1, as they were given to init(); number 0 is the global set.
+// Number 0 is the global set; the others count from 1.
 class ProcessSets {
  public:
-  // kInvalidArgument, naming the set, unless each has distinct ranks of a job of `size`, ascending, and differs from
-  // those before it and from the global one.
-  static StatusOr<ProcessSets> Make(int size, std::vector<std::vector<int>> sets);
+  // Of a job of `size` ranks, which has the global set alone.
+  explicit ProcessSets(int size);
 
-  int size() const { return static_cast<int>(ranks_.size()); }  // with the global one
-  const std::vector<int>& ranks(uint32_t number) const { return ranks_[number]; }
+  // kInvalidArgument, naming the set, unless it has distinct ranks of the job, ascending, and differs from those that
+  // there are and from the global one. Its number; it can be used once it is open.
+  StatusOr<uint32_t> Propose(std::vector<int> ranks) HC_EXCLUDES(mutex_);
+  void Open(uint32_t number) HC_EXCLUDES(mutex_);
+  // From now on operations on it are refused.
+  void Close(uint32_t number) HC_EXCLUDES(mutex_);
+  // It never was: its number is free again.
+  void Withdraw(uint32_t number) HC_EXCLUDES(mutex_);
+
+  // Of proposed and open ones.
+  std::vector<int> ranks(uint32_t number) const HC_EXCLUDES(mutex_);
+  // kInvalidArgument if there is no such set, or the rank is no member of it; `what` is the subject of the message.
+  Status CheckMember(uint32_t number, int rank, std::string_view what) const HC_EXCLUDES(mutex_);
+  // kInvalidArgument for the global set, and if the number is no open one.
+  Status CheckRemovable(uint32_t number) const HC_EXCLUDES(mutex_);
   // The rank's number within the set; -1 if it is not a member.
-  int RankIn(uint32_t number, int rank) const;
+  int RankIn(uint32_t number, int rank) const HC_EXCLUDES(mutex_);
   // "process set 2 (ranks 0, 3)"
-  std::string Describe(uint32_t number) const;
+  std::string Describe(uint32_t number) const HC_EXCLUDES(mutex_);
+
   // For Handshake::agree: a line for each set but the global one. Of sets as they were given, good or not.
   static std::string AgreeText(const std::vector<std::vector<int>>& sets);
 
  private:
-  std::vector<std::vector<int>> ranks_;
+  enum class State { kProposed, kOpen, kClosed, kWithdrawn };
+  struct Set {
+    std::vector<int> ranks;
+    State state = State::kProposed;
+  };
+
+  // Null if it is not open.
+  const Set* FindOpen(uint32_t number) const HC_REQUIRES(mutex_);
+  Status CheckNew(const std::vector<int>& ranks) const HC_REQUIRES(mutex_);
+  int CountOpen() const HC_REQUIRES(mutex_);
+
+  const int size_;
+  mutable Mutex mutex_;
+  std::vector<Set> sets_ HC_GUARDED_BY(mutex_);  // by number
 };
 
 }  // namespace horocache::runtime

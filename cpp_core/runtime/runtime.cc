@@ -46,10 +46,10 @@ Status CheckKnobs(const Knobs& knobs) {
   return SelectorFor(knobs, 1, {.memory = true, .mpi = true}).status();  // which has every backend
 }
 
-Runtime::Runtime(RuntimeConfig config, Job job, ProcessSets sets)
+Runtime::Runtime(RuntimeConfig config, Job job)
     : config_(std::move(config)),
       job_(std::move(job)),
-      sets_(std::move(sets)),
+      sets_(job_.identity.size),
       logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(job_.identity.size) {}
 
@@ -57,17 +57,12 @@ Runtime::~Runtime() { Stop(); }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  const JobConfig job_config{
-      config.knobs,        config.identity, config.epoch, config.version, ProcessSets::AgreeText(config.process_sets),
-      config.communicator, config.ranks};
-  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  StatusOr<Job> job =
+      config.arena == nullptr ? AssembleJob(JobConfigOf(config)) : JobInProcess(config.identity, config.arena);
   if (!job.ok()) return job.status();
-  // Of the same sets on all ranks by now, so an error is everybody's.
-  StatusOr<ProcessSets> sets = ProcessSets::Make(job->identity.size, config.process_sets);
-  if (!sets.ok()) return sets.status();
-  std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job), std::move(*sets)));
+  std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   try {
-    HC_RETURN_IF_ERROR(runtime->MakeLoop(job_config));
+    HC_RETURN_IF_ERROR(runtime->MakeLoop());
   } catch (const std::system_error& error) {
     return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
                                             "; raise the limit of processes (ulimit -u, or the container's)");
@@ -76,8 +71,14 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
   return runtime;
 }
 
+JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
+  return {
+      config.knobs,        config.identity, config.epoch, config.version, ProcessSets::AgreeText(config.process_sets),
+      config.communicator, config.ranks};
+}
+
 // Messages reach the ranks of this host through shared memory, the others over MPI.
-StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& job_config) {
+StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   PointToPointConfig config;
   config.rank = job_.identity.rank;
   config.links.push_back(net::MakeShmLink(job_.peers.arena, job_.identity.local_rank));
@@ -87,7 +88,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& j
     const auto rank = static_cast<size_t>(job_.here[local_rank]);
     local_ranks[rank] = config.routes[rank].number = static_cast<int>(local_rank);
   }
-  StatusOr<std::unique_ptr<net::Link>> others = LinkAll(job_config, job_);
+  StatusOr<std::unique_ptr<net::Link>> others = LinkAll(ConfigOfJob(), job_);
   if (!others.ok()) return others.status();
   if (*others != nullptr) config.links.push_back(std::move(*others));
   for (size_t rank = 0; rank < config.routes.size(); ++rank) {
@@ -103,19 +104,29 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& j
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
 
-Status Runtime::MakeLoop(const JobConfig& job_config) {
+StatusOr<SetParts> Runtime::MeetAndMakeSet(uint32_t number, const MeetingConfig& meeting) {
+  StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
+  if (!site.ok()) return site.status();
+  return MakeSet(config_.knobs, std::move(*site));
+}
+
+Status Runtime::MakeLoop() {
+  // The same on all ranks by now, so an error is everybody's.
+  for (const std::vector<int>& ranks : config_.process_sets) {
+    const StatusOr<uint32_t> number = sets_.Propose(ranks);
+    if (!number.ok()) return number.status();
+    sets_.Open(*number);
+  }
   CoordinatorLoop::Parts parts;
-  for (uint32_t number = 0; static_cast<int>(number) < sets_.size(); ++number) {
-    if (sets_.RankIn(number, job_.identity.rank) < 0) continue;
+  for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
+    if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    StatusOr<SetSite> site =
-        MeetInSet(job_config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
-    if (!site.ok()) return site.status();
-    StatusOr<SetParts> set = MakeSet(config_.knobs, std::move(*site));
+    StatusOr<SetParts> set =
+        MeetAndMakeSet(number, {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = nullptr});
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
-  StatusOr<std::unique_ptr<PointToPoint>> messages = MakeMessages(job_config);
+  StatusOr<std::unique_ptr<PointToPoint>> messages = MakeMessages();
   if (!messages.ok()) return messages.status();
   parts.messages = std::move(*messages);
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
@@ -150,16 +161,7 @@ Status Runtime::Check(const Operation& operation) const {
   const wire::Signature& signature = operation.request.signature;
   if (!alive_) return {StatusCode::kShutDown, "horocache has been shut down on this rank; call init() again."};
   const uint32_t set = operation.process_set;
-  if (set >= static_cast<uint32_t>(sets_.size())) {
-    return {StatusCode::kInvalidArgument, "there is no process set " + std::to_string(static_cast<int32_t>(set)) +
-                                              "; init() registered " + std::to_string(sets_.size() - 1) +
-                                              " besides the global one"};
-  }
-  if (sets_.RankIn(set, job_.identity.rank) < 0) {
-    return {StatusCode::kInvalidArgument, std::string(wire::OpName(signature.op)) + ": rank " +
-                                              std::to_string(job_.identity.rank) + " is not in " + sets_.Describe(set) +
-                                              ", so it cannot take part in operations on it"};
-  }
+  HC_RETURN_IF_ERROR(sets_.CheckMember(set, job_.identity.rank, wire::OpName(signature.op)));
   if (wire::IsPointToPoint(signature.op)) return CheckRoute(operation);
   const auto too_long = [](const std::string& name) { return name.size() > wire::kMaxNameBytes; };
   const bool long_member =
@@ -182,12 +184,8 @@ Status Runtime::Check(const Operation& operation) const {
 // Whether the message can go where it is to go.
 Status Runtime::CheckRoute(const Operation& operation) const {
   HC_RETURN_IF_ERROR(CheckMessage(operation, job_.identity.size));
-  const int peer = PeerRank(operation);
-  if (sets_.RankIn(operation.process_set, peer) < 0) {
-    return {StatusCode::kInvalidArgument, DescribeMessage(operation) + ": rank " + std::to_string(peer) +
-                                              " is not in " + sets_.Describe(operation.process_set)};
-  }
-  return Status::Ok();
+  if (operation.process_set == 0) return Status::Ok();
+  return sets_.CheckMember(operation.process_set, PeerRank(operation), DescribeMessage(operation));
 }
 
 Status Runtime::Submit(Operation* operation, bool wait_follows) {

@@ -35,7 +35,7 @@ struct RuntimeConfig {
   std::string version;
   // Shared by the runtimes of one process instead of a start-up over a socket; null for real jobs.
   std::shared_ptr<net::Arena> arena = nullptr;
-  // Ranks of each process set besides the global one, equal on all ranks; see ProcessSets.
+  // Ranks of each process set besides the global one, equal on all ranks.
   std::vector<std::vector<int>> process_sets = {};
   // With `arena`: one for each process set.
   std::vector<std::shared_ptr<net::Arena>> set_arenas = {};
@@ -73,6 +73,17 @@ class Runtime {
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
+  // ---- process sets that come and go: see Note [Process sets at run time] in process_sets.h
+  // Every rank of the job calls these, in the same order; `handle` is that of the operation in which the ranks agree.
+  // EnterSet and LeaveSet follow when it has succeeded. `go_on` is asked several times a second; false ends the call
+  // with kAborted.
+  Status ProposeSet(std::vector<int> ranks, uint32_t* number, int64_t* handle);
+  Status EnterSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
+  Status ProposeRemoval(uint32_t number, int64_t* handle);
+  Status LeaveSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
+  // Undoes ProposeSet and EnterSet, however far they came; what is pending in the set fails. On all ranks, or none.
+  void DropSet(uint32_t number);
+
   // All ranks' pending operations fail with kAborted.
   void Abort(const std::string& why) { loop_->Abort(why); }
   // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
@@ -81,16 +92,21 @@ class Runtime {
   void ForkedChild();
 
  private:
-  Runtime(RuntimeConfig config, Job job, ProcessSets sets);
-  Status MakeLoop(const JobConfig& job_config);
-  StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& job_config);
+  Runtime(RuntimeConfig config, Job job);
+  JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
+  static JobConfig JobConfigOf(const RuntimeConfig& config);
+  Status MakeLoop();
+  StatusOr<SetParts> MeetAndMakeSet(uint32_t number, const MeetingConfig& meeting);
+  StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();
+  Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
+  bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
   void OnLost(int local_rank, const std::string& how);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
 
   const RuntimeConfig config_;
   Job job_;
-  const ProcessSets sets_;
+  ProcessSets sets_;
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;

@@ -42,10 +42,6 @@ def test_operations_take_a_set_that_was_given_to_init(binding):
             outside = ({0, 1, 2, 3} - set(made.ranks)) or {4}
             with pytest.raises(hc.InvalidArgumentError, match="invalid root rank"):
                 hc.broadcast(np.ones(1), outside.pop(), process_set=made)
-        with pytest.raises(hc.UnsupportedError, match="at run time"):
-            hc.add_process_set([0, 1])
-        with pytest.raises(hc.UnsupportedError, match="at run time"):
-            hc.remove_process_set(even)
         assert not hc.remove_process_set(hc.ProcessSet([0]))
         with pytest.raises(hc.InvalidArgumentError, match="has not been registered"):
             hc.barrier(process_set=hc.ProcessSet([0, 2]))

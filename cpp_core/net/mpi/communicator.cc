@@ -1,7 +1,5 @@
 #include "net/mpi/communicator.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -24,8 +22,7 @@ Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const st
     if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
     if (*done) return Status::Ok();
     if (NowNs() >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
-    const timespec nap{0, static_cast<long>(nap_ns)};
-    nanosleep(&nap, nullptr);
+    Nap(nap_ns);
   }
 }
 

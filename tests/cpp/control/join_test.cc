@@ -136,7 +136,12 @@ TEST(Join, WhatNeedsTheDataOfAJoinedRootFailsOnTheOthersCachedOrNot) {
 
 TEST(Join, TheRulesNameTheRankAndWhatToDo) {
   RankSet joined(4);
+  EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kRegister, "process_set.1.add"), joined).ok());
   joined.Add(1);
+  EXPECT_EQ(
+      CheckJoined(OfOp(wire::Op::kRegister, "process_set.1.add"), joined).message(),
+      "register 'process_set.1.add': rank 1 joined, and takes no part. Add and remove process sets before join(), "
+      "or after it.");
   EXPECT_EQ(CheckJoined(OfOp(wire::Op::kBroadcast, "b", 1), joined).message(),
             "broadcast 'b': its root, rank 1, has joined and has nothing to send. Use a root that has not joined, or "
             "call it before join().");

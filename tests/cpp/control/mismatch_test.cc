@@ -57,6 +57,16 @@ TEST(Mismatch, NamesBothRanksAndBothValues) {
       "all ranks.");
 }
 
+TEST(Mismatch, RanksOfAProcessSetThatIsProposedAreNamed) {
+  wire::Signature add = OfOp(wire::Op::kRegister, "process_set.1.add");
+  add.tensors = {{"process_set.1.add", DType::kInt64, {0, 3}}};
+  EXPECT_EQ(
+      Between(add, [](auto& s) { s.tensors[0].shape = {0, 2, 3}; }),
+      "register 'process_set.1.add': rank 0 submitted the ranks [0, 3], rank 2 submitted the ranks [0, 2, 3]. Add "
+      "the same process sets on all ranks of the job, in the same order.");
+  EXPECT_EQ(Between(add, [](auto&) {}), "");
+}
+
 TEST(Mismatch, RanksAndRootsOfAProcessSetAreNamedAsInTheJob) {
   const wire::Signature a = OfOp(wire::Op::kBroadcast, "b", 0);
   const wire::Signature b = OfOp(wire::Op::kBroadcast, "b", 1);

@@ -5,26 +5,35 @@
 namespace horocache::runtime {
 namespace {
 
+uint32_t Add(ProcessSets* sets, std::vector<int> ranks) {
+  const StatusOr<uint32_t> number = sets->Propose(std::move(ranks));
+  EXPECT_TRUE(number.ok()) << number.status().ToString();
+  sets->Open(*number);
+  return *number;
+}
+
 TEST(ProcessSets, CountFromOneBesideTheGlobalSet) {
-  const auto sets = ProcessSets::Make(4, {{0, 2}, {1, 2, 3}});
-  ASSERT_TRUE(sets.ok()) << sets.status().ToString();
-  EXPECT_EQ(sets->size(), 3);
-  EXPECT_EQ(sets->ranks(0), (std::vector<int>{0, 1, 2, 3}));
-  EXPECT_EQ(sets->ranks(2), (std::vector<int>{1, 2, 3}));
-  EXPECT_EQ(sets->RankIn(0, 3), 3);
-  EXPECT_EQ(sets->RankIn(1, 2), 1);
-  EXPECT_EQ(sets->RankIn(1, 1), -1);
-  EXPECT_EQ(sets->RankIn(1, 3), -1);
-  EXPECT_EQ(sets->Describe(1), "process set 1 (ranks 0, 2)");
+  ProcessSets sets(4);
+  EXPECT_EQ(Add(&sets, {0, 2}), 1u);
+  EXPECT_EQ(Add(&sets, {1, 2, 3}), 2u);
+  EXPECT_EQ(sets.ranks(0), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(sets.ranks(2), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(sets.RankIn(0, 3), 3);
+  EXPECT_EQ(sets.RankIn(1, 2), 1);
+  EXPECT_EQ(sets.RankIn(1, 1), -1);
+  EXPECT_EQ(sets.RankIn(1, 3), -1);
+  EXPECT_EQ(sets.Describe(1), "process set 1 (ranks 0, 2)");
   EXPECT_EQ(ProcessSets::AgreeText({{0, 2}, {1, 2, 3}}), "process set 1=0, 2\nprocess set 2=1, 2, 3\n");
   EXPECT_EQ(ProcessSets::AgreeText({}), "");
 }
 
 TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
-  const auto why = [](int size, std::vector<std::vector<int>> sets) {
-    const auto made = ProcessSets::Make(size, std::move(sets));
-    EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
-    return made.status().message();
+  const auto why = [](int size, std::vector<std::vector<int>> all) {
+    ProcessSets sets(size);
+    for (size_t i = 0; i + 1 < all.size(); ++i) Add(&sets, all[i]);
+    const StatusOr<uint32_t> refused = sets.Propose(all.back());
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+    return refused.status().message();
   };
   EXPECT_EQ(why(3, {{0, 1}, {}}), "process set 2 ([]) has no ranks.");
   EXPECT_EQ(why(3, {{1, 3}}), "process set 1 ([1, 3]) has ranks that the job does not have: it has 3, 0 to 2.");
@@ -35,6 +44,43 @@ TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
             "process set 3 ([0, 2]) has the ranks of process set 1, which is registered already; use that one.");
   EXPECT_EQ(why(1, {{0}}),
             "process set 1 ([0]) has the ranks of the global process set, which is registered already; use that one.");
+}
+
+TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
+  ProcessSets sets(3);
+  const auto refused = [&sets](uint32_t number, int rank) {
+    return sets.CheckMember(number, rank, "barrier").message();
+  };
+  const std::string none = "barrier: there is no process set 1; 0 are registered besides the global one";
+  EXPECT_TRUE(sets.CheckMember(0, 2, "barrier").ok());
+  EXPECT_EQ(refused(1, 0), none);
+  ASSERT_TRUE(sets.Propose({0, 2}).ok());
+  EXPECT_EQ(refused(1, 0), none);
+  EXPECT_FALSE(sets.CheckRemovable(1).ok());
+  sets.Open(1);
+  EXPECT_TRUE(sets.CheckMember(1, 0, "barrier").ok());
+  EXPECT_EQ(refused(1, 1), "barrier: rank 1 is not in process set 1 (ranks 0, 2)");
+  EXPECT_TRUE(sets.CheckRemovable(1).ok());
+  EXPECT_FALSE(sets.CheckRemovable(0).ok());
+  sets.Close(1);
+  EXPECT_EQ(refused(1, 0), none);
+  EXPECT_FALSE(sets.CheckRemovable(1).ok());
+  EXPECT_EQ(Add(&sets, {0, 2}), 2u);  // the same ranks under another number
+}
+
+TEST(ProcessSets, ANumberIsUsedAgainOnlyIfNothingCameOfIt) {
+  ProcessSets sets(4);
+  ASSERT_TRUE(sets.Propose({0, 1}).ok());
+  ASSERT_TRUE(sets.Propose({0, 2}).ok());
+  sets.Withdraw(1);
+  EXPECT_EQ(Add(&sets, {0, 1}), 3u);  // 2 may come to something
+  sets.Withdraw(2);
+  EXPECT_EQ(*sets.Propose({2, 3}), 4u);
+  sets.Withdraw(4);
+  EXPECT_EQ(*sets.Propose({2, 3}), 4u);
+  sets.Withdraw(4);
+  sets.Withdraw(3);
+  EXPECT_EQ(*sets.Propose({1, 3}), 1u);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 from common import pretend_hosts
@@ -45,11 +46,34 @@ def check_operations(backend: str | None) -> None:
         np.testing.assert_array_equal(gathered[:, 1], np.repeat(np.arange(hc.size()), rows))
 
 
+def check_sets_that_come_and_go() -> None:
+    """Members meet, over MPI where they are on several hosts, while another thread of theirs reduces."""
+
+    def reduce() -> None:
+        while not hc.allreduce(np.array([done.is_set()]), op=hc.Max, name="done")[0]:
+            assert hc.allreduce(np.ones(50_000), op=hc.Sum, name="x", backend="mpi")[-1] == hc.size()
+
+    done = threading.Event()
+    thread = threading.Thread(target=reduce)
+    thread.start()
+    last = hc.size() - 1
+    for members in ([0, last], [1, last], [0, last], list(range(1, hc.size()))):
+        made = hc.add_process_set(members)
+        if made.included():
+            mine = np.full(100_000, hc.rank())
+            assert hc.allreduce(mine, op=hc.Sum, process_set=made, backend="mpi")[-1] == sum(members)
+            assert hc.broadcast_object("all", last, process_set=made) == "all"
+        assert hc.remove_process_set(made)
+    done.set()
+    thread.join()
+
+
 def main() -> None:
     hc.init()
     check_identity()
     for backend in sys.argv[2:]:
         check_operations(None if backend == "default" else backend)
+    check_sets_that_come_and_go()
     print(f"right {hc.rank()} {hc.metrics()['operations']}", flush=True)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from common import refused
+
 import horocache as hc
 
 if "serialized" in sys.argv:
@@ -16,5 +18,7 @@ try:
 except hc.HorocacheError as error:
     print(f"refused {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
 else:
+    if hc.mpi_enabled() and not hc.mpi_threads_supported():  # members of a new set would make communicators beside the daemon
+        refused(hc.UnsupportedError, "HOROCACHE_MPI_THREADS_DISABLE", lambda: hc.add_process_set([0]))
     print(f"started {hc.rank()} of {hc.size()}", flush=True)
     hc.shutdown()

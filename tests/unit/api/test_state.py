@@ -93,9 +93,9 @@ def test_what_is_no_list_of_ranks_is_refused():
             hc.init(comm=[0], size="x")
         with pytest.raises(hc.InvalidArgumentError, match=r"'a'.*whole numbers"):
             hc.init(comm=[0, "a"])
-        with pytest.raises(NotImplementedError, match="process sets"):
-            hc.init(process_sets="dynamic")
-        with pytest.raises(NotImplementedError, match="process sets"):
+        with pytest.raises(hc.InvalidArgumentError, match="list of process sets"):
+            hc.init(process_sets="static")
+        with pytest.raises(hc.NotInitializedError):
             hc.add_process_set([0])
         hc.init(comm=[1, 0], process_sets=[])
         with pytest.raises(ValueError, match="has not been registered"):

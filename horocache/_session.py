@@ -1,0 +1,145 @@
+"""What lives from one ``init`` to the next ``shutdown``: the runtime as the API sees it, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from horocache import mpi
+from horocache.layers import logs
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+    from horocache.process_set import ProcessSet
+
+
+class Runtime(Protocol):
+    """What the API needs of a core: :class:`horocache._core.Runtime`, or the same over the C ABI."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    alive: bool
+    mpi: int  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
+
+    def submit(
+        self,
+        op: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        name: str | bytes | None = None,
+        names: Sequence[str] | None = None,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        process_set: int = 0,
+        backend: str = "",
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
+        divide_by: str = "all",
+        tag: int = 0,
+    ) -> int:
+        """Hand an operation over; returns its handle."""
+
+    def allreduce_in_place(
+        self,
+        tensor: Any,
+        name: str | bytes | None,
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        wait_follows: bool,
+        process_set: int,
+        backend: str | None,
+        /,
+    ) -> int | None:
+        """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is finished."""
+
+    def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
+        """Wait for the operation and consume its handle."""
+
+    def stop(self) -> None:
+        """End the runtime and join its threads."""
+
+    def knobs(self) -> dict[str, tuple[str, str]]:
+        """Value and source of every knob."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters."""
+
+    def propose_set(self, ranks: Sequence[int], /) -> tuple[int, int]:
+        """Begin adding a process set; its number and the handle of the operation in which all ranks agree."""
+
+    def enter_set(self, number: int, /) -> None:
+        """Meet the other members."""
+
+    def propose_removal(self, number: int, /) -> int:
+        """Begin removing a process set; the handle of the operation in which all ranks agree."""
+
+    def leave_set(self, number: int, /) -> None:
+        """Leave it with the other members."""
+
+    def drop_set(self, number: int, /) -> None:
+        """Undo an addition."""
+
+    def abort(self, why: str) -> None:
+        """Fail all ranks' pending operations."""
+
+    def forked_child(self) -> None:
+        """In a child of fork: close descriptors, join nothing."""
+
+
+class Session:
+    """What lives from one ``init`` to the next ``shutdown``.
+
+    Role: owned by :mod:`horocache._state`; the operations in :mod:`horocache.ops` keep their unfinished handles in it,
+    so that nothing of an old session can be mistaken for something of a new one.
+    """
+
+    __slots__ = ("_aliases", "arguments", "job", "logs_layers", "pending", "process_sets", "runtime")
+
+    def __init__(
+        self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet], job: mpi.Job
+    ) -> None:
+        self.runtime = runtime
+        self.job = job
+        self.arguments = arguments
+        self.process_sets: dict[int, ProcessSet] = {}  # by number
+        self._aliases: list[ProcessSet] = []  # whatever has a number of this session
+        for number, made in enumerate(process_sets, 1):
+            self.register(number, made)
+        self.logs_layers = logs()  # asked once: every gradient passes by
+        # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
+        self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
+
+    def register(self, number: int, made: ProcessSet) -> None:
+        """Give a set, or another object for one that is there, its number."""
+        made.process_set_id = number
+        self.process_sets.setdefault(number, made)
+        self._aliases.append(made)
+
+    def forget(self, number: int) -> None:
+        """Take the number of a set that was removed from whatever has it."""
+        del self.process_sets[number]
+        for made in self._aliases:
+            if made.process_set_id == number:
+                made.process_set_id = None
+        self._aliases = [made for made in self._aliases if made.process_set_id is not None]
+
+    def end(self) -> None:
+        """What must not be used after the session is not usable any more."""
+        self.pending.clear()
+        for made in self._aliases:
+            made.process_set_id = None
