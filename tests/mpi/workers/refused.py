@@ -18,7 +18,8 @@ try:
 except hc.HorocacheError as error:
     print(f"refused {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
 else:
-    if hc.mpi_enabled() and not hc.mpi_threads_supported():  # members of a new set would make communicators beside the daemon
+    # Members of a new set make communicators beside the daemon.
+    if hc.mpi_enabled() and not hc.mpi_threads_supported():
         refused(hc.UnsupportedError, "HOROCACHE_MPI_THREADS_DISABLE", lambda: hc.add_process_set([0]))
     print(f"started {hc.rank()} of {hc.size()}", flush=True)
     hc.shutdown()
