@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         shutdown,
         size,
     )
+    from horocache.dynamic_sets import add_process_set, remove_process_set
     from horocache.errors import (
         AbortedError,
         CollectiveError,
@@ -69,15 +70,9 @@ if TYPE_CHECKING:
     from horocache.launch.function import run
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
+    from horocache.observe.recording import start_timeline, stop_timeline
     from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
-    from horocache.process_set import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        process_sets,
-        remove_process_set,
-        world,
-    )
+    from horocache.process_set import ProcessSet, global_process_set, process_sets, world
 
     __version__: str
 
@@ -273,6 +268,8 @@ __all__ = [
     "sendrecv",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
     "world",
 ]
@@ -344,11 +341,13 @@ _HOME = {
     },
     "process_set": {
         "ProcessSet",
-        "add_process_set",
         "global_process_set",
         "process_sets",
-        "remove_process_set",
         "world",
+    },
+    "dynamic_sets": {
+        "add_process_set",
+        "remove_process_set",
     },
     "objects": {
         "allgather_object",
@@ -359,6 +358,10 @@ _HOME = {
     },
     "launch.function": {
         "run",
+    },
+    "observe.recording": {
+        "start_timeline",
+        "stop_timeline",
     },
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

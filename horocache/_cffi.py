@@ -6,6 +6,7 @@ carries the text of its header, so they cannot disagree with it.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -200,6 +201,7 @@ class Runtime:
         receive_starts: Sequence[int] | None = None,
         divide_by: str = "all",
         tag: int = 0,
+        first_ready_ns: int = 0,
     ) -> int:
         """Hand an operation over; returns its handle."""
         kept: list[Any] = []
@@ -225,6 +227,7 @@ class Runtime:
                 setattr(request, f"num_{field}", len(array))
                 kept.append(array)
         request.group, request.wait_follows, request.tag = int(group), int(wait_follows), tag
+        request.first_ready_ns = first_ready_ns
         request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
@@ -277,16 +280,24 @@ class Runtime:
             results.append(Result(data, dtype, [rows[0][i] for i in range(num_rows[0])]))
         return results
 
-    def propose_set(self, ranks: Sequence[int]) -> tuple[int, int]:
-        """Begin adding a process set; its number and the handle of the operation in which all ranks agree."""
+    def next_set(self) -> int:
+        """The lowest number that a new process set can have here."""
+        return int(self._lib.hc_next_set(self._live()))
+
+    def propose_set(self, number: int, ranks: Sequence[int]) -> int:
+        """Begin adding a process set; the handle of the operation in which all ranks agree."""
         members = self._ffi.new("int32_t[]", list(ranks))
         proposed = self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
-        number, handle = self._ffi.new("int32_t*"), self._ffi.new("int64_t*")
-        self._check(self._lib.hc_propose_set(self._live(), proposed, number, handle, self._error))
-        return int(number[0]), self._without_tensors(handle[0])
+        handle = self._ffi.new("int64_t*")
+        self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
+        return self._without_tensors(handle[0])
+
+    def meet_set(self, number: int) -> None:
+        """Meet the members on this host."""
+        self._patiently(self._lib.hc_meet_set, number)
 
     def enter_set(self, number: int) -> None:
-        """Meet the other members."""
+        """Take the set in."""
         self._check(self._lib.hc_enter_set(self._live(), number, self._error))
 
     def propose_removal(self, number: int) -> int:
@@ -297,15 +308,37 @@ class Runtime:
 
     def leave_set(self, number: int) -> None:
         """Leave it with the other members."""
-        self._check(self._lib.hc_leave_set(self._live(), number, self._error))
+        self._patiently(self._lib.hc_leave_set, number)
 
     def drop_set(self, number: int) -> None:
         """Undo an addition."""
         self._check(self._lib.hc_drop_set(self._live(), number, self._error))
 
+    def _patiently(self, call: Any, number: int) -> None:
+        """Call a function that waits; what a signal's handler raises ends it."""
+        raised: list[BaseException] = []
+
+        def keep(kind: Any, value: BaseException, trace: Any) -> None:
+            raised.append(value)
+
+        # Python runs handlers before it calls this, and what they raise is this function's then.
+        go_on = self._ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
+        code = call(self._live(), number, go_on, self._ffi.NULL, self._error)
+        if raised:
+            raise raised[0]
+        self._check(code)
+
     def _without_tensors(self, handle: int) -> int:
         self._kept[handle] = (_REGISTER, False)
         return handle
+
+    def start_timeline(self, path: str, mark_rounds: bool) -> None:
+        """Begin to write a file of what this rank does."""
+        self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
+
+    def stop_timeline(self) -> None:
+        """Finish the file."""
+        self._lib.hc_stop_timeline(self._live())
 
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""

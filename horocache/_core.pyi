@@ -76,12 +76,17 @@ class Runtime:
         receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
         divide_by: str = "all",  # join: "all" or "active"
         tag: int = 0,  # send, recv: `root` is the other rank, of the job; a recv's output is its input
+        first_ready_ns: int = 0,  # of a group, for the timeline: time.monotonic_ns() when its first tensor was there
     ) -> int: ...
-    def propose_set(self, ranks: Sequence[int]) -> tuple[int, int]: ...  # its number, and a handle to wait for
-    def enter_set(self, number: int) -> None: ...  # after that, on all ranks
+    def next_set(self) -> int: ...  # the lowest number that a new set can have here
+    def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # a handle to wait for
+    def meet_set(self, number: int) -> None: ...  # after that, on all ranks
+    def enter_set(self, number: int) -> None: ...  # when that has succeeded on all
     def propose_removal(self, number: int) -> int: ...  # a handle to wait for
     def leave_set(self, number: int) -> None: ...  # after that, on all ranks
-    def drop_set(self, number: int) -> None: ...  # undoes propose_set and enter_set; on all ranks, or none
+    def drop_set(self, number: int) -> None: ...  # undoes the first three; on all ranks, or none
+    def start_timeline(self, path: str, mark_rounds: bool) -> None: ...  # rank 0 writes path, the others next to it
+    def stop_timeline(self) -> None: ...
     def allreduce_in_place(
         self,
         tensor: Any,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +48,7 @@ class Runtime(Protocol):
         receive_starts: Sequence[int] | None = None,
         divide_by: str = "all",
         tag: int = 0,
+        first_ready_ns: int = 0,
     ) -> int:
         """Hand an operation over; returns its handle."""
 
@@ -79,11 +81,17 @@ class Runtime(Protocol):
     def metrics(self) -> dict[str, Any]:
         """Counters."""
 
-    def propose_set(self, ranks: Sequence[int], /) -> tuple[int, int]:
-        """Begin adding a process set; its number and the handle of the operation in which all ranks agree."""
+    def next_set(self) -> int:
+        """The lowest number that a new process set can have here."""
+
+    def propose_set(self, number: int, ranks: Sequence[int], /) -> int:
+        """Begin adding a process set; the handle of the operation in which all ranks agree."""
+
+    def meet_set(self, number: int, /) -> None:
+        """Meet the members on this host."""
 
     def enter_set(self, number: int, /) -> None:
-        """Meet the other members."""
+        """Take the set in; when all ranks have met."""
 
     def propose_removal(self, number: int, /) -> int:
         """Begin removing a process set; the handle of the operation in which all ranks agree."""
@@ -93,6 +101,12 @@ class Runtime(Protocol):
 
     def drop_set(self, number: int, /) -> None:
         """Undo an addition."""
+
+    def start_timeline(self, path: str, mark_rounds: bool, /) -> None:
+        """Begin to write a file of what this rank does."""
+
+    def stop_timeline(self) -> None:
+        """Finish the file."""
 
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
@@ -108,7 +122,17 @@ class Session:
     so that nothing of an old session can be mistaken for something of a new one.
     """
 
-    __slots__ = ("_aliases", "arguments", "job", "logs_layers", "pending", "process_sets", "runtime")
+    __slots__ = (
+        "_aliases",
+        "arguments",
+        "job",
+        "logs_layers",
+        "next_number",
+        "pending",
+        "process_sets",
+        "runtime",
+        "sets_lock",
+    )
 
     def __init__(
         self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet], job: mpi.Job
@@ -117,6 +141,8 @@ class Session:
         self.job = job
         self.arguments = arguments
         self.process_sets: dict[int, ProcessSet] = {}  # by number
+        self.sets_lock = threading.Lock()  # held by who adds or removes a process set
+        self.next_number: tuple[Any, int] | None = None  # what ranks agree on before they add one, under way
         self._aliases: list[ProcessSet] = []  # whatever has a number of this session
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)

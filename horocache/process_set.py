@@ -8,17 +8,17 @@ from typing import Any
 
 from horocache import _state
 from horocache._session import Session
-from horocache.errors import HorocacheError, InvalidArgumentError, StartupError
+from horocache.errors import InvalidArgumentError
 from horocache.mpi import Job, is_communicator, ranks_of_communicator
 
 
 class ProcessSet:
     """Some ranks of the job, in ascending order; operations on the set involve these ranks and no others.
 
-    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` or :func:`add_process_set`
-    registers it, which gives it a ``process_set_id``; ``shutdown`` or :func:`remove_process_set` takes that back.
-    :data:`global_process_set`, which holds all ranks and has the number 0, is always registered. Operations refuse a
-    set that is not.
+    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` or
+    :func:`~horocache.add_process_set` registers it, which gives it a ``process_set_id``; ``shutdown`` or
+    :func:`~horocache.remove_process_set` takes that back. :data:`global_process_set`, which holds all ranks and has the
+    number 0, is always registered. Operations refuse a set that is not.
 
     Args:
         ranks: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
@@ -87,6 +87,8 @@ def _checked_ranks(ranks: Any) -> list[int]:
     if not all(isinstance(rank, Integral) for rank in given):
         raise InvalidArgumentError(f"a process set has ranks, which are whole numbers, not {given}.")
     chosen = sorted(int(rank) for rank in given)
+    if chosen and chosen[-1] >= 1 << 31:
+        raise InvalidArgumentError(f"a process set has ranks of the job, which has no rank {chosen[-1]}.")
     if len(set(chosen)) != len(chosen) or (chosen and chosen[0] < 0):
         raise InvalidArgumentError(f"a process set needs distinct ranks that are not negative, not {given}.")
     return chosen
@@ -141,85 +143,3 @@ def register_again(session: Session, sets: list[ProcessSet]) -> None:
         )
     for (number, _), made in zip(registered, sets, strict=True):
         session.register(number, made)
-
-
-def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet:
-    """Register a set of ranks while the job runs.
-
-    To be called by all ranks of the job, members or not, with the same ranks and in the same order of calls. Operations
-    that run meanwhile, on other sets and from other threads, go on. ``docs/explanation/process_sets.md`` tells how.
-
-    Args:
-        process_set: the ranks: a set that is not registered, a list of global ranks, or an mpi4py communicator.
-
-    Returns:
-        The set, registered; the one that was given if it was a :class:`ProcessSet`.
-
-    Raises:
-        InvalidArgumentError: it is registered already, or another set has these ranks; there are none, or some that the
-            job does not have. MismatchError: the ranks name different sets; nothing has changed, and the job goes on.
-            StartupError: a member could not join it, on all ranks; nothing has changed. UnsupportedError: a rank has
-            joined (:func:`~horocache.join`), or MPI may be used by one thread at a time only.
-    """
-    session = _state.current()
-    made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-    if made.process_set_id is not None:
-        raise InvalidArgumentError(f"{made!r} is registered already.")
-    made.count_in(session.job)
-    runtime = session.runtime
-    number, agreed = runtime.propose_set(made.ranks)
-    try:
-        runtime.wait(agreed)
-        _enter_together(session, number, made)
-    except BaseException:
-        runtime.drop_set(number)
-        raise
-    session.register(number, made)
-    return made
-
-
-def _enter_together(session: Session, number: int, made: ProcessSet) -> None:
-    """Meet the other members, and tell all ranks how it went.
-
-    Raises:
-        StartupError: it went wrong on some rank.
-    """
-    from horocache.objects import allgather_object  # noqa: PLC0415  (it imports this module)
-
-    failure = None
-    try:
-        session.runtime.enter_set(number)
-    except HorocacheError as error:
-        failure = f"{type(error).__name__}: {error}"
-    outcomes = allgather_object(failure, name=f"process_set.{number}.entered")
-    for rank, outcome in enumerate(outcomes):
-        if outcome is not None:
-            raise StartupError(f"process set {number} ({made.ranks}) was not added: on rank {rank}, {outcome}")
-
-
-def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a set out of use while the job runs, and free what it holds.
-
-    To be called by all ranks of the job, members or not, in the same order of calls. What is pending on the set on some
-    members, and not submitted on others, fails with ShutDownError.
-
-    Args:
-        process_set: a registered set.
-
-    Returns:
-        True; the object can be added again. False for the global set, which stays, and for a set that is not
-        registered.
-
-    Raises:
-        MismatchError, StallError: the ranks do not all remove this set; it stays. UnsupportedError: a rank has joined.
-    """
-    number = process_set.process_set_id
-    if process_set is global_process_set or number is None:
-        return False
-    session = _state.current()
-    session.runtime.wait(session.runtime.propose_removal(number))
-    try:
-        session.runtime.leave_set(number)
-    finally:
-        session.forget(number)
-    return True

@@ -94,6 +94,29 @@ std::string Printable(std::string_view bytes) {
   return out;
 }
 
+std::string JsonText(std::string_view bytes) {
+  std::string out = "\"";
+  const auto escape = [&out](const char* format, uint8_t byte) {
+    std::array<char, 8> text{};
+    std::snprintf(text.data(), text.size(), format, byte);
+    out += text.data();
+  };
+  for (size_t i = 0; i < bytes.size();) {
+    const size_t length = Utf8Length(bytes.substr(i));
+    const auto byte = static_cast<uint8_t>(bytes[i]);
+    if (length == 0) {
+      escape("\\\\x%02x", byte);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      escape("\\u%04x", byte);
+    } else {
+      if (byte == '"' || byte == '\\') out += '\\';
+      out += bytes.substr(i, length);
+    }
+    i += std::max<size_t>(length, 1);
+  }
+  return out += '"';
+}
+
 std::string SecondsText(int64_t time_ns) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time_ns) / static_cast<double>(kNsPerS));

@@ -16,6 +16,9 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
 // `bytes` with control characters, quotes and bytes that are not UTF-8 escaped: names come from users.
 std::string Printable(std::string_view bytes);
 
+// `bytes` as a string of JSON, with its quotes. Bytes that are not UTF-8 become \\x and two digits.
+std::string JsonText(std::string_view bytes);
+
 // Nanoseconds as "30 s".
 std::string SecondsText(int64_t time_ns);
 

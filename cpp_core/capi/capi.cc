@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
 #include <new>
 #include <string>
@@ -103,6 +104,7 @@ Status Fill(const hc_request& request, Operation* operation) {
                                 (request.inputs == nullptr ? "null" : "given"));
   operation->process_set = static_cast<uint32_t>(request.process_set);
   operation->tag = request.tag;
+  operation->first_ready_ns = request.first_ready_ns;
   wire::Signature& signature = operation->request.signature;
   signature.op = static_cast<wire::Op>(request.op);
   signature.divide_by = static_cast<wire::DivideBy>(request.divide_by);
@@ -133,6 +135,11 @@ int Guarded(hc_error* error, F&& f) {
   } catch (const std::exception& thrown) {
     return Report({StatusCode::kInternal, thrown.what()}, error);
   }
+}
+
+std::function<bool()> Asking(hc_go_on go_on, void* context) {
+  if (go_on == nullptr) return nullptr;
+  return [go_on, context] { return go_on(context) != 0; };
 }
 
 std::vector<int> RanksOf(const hc_process_set& set) { return {set.ranks, set.ranks + set.count}; }
@@ -289,13 +296,16 @@ int hc_consume(hc_runtime* runtime, int64_t handle) {
   return HC_OK;
 }
 
-int hc_propose_set(hc_runtime* runtime, const hc_process_set* set, int32_t* number, int64_t* handle, hc_error* error) {
-  return Guarded(error, [&] {
-    uint32_t proposed = 0;
-    HC_RETURN_IF_ERROR(runtime->runtime->ProposeSet(RanksOf(*set), &proposed, handle));
-    *number = static_cast<int32_t>(proposed);
-    return Status::Ok();
-  });
+int32_t hc_next_set(hc_runtime* runtime) { return static_cast<int32_t>(runtime->runtime->NextSet()); }
+
+int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, int64_t* handle, hc_error* error) {
+  return Guarded(error,
+                 [&] { return runtime->runtime->ProposeSet(static_cast<uint32_t>(number), RanksOf(*set), handle); });
+}
+
+int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error) {
+  return Guarded(error,
+                 [&] { return runtime->runtime->MeetSet(static_cast<uint32_t>(number), Asking(go_on, context)); });
 }
 
 int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error) {
@@ -306,16 +316,20 @@ int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_
   return Guarded(error, [&] { return runtime->runtime->ProposeRemoval(static_cast<uint32_t>(number), handle); });
 }
 
-int hc_leave_set(hc_runtime* runtime, int32_t number, hc_error* error) {
-  return Guarded(error, [&] { return runtime->runtime->LeaveSet(static_cast<uint32_t>(number)); });
+int hc_leave_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error) {
+  return Guarded(error,
+                 [&] { return runtime->runtime->LeaveSet(static_cast<uint32_t>(number), Asking(go_on, context)); });
 }
 
 int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error) {
-  return Guarded(error, [&] {
-    runtime->runtime->DropSet(static_cast<uint32_t>(number));
-    return Status::Ok();
-  });
+  return Guarded(error, [&] { return runtime->runtime->DropSet(static_cast<uint32_t>(number)); });
 }
+
+int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->StartTimeline(path, mark_rounds != 0); });
+}
+
+void hc_stop_timeline(hc_runtime* runtime) { runtime->runtime->StopTimeline(); }
 
 void hc_abort(hc_runtime* runtime, const char* why) { runtime->runtime->Abort(why); }
 

@@ -81,10 +81,13 @@ typedef struct {
   const int64_t* receive_starts; /* there: the row of the result at which the part from a rank begins, with zeros where
                                     there is none; null: one part after the other */
   int32_t num_send_starts, num_receive_rows, num_receive_starts;
-  int32_t process_set; /* 0: all ranks; else the place, from 1, in hc_start_job's list, or a number of hc_propose_set.
-                          `root` counts within the set */
+  int32_t process_set; /* 0: all ranks; else the place, from 1, in hc_start_job's list, or the number given to
+                          hc_propose_set. `root` counts within the set */
   int32_t divide_by;   /* join: what an average divides by from then on; 0: all ranks, 1: those that have data */
   int32_t tag;         /* send, recv: `root` is the other rank, of the job; a recv's output is its input */
+  /* Since version 3. */
+  int64_t
+      first_ready_ns; /* of a group, for the timeline: the time of CLOCK_MONOTONIC when its first tensor was there */
 } hc_request;
 
 HC_API int hc_abi_version(void);
@@ -154,16 +157,25 @@ HC_API int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* 
 HC_API int hc_last_joined(hc_runtime* runtime, int64_t handle);
 /* Gives the handle back. Not before the operation is done. */
 HC_API int hc_consume(hc_runtime* runtime, int64_t handle);
-/* Process sets that come and go; since version 3. Every rank of the job calls these, in the same order. The ranks agree
- * in an operation, to be waited for and consumed like any other; when it is done, hc_enter_set, or hc_leave_set,
- * completes the matter, and waits for the set's members. If hc_enter_set fails on a rank, all ranks must call
- * hc_drop_set, which undoes everything; how they tell each other is the caller's affair. */
-HC_API int hc_propose_set(hc_runtime* runtime, const hc_process_set* set, int32_t* number, int64_t* handle,
+/* Process sets that come and go; since version 3. Every rank of the job calls these, in the same order. A new set needs
+ * a number that is hc_next_set's or greater on all ranks. The ranks agree in an operation, to be waited for and
+ * consumed like any other. When it is done, hc_meet_set and, when that has succeeded on all ranks, hc_enter_set
+ * complete the addition, and hc_leave_set the removal. If one of the former fails on a rank, all ranks must call
+ * hc_drop_set, which undoes everything; how they tell each other is the caller's affair. `go_on`, which may be null, is
+ * asked several times a second; 0 ends the call with HC_ABORTED. */
+typedef int (*hc_go_on)(void* context);
+HC_API int32_t hc_next_set(hc_runtime* runtime);
+HC_API int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, int64_t* handle,
                           hc_error* error);
+HC_API int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
 HC_API int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error);
 HC_API int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_error* error);
-HC_API int hc_leave_set(hc_runtime* runtime, int32_t number, hc_error* error);
+HC_API int hc_leave_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
 HC_API int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error);
+/* The file of what this rank does, in Chrome's trace format: rank 0 writes `path`, the others next to it. Since version
+ * 3. Stopping what is not on does nothing. */
+HC_API int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error);
+HC_API void hc_stop_timeline(hc_runtime* runtime);
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
 
 /* Calls `visit` for every counter. */

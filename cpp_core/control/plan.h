@@ -33,6 +33,7 @@ struct Plan {
   std::vector<int32_t> joined;  // ranks without data of their own
   int divisor_ranks = 0;        // what an average divides by, see Note [What an average divides by]
   int32_t last_joined = -1;     // for kJoin: a rank of the job
+  int64_t agreed_ns = 0;        // when this rank learned of it; filled by the runtime, for its timeline
 };
 
 // An operation that will not run. Every submitted OpId ends in exactly one Plan (its last piece) or exactly one

@@ -19,6 +19,7 @@
 #include "control/rank_set.h"
 #include "control/selector.h"
 #include "net/mpi/communicator.h"
+#include "observe/trace_text.h"
 #include "wire/message.h"
 
 namespace horocache::data {
@@ -97,6 +98,8 @@ class Operation {
   virtual bool progressed() const = 0;
   // Whether nobody is woken when the operation can go on, so that Test has to be called now and then.
   virtual bool must_poll() const { return false; }
+  // What it does now, for the timeline.
+  virtual observe::Phase phase() const { return observe::Phase::kTransfer; }
   // For stall reports: ranks this operation waits for now; empty if for none, or if that cannot be known.
   virtual std::vector<int> WaitingFor() const { return {}; }
 };

@@ -65,7 +65,10 @@ StatusOr<UniqueFd> Worker::Connect() const {
                           "'. Is rank 0 running, on this host, with the same " +
                           "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
     }
-    HC_RETURN_IF_ERROR(Check(config_));
+    if (Status stopped = Check(config_); !stopped.ok()) {
+      RemoveIfStale(place_);  // of a rank 0 that listened and died
+      return stopped;
+    }
     Nap(nap_ns);
     nap_ns = std::min(2 * nap_ns, kLongestNapNs);
   }
@@ -234,23 +237,6 @@ StatusOr<Peers> Together(const BootstrapConfig& config) {
 }
 
 }  // namespace
-
-UniqueFd::~UniqueFd() { Close(); }
-
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    Close();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-void UniqueFd::Close() {
-  const int error = errno;  // destructors run between a failure and its message
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-  errno = error;
-}
 
 void Peers::CloseInChild() {
   for (UniqueFd& fd : pidfds) fd.Close();

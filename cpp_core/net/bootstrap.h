@@ -11,29 +11,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "net/arena.h"
 #include "net/identity.h"
 
 namespace horocache::net {
-
-// A file descriptor that closes itself.
-class UniqueFd {
- public:
-  explicit UniqueFd(int fd = -1) : fd_(fd) {}
-  ~UniqueFd();
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  int get() const { return fd_; }
-  void Close();
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_ = -1;
-};
 
 // What must be equal on all ranks, or start-up fails with a table of the differing values on every rank.
 struct Handshake {

@@ -63,7 +63,15 @@ class HostsChannel final : public RuntimeChannel {
   void TellLost(const Status& why) override;
   bool must_poll() const override { return link_ != nullptr && link_->must_poll(); }
   void SayGoodbye() override {
+    local_->SayGoodbye();
     if (link_ != nullptr) link_->SayGoodbye();
+  }
+  int Departed() override {
+    const int departed = local_->Departed();
+    for (int rank = 0; rank < size(); ++rank) {
+      if (departed >= 0 && IsHere(rank) && At(rank) == departed) return rank;
+    }
+    return -1;
   }
 
  private:

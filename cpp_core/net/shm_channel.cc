@@ -32,6 +32,8 @@ class ShmChannel final : public RuntimeChannel {
   bool Progress() override;
   void Ring(int rank) override { doorbells_[static_cast<size_t>(rank)].Ring(); }
   const Status& broken() const override { return broken_; }
+  void SayGoodbye() override;
+  int Departed() override;
 
  private:
   struct Peer {
@@ -88,6 +90,20 @@ ShmChannel::ShmChannel(std::shared_ptr<Arena> arena, int rank, std::vector<Doorb
       peers_.push_back(Peer{r, FrameWriter(arena_->ring(rank_, r)), FrameReader(arena_->ring(r, rank_))});
     }
   }
+}
+
+void ShmChannel::SayGoodbye() {
+  arena_->state(rank_).store(RankState::kLeft);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) Ring(rank);
+  }
+}
+
+int ShmChannel::Departed() {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && arena_->state(rank).load() == RankState::kLeft) return rank;
+  }
+  return -1;
 }
 
 // ---- words ----

@@ -203,13 +203,18 @@ void BindRuntime(py::module_& module) {
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),
            py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
-           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0)
+           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0,
+           py::arg("first_ready_ns") = 0)
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
-      .def("propose_set", &PyRuntime::ProposeSet, py::arg("ranks"))
+      .def("next_set", [](PyRuntime& self) { return self.Get().NextSet(); })
+      .def("propose_set", &PyRuntime::ProposeSet, py::arg("number"), py::arg("ranks"))
+      .def("meet_set", &PyRuntime::MeetSet, py::arg("number"))
       .def("enter_set", &PyRuntime::EnterSet, py::arg("number"))
       .def("propose_removal", &PyRuntime::ProposeRemoval, py::arg("number"))
       .def("leave_set", &PyRuntime::LeaveSet, py::arg("number"))
       .def("drop_set", &PyRuntime::DropSet, py::arg("number"))
+      .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
+      .def("stop_timeline", &PyRuntime::StopTimeline)
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));

@@ -155,7 +155,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
                           const py::object& receive_rows, const py::object& receive_starts,
-                          const std::string& divide_by, int32_t tag) {
+                          const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
@@ -173,6 +173,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
   }
   operation->process_set = static_cast<uint32_t>(process_set);
   operation->tag = tag;
+  operation->first_ready_ns = first_ready_ns;
   wire::Signature& signature = operation->request.signature;
   signature.divide_by = *divides;
   signature.root = root;
@@ -314,10 +315,10 @@ py::object PyRuntime::Consume(Operation* operation) {
   return out;
 }
 
-std::pair<uint32_t, int64_t> PyRuntime::ProposeSet(std::vector<int> ranks) {
-  std::pair<uint32_t, int64_t> answer;
-  ThrowIfError(Get().ProposeSet(std::move(ranks), &answer.first, &answer.second));
-  return answer;
+int64_t PyRuntime::ProposeSet(uint32_t number, std::vector<int> ranks) {
+  int64_t handle = -1;
+  ThrowIfError(Get().ProposeSet(number, std::move(ranks), &handle));
+  return handle;
 }
 
 int64_t PyRuntime::ProposeRemoval(uint32_t number) {
@@ -326,23 +327,34 @@ int64_t PyRuntime::ProposeRemoval(uint32_t number) {
   return handle;
 }
 
+void PyRuntime::MeetSet(uint32_t number) {
+  CallPatiently([number](runtime::Runtime& runtime, const auto& go_on) { return runtime.MeetSet(number, go_on); });
+}
+
 void PyRuntime::EnterSet(uint32_t number) {
-  runtime::Runtime& runtime = Get();
-  CallPatiently([&runtime, number](const auto& go_on) { return runtime.EnterSet(number, go_on); });
+  CallPatiently([number](runtime::Runtime& runtime, const auto&) { return runtime.EnterSet(number); });
 }
 
 void PyRuntime::LeaveSet(uint32_t number) {
-  runtime::Runtime& runtime = Get();
-  CallPatiently([&runtime, number](const auto& go_on) { return runtime.LeaveSet(number, go_on); });
+  CallPatiently([number](runtime::Runtime& runtime, const auto& go_on) { return runtime.LeaveSet(number, go_on); });
 }
 
 void PyRuntime::DropSet(uint32_t number) {
-  runtime::Runtime& runtime = Get();
-  const py::gil_scoped_release released;
-  runtime.DropSet(number);
+  CallPatiently([number](runtime::Runtime& runtime, const auto&) { return runtime.DropSet(number); });
 }
 
-void PyRuntime::CallPatiently(const std::function<Status(const std::function<bool()>&)>& call) {
+void PyRuntime::StartTimeline(const std::string& path, bool mark_rounds) {
+  ThrowIfError(Get().StartTimeline(path, mark_rounds));
+}
+
+void PyRuntime::StopTimeline() {
+  runtime::Runtime& runtime = Get();
+  const py::gil_scoped_release released;  // it writes what there is
+  runtime.StopTimeline();
+}
+
+void PyRuntime::CallPatiently(const PatientCall& call) {
+  runtime::Runtime& runtime = Get();
   PyThreadState* state = PyEval_SaveThread();
   const auto go_on = [&state] {
     RestoreThread(state);
@@ -350,7 +362,7 @@ void PyRuntime::CallPatiently(const std::function<Status(const std::function<boo
     state = PyEval_SaveThread();
     return quiet;
   };
-  const Status status = call(go_on);
+  const Status status = call(runtime, go_on);
   RestoreThread(state);
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   ThrowIfError(status);

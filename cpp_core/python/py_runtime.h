@@ -40,7 +40,8 @@ class PyRuntime {
                  double postscale, int root, const pybind11::object& splits, int process_set,
                  const std::string& backend, const std::string& layers, bool group, bool wait_follows,
                  const pybind11::object& send_starts, const pybind11::object& receive_rows,
-                 const pybind11::object& receive_starts, const std::string& divide_by, int32_t tag);
+                 const pybind11::object& receive_starts, const std::string& divide_by, int32_t tag,
+                 int64_t first_ready_ns);
   // -1 if the tensor, the name or the backend's needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows, uint32_t process_set, PyObject* backend);
@@ -48,11 +49,15 @@ class PyRuntime {
   pybind11::object Wait(int64_t handle, double timeout_s);
 
   // Process sets that come and go; see runtime::Runtime.
-  std::pair<uint32_t, int64_t> ProposeSet(std::vector<int> ranks);
+  int64_t ProposeSet(uint32_t number, std::vector<int> ranks);
+  void MeetSet(uint32_t number);
   void EnterSet(uint32_t number);
   int64_t ProposeRemoval(uint32_t number);
   void LeaveSet(uint32_t number);
   void DropSet(uint32_t number);
+
+  void StartTimeline(const std::string& path, bool mark_rounds);
+  void StopTimeline();
 
   // Throws in a child of fork.
   runtime::Runtime& Get();
@@ -60,8 +65,9 @@ class PyRuntime {
  private:
   void Start(runtime::RuntimeConfig config);
   runtime::Operation* FindOrThrow(int64_t handle);
-  // Calls `call(go_on)` without the GIL; `go_on` runs handlers of signals. Throws what they raise, else the outcome.
-  void CallPatiently(const std::function<Status(const std::function<bool()>&)>& call);
+  // Calls `call` without the GIL; `go_on` runs handlers of signals. Throws what they raise, else the outcome.
+  using PatientCall = std::function<Status(runtime::Runtime&, const std::function<bool()>& go_on)>;
+  void CallPatiently(const PatientCall& call);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
             const pybind11::object& name, const pybind11::object& names, bool group);

@@ -20,7 +20,7 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{table, metrics, &faults_, logger},
+      context_{table, metrics, &faults_, logger, parts.timeline},
       messages_(std::move(parts.messages)),
       doorbell_(parts.doorbell),
       table_(table),
@@ -141,7 +141,7 @@ void CoordinatorLoop::TakeOrders() {
     for (const Loss& loss : losses) {
       if (loss.rank == kEverySet || set->Has(loss.rank)) set->Lose(loss.why);
     }
-    if (leave) set->Leave();
+    if (leave) set->Leave(NowNs());
   }
   if (!losses.empty()) messages_->Lose(losses.front().why, NowNs());
   if (leave) {
@@ -230,7 +230,7 @@ bool CoordinatorLoop::Ended() const {
 }
 
 void CoordinatorLoop::CheckOverdue(int64_t now_ns) {
-  for (const auto& set : sets_) set->CheckLanes(now_ns);
+  for (const auto& set : sets_) set->CheckOverdue(now_ns);
   messages_->Check(now_ns);
   std::string report;
   while (messages_->NextReport(&report)) context_.logger->Warning(report);

@@ -53,6 +53,7 @@ class CoordinatorLoop {
     std::unique_ptr<PointToPoint> messages;
     net::Doorbell doorbell;
     FaultInjector faults;
+    observe::Timeline* timeline = nullptr;
   };
   static constexpr int kEverySet = -1;  // for Lose
 
@@ -72,10 +73,11 @@ class CoordinatorLoop {
   // ---- any thread: sets that come and go, see Note [Process sets at run time] in process_sets.h
   // Takes a set in, and returns when that has happened.
   Status Add(SetParts set);
-  // This rank leaves the set; returns when all its members have, and what they agreed on has run. The set is then gone.
-  // At the deadline it is dropped, and the answer is kStall; kAborted when `go_on`, which is asked several times a
-  // second, says no.
-  Status Remove(uint32_t number, int64_t deadline_ns, const std::function<bool()>& go_on);
+  // This rank leaves the set, which closes it for all members in a last round; returns when that is over, and what was
+  // agreed on before has run here. The set is then gone. If it was lost meanwhile, the answer is why: kStall names
+  // ranks that did not come. kAborted when `go_on`, which is asked several times a second, says no; the set goes when
+  // it can.
+  Status Remove(uint32_t number, const std::function<bool()>& go_on);
   // Everything pending in the set fails, and it is gone. Does nothing if there is none.
   void Drop(uint32_t number);
   // Why the job has ended; ok while it goes on.
@@ -104,7 +106,7 @@ class CoordinatorLoop {
   void TakeSetOrders() HC_REQUIRES(role_);
   void EraseLeft() HC_REQUIRES(role_);
   // Hands the set over to the thread that asked for it, see `gone_`.
-  void Erase(uint32_t number, const std::string& why) HC_REQUIRES(role_);
+  void Erase(uint32_t number, const Status& outcome) HC_REQUIRES(role_);
   void NoteJobEnd() HC_REQUIRES(role_);
   void AbortSets(const std::string& why) HC_REQUIRES(role_);
   void SpreadAbort() HC_REQUIRES(role_);
@@ -145,6 +147,8 @@ class CoordinatorLoop {
   std::vector<std::unique_ptr<SetLoop>> sets_ HC_GUARDED_BY(role_);  // that this rank is a member of, by age
   std::vector<SetLoop*> by_number_ HC_GUARDED_BY(role_);             // null where it is not
   std::vector<uint32_t> leaving_ HC_GUARDED_BY(role_);               // numbers of sets that are being removed
+  // Sets that ended while a library used their memory, which it may do until the process ends.
+  std::vector<std::unique_ptr<SetLoop>> parked_ HC_GUARDED_BY(role_);
   // Of sets that are gone.
   control::ControllerCounters past_counters_ HC_GUARDED_BY(role_);
   data::DataCounters past_data_ HC_GUARDED_BY(role_);
@@ -176,14 +180,21 @@ class CoordinatorLoop {
     uint32_t number;
     std::unique_ptr<SetParts> parts = nullptr;  // of kAdd
   };
+  struct Gone {
+    uint32_t number;
+    std::unique_ptr<SetLoop> set;  // null if it is parked
+    Status outcome;
+  };
   void Order(SetOrder order) HC_EXCLUDES(orders_mutex_);
-  std::unique_ptr<SetLoop> TakeGone(uint32_t number) HC_EXCLUDES(orders_mutex_);
+  std::unique_ptr<Gone> TakeGone(uint32_t number) HC_EXCLUDES(orders_mutex_);
+  void DestroyUnclaimed() HC_EXCLUDES(orders_mutex_);
   std::vector<SetOrder> set_orders_ HC_GUARDED_BY(orders_mutex_);
   uint64_t set_orders_placed_ HC_GUARDED_BY(orders_mutex_) = 0;
   std::atomic<uint64_t> set_orders_taken_{0};
   // Sets that were removed, for who asked for it to destroy: a link may wait for the others' goodbyes, and the holder
   // of the role must not.
-  std::vector<std::unique_ptr<SetLoop>> gone_ HC_GUARDED_BY(orders_mutex_);
+  std::vector<std::unique_ptr<Gone>> gone_ HC_GUARDED_BY(orders_mutex_);
+  std::vector<uint32_t> unclaimed_ HC_GUARDED_BY(orders_mutex_);  // numbers of sets that nobody waits for any more
   Status job_end_ HC_GUARDED_BY(orders_mutex_);
   bool job_ended_ HC_GUARDED_BY(role_) = false;  // job_end_ is filled
 

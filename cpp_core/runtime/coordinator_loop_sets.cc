@@ -16,6 +16,7 @@ constexpr int64_t kAskNs = 100 * kNsPerMs;  // between two questions whether to 
 
 // Returns when the holder of the role has taken it, so that what this thread submits next finds things as ordered.
 void CoordinatorLoop::Order(SetOrder order) {
+  DestroyUnclaimed();
   uint64_t number = 0;
   {
     MutexLock lock(orders_mutex_);
@@ -33,24 +34,20 @@ Status CoordinatorLoop::Add(SetParts set) {
   return JobEnd();
 }
 
-Status CoordinatorLoop::Remove(uint32_t number, int64_t deadline_ns, const std::function<bool()>& go_on) {
+Status CoordinatorLoop::Remove(uint32_t number, const std::function<bool()>& go_on) {
   Order({SetOrder::Kind::kLeave, number});
   const std::string subject = "process set " + std::to_string(number);
-  int64_t ask_ns = NowNs() + kAskNs;
-  while (TakeGone(number) == nullptr) {
-    const int64_t now_ns = NowNs();
+  for (int64_t ask_ns = NowNs() + kAskNs;; Nap(kOrderNapNs)) {
+    if (const auto gone = TakeGone(number); gone != nullptr) return gone->outcome;
     if (stop_.load()) return {StatusCode::kShutDown, subject + " was being removed when the job was shut down"};
-    if (now_ns >= deadline_ns) {
-      Drop(number);
-      return {StatusCode::kStall, subject + " was dropped: not all of its ranks left it in time"};
+    if (NowNs() < ask_ns) continue;
+    if (go_on && !go_on()) {
+      MutexLock lock(orders_mutex_);
+      unclaimed_.push_back(number);
+      return {StatusCode::kAborted, "removing " + subject + " was interrupted"};
     }
-    if (now_ns >= ask_ns) {
-      if (go_on && !go_on()) return {StatusCode::kAborted, "removing " + subject + " was interrupted"};
-      ask_ns = now_ns + kAskNs;
-    }
-    Nap(kOrderNapNs);
+    ask_ns = NowNs() + kAskNs;
   }
-  return Status::Ok();
 }
 
 void CoordinatorLoop::Drop(uint32_t number) {
@@ -63,13 +60,27 @@ Status CoordinatorLoop::JobEnd() {
   return job_end_;
 }
 
-std::unique_ptr<SetLoop> CoordinatorLoop::TakeGone(uint32_t number) {
+std::unique_ptr<CoordinatorLoop::Gone> CoordinatorLoop::TakeGone(uint32_t number) {
   MutexLock lock(orders_mutex_);
-  const auto found = std::ranges::find(gone_, number, [](const auto& set) { return set->process_set(); });
+  const auto found = std::ranges::find(gone_, number, [](const auto& gone) { return gone->number; });
   if (found == gone_.end()) return nullptr;
-  std::unique_ptr<SetLoop> set = std::move(*found);
+  std::unique_ptr<Gone> gone = std::move(*found);
   gone_.erase(found);
-  return set;
+  return gone;
+}
+
+// What interrupted removals left.
+void CoordinatorLoop::DestroyUnclaimed() {
+  std::vector<uint32_t> numbers;
+  {
+    MutexLock lock(orders_mutex_);
+    numbers = unclaimed_;
+  }
+  for (const uint32_t number : numbers) {
+    if (TakeGone(number) == nullptr) continue;
+    MutexLock lock(orders_mutex_);
+    std::erase(unclaimed_, number);
+  }
 }
 
 // ---- the holder of the role
@@ -98,10 +109,11 @@ void CoordinatorLoop::TakeSetOrders() {
       // Without all ranks of the job it would not get far; who made it is told.
       if (const Status& end = sets_.front()->end(); !end.ok()) sets_.back()->Lose(end);
     } else if (set != nullptr && order.kind == SetOrder::Kind::kLeave) {
-      set->Leave();
+      set->Leave(NowNs());
       leaving_.push_back(order.number);
     } else if (set != nullptr) {
-      Erase(order.number, "was dropped: one of its ranks could not join it, or did not leave it in time.");
+      Erase(order.number, {StatusCode::kShutDown, "process set " + std::to_string(order.number) +
+                                                      " was dropped: one of its ranks could not join it."});
     }
   }
   set_orders_taken_.fetch_add(orders.size());
@@ -112,23 +124,27 @@ void CoordinatorLoop::EraseLeft() {
     const auto ended = [this](uint32_t number) HC_NO_THREAD_SAFETY_ANALYSIS { return SetOf(number)->Ended(); };
     const auto found = std::ranges::find_if(leaving_, ended);
     if (found == leaving_.end()) return;
-    Erase(*found, "was removed.");
+    const Status& lost = SetOf(*found)->lost();
+    Erase(*found, lost.code() == StatusCode::kShutDown ? Status::Ok() : lost);
   }
 }
 
-void CoordinatorLoop::Erase(uint32_t number, const std::string& why) {
+void CoordinatorLoop::Erase(uint32_t number, const Status& outcome) {
   SetLoop* const set = std::exchange(by_number_[number], nullptr);
-  set->Lose({StatusCode::kShutDown, "process set " + std::to_string(number) + " " + why});
+  const std::string subject = "process set " + std::to_string(number);
+  set->Lose({StatusCode::kShutDown, outcome.ok() ? subject + " was removed." : outcome.message()});
   set->HandOut();
+  messages_->EndSet(number, subject + " was removed", NowNs());
+  table_->ForgetSet(number);
   past_counters_.Add(set->counters());
   set->AddDataCounters(&past_data_);
   std::erase(leaving_, number);
   const auto found = std::ranges::find(sets_, set, [](const auto& owned) { return owned.get(); });
-  {
-    MutexLock lock(orders_mutex_);
-    gone_.push_back(std::move(*found));
-  }
+  std::unique_ptr<SetLoop> owned = std::move(*found);
   sets_.erase(found);
+  if (owned->broken()) parked_.push_back(std::move(owned));
+  MutexLock lock(orders_mutex_);
+  gone_.push_back(std::make_unique<Gone>(Gone{number, std::move(owned), outcome}));
 }
 
 void CoordinatorLoop::NoteJobEnd() {

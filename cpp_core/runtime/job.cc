@@ -137,6 +137,13 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
   identity.local_size = static_cast<int>(job->here.size());
   identity.local_rank = static_cast<int>(std::ranges::find(job->here, identity.rank) - job->here.begin());
   identity.job = placement->job;
+  StatusOr<net::ClockOffset> clock =
+      net::MeasureClock(*comm, job->host_of, Nanoseconds(config.knobs.start_timeout, kNsPerS));
+  if (!clock.ok()) {
+    net::LeaveMpiUnfinalized();
+    return clock.status();
+  }
+  job->clock = *clock;
   job->mpi = std::move(*comm);
   return Status::Ok();
 }
@@ -205,35 +212,6 @@ Status ShareMemory(const JobConfig& config, Job* job) {
       "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs)));
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
-  return Status::Ok();
-}
-
-// The set's own communicators, made in the same order on all its ranks.
-Status ConnectOverMpi(const JobConfig& config, const Job& job, SetSite* site) {
-  if (job.mpi.empty()) return Status::Ok();
-  net::Mpi* const mpi = &job.mpi.mpi();
-  const int tag = 3 * static_cast<int>(site->process_set);
-  const int64_t limit_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
-  StatusOr<net::Communicator> lanes = site->process_set == 0
-                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), NowNs() + limit_ns)
-                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag, limit_ns);
-  if (!lanes.ok()) return lanes.status();
-  site->mpi = std::move(*lanes);
-  if (site->one_host() || site->local_rank != 0) return Status::Ok();
-  std::vector<int> leaders;
-  net::MpiLinkConfig link;
-  link.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
-  for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
-    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first of its host
-    leaders.push_back(site->ranks[rank]);
-    link.names.push_back(job.NameOf(site->ranks[rank]));
-  }
-  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1, limit_ns);
-  if (!between.ok()) return between.status();
-  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2, limit_ns);
-  if (!data.ok()) return data.status();
-  site->leaders = std::move(*data);
-  site->link = net::MakeMpiLink(std::move(*between), std::move(link));
   return Status::Ok();
 }
 
@@ -320,8 +298,36 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
     }
     site.arena = std::move(peers->arena);
   }
-  HC_RETURN_IF_ERROR(ConnectOverMpi(config, job, &site));
   return site;
+}
+
+// The set's own communicators.
+Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
+  if (job.mpi.empty()) return Status::Ok();
+  net::Mpi* const mpi = &job.mpi.mpi();
+  const int tag = 3 * static_cast<int>(site->process_set);
+  const int64_t limit_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  StatusOr<net::Communicator> lanes = site->process_set == 0
+                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), NowNs() + limit_ns)
+                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag, limit_ns);
+  if (!lanes.ok()) return lanes.status();
+  site->mpi = std::move(*lanes);
+  if (site->one_host() || site->local_rank != 0) return Status::Ok();
+  std::vector<int> leaders;
+  net::MpiLinkConfig link;
+  link.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
+  for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
+    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first of its host
+    leaders.push_back(site->ranks[rank]);
+    link.names.push_back(job.NameOf(site->ranks[rank]));
+  }
+  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1, limit_ns);
+  if (!between.ok()) return between.status();
+  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2, limit_ns);
+  if (!data.ok()) return data.status();
+  site->leaders = std::move(*data);
+  site->link = net::MakeMpiLink(std::move(*between), std::move(link));
+  return Status::Ok();
 }
 
 }  // namespace horocache::runtime

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "net/bootstrap.h"
 #include "net/identity.h"
+#include "net/mpi/clock.h"
 #include "net/mpi/communicator.h"
 #include "runtime/make_set.h"
 #include "runtime/process_sets.h"
@@ -37,6 +38,7 @@ struct Job {
   std::vector<int> here;                // the ranks of this host, ascending: by local rank
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
+  net::ClockOffset clock;               // of this host
   // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
   // and processes may have been in different numbers of jobs.
   uint32_t epoch = 0;
@@ -62,10 +64,12 @@ struct MeetingConfig {
   std::function<Status()> check;      // see net::BootstrapConfig
 };
 
-// Where the ranks of a process set meet. Its members call this at the same time, for one set after the other in
-// ascending order: the lowest that is not complete yet has none of its ranks waiting in a higher one, so nobody waits
-// in a circle.
+// Where the ranks of a process set meet: those of each host among themselves. Its members call this at the same time,
+// for one set after the other in ascending order: the lowest that is not complete yet has none of its ranks waiting in
+// a higher one, so nobody waits in a circle.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                             const MeetingConfig& meeting);
+// Connects its hosts, over MPI. All members call it, sets in the same order. The process ends if one does not come.
+Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site);
 
 }  // namespace horocache::runtime

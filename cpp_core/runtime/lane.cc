@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "control/signature.h"
 #include "data/rows.h"
+#include "runtime/trace_of.h"
 
 namespace horocache::runtime {
 namespace {
@@ -52,6 +53,7 @@ bool Lane::Step() {
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
   still_since_ns_ = NowNs();
+  if (started_ns_ == 0 && timeline_->on()) started_ns_ = still_since_ns_;
   static_cast<void>(Inject("start"));
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
     task_ = &Lane::CompletePlan;
@@ -84,6 +86,7 @@ bool Lane::StartCollective() {
     return true;
   }
   running_ = backend_->Start(std::move(collective));
+  MarkPhase();
   task_ = &Lane::TestCollective;
   return true;
 }
@@ -150,6 +153,7 @@ bool Lane::TestCollective() {
     status = running_->status();
   } else {
     if (running_->progressed()) still_since_ns_ = NowNs();
+    MarkPhase();
     status = Inject("data");
     if (status.code() != FaultInjector::kDrop) return false;
   }
@@ -216,8 +220,29 @@ bool Lane::CompletePlan() {
   status_ = Status::Ok();
   item_ = 0;
   tensor_ = 0;
+  started_ns_ = 0;
+  phase_ns_.fill(0);
   task_ = &Lane::StartCollective;
   return true;
+}
+
+void Lane::MarkPhase() {
+  if (!timeline_->on()) return;
+  int64_t& began_ns = phase_ns_[static_cast<size_t>(running_->phase())];
+  if (began_ns == 0) began_ns = NowNs();
+}
+
+void Lane::Trace(const control::PlanItem& item, const Operation& operation) {
+  const control::Plan& plan = plans_.front();
+  observe::OperationTrace trace = TraceOf(operation, operation.status, NowNs());
+  trace.backend = backend_->traits().name;
+  trace.agreed_ns = plan.agreed_ns;
+  trace.started_ns = started_ns_;
+  trace.phase_ns = phase_ns_;
+  trace.sequence = plan.sequence;
+  trace.item = static_cast<uint32_t>(&item - plan.items.data());
+  trace.fused = static_cast<uint32_t>(plan.items.size());
+  timeline_->Add(trace);
 }
 
 void Lane::FinishItem(const control::PlanItem& item) {
@@ -229,6 +254,7 @@ void Lane::FinishItem(const control::PlanItem& item) {
   metrics_->op_count[op].Add(1);
   metrics_->op_ns[op].Add(static_cast<uint64_t>(NowNs() - operation->submitted_ns));
   last_done_ = operation->request.signature.name;
+  if (timeline_->on()) Trace(item, *operation);
   table_->Finish(operation, operation->status);
 }
 

@@ -9,6 +9,7 @@
 // Role: lanes (the holder of the runtime's role). Owns the plans it was given; the operations belong to the table.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "control/plan.h"
 #include "control/rank_set.h"
 #include "data/backend.h"
+#include "observe/timeline.h"
 #include "runtime/fault.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
@@ -31,8 +33,14 @@ class Lane {
  public:
   // `rank` counts within the set; `names` tells how its ranks read in messages. All outlive the lane.
   Lane(data::Backend* backend, int rank, const control::RankNames* names, OperationTable* table, Metrics* metrics,
-       const FaultInjector* faults)
-      : backend_(backend), rank_(rank), names_(names), table_(table), metrics_(metrics), faults_(faults) {}
+       const FaultInjector* faults, observe::Timeline* timeline)
+      : backend_(backend),
+        rank_(rank),
+        names_(names),
+        table_(table),
+        metrics_(metrics),
+        faults_(faults),
+        timeline_(timeline) {}
 
   // Takes the plan's contents; leaves vectors with capacity for the next one.
   void Enqueue(control::Plan* plan);
@@ -74,6 +82,9 @@ class Lane {
   // The fault that is due at this place; all but kDrop end the job.
   Status Inject(std::string_view place);
   void FinishItem(const control::PlanItem& item);
+  // For the timeline.
+  void MarkPhase();
+  void Trace(const control::PlanItem& item, const Operation& operation);
 
   data::Backend* const backend_;
   const int rank_;
@@ -81,6 +92,7 @@ class Lane {
   OperationTable* const table_;
   Metrics* const metrics_;
   const FaultInjector* const faults_;
+  observe::Timeline* const timeline_;
 
   std::deque<control::Plan> plans_;
   std::vector<control::Plan> spare_;
@@ -92,6 +104,8 @@ class Lane {
   data::VariableOutput variable_;
   Result result_;
   int64_t still_since_ns_ = 0;
+  int64_t started_ns_ = 0;  // of the front plan; 0: not yet, or there is no timeline
+  std::array<int64_t, observe::kNumPhases> phase_ns_{};
   std::string last_done_;
   Status fault_;
 };

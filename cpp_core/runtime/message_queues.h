@@ -52,6 +52,17 @@ class MessageQueues {
   // which are no longer posted then.
   void Close(int source, std::vector<Operation*>* receives);
   void Clear() { queues_.clear(); }
+  // Forgets what came for a process set that is gone; calls f(source, bytes) for every whole message.
+  template <typename F>
+  void DropArrivals(uint32_t process_set, F&& f) {
+    for (auto& [key, queue] : queues_) {
+      if (key.process_set != process_set) continue;
+      for (const Arrival& arrival : queue.arrived) {
+        if (arrival.kind == Arrival::Kind::kWhole) f(key.source, arrival.payload.size());
+      }
+      queue.arrived.clear();
+    }
+  }
 
   // Calls f(key, receive) for every posted receive.
   template <typename F>

@@ -53,8 +53,9 @@ struct Operation {
   std::vector<TensorArgument> tensors;
   RowLists rows;
   bool allocate_results = false;
-  int32_t tag = 0;        // of a message
-  void* owner = nullptr;  // what keeps the tensors alive; belongs to the binding
+  int32_t tag = 0;             // of a message
+  int64_t first_ready_ns = 0;  // of a group, for the timeline: when its first tensor was there; 0: unknown
+  void* owner = nullptr;       // what keeps the tensors alive; belongs to the binding
 
   // ---- written by the runtime
   int64_t handle = -1;

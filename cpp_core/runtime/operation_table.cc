@@ -1,5 +1,6 @@
 #include "runtime/operation_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/futex.h"
@@ -140,6 +141,14 @@ void OperationTable::TakeOwners(std::vector<void*>* owners) {
   finished_count_.store(0, std::memory_order_relaxed);
 }
 
+void OperationTable::ForgetSet(uint32_t process_set) {
+  MutexLock lock(mutex_);
+  if (process_set >= names_.size()) return;
+  Names& names = names_[process_set];
+  // What is in flight points to its flags.
+  if (std::ranges::none_of(names.in_flight, [](const auto& entry) { return entry.second; })) names = Names();
+}
+
 void OperationTable::Recycle(Operation* operation) {
   MutexLock lock(mutex_);
   FreeNames(operation);
@@ -147,6 +156,8 @@ void OperationTable::Recycle(Operation* operation) {
   if (operation->automatic_number >= 0)
     NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
   operation->process_set = 0;
+  operation->first_ready_ns = 0;
+  operation->owner = nullptr;
   operation->results.clear();
   operation->status = Status::Ok();
   operation->done.store(0, std::memory_order_relaxed);

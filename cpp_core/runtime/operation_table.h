@@ -47,6 +47,8 @@ class OperationTable {
   void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
   // Operations finished since the last call whose `owner` is still set; cheap when there is none.
   void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
+  // The process set is gone: frees what its names take.
+  void ForgetSet(uint32_t process_set) HC_EXCLUDES(mutex_);
   // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
   void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
 

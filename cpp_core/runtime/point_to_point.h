@@ -82,6 +82,9 @@ class PointToPoint {
   // pending fails with `why`, and so does all that is submitted later. The first reason counts.
   void Lose(const Status& why, int64_t now_ns);
 
+  // The process set is gone: what has no partner yet in it fails with kShutDown, and what came for nobody is dropped.
+  void EndSet(uint32_t process_set, const std::string& why, int64_t now_ns);
+
   // Nothing more is sent or received. Who cannot be trusted to take it is not told.
   void SayGoodbye();
 

@@ -33,6 +33,22 @@ void PointToPoint::Leave(int64_t now_ns) {
   for (size_t rank = 0; rank < peers_.size(); ++rank) Activate(static_cast<int>(rank));
 }
 
+void PointToPoint::EndSet(uint32_t process_set, const std::string& why, int64_t now_ns) {
+  if (!failed_.ok()) return;
+  now_ns_ = now_ns;
+  std::vector<Pending> pending;
+  FindPending(&pending);
+  for (const Pending& one : pending) {
+    if (one.operation->process_set != process_set) continue;
+    if (one.stage != Stage::kAnnounced && one.stage != Stage::kPosted) continue;  // these have a partner
+    Abandon(one);
+    Finish(one.operation, {StatusCode::kShutDown, why + " while " + DescribeMessage(*one.operation) +
+                                                      " was pending on rank " + std::to_string(config_.rank) + "."});
+  }
+  queues_.DropArrivals(
+      process_set, [this](int source, size_t bytes) { GiveBack(source, static_cast<int64_t>(bytes) + kKeepBytes); });
+}
+
 bool PointToPoint::HasLeft() const {
   if (!failed_.ok()) return true;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {

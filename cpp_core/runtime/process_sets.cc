@@ -27,10 +27,11 @@ ProcessSets::ProcessSets(int size) : size_(size) {
   sets_.push_back({std::move(all), State::kOpen});
 }
 
-Status ProcessSets::CheckNew(const std::vector<int>& ranks) const {
-  const auto invalid = [&ranks, number = sets_.size()](const std::string& why) {
+Status ProcessSets::CheckNew(uint32_t number, const std::vector<int>& ranks) const {
+  const auto invalid = [&ranks, number](const std::string& why) {
     return InvalidArgumentError("process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
   };
+  if (number < sets_.size()) return invalid("cannot have this number: it has been used.");
   if (ranks.empty()) return invalid("has no ranks.");
   if (ranks.front() < 0 || ranks.back() >= size_) {
     return invalid("has ranks that the job does not have: it has " + std::to_string(size_) + ", 0 to " +
@@ -50,11 +51,17 @@ Status ProcessSets::CheckNew(const std::vector<int>& ranks) const {
                  ", which is registered already; use that one.");
 }
 
-StatusOr<uint32_t> ProcessSets::Propose(std::vector<int> ranks) {
+uint32_t ProcessSets::next() const {
   MutexLock lock(mutex_);
-  HC_RETURN_IF_ERROR(CheckNew(ranks));
+  return static_cast<uint32_t>(sets_.size());
+}
+
+Status ProcessSets::Propose(uint32_t number, std::vector<int> ranks) {
+  MutexLock lock(mutex_);
+  HC_RETURN_IF_ERROR(CheckNew(number, ranks));
+  while (sets_.size() < number) sets_.push_back({{}, State::kClosed});  // other ranks have used these
   sets_.push_back({std::move(ranks)});
-  return static_cast<uint32_t>(sets_.size() - 1);
+  return Status::Ok();
 }
 
 void ProcessSets::Open(uint32_t number) {
@@ -65,13 +72,6 @@ void ProcessSets::Open(uint32_t number) {
 void ProcessSets::Close(uint32_t number) {
   MutexLock lock(mutex_);
   sets_.at(number).state = State::kClosed;
-}
-
-// Only from the end, because a later proposal has its number already.
-void ProcessSets::Withdraw(uint32_t number) {
-  MutexLock lock(mutex_);
-  sets_.at(number).state = State::kWithdrawn;
-  while (sets_.back().state == State::kWithdrawn) sets_.pop_back();
 }
 
 std::vector<int> ProcessSets::ranks(uint32_t number) const {
@@ -97,6 +97,12 @@ Status ProcessSets::CheckMember(uint32_t number, int rank, std::string_view what
   if (PlaceOf(set->ranks, rank) >= 0) return Status::Ok();
   return InvalidArgumentError(std::string(what) + ": rank " + std::to_string(rank) + " is not in " +
                               NameOf(number, set->ranks));
+}
+
+Status ProcessSets::CheckPending(uint32_t number) const {
+  MutexLock lock(mutex_);
+  if (number > 0 && number < sets_.size() && sets_[number].state != State::kClosed) return Status::Ok();
+  return InvalidArgumentError("process set " + std::to_string(static_cast<int32_t>(number)) + " has not been proposed");
 }
 
 Status ProcessSets::CheckRemovable(uint32_t number) const {

@@ -3,13 +3,15 @@
 // Note [Process sets at run time]
 // A set that is added while the job runs comes into being in three steps. Every rank of the job, member or not,
 // proposes it: an operation of the global set whose signature holds the number and the ranks, so that ranks that
-// propose different sets get a mismatch. When that operation is done, the members meet, as they would have in init(),
-// while everything else goes on; each rank's loop then takes its parts in. Last, the ranks tell each other whether it
-// went well; if it did not for one of them, all drop the set.
+// propose different sets get a mismatch. When that operation is done, the members of each host meet, as they would have
+// in init(), while everything else goes on. When all ranks know that this went well everywhere, the members connect
+// their hosts and take the set in. If anything went wrong on one rank, all drop the set.
 //
 // A set is removed in two. All ranks agree, as above; then its members leave it as they would leave the job, so nobody
-// gives up memory that another still reads. Numbers count up and are not used again, but for that of a proposal that
-// failed: it failed for everybody.
+// gives up memory that another still reads.
+//
+// Numbers count up and are not used again. Ranks may have counted differently, because one of them was interrupted, so
+// before a proposal they agree on the greatest of their next numbers.
 //
 // Shared: any thread asks and changes it; one mutex.
 #pragma once
@@ -30,19 +32,21 @@ class ProcessSets {
   // Of a job of `size` ranks, which has the global set alone.
   explicit ProcessSets(int size);
 
-  // kInvalidArgument, naming the set, unless it has distinct ranks of the job, ascending, and differs from those that
-  // there are and from the global one. Its number; it can be used once it is open.
-  StatusOr<uint32_t> Propose(std::vector<int> ranks) HC_EXCLUDES(mutex_);
+  // The lowest number that a new set can have here.
+  uint32_t next() const HC_EXCLUDES(mutex_);
+  // kInvalidArgument, naming the set, unless it has distinct ranks of the job, ascending, differs from those that there
+  // are and from the global one, and the number is new. It can be used once it is open.
+  Status Propose(uint32_t number, std::vector<int> ranks) HC_EXCLUDES(mutex_);
   void Open(uint32_t number) HC_EXCLUDES(mutex_);
   // From now on operations on it are refused.
   void Close(uint32_t number) HC_EXCLUDES(mutex_);
-  // It never was: its number is free again.
-  void Withdraw(uint32_t number) HC_EXCLUDES(mutex_);
 
   // Of proposed and open ones.
   std::vector<int> ranks(uint32_t number) const HC_EXCLUDES(mutex_);
   // kInvalidArgument if there is no such set, or the rank is no member of it; `what` is the subject of the message.
   Status CheckMember(uint32_t number, int rank, std::string_view what) const HC_EXCLUDES(mutex_);
+  // kInvalidArgument unless the number is that of a set that was proposed, or is open, and not the global one.
+  Status CheckPending(uint32_t number) const HC_EXCLUDES(mutex_);
   // kInvalidArgument for the global set, and if the number is no open one.
   Status CheckRemovable(uint32_t number) const HC_EXCLUDES(mutex_);
   // The rank's number within the set; -1 if it is not a member.
@@ -54,7 +58,7 @@ class ProcessSets {
   static std::string AgreeText(const std::vector<std::vector<int>>& sets);
 
  private:
-  enum class State { kProposed, kOpen, kClosed, kWithdrawn };
+  enum class State { kProposed, kOpen, kClosed };
   struct Set {
     std::vector<int> ranks;
     State state = State::kProposed;
@@ -62,7 +66,7 @@ class ProcessSets {
 
   // Null if it is not open.
   const Set* FindOpen(uint32_t number) const HC_REQUIRES(mutex_);
-  Status CheckNew(const std::vector<int>& ranks) const HC_REQUIRES(mutex_);
+  Status CheckNew(uint32_t number, const std::vector<int>& ranks) const HC_REQUIRES(mutex_);
   int CountOpen() const HC_REQUIRES(mutex_);
 
   const int size_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -68,7 +69,32 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
                                             "; raise the limit of processes (ulimit -u, or the container's)");
   }
   runtime->alive_ = true;
+  const Knobs& knobs = runtime->knobs();
+  if (!knobs.timeline.empty() && knobs.timeline != "DYNAMIC") {
+    // A job can do without.
+    const Status started = runtime->StartTimeline(knobs.timeline, knobs.timeline_mark_cycles);
+    if (!started.ok()) runtime->logger_.Warning("there will be no timeline: " + started.message());
+  }
   return runtime;
+}
+
+std::string TimelinePath(const std::string& path, int rank) {
+  if (rank == 0) return path;
+  std::filesystem::path name(path);
+  name.replace_filename(name.stem().string() + ".rank" + std::to_string(rank) + name.extension().string());
+  return name.string();
+}
+
+Status Runtime::StartTimeline(const std::string& path, bool mark_rounds) {
+  observe::TimelineHeader header;
+  header.version = config_.version;
+  header.host = job_.host_names.at(static_cast<size_t>(job_.identity.cross_rank));
+  header.rank = job_.identity.rank;
+  header.size = job_.identity.size;
+  header.clock_offset_ns = job_.clock.offset_ns;
+  header.clock_error_ns = job_.clock.error_ns;
+  header.clock_measured_ns = job_.clock.measured_ns;
+  return timeline_.Start(TimelinePath(path, header.rank), mark_rounds, header);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -104,25 +130,26 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
 
-StatusOr<SetParts> Runtime::MeetAndMakeSet(uint32_t number, const MeetingConfig& meeting) {
-  StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
-  if (!site.ok()) return site.status();
-  return MakeSet(config_.knobs, std::move(*site));
+StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
+  HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
+  return MakeSet(config_.knobs, std::move(site));
 }
 
 Status Runtime::MakeLoop() {
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
-    const StatusOr<uint32_t> number = sets_.Propose(ranks);
-    if (!number.ok()) return number.status();
-    sets_.Open(*number);
+    const uint32_t number = sets_.next();
+    HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
+    sets_.Open(number);
   }
   CoordinatorLoop::Parts parts;
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    StatusOr<SetParts> set =
-        MeetAndMakeSet(number, {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = nullptr});
+    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = nullptr};
+    StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
+    if (!site.ok()) return site.status();
+    StatusOr<SetParts> set = ConnectAndMakeSet(std::move(*site));
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
@@ -132,6 +159,7 @@ Status Runtime::MakeLoop() {
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
+  parts.timeline = &timeline_;
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
@@ -206,6 +234,7 @@ void Runtime::Stop() {
   job_.peers.arena->state(job_.identity.local_rank).store(net::RankState::kLeft);
   liveness_.reset();
   const StatusCode end = loop_->Stop().code();
+  timeline_.Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
   if (!together) net::LeaveMpiUnfinalized();
 }
@@ -213,6 +242,7 @@ void Runtime::Stop() {
 void Runtime::ForkedChild() {
   if (liveness_ != nullptr) liveness_->CloseInChild();
   job_.peers.CloseInChild();
+  timeline_.CloseInChild();
   alive_ = false;
 }
 

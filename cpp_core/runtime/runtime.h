@@ -14,11 +14,13 @@
 
 #include "base/knobs.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "net/arena.h"
 #include "net/bootstrap.h"
 #include "net/identity.h"
 #include "net/liveness.h"
+#include "observe/timeline.h"
 #include "runtime/coordinator_loop.h"
 #include "runtime/job.h"
 #include "runtime/make_set.h"
@@ -43,6 +45,9 @@ struct RuntimeConfig {
   uint64_t communicator = 0;
   std::vector<int> ranks = {};
 };
+
+// Of rank 1, for "trace.json": "trace.rank1.json".
+std::string TimelinePath(const std::string& path, int rank);
 
 // kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.
 Status CheckKnobs(const Knobs& knobs);
@@ -74,15 +79,23 @@ class Runtime {
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
   // ---- process sets that come and go: see Note [Process sets at run time] in process_sets.h
-  // Every rank of the job calls these, in the same order; `handle` is that of the operation in which the ranks agree.
-  // EnterSet and LeaveSet follow when it has succeeded. `go_on` is asked several times a second; false ends the call
-  // with kAborted.
-  Status ProposeSet(std::vector<int> ranks, uint32_t* number, int64_t* handle);
-  Status EnterSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
+  // Every rank of the job calls these, in the same order. `handle` is that of the operation in which the ranks agree;
+  // MeetSet, then EnterSet when it has succeeded on all ranks, and LeaveSet follow when the operation has succeeded.
+  // `go_on` is asked several times a second; false ends the call with kAborted.
+  uint32_t NextSet() const { return sets_.next(); }
+  Status ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* handle);
+  Status MeetSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
+  Status EnterSet(uint32_t number);
   Status ProposeRemoval(uint32_t number, int64_t* handle);
   Status LeaveSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
-  // Undoes ProposeSet and EnterSet, however far they came; what is pending in the set fails. On all ranks, or none.
-  void DropSet(uint32_t number);
+  // Undoes the first three, however far they came; what is pending in the set fails. On all ranks, or none.
+  Status DropSet(uint32_t number);
+
+  // ---- the timeline of this rank; see observe/timeline.h
+  // Rank 0 writes `path`, the others next to it; see TimelinePath. kInvalidArgument if one is written already, or
+  // cannot be.
+  Status StartTimeline(const std::string& path, bool mark_rounds);
+  void StopTimeline() { timeline_.Stop(); }
 
   // All ranks' pending operations fail with kAborted.
   void Abort(const std::string& why) { loop_->Abort(why); }
@@ -96,7 +109,8 @@ class Runtime {
   JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
   static JobConfig JobConfigOf(const RuntimeConfig& config);
   Status MakeLoop();
-  StatusOr<SetParts> MeetAndMakeSet(uint32_t number, const MeetingConfig& meeting);
+  StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
+  Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
@@ -107,9 +121,12 @@ class Runtime {
   const RuntimeConfig config_;
   Job job_;
   ProcessSets sets_;
+  Mutex met_mutex_;
+  std::map<uint32_t, SetSite> met_ HC_GUARDED_BY(met_mutex_);  // of sets whose ranks on this host have met
   Logger logger_;
   Metrics metrics_;
   OperationTable table_;
+  observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> alive_{false};

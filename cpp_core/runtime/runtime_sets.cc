@@ -28,29 +28,49 @@ Status Runtime::SubmitProposal(const std::string& name, std::vector<int64_t> ran
   return Status::Ok();
 }
 
-Status Runtime::ProposeSet(std::vector<int> ranks, uint32_t* number, int64_t* handle) {
-  if (!job_.mpi.empty() && job_.mpi.mpi().QueryThread() != net::MpiThreads::kMultiple) {
-    return UnsupportedError(
-        "process sets cannot be added while the job runs: members make communicators meanwhile, and this MPI may be "
-        "used by one thread at a time (HOROCACHE_MPI_THREADS_DISABLE, or the level that the program asked MPI for). "
-        "Name all sets in init(process_sets=[...])");
-  }
+Status Runtime::CheckMpiThreads() const {
+  if (job_.mpi.empty() || job_.mpi.mpi().QueryThread() == net::MpiThreads::kMultiple) return Status::Ok();
+  return UnsupportedError(
+      "process sets cannot be added or removed while the job runs: members make and free communicators meanwhile, and "
+      "this MPI may be used by one thread at a time (HOROCACHE_MPI_THREADS_DISABLE, or the level that the program "
+      "asked "
+      "MPI for). Name all sets in init(process_sets=[...])");
+}
+
+Status Runtime::ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* handle) {
+  HC_RETURN_IF_ERROR(CheckMpiThreads());
   const std::vector<int64_t> shape(ranks.begin(), ranks.end());
-  const StatusOr<uint32_t> proposed = sets_.Propose(std::move(ranks));
-  if (!proposed.ok()) return proposed.status();
-  *number = *proposed;
-  Status submitted = SubmitProposal(NameOf(*number, "add"), shape, handle);
-  if (!submitted.ok()) sets_.Withdraw(*number);
+  HC_RETURN_IF_ERROR(sets_.Propose(number, std::move(ranks)));
+  Status submitted = SubmitProposal(NameOf(number, "add"), shape, handle);
+  if (!submitted.ok()) sets_.Close(number);
   return submitted;
 }
 
-Status Runtime::EnterSet(uint32_t number, const std::function<bool()>& go_on) {
+Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
+  HC_RETURN_IF_ERROR(sets_.CheckPending(number));
+  if (!IsMember(number)) return Status::Ok();
+  const auto check = [&]() -> Status {
+    if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
+    return loop_->JobEnd();
+  };
+  StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, {.arena = nullptr, .check = check});
+  if (!site.ok()) return site.status();
+  MutexLock lock(met_mutex_);
+  met_.insert_or_assign(number, std::move(*site));
+  return Status::Ok();
+}
+
+Status Runtime::EnterSet(uint32_t number) {
+  HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (IsMember(number)) {
-    const auto check = [&]() -> Status {
-      if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
-      return loop_->JobEnd();
-    };
-    StatusOr<SetParts> set = MeetAndMakeSet(number, {.arena = nullptr, .check = check});
+    SetSite site;
+    {
+      MutexLock lock(met_mutex_);
+      const auto met = met_.extract(number);
+      if (met.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks have not met");
+      site = std::move(met.mapped());
+    }
+    StatusOr<SetParts> set = ConnectAndMakeSet(std::move(site));
     if (!set.ok()) return set.status();
     HC_RETURN_IF_ERROR(loop_->Add(std::move(*set)));
   }
@@ -59,6 +79,7 @@ Status Runtime::EnterSet(uint32_t number, const std::function<bool()>& go_on) {
 }
 
 Status Runtime::ProposeRemoval(uint32_t number, int64_t* handle) {
+  HC_RETURN_IF_ERROR(CheckMpiThreads());
   HC_RETURN_IF_ERROR(sets_.CheckRemovable(number));
   return SubmitProposal(NameOf(number, "remove"), {}, handle);
 }
@@ -66,14 +87,18 @@ Status Runtime::ProposeRemoval(uint32_t number, int64_t* handle) {
 Status Runtime::LeaveSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckRemovable(number));
   sets_.Close(number);
-  if (!IsMember(number)) return Status::Ok();
-  const double limit_s = config_.knobs.shutdown_timeout;
-  return loop_->Remove(number, NowNs() + Nanoseconds(limit_s, kNsPerS), go_on);
+  return IsMember(number) ? loop_->Remove(number, go_on) : Status::Ok();
 }
 
-void Runtime::DropSet(uint32_t number) {
+Status Runtime::DropSet(uint32_t number) {
+  HC_RETURN_IF_ERROR(sets_.CheckPending(number));
+  sets_.Close(number);
+  {
+    MutexLock lock(met_mutex_);
+    met_.erase(number);
+  }
   if (IsMember(number)) loop_->Drop(number);
-  sets_.Withdraw(number);
+  return Status::Ok();
 }
 
 }  // namespace horocache::runtime

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "control/signature.h"
+#include "runtime/trace_of.h"
 
 namespace horocache::runtime {
 namespace {
@@ -22,9 +23,11 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       channel_(std::move(parts.channel)),
       backends_(std::move(parts.backends)),
       table_(context.table),
-      logger_(context.logger) {
+      logger_(context.logger),
+      timeline_(context.timeline) {
   for (const auto& backend : backends_) {
-    lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults);
+    lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
+                        context.timeline);
   }
 }
 
@@ -39,7 +42,8 @@ void SetLoop::Submit(Operation* operation, int64_t now_ns) {
   }
 }
 
-void SetLoop::Leave() {
+void SetLoop::Leave(int64_t now_ns) {
+  if (left_ns_ == 0) left_ns_ = now_ns;
   if (lost_.ok()) controller_->Leave();
 }
 
@@ -72,6 +76,7 @@ SetLoop::Progress SetLoop::Step(int64_t now_ns, bool stuck) {
     if (!stepped.ok()) Lose(stepped.status());
     progress.moved |= !stepped.ok() || stepped.value();
   }
+  if (timeline_->marks_rounds()) MarkRound(now_ns);
   progress.planned = HandOut();
   for (Lane& lane : lanes_) {
     if (!lane.Step()) continue;
@@ -87,6 +92,7 @@ bool SetLoop::HandOut() {
   while (controller_->NextPlan(&plan_)) {
     planned = true;
     const size_t backend = plan_.choice.backend;
+    plan_.agreed_ns = timeline_->on() ? NowNs() : 0;
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
   if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
@@ -103,9 +109,16 @@ void SetLoop::FailOperation(uint64_t op, const Status& status) {
   Operation* operation = OperationTable::FromId(op);
   const wire::Signature& signature = operation->request.signature;
   const bool names_it = status.message().find(Printable(signature.name)) != std::string::npos;
+  if (timeline_->on()) timeline_->Add(TraceOf(*operation, status, NowNs()));
   table_->Finish(operation, names_it ? status
                                      : Status(status.code(), status.message() + " " + control::Describe(signature) +
                                                                  " was pending on " + OwnRank() + "."));
+}
+
+void SetLoop::MarkRound(int64_t now_ns) {
+  const uint64_t rounds = counters().rounds;
+  if (rounds == std::exchange(marked_rounds_, rounds)) return;
+  timeline_->MarkRound(config_.process_set, rounds, now_ns);
 }
 
 void SetLoop::FailLanes() {
@@ -127,26 +140,54 @@ void SetLoop::EndAborted(int64_t now_ns) {
   if (end().code() == StatusCode::kAborted && std::ranges::any_of(lanes_, stuck)) Lose(end());
 }
 
-void SetLoop::CheckLanes(int64_t now_ns) {
+void SetLoop::CheckOverdue(int64_t now_ns) {
   EndAborted(now_ns);
+  CheckDeparted();
   if (!config_.stall_check) return;
+  CheckLeaving(now_ns);
   for (const Lane& lane : lanes_) {
     const Operation* running = lane.Running();
     const int64_t waited_ns = now_ns - lane.StillSinceNs();
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
-    const std::string text = control::Describe(running->request.signature) + names_.OfSet() +
-                             " has made no progress for " + SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " +
-                             OwnRank() + " and waits for " + names_.Text(lane.WaitingFor()) +
-                             ", which did not answer (stopped, or without processor time?).";
-    if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
-      Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
-      return;
-    }
-    if (now_ns - lanes_warned_ns_ >= config_.stall_warn_ns) {
-      lanes_warned_ns_ = now_ns;
-      logger_->Warning(text);
-    }
+    Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
+                SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
+                names_.Text(lane.WaitingFor()) + ", which did not answer (stopped, or without processor time?).",
+            waited_ns, now_ns);
+    if (!lost_.ok()) return;
   }
+}
+
+void SetLoop::Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns) {
+  if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
+    Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
+  } else if (now_ns - warned_ns_ >= config_.stall_warn_ns) {
+    warned_ns_ = now_ns;
+    logger_->Warning(text);
+  }
+}
+
+// Ranks that leave together close their rounds first; then nobody looks any more. What a rank says before it leaves
+// comes before its leaving, so that is looked at twice, with a step in between.
+void SetLoop::CheckDeparted() {
+  if (config_.process_set == 0 || left_ns_ > 0 || !lost_.ok() || controller_->closed()) return;
+  const int rank = channel_->Departed();
+  if (rank < 0 || !std::exchange(saw_departed_, true)) return;
+  Lose({StatusCode::kShutDown,
+        names_.Text(rank) + " has left process set " + std::to_string(config_.process_set) + "."});
+}
+
+void SetLoop::CheckLeaving(int64_t now_ns) {
+  const int64_t waited_ns = now_ns - left_ns_;
+  if (left_ns_ == 0 || waited_ns < config_.stall_warn_ns || Ended() || LanesBusy()) return;
+  std::vector<int> absent;
+  for (int rank = 0; rank < channel_->size(); ++rank) {
+    if (channel_->SharesWords(rank) && !channel_->HasPublished(rank, controller_->round())) absent.push_back(rank);
+  }
+  const std::string who = absent.empty() ? "a rank of another host" : names_.Text(absent);
+  Overdue(who + " has not left process set " + std::to_string(config_.process_set) + " " +
+              SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " after " + OwnRank() +
+              " did (stopped, or without processor time?).",
+          waited_ns, now_ns);
 }
 
 // ---- what the rank's loop asks
@@ -157,6 +198,10 @@ bool SetLoop::LanesBusy() const {
 
 bool SetLoop::lanes_must_poll() const {
   return std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.must_poll(); });
+}
+
+bool SetLoop::broken() const {
+  return std::ranges::any_of(backends_, [](const auto& backend) { return !backend->broken().ok(); });
 }
 
 int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }

@@ -55,6 +55,7 @@ struct SetContext {
   Metrics* metrics = nullptr;
   const FaultInjector* faults = nullptr;
   const Logger* logger = nullptr;
+  observe::Timeline* timeline = nullptr;
 };
 
 class SetLoop {
@@ -68,7 +69,7 @@ class SetLoop {
   void Submit(Operation* operation, int64_t now_ns);
   // Whether a thread of this rank waits for an operation of this set.
   void SetWaiting(bool waiting) { waiting_ = waiting; }
-  void Leave();
+  void Leave(int64_t now_ns);
   void Abort(const std::string& why) { controller_->Abort(why); }
   // Everything pending fails with `why`; what was agreed before and needs nobody any more still ends well. The first
   // reason counts.
@@ -86,8 +87,9 @@ class SetLoop {
   bool HandOut();
   // Why this rank cannot go on, once: an injected fault; ok if it can.
   Status TakeFault();
-  // Reports, and after the limit ends, what does not move in the data plane.
-  void CheckLanes(int64_t now_ns);
+  // Reports, and after the limit ends, what does not move in the data plane, and ranks that do not leave when all do;
+  // ends the set if a rank has left it without the others.
+  void CheckOverdue(int64_t now_ns);
 
   // ---- what the rank's loop asks
   bool LanesBusy() const;
@@ -102,12 +104,21 @@ class SetLoop {
   // runs, those that have nothing to say to the round that this rank has begun.
   void Blame(std::vector<int>* blamed) const;
   const Status& end() const { return controller_->end(); }
+  // Why it was lost; ok if it was not.
+  const Status& lost() const { return lost_; }
+  // A library still uses memory of its backends.
+  bool broken() const;
   const control::ControllerCounters& counters() const { return controller_->counters(); }
   void AddDataCounters(data::DataCounters* sum) const;
 
  private:
   void FailOperation(uint64_t op, const Status& status);
   void FailLanes();
+  void CheckDeparted();
+  void CheckLeaving(int64_t now_ns);
+  // Warns of what is overdue, not too often, and ends the set after the limit.
+  void Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns);
+  void MarkRound(int64_t now_ns);
   void EndAborted(int64_t now_ns);
   std::string OwnRank() const { return names_.Text(config_.rank); }
 
@@ -119,13 +130,17 @@ class SetLoop {
   const std::vector<std::unique_ptr<data::Backend>> backends_;
   OperationTable* const table_;
   const Logger* const logger_;
+  observe::Timeline* const timeline_;
 
   std::vector<Lane> lanes_;
   control::Plan plan_;
   bool waiting_ = false;
   Status lost_;   // why the set cannot go on; ok while it can
   Status fault_;  // that a lane met, not taken yet
-  int64_t lanes_warned_ns_ = 0;
+  int64_t warned_ns_ = 0;
+  int64_t left_ns_ = 0;         // since when this rank has wanted to leave; 0: it does not
+  bool saw_departed_ = false;   // once already
+  uint64_t marked_rounds_ = 0;  // on the timeline
 };
 
 }  // namespace horocache::runtime

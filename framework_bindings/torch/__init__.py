@@ -24,6 +24,7 @@ from horocache._state import (
     shutdown,
     size,
 )
+from horocache.dynamic_sets import add_process_set, remove_process_set
 from horocache.errors import (
     HorocacheError,
     HorovodInternalError,
@@ -31,8 +32,9 @@ from horocache.errors import (
     HostsUpdatedInterrupt,
 )
 from horocache.objects import allgather_object, broadcast_object
+from horocache.observe.recording import start_timeline, stop_timeline
 from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
-from horocache.process_set import ProcessSet, add_process_set, global_process_set, process_sets, remove_process_set
+from horocache.process_set import ProcessSet, global_process_set, process_sets
 
 from .compression import Compression
 from .ddp import ddp_hook
@@ -218,5 +220,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

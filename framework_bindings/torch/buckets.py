@@ -29,7 +29,7 @@ class Slot:
 class Bucket:
     """The gradients that are submitted together: a group, or one alone."""
 
-    __slots__ = ("finish", "handle", "missing", "name", "names", "slots", "submitted")
+    __slots__ = ("finish", "first_ready_ns", "handle", "missing", "name", "names", "slots", "submitted")
 
     def __init__(self, slots: list[Slot], group: bool) -> None:
         self.slots = slots
@@ -38,6 +38,7 @@ class Bucket:
         self.name = full_name(kind, base)
         self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
         self.missing = len(slots)
+        self.first_ready_ns = 0  # when the first gradient of a group was there, in this step
         self.submitted = False
         self.handle: int | None = None
         self.finish: list[Slot] = []  # whose gradient went through a buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -185,6 +186,8 @@ class GradientReducer:
         bucket.missing -= 1
         if bucket.missing == 0:
             self._submit(bucket)
+        elif bucket.first_ready_ns == 0:
+            bucket.first_ready_ns = time.monotonic_ns()
 
     def _submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
@@ -212,7 +215,14 @@ class GradientReducer:
             if session.logs_layers:
                 self._log.encode(tensors)
             bucket.handle = session.runtime.submit(
-                OP_ALLREDUCE, tensors, tensors, bucket.name, names, *self._tail, bucket.names is not None
+                OP_ALLREDUCE,
+                tensors,
+                tensors,
+                bucket.name,
+                names,
+                *self._tail,
+                bucket.names is not None,
+                first_ready_ns=bucket.first_ready_ns,
             )
         bucket.submitted = True
         self._in_flight.append(bucket)
@@ -361,6 +371,7 @@ class GradientReducer:
         bucket.submitted = False
         bucket.handle = None
         bucket.missing = len(bucket.slots)
+        bucket.first_ready_ns = 0
         bucket.finish.clear()
         for slot in bucket.slots:
             slot.delay = self.passes

@@ -56,21 +56,23 @@ def test_ranks_that_name_different_sets_are_told_and_the_job_goes_on():
         import horocache as hc
 
         hc.init(process_sets="dynamic")
-        with pytest.raises(hc.MismatchError, match=r"rank 0 submitted the ranks \[0, 1\], rank 2 .* ranks \[1, 2\]"):
+        with pytest.raises(hc.MismatchError, match=r"'process_set\.1\.add': rank") as refused:
             hc.add_process_set([1, 2] if hc.rank() == 2 else [0, 1])
+        assert "the ranks [0, 1]" in str(refused.value)
+        assert "rank 2 submitted the ranks [1, 2]" in str(refused.value)
         assert hc.process_sets() == [hc.global_process_set]
         made = hc.add_process_set([1, 2])
-        assert made.process_set_id == 1
+        assert made.process_set_id == 2
         # One adds while another removes: each waits for the others, who wait for something else.
-        with pytest.raises(hc.StallError, match=r"process_set\.(1\.remove|2\.add)"):
+        with pytest.raises(hc.StallError, match=r"process_set\.(2\.remove|next_number)"):
             if hc.rank() == 0:
                 hc.remove_process_set(made)
             else:
                 hc.add_process_set([0, 2])
-        assert made.process_set_id == 1
+        assert made.process_set_id == 2
         if made.included():
             assert hc.allreduce(np.ones(1), op=hc.Sum, process_set=made)[0] == 2
-        assert hc.add_process_set([0, 2]).process_set_id == 2
+        assert hc.add_process_set([0, 2]).process_set_id == 3
 
     run_ranks(body, 3)
 
@@ -165,7 +167,7 @@ def test_a_set_that_a_member_cannot_join_is_added_nowhere():
         if hc.rank() == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         made = hc.add_process_set([1, 2])
-        assert made.process_set_id == 1
+        assert made.process_set_id == 2
         if made.included():
             hc.barrier(process_set=made)
 
@@ -183,8 +185,8 @@ def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
         hc.init()
         if hc.rank() == 1:
             runtime = _state.current().runtime
-            _, agreed = runtime.propose_set([0, 1])
-            runtime.wait(agreed)
+            hc.allreduce(np.array([1]), op=hc.Max, name="process_set.next_number")
+            runtime.wait(runtime.propose_set(1, [0, 1]))
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(hc.PeerLostError, match=r"rank 1 .*signal 9"):
             hc.add_process_set([0, 1])
@@ -205,6 +207,72 @@ def test_no_set_is_added_while_a_rank_has_joined():
                 with pytest.raises(hc.UnsupportedError, match="rank 1 joined"):
                     change()
         assert hc.join() in (0, 2)
-        assert hc.add_process_set([0, 1]).process_set_id == 1
+        assert hc.add_process_set([0, 1]).process_set_id == 3
 
     run_ranks(body, 3)
+
+
+@both_routes
+def test_an_interrupt_on_one_rank_leaves_the_ranks_able_to_add_sets(binding, tmp_path):
+    def body(interrupted):
+        import os
+        import signal
+        import threading
+        import time
+
+        import horocache as hc
+
+        def interrupt(number, frame):
+            raise KeyboardInterrupt
+
+        hc.init()
+        signal.signal(signal.SIGUSR1, interrupt)
+        if hc.rank() == 0:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            with pytest.raises(KeyboardInterrupt):
+                hc.add_process_set([0, 1])
+            interrupted.touch()
+        while not interrupted.exists():
+            time.sleep(0.01)
+        made = hc.add_process_set([0, 1])
+        if made.included():
+            assert hc.allreduce(np.ones(1), op=hc.Sum, process_set=made)[0] == 2
+        hc.barrier()
+
+    run_ranks(body, 3, args=(tmp_path / "interrupted",), knobs={"binding": binding})
+
+
+def test_an_operation_that_was_refused_keeps_its_tensor_when_a_set_is_added():
+    def body():
+        import sys
+
+        import horocache as hc
+
+        pair = hc.ProcessSet([0, 1])
+        hc.init(process_sets=[pair])
+        tensor = np.ones(3)
+        if hc.rank() == 2:
+            before = sys.getrefcount(tensor)
+            with pytest.raises(hc.InvalidArgumentError, match="rank 2 is not in process set"):
+                hc.allreduce_(tensor, process_set=pair)
+        hc.add_process_set([1, 2])
+        hc.barrier()
+        if hc.rank() == 2:
+            assert sys.getrefcount(tensor) == before
+
+    run_ranks(body, 3)
+
+
+@both_routes
+def test_what_is_no_set_is_refused(binding):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        for wrong in ([2**31], [2**40], "01", 3):
+            with pytest.raises(hc.InvalidArgumentError):
+                hc.add_process_set(wrong)
+        with pytest.raises(hc.InvalidArgumentError, match="a process set can be removed"):
+            hc.remove_process_set([0, 2])
+
+    run_ranks(body, 2, knobs={"binding": binding})

@@ -24,12 +24,12 @@ class Faulty:
     def __getattr__(self, name):
         return self._perhaps if name == self._method else getattr(self._runtime, name)
 
-    def _perhaps(self, *arguments):
+    def _perhaps(self, *arguments, **more):
         self._count += 1
         fails = self._count in self._calls
         # The operation is over when its wait fails, but not when that is interrupted.
         over = self._method == "wait" and self._error is not KeyboardInterrupt
-        answer = getattr(self._runtime, self._method)(*arguments) if over or not fails else None
+        answer = getattr(self._runtime, self._method)(*arguments, **more) if over or not fails else None
         if fails:
             raise self._error(f"injected at call {self._count}")
         return answer

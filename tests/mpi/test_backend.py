@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mpi_jobs import REPOSITORY, arguments_of, flavour, run_command, run_worker
 
+from horocache.observe.trace import load_all
+
 CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
 STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
 
@@ -79,6 +81,13 @@ def test_every_strategy_agrees_between_hosts(agreement):
 
 
 @pytest.mark.parametrize("layout", ["0011", "010"])
-def test_messages_reach_ranks_on_other_hosts(layout):
-    job = run_worker("messages", len(layout), layout)
+def test_messages_reach_ranks_on_other_hosts_and_timelines_know_their_clocks(layout, tmp_path):
+    file = tmp_path / "t.json"
+    job = run_worker("messages", len(layout), layout, env={"HOROCACHE_TIMELINE": str(file)})
     assert job.code == 0 and len(job.lines("right ")) == len(layout), job.report()
+    for trace in load_all([file]):
+        header = next(event["args"] for event in trace.events if event["name"] == "horocache")
+        offset_ns, error_ns = header["clock_offset_ns"], header["clock_error_ns"]
+        elsewhere = layout[trace.rank] != layout[0]
+        # It is one clock, whatever hosts the ranks pretend to be on.
+        assert abs(offset_ns) <= error_ns and (error_ns > 0) == elsewhere, header

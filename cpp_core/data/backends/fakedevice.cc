@@ -58,6 +58,18 @@ class FakeDeviceOperation : public Operation {
 
   Status status() const override { return status_; }
   bool progressed() const override { return progressed_; }
+  observe::Phase phase() const override {
+    switch (state_) {
+      case State::kReady:
+        return observe::Phase::kWaitForData;
+      case State::kPacking:
+        return observe::Phase::kPack;
+      case State::kRunning:
+        return observe::Phase::kTransfer;
+      default:
+        return observe::Phase::kUnpack;
+    }
+  }
   std::vector<int> WaitingFor() const override { return inner_ == nullptr ? std::vector<int>() : inner_->WaitingFor(); }
 
  private:

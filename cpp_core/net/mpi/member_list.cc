@@ -12,9 +12,9 @@
 namespace horocache::net {
 namespace {
 
-constexpr int kListTag = 0x6864, kVerdictTag = 0x6865;
-constexpr size_t kVerdictBytes = 1 << 20;     // it has two lists
-constexpr int64_t kLastWordNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
+constexpr int kListTag = 0x6864, kAnswerTag = 0x6865;
+constexpr size_t kAnswerBytes = 1 << 20;    // it has two lists
+constexpr int64_t kAnswerNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
 
 std::string Given(const std::vector<int>& members) { return "init(comm=[" + ListText(members) + "])"; }
 
@@ -33,7 +33,7 @@ class Comparison {
     if (mpi_.Rank(comm_) != lowest_) return Ask();
     const Status verdict = Hear();
     for (const int rank : came_)
-      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, kVerdictTag, NowNs() + kLastWordNs));
+      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, kAnswerTag, NowNs() + kAnswerNs));
     return verdict;
   }
 
@@ -49,7 +49,7 @@ class Comparison {
       if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
-      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
+      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kAnswerNs / 2);
     }
     return verdict;
   }
@@ -68,7 +68,7 @@ class Comparison {
     const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_);
     if (!sent.ok()) return Absent(lowest_, sent);
     const StatusOr<std::string> answer =
-        ReceiveInTime(mpi_, comm_, kVerdictBytes, lowest_, kVerdictTag, deadline_ns_ + kLastWordNs);
+        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, kAnswerTag, deadline_ns_ + kAnswerNs);
     if (!answer.ok()) return Absent(lowest_, answer.status());
     const std::optional<Status> verdict = DecodeStatus(*answer);
     if (verdict) return *verdict;

@@ -18,6 +18,14 @@ TEST(Join, PutsSeparatorsBetween) {
   EXPECT_EQ(Join({"a", "b", "c"}, ", "), "a, b, c");
 }
 
+TEST(JsonText, IsAStringOfJsonWhateverTheBytesAre) {
+  EXPECT_EQ(JsonText("layer.0/weight"), "\"layer.0/weight\"");
+  EXPECT_EQ(JsonText("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");
+  EXPECT_EQ(JsonText(std::string_view("\0\x7f", 2)), "\"\\u0000\\u007f\"");
+  EXPECT_EQ(JsonText("gr\xc3\xb6\xff"), "\"gr\xc3\xb6\\\\xff\"");
+  EXPECT_EQ(JsonText(""), "\"\"");
+}
+
 TEST(Printable, EscapesWhatCouldBreakALineOrATerminal) {
   EXPECT_EQ(Printable("layer.0/weight"), "layer.0/weight");
   EXPECT_EQ(Printable("a\nb'c\\d"), "a\\nb\\'c\\\\d");

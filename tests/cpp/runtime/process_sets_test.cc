@@ -6,10 +6,11 @@ namespace horocache::runtime {
 namespace {
 
 uint32_t Add(ProcessSets* sets, std::vector<int> ranks) {
-  const StatusOr<uint32_t> number = sets->Propose(std::move(ranks));
-  EXPECT_TRUE(number.ok()) << number.status().ToString();
-  sets->Open(*number);
-  return *number;
+  const uint32_t number = sets->next();
+  const Status proposed = sets->Propose(number, std::move(ranks));
+  EXPECT_TRUE(proposed.ok()) << proposed.ToString();
+  sets->Open(number);
+  return number;
 }
 
 TEST(ProcessSets, CountFromOneBesideTheGlobalSet) {
@@ -31,9 +32,9 @@ TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
   const auto why = [](int size, std::vector<std::vector<int>> all) {
     ProcessSets sets(size);
     for (size_t i = 0; i + 1 < all.size(); ++i) Add(&sets, all[i]);
-    const StatusOr<uint32_t> refused = sets.Propose(all.back());
-    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
-    return refused.status().message();
+    const Status refused = sets.Propose(sets.next(), all.back());
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    return refused.message();
   };
   EXPECT_EQ(why(3, {{0, 1}, {}}), "process set 2 ([]) has no ranks.");
   EXPECT_EQ(why(3, {{1, 3}}), "process set 1 ([1, 3]) has ranks that the job does not have: it has 3, 0 to 2.");
@@ -54,8 +55,11 @@ TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
   const std::string none = "barrier: there is no process set 1; 0 are registered besides the global one";
   EXPECT_TRUE(sets.CheckMember(0, 2, "barrier").ok());
   EXPECT_EQ(refused(1, 0), none);
-  ASSERT_TRUE(sets.Propose({0, 2}).ok());
+  EXPECT_FALSE(sets.CheckPending(1).ok());
+  ASSERT_TRUE(sets.Propose(1, {0, 2}).ok());
   EXPECT_EQ(refused(1, 0), none);
+  EXPECT_TRUE(sets.CheckPending(1).ok());
+  EXPECT_FALSE(sets.CheckPending(0).ok());
   EXPECT_FALSE(sets.CheckRemovable(1).ok());
   sets.Open(1);
   EXPECT_TRUE(sets.CheckMember(1, 0, "barrier").ok());
@@ -68,19 +72,14 @@ TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
   EXPECT_EQ(Add(&sets, {0, 2}), 2u);  // the same ranks under another number
 }
 
-TEST(ProcessSets, ANumberIsUsedAgainOnlyIfNothingCameOfIt) {
+TEST(ProcessSets, NumbersMayHaveGapsAndAreNotUsedAgain) {
   ProcessSets sets(4);
-  ASSERT_TRUE(sets.Propose({0, 1}).ok());
-  ASSERT_TRUE(sets.Propose({0, 2}).ok());
-  sets.Withdraw(1);
-  EXPECT_EQ(Add(&sets, {0, 1}), 3u);  // 2 may come to something
-  sets.Withdraw(2);
-  EXPECT_EQ(*sets.Propose({2, 3}), 4u);
-  sets.Withdraw(4);
-  EXPECT_EQ(*sets.Propose({2, 3}), 4u);
-  sets.Withdraw(4);
-  sets.Withdraw(3);
-  EXPECT_EQ(*sets.Propose({1, 3}), 1u);
+  ASSERT_TRUE(sets.Propose(3, {0, 1}).ok());  // another rank has counted further
+  EXPECT_EQ(sets.CheckMember(2, 0, "barrier").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(sets.CheckPending(2).message(), "process set 2 has not been proposed");
+  EXPECT_EQ(sets.Propose(2, {0, 2}).message(), "process set 2 ([0, 2]) cannot have this number: it has been used.");
+  sets.Close(3);
+  EXPECT_EQ(Add(&sets, {0, 1}), 4u);
 }
 
 }  // namespace

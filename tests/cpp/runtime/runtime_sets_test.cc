@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "in_process.h"
@@ -13,9 +14,11 @@ namespace {
 Status FinishHandle(Runtime& runtime, int64_t handle) { return Finish(runtime, runtime.Find(handle)); }
 
 Status AddSet(Runtime& runtime, const std::vector<int>& ranks, uint32_t* number) {
+  *number = runtime.NextSet();
   int64_t handle = -1;
-  HC_RETURN_IF_ERROR(runtime.ProposeSet(ranks, number, &handle));
+  HC_RETURN_IF_ERROR(runtime.ProposeSet(*number, ranks, &handle));
   HC_RETURN_IF_ERROR(FinishHandle(runtime, handle));
+  HC_RETURN_IF_ERROR(runtime.MeetSet(*number));
   return runtime.EnterSet(*number);
 }
 
@@ -46,13 +49,15 @@ void RunJob(const std::string& job, int size, const std::function<void(int, Runt
 TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
   const std::vector<std::vector<int>> wanted = {{0, 1}, {1, 2}, {2}, {0, 2}};
   RunJob("come-and-go", 3, [&](int rank, Runtime& runtime) {
+    std::atomic<bool> over{false};
     std::jthread reducer([&] {
-      for (int step = 0; step < 200; ++step) {
-        std::vector<float> tensor(10, 1.0f);
+      for (float all_over = 0; all_over < 3;) {  // until all ranks say so in one step
+        std::vector<float> tensor = {1.0f, over ? 1.0f : 0.0f};
         Operation* operation = Allreduce(runtime, "sum", &tensor);
         ASSERT_TRUE(runtime.Submit(operation, true).ok());
         ASSERT_TRUE(Finish(runtime, operation).ok());
         ASSERT_EQ(tensor[0], 3.0f);
+        all_over = tensor[1];
       }
     });
     uint32_t expected = 0;
@@ -80,11 +85,11 @@ TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
       }
       EXPECT_GE(runtime.metrics().Snapshot().at("operations"), operations);
     }
-    reducer.join();
+    over = true;
   });
 }
 
-TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMadeAndTheNumberIsFree) {
+TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMade) {
   RunJob("disagree", 3, [](int rank, Runtime& runtime) {
     uint32_t number = 0;
     const Status refused = AddSet(runtime, rank == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1}, &number);
@@ -94,13 +99,19 @@ TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMadeAndTheNumberIsFree) {
                               "Add the same process sets on all ranks"}) {
       EXPECT_NE(refused.message().find(words), std::string::npos) << refused.message();
     }
-    runtime.DropSet(number);
+    ASSERT_TRUE(runtime.DropSet(number).ok());
     const Status added = AddSet(runtime, {0, 1}, &number);
     ASSERT_TRUE(added.ok()) << added.ToString();
-    EXPECT_EQ(number, 1u);
+    EXPECT_EQ(number, 2u);
     EXPECT_EQ(AddSet(runtime, {0, 1}, &number).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(RemoveSet(runtime, 7).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(RemoveSet(runtime, 0).code(), StatusCode::kInvalidArgument);
+    for (const uint32_t wrong : {0u, 1u, 7u}) {
+      for (const Status& refused :
+           {runtime.MeetSet(wrong), runtime.EnterSet(wrong), runtime.DropSet(wrong), runtime.LeaveSet(wrong)}) {
+        EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << wrong;
+      }
+    }
     float sum = 0;
     EXPECT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // who has left is not waited for
   });
@@ -121,7 +132,7 @@ TEST(RuntimeSets, WhatIsPendingInOneThatIsRemovedOrDroppedFails) {
       if (drop) {
         float sum = 0;
         ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // nobody drops it before it is there
-        runtime.DropSet(number);
+        ASSERT_TRUE(runtime.DropSet(number).ok());
       } else {
         ASSERT_TRUE(RemoveSet(runtime, number).ok());
       }
@@ -134,18 +145,85 @@ TEST(RuntimeSets, WhatIsPendingInOneThatIsRemovedOrDroppedFails) {
   });
 }
 
+TEST(RuntimeSets, ARankThatDropsASetEndsItForTheOthers) {
+  RunJob("drops", 3, [](int rank, Runtime& runtime) {
+    uint32_t number = 0;
+    ASSERT_TRUE(AddSet(runtime, {0, 1}, &number).ok());
+    float sum = 0;
+    ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(runtime.DropSet(number).ok());
+    }
+    if (rank == 1) {
+      const Status status = SumOfOnes(runtime, number, &sum);
+      EXPECT_EQ(status.code(), StatusCode::kShutDown);
+      EXPECT_NE(status.message().find("rank 0 has left process set 1"), std::string::npos) << status.message();
+    }
+    EXPECT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // the job goes on
+  });
+}
+
+TEST(RuntimeSets, MessagesInOneThatIsRemovedEnd) {
+  RunJob("messages", 3, [](int rank, Runtime& runtime) {
+    uint32_t number = 0;
+    ASSERT_TRUE(AddSet(runtime, {0, 1}, &number).ok());
+    std::vector<float> small(4), large(100'000);
+    std::vector<Operation*> operations;
+    if (rank == 0) {  // nobody takes or sends these
+      operations = {Message(runtime, wire::Op::kSend, 1, 1, &large), Message(runtime, wire::Op::kRecv, 1, 2, &small),
+                    Message(runtime, wire::Op::kSend, 1, 3, &small)};
+    }
+    for (Operation* operation : operations) {
+      operation->process_set = number;
+      ASSERT_TRUE(runtime.Submit(operation, false).ok());
+    }
+    ASSERT_TRUE(RemoveSet(runtime, number).ok());
+    for (Operation* operation : operations) {
+      const bool eager = operation->tag == 3;  // is away
+      const Status status = Finish(runtime, operation);
+      EXPECT_EQ(status.code(), eager ? StatusCode::kOk : StatusCode::kShutDown) << status.ToString();
+    }
+  });
+}
+
 TEST(RuntimeSets, AMeetingEndsWhenTheCallerHasHadEnough) {
   RunJob("enough", 3, [](int rank, Runtime& runtime) {
-    uint32_t number = 0;
+    uint32_t number = runtime.NextSet();
     int64_t handle = -1;
-    ASSERT_TRUE(runtime.ProposeSet({0, 1}, &number, &handle).ok());
+    ASSERT_TRUE(runtime.ProposeSet(number, {0, 1}, &handle).ok());
     ASSERT_TRUE(FinishHandle(runtime, handle).ok());
+    float sum = 0;
     if (rank == 0) {  // rank 1 does not come
-      const Status status = runtime.EnterSet(number, [] { return false; });
+      const Status status = runtime.MeetSet(number, [] { return false; });
       EXPECT_EQ(status.code(), StatusCode::kAborted) << status.ToString();
       EXPECT_NE(status.message().find("adding process set 1 (ranks 0, 1) was interrupted"), std::string::npos);
     }
-    runtime.DropSet(number);
+    ASSERT_TRUE(runtime.DropSet(number).ok());
+    ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
+  });
+}
+
+TEST(RuntimeSets, AnInterruptedRemovalIsMadeUpForByTheNextChange) {
+  RunJob("interrupted", 3, [](int rank, Runtime& runtime) {
+    float sum = 0;
+    uint32_t number = 0;
+    ASSERT_TRUE(AddSet(runtime, {0, 1}, &number).ok());
+    int64_t handle = -1;
+    ASSERT_TRUE(runtime.ProposeRemoval(number, &handle).ok());
+    ASSERT_TRUE(FinishHandle(runtime, handle).ok());
+    ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
+    if (rank == 0) {
+      // What rank 1 has not got yet cannot have left: it is rank 0's word that closes the set.
+      const Status status = runtime.LeaveSet(number, [] { return false; });
+      EXPECT_TRUE(status.ok() || status.code() == StatusCode::kAborted) << status.ToString();
+    } else {
+      EXPECT_TRUE(runtime.LeaveSet(number).ok());
+    }
+    ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
+    const Status added = AddSet(runtime, {0, 1}, &number);
+    ASSERT_TRUE(added.ok()) << added.ToString();
+    EXPECT_EQ(SumOfOnes(runtime, number, &sum).ok(), rank < 2);
+    ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
   });
 }
 

@@ -13,22 +13,6 @@
 namespace horocache::runtime {
 namespace {
 
-// A send to, or recv from, another rank.
-Operation* Message(Runtime& runtime, wire::Op op, int peer, int32_t tag, std::vector<float>* tensor) {
-  Operation* operation = runtime.NewOperation();
-  wire::Signature& signature = operation->request.signature;
-  signature = {};
-  signature.op = op;
-  signature.root = peer;
-  const auto count = static_cast<int64_t>(tensor->size());
-  signature.tensors = {{"", DType::kFloat32, {count}}};
-  auto* bytes = reinterpret_cast<std::byte*>(tensor->data());
-  operation->tensors = {{bytes, bytes, count, count}};
-  operation->process_set = 0;
-  operation->tag = tag;
-  return operation;
-}
-
 class RuntimeTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(RuntimeTest, SumsStepAfterStepAndHitsTheCache) {

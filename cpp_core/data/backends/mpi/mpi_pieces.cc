@@ -56,6 +56,15 @@ class MpiPieces : public MpiOperation {
 
   bool is_root() const { return collective_.root == rank(); }
 
+  // Of several pieces the first is packed and the last is unpacked while MPI has others.
+  observe::Phase phase() const override {
+    if (direct_) return observe::Phase::kTransfer;
+    if (started_ == 0) return observe::Phase::kPack;
+    const bool last = begun_elements_ == total() && ended_ + 1 >= begun_;
+    return last && slots_[static_cast<size_t>(ended_ % 2)].arrived ? observe::Phase::kUnpack
+                                                                   : observe::Phase::kTransfer;
+  }
+
   bool Step(int64_t* budget) override;
   bool Begin();
   bool MustPack(const Slot& slot) const;

@@ -1,0 +1,97 @@
+#include "net/mpi/clock.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/clock.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int kTag = 0x636c;
+constexpr int kQuestions = 8;
+
+class Clocks {
+ public:
+  Clocks(const Communicator& comm, const std::vector<int>& host_of, int64_t deadline_ns)
+      : comm_(comm), host_of_(host_of), deadline_ns_(deadline_ns) {}
+
+  // On rank 0: every host's first rank in turn.
+  Status Answer() {
+    for (int rank = 1; rank < comm_.size(); ++rank) {
+      if (FirstBeside(rank) != rank) continue;
+      for (int i = 0; i < kQuestions; ++i) {
+        int64_t question = 0;
+        HC_RETURN_IF_ERROR(Receive(rank, &question));
+        HC_RETURN_IF_ERROR(Send(rank, NowNs()));
+      }
+    }
+    return Status::Ok();
+  }
+
+  StatusOr<ClockOffset> Ask() {
+    const int first = FirstBeside(comm_.rank());
+    ClockOffset clock;
+    if (first == 0) return clock;
+    if (first != comm_.rank()) {
+      for (int64_t* part : {&clock.offset_ns, &clock.error_ns, &clock.measured_ns}) {
+        HC_RETURN_IF_ERROR(Receive(first, part));
+      }
+      return clock;
+    }
+    for (int i = 0; i < kQuestions; ++i) HC_RETURN_IF_ERROR(AskOnce(i == 0, &clock));
+    for (int rank = first + 1; rank < comm_.size(); ++rank) {
+      if (FirstBeside(rank) != first) continue;
+      for (const int64_t part : {clock.offset_ns, clock.error_ns, clock.measured_ns}) {
+        HC_RETURN_IF_ERROR(Send(rank, part));
+      }
+    }
+    return clock;
+  }
+
+ private:
+  int FirstBeside(int rank) const {
+    return static_cast<int>(std::ranges::find(host_of_, host_of_[static_cast<size_t>(rank)]) - host_of_.begin());
+  }
+
+  Status AskOnce(bool is_first, ClockOffset* clock) {
+    const int64_t asked_ns = NowNs();
+    int64_t theirs_ns = 0;
+    HC_RETURN_IF_ERROR(Send(0, asked_ns));
+    HC_RETURN_IF_ERROR(Receive(0, &theirs_ns));
+    const int64_t now_ns = NowNs(), error_ns = (now_ns - asked_ns + 1) / 2;
+    if (is_first || error_ns < clock->error_ns) *clock = {theirs_ns - (asked_ns + error_ns), error_ns, now_ns};
+    return Status::Ok();
+  }
+
+  Status Send(int to, int64_t number) {
+    std::string bytes(sizeof(number), '\0');
+    std::memcpy(bytes.data(), &number, sizeof(number));
+    return SendInTime(comm_.mpi(), comm_.get(), bytes, to, kTag, deadline_ns_);
+  }
+
+  Status Receive(int from, int64_t* number) {
+    const StatusOr<std::string> bytes =
+        ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kTag, deadline_ns_);
+    if (!bytes.ok()) return bytes.status();
+    if (bytes->size() != sizeof(*number)) return {StatusCode::kCorrupt, "a time that does not decode"};
+    std::memcpy(number, bytes->data(), sizeof(*number));
+    return Status::Ok();
+  }
+
+  const Communicator& comm_;
+  const std::vector<int>& host_of_;
+  const int64_t deadline_ns_;
+};
+
+}  // namespace
+
+StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns) {
+  Clocks clocks(comm, host_of, NowNs() + timeout_ns);
+  if (comm.rank() != 0) return clocks.Ask();
+  HC_RETURN_IF_ERROR(clocks.Answer());
+  return ClockOffset();
+}
+
+}  // namespace horocache::net

@@ -1,0 +1,128 @@
+#include "observe/timeline.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/duration.h"
+
+namespace horocache::observe {
+namespace {
+
+constexpr int64_t kFlushNs = 200 * kNsPerMs;
+constexpr size_t kMostRecords = 1 << 18;  // that wait to be written
+
+}  // namespace
+
+Status Timeline::Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) {
+  MutexLock control(control_mutex_);
+  if (on()) return InvalidArgumentError("the timeline is on already; stop it first");
+  thread_.Join();  // of one that could not go on
+  StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Create(path);
+  if (!file.ok()) return file.status();
+  file_ = std::move(*file);
+  text_ = std::make_unique<TraceText>(header);
+  HC_RETURN_IF_ERROR(file_->Append(text_->Take()));
+  {
+    MutexLock queue(queue_mutex_);
+    stop_ = false;
+    queue_.Clear();
+  }
+  marks_rounds_ = mark_rounds;
+  on_ = true;
+  thread_ = NamedThread("hc-timeline", [this] { Run(); });
+  return Status::Ok();
+}
+
+bool Timeline::Stop() {
+  MutexLock control(control_mutex_);
+  const bool was_on = on_.exchange(false);
+  {
+    MutexLock queue(queue_mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.Join();
+  file_.reset();
+  return was_on;
+}
+
+// ---- the holder of the role
+
+bool Timeline::Full() {
+  const bool full = queue_.operations.size() + queue_.rounds.size() >= kMostRecords;
+  if (full) ++queue_.dropped;
+  return full;
+}
+
+void Timeline::Add(const OperationTrace& trace) {
+  MutexLock lock(queue_mutex_);
+  if (Full()) return;
+  const std::array<std::string_view, 4> texts = {trace.name, trace.op, trace.backend, trace.error};
+  std::array<uint32_t, 4>& lengths = queue_.lengths.emplace_back();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    lengths[i] = static_cast<uint32_t>(texts[i].size());
+    queue_.texts += texts[i];
+  }
+  queue_.operations.push_back(trace);
+}
+
+void Timeline::MarkRound(uint32_t process_set, uint64_t round, int64_t now_ns) {
+  MutexLock lock(queue_mutex_);
+  if (!Full()) queue_.rounds.push_back({process_set, round, now_ns});
+}
+
+void Timeline::CloseInChild() {
+  if (on_.exchange(false)) file_->CloseInChild();
+}
+
+// ---- the thread
+
+void Timeline::Batch::Clear() {
+  operations.clear();
+  lengths.clear();
+  texts.clear();
+  rounds.clear();
+  dropped = 0;
+}
+
+void Timeline::Run() {
+  Batch batch;
+  bool writable = true;
+  for (bool stop = false; !stop;) {
+    {
+      MutexLock lock(queue_mutex_);
+      // Adopted: the lock above is the same mutex, and lets go of it at the end.
+      std::unique_lock<std::mutex> waiting(queue_mutex_.native(), std::adopt_lock);
+      wake_.wait_for(waiting, std::chrono::nanoseconds(kFlushNs),
+                     [this]() HC_NO_THREAD_SAFETY_ANALYSIS { return stop_; });
+      waiting.release();
+      stop = stop_;
+      std::swap(batch, queue_);
+    }
+    if (writable && !batch.empty()) writable = Write(batch);
+    batch.Clear();
+  }
+}
+
+bool Timeline::Write(const Batch& batch) {
+  std::string_view texts = batch.texts;
+  for (size_t i = 0; i < batch.operations.size(); ++i) {
+    OperationTrace trace = batch.operations[i];
+    const std::array<std::string_view*, 4> into = {&trace.name, &trace.op, &trace.backend, &trace.error};
+    for (size_t text = 0; text < into.size(); ++text) {
+      *into[text] = texts.substr(0, batch.lengths[i][text]);
+      texts.remove_prefix(batch.lengths[i][text]);
+    }
+    text_->AddOperation(trace);
+  }
+  for (const Batch::Round& round : batch.rounds) text_->AddRound(round.process_set, round.round, round.at_ns);
+  if (batch.dropped > 0) text_->AddDropped(batch.dropped, NowNs());
+  const Status written = file_->Append(text_->Take());
+  if (written.ok()) return true;
+  on_ = false;
+  warn_("the timeline ends here: " + written.message());
+  return false;
+}
+
+}  // namespace horocache::observe

@@ -1,0 +1,174 @@
+"""Timelines of the ranks of a job: read from their files, and merged into one with common clocks.
+
+The files may come from anywhere: what is wrong in one is an error that names it, and nothing in it is run or opened.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from horocache.errors import InvalidArgumentError
+
+# How much faster one host's clock may be than another's: twice what cheap crystals differ by.
+_DRIFT = 1e-4
+
+Event = dict[str, Any]
+# What an operation is on all ranks: process set, number of the plan, place in the plan.
+Key = tuple[int, int, int]
+
+
+class Span(NamedTuple):
+    """One phase of one operation, or the operation itself. Times in us of rank 0's clock."""
+
+    name: str
+    category: str
+    row: int
+    begin: float
+    end: float
+    args: Mapping[str, Any]
+
+
+class Trace(NamedTuple):
+    """What one rank did."""
+
+    path: Path
+    rank: int
+    size: int
+    host: str
+    clock_offset_us: float  # has been added to the times of `spans`, but not to those of `events`
+    clock_error_us: float  # at the end of the trace these times are at most so far off
+    rows: Mapping[int, str]  # the tensor of each row
+    events: Sequence[Event]  # as in the file
+    spans: Sequence[Span]
+
+
+def paths_of_ranks(path: Path) -> list[Path]:
+    """The files of all ranks, rank 0's first, for that of rank 0.
+
+    Raises:
+        InvalidArgumentError: there is no such file.
+    """
+    if not path.is_file():
+        raise InvalidArgumentError(f"there is no timeline '{path}'.")
+    name = re.compile(re.escape(path.stem) + r"\.rank(\d+)" + re.escape(path.suffix))
+    others = [(int(found.group(1)), entry) for entry in path.parent.iterdir() if (found := name.fullmatch(entry.name))]
+    return [path, *(entry for _, entry in sorted(others))]
+
+
+def load(path: Path) -> Trace:
+    """Read the timeline of one rank.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or is no timeline of horocache; says where.
+    """
+    try:
+        events = json.loads(path.read_bytes())
+        if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+            raise InvalidArgumentError(f"'{path}' is no timeline: it holds no list of events.")
+        header = next((event["args"] for event in events if event.get("name") == "horocache"), None)
+        if header is None:
+            raise InvalidArgumentError(f"'{path}' is no timeline of horocache: it has no event 'horocache'.")
+        offset = float(header["clock_offset_ns"]) / 1e3
+        spans = list(_spans(events, offset))
+        return Trace(
+            path,
+            int(header["rank"]),
+            int(header["size"]),
+            str(header["host"]),
+            offset,
+            _clock_error(header, max((span.end for span in spans), default=0.0) - offset),
+            {int(e["tid"]): str(e["args"]["name"]) for e in events if e.get("name") == "thread_name"},
+            events,
+            spans,
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(
+            f"'{path}' cannot be read as a timeline: {type(error).__name__}: {error}."
+        ) from error
+
+
+def _clock_error(header: Mapping[str, Any], end_us: float) -> float:
+    """How far off times may be at the end of a trace, in us; nothing on rank 0's host, whose clock counts."""
+    error_us = float(header["clock_error_ns"]) / 1e3
+    since_us = end_us - float(header["clock_measured_ns"]) / 1e3
+    return error_us + max(since_us, 0.0) * _DRIFT if error_us else 0.0
+
+
+def _spans(events: Iterable[Event], offset: float) -> Iterator[Span]:
+    for event in events:
+        if event.get("ph") == "X":
+            begin = float(event["ts"]) + offset
+            args = event.get("args", {})
+            yield Span(
+                str(event["name"]), str(event["cat"]), int(event["tid"]), begin, begin + float(event["dur"]), args
+            )
+
+
+def key_of(span: Span) -> Key | None:
+    """What the operation is on all ranks; None if the span is no operation that ran."""
+    args = span.args
+    if span.category != "operation" or "sequence" not in args:
+        return None
+    return int(args["process_set"]), int(args["sequence"]), int(args["item"])
+
+
+def load_all(paths: Sequence[Path]) -> list[Trace]:
+    """Read the timelines of a job, in the order of ranks.
+
+    Args:
+        paths: rank 0's file alone, whose siblings are then looked for, or all of them.
+
+    Raises:
+        InvalidArgumentError: a file is no timeline; two are of one rank, or of jobs of different sizes.
+    """
+    traces = sorted(map(load, paths_of_ranks(paths[0]) if len(paths) == 1 else paths), key=lambda trace: trace.rank)
+    for first, second in pairwise(traces):
+        if first.rank == second.rank:
+            raise InvalidArgumentError(f"'{first.path}' and '{second.path}' are both of rank {first.rank}.")
+        if first.size != second.size:
+            raise InvalidArgumentError(
+                f"'{first.path}' is of a job of {first.size} ranks, '{second.path}' of one of {second.size}."
+            )
+    return traces
+
+
+def merge(traces: Sequence[Trace]) -> dict[str, Any]:
+    """One trace of all ranks, in Chrome's format: common clocks from 0 on, and an arrow through each operation.
+
+    Returns:
+        The object to write as JSON; ``otherData`` has ``clock_error_us``, how far the times of two ranks may be off.
+    """
+    start = min((span.begin for trace in traces for span in trace.spans), default=0.0)
+    events: list[Event] = []
+    places: dict[Key, list[Event]] = {}
+    for trace in traces:
+        for event in trace.events:
+            shifted = dict(event)
+            if "ts" in shifted:
+                shifted["ts"] = round(float(shifted["ts"]) + trace.clock_offset_us - start, 3)
+            events.append(shifted)
+        for span in trace.spans:
+            key = key_of(span)
+            if key is not None:
+                place = {"pid": trace.rank, "tid": span.row, "ts": round(span.begin - start, 3)}
+                places.setdefault(key, []).append(place)
+    for number, steps in enumerate(places.values()):
+        if len(steps) > 1:
+            events += _arrow(number, sorted(steps, key=lambda step: float(step["ts"])))
+    errors = sorted((trace.clock_error_us for trace in traces), reverse=True)[:2]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock_error_us": sum(errors)}}
+
+
+def _arrow(number: int, places: Sequence[Event]) -> Iterator[Event]:
+    """Flow events: a start, steps, an end, each bound to the operation that begins at its time."""
+    for index, place in enumerate(places):
+        kind = "s" if index == 0 else "f" if index == len(places) - 1 else "t"
+        end = {"bp": "e"} if kind == "f" else {}
+        yield {"ph": kind, "name": "same operation", "cat": "flow", "id": number, **place, **end}

@@ -1,0 +1,93 @@
+#include "observe/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace horocache::observe {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TimelineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "timeline-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Read(const std::string& name) {
+    std::ostringstream text;
+    text << std::ifstream(folder_ / name).rdbuf();
+    return text.str();
+  }
+  static int Count(const std::string& text, const std::string& part) {
+    int count = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  }
+  static OperationTrace Trace(std::string_view name) {
+    OperationTrace trace;
+    trace.name = name;
+    trace.op = "allreduce";
+    trace.submitted_ns = trace.agreed_ns = trace.ended_ns = 5;
+    return trace;
+  }
+
+  fs::path folder_;
+  std::vector<std::string> warnings_;
+  Timeline timeline_{[this](const std::string& text) { warnings_.push_back(text); }};
+};
+
+TEST_F(TimelineTest, GoesOnAndOffAndKeepsWhatCameMeanwhile) {
+  EXPECT_FALSE(timeline_.on());
+  EXPECT_FALSE(timeline_.Stop());
+  for (const char* name : {"first.json", "second.json"}) {
+    ASSERT_TRUE(timeline_.Start(folder_ / name, true, {}).ok());
+    EXPECT_TRUE(timeline_.on() && timeline_.marks_rounds());
+    EXPECT_EQ(timeline_.Start(folder_ / name, true, {}).code(), StatusCode::kInvalidArgument);
+    std::thread driver([&] {
+      for (int i = 0; i < 1000; ++i) {
+        timeline_.Add(Trace("tensor " + std::to_string(i)));  // whose name does not live any longer
+        timeline_.MarkRound(0, static_cast<uint64_t>(i), i);
+      }
+    });
+    driver.join();
+    EXPECT_TRUE(timeline_.Stop());
+    EXPECT_FALSE(timeline_.on());
+    const std::string text = Read(name);
+    EXPECT_EQ(Count(text, "\"name\":\"ALLREDUCE\""), 1000);
+    EXPECT_EQ(Count(text, "\"name\":\"tensor 999\""), 1);
+    EXPECT_EQ(Count(text, "CYCLE_START"), 1000);
+    EXPECT_EQ(Count(text, "DROPPED"), 0);
+  }
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(TimelineTest, WhatComesTooFastIsDroppedAndCounted) {
+  ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
+  constexpr int kMany = 700'000;
+  for (int i = 0; i < kMany; ++i) timeline_.MarkRound(0, 0, 1);
+  timeline_.Stop();
+  const std::string text = Read("t.json");
+  int dropped = 0;
+  const std::string key = "\"records\":";
+  for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
+    dropped += std::stoi(text.substr(at + key.size()));
+  }
+  EXPECT_EQ(Count(text, "CYCLE_START") + dropped, kMany);
+}
+
+TEST_F(TimelineTest, AFileThatCannotBeWrittenIsAnErrorAtTheStart) {
+  const Status full = timeline_.Start("/dev/full", false, {});
+  EXPECT_EQ(full.message(), "cannot write '/dev/full': No space left on device");
+  EXPECT_FALSE(timeline_.on());
+  ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok()) << "another one can";
+}
+
+}  // namespace
+}  // namespace horocache::observe

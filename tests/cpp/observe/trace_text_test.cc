@@ -1,0 +1,90 @@
+#include "observe/trace_text.h"
+
+#include <gtest/gtest.h>
+
+namespace horocache::observe {
+namespace {
+
+TraceText Text() {
+  TraceText text({.version = "1",
+                  .host = "a",
+                  .rank = 2,
+                  .size = 3,
+                  .clock_offset_ns = -5,
+                  .clock_error_ns = 7,
+                  .clock_measured_ns = 8});
+  EXPECT_NE(text.Take().find(R"({"ph":"M","name":"horocache","pid":2,"tid":0,"args":{"version":"1","rank":2,"size":3,)"
+                             R"("host":"a","clock_offset_ns":-5,"clock_error_ns":7,"clock_measured_ns":8}})"),
+            std::string::npos);
+  return text;
+}
+
+OperationTrace Allreduce() {
+  OperationTrace trace;
+  trace.name = "grad";
+  trace.op = "allreduce";
+  trace.backend = "shm";
+  trace.bytes = 400;
+  trace.sequence = 9;
+  trace.item = 1;
+  trace.fused = 2;
+  trace.submitted_ns = 1'000;
+  trace.agreed_ns = 3'500;
+  trace.started_ns = 4'000;
+  trace.phase_ns = {0, 0, 4'001, 0};
+  trace.ended_ns = 9'000;
+  return trace;
+}
+
+TEST(TraceText, ShowsAnOperationWithItsPhasesInARowOfItsOwn) {
+  TraceText text = Text();
+  text.AddOperation(Allreduce());
+  EXPECT_EQ(text.Take(), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"grad"}},
+{"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":2.500},
+{"ph":"X","name":"ALLREDUCE","pid":2,"tid":1,"cat":"operation","ts":3.500,"dur":5.500,"args":{"process_set":0,"tensors":1,"bytes":400,"sequence":9,"item":1,"fused":2,"backend":"shm"}},
+{"ph":"X","name":"QUEUE","pid":2,"tid":1,"cat":"queue","ts":3.500,"dur":0.500},
+{"ph":"X","name":"SHM_ALLREDUCE","pid":2,"tid":1,"cat":"collective","ts":4.001,"dur":4.999})");
+  text.AddOperation(Allreduce());
+  EXPECT_EQ(text.Take().find("thread_name"), std::string::npos) << "the row is there";
+}
+
+TEST(TraceText, PhasesFollowEachOther) {
+  TraceText text = Text();
+  OperationTrace trace = Allreduce();
+  trace.first_ready_ns = 500;
+  trace.phase_ns = {4'000, 5'000, 6'000, 8'000};
+  text.AddOperation(trace);
+  const std::string events = text.Take();
+  for (const char* event :
+       {R"("name":"WAIT_FOR_OTHER_TENSOR_DATA","pid":2,"tid":1,"cat":"wait","ts":0.500,"dur":0.500})",
+        R"("name":"WAIT_FOR_DATA","pid":2,"tid":1,"cat":"wait","ts":4.000,"dur":1.000})",
+        R"("name":"MEMCPY_IN_FUSION_BUFFER","pid":2,"tid":1,"cat":"copy","ts":5.000,"dur":1.000})",
+        R"("name":"SHM_ALLREDUCE","pid":2,"tid":1,"cat":"collective","ts":6.000,"dur":2.000})",
+        R"("name":"MEMCPY_OUT_FUSION_BUFFER","pid":2,"tid":1,"cat":"copy","ts":8.000,"dur":1.000})"}) {
+    EXPECT_NE(events.find(event), std::string::npos) << event << " in " << events;
+  }
+}
+
+TEST(TraceText, WhatWasNeverAgreedOnIsANegotiationWithItsError) {
+  TraceText text = Text();
+  OperationTrace trace = Allreduce();
+  trace.name = "a\"b";
+  trace.process_set = 3;
+  trace.error = "rank 1 \"left\"";
+  trace.agreed_ns = trace.started_ns = 0;
+  text.AddOperation(trace);
+  EXPECT_EQ(text.Take(), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"set 3: a\"b"}},
+{"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":8.000,"args":{"process_set":3,"tensors":1,"bytes":400,"error":"rank 1 \"left\""}})");
+}
+
+TEST(TraceText, RoundsAndWhatWasDroppedAreInstants) {
+  TraceText text = Text();
+  text.AddRound(1, 12, 34'567);
+  text.AddDropped(5, 40'000);
+  EXPECT_EQ(text.Take(),
+            R"({"ph":"i","name":"CYCLE_START","pid":2,"tid":0,"s":"t","ts":34.567,"args":{"process_set":1,"round":12}},
+{"ph":"i","name":"DROPPED","pid":2,"tid":0,"s":"t","ts":40.000,"args":{"records":5}})");
+}
+
+}  // namespace
+}  // namespace horocache::observe

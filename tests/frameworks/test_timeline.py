@@ -1,0 +1,163 @@
+"""The timeline of jobs on processes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from horocache.observe.trace import key_of, load_all
+from horocache.testing import Fault, run_ranks
+
+both_routes = pytest.mark.parametrize("binding", ["native", "cffi"])
+HOSTILE = 'a"b\\c\n\x00é'
+
+
+@both_routes
+def test_every_rank_writes_what_it_did(binding, tmp_path):
+    def body(hostile):
+        import horocache as hc
+
+        pair = hc.ProcessSet([0, 2])
+        hc.init(process_sets=[pair])
+        for _ in range(5):
+            handles = [hc.allreduce_async(np.ones(1000), name=f"t{i}") for i in range(3)]
+            for handle in handles:
+                hc.synchronize(handle)
+        hc.allgather(np.ones((hc.rank(), 2)), name=hostile)
+        if pair.included():
+            hc.broadcast(np.ones(3), 2, name="t0", process_set=pair)
+        hc.barrier()
+        hc.shutdown()
+
+    file = tmp_path / "t.json"
+    knobs = {"binding": binding, "timeline": str(file), "timeline_mark_cycles": "1"}
+    run_ranks(body, 3, args=(HOSTILE,), knobs=knobs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.rank1.json", "t.rank2.json"]
+    traces = load_all([file])
+    assert [trace.rank for trace in traces] == [0, 1, 2]
+    for trace in traces:
+        count = Counter(span.name for span in trace.spans)
+        assert count["ALLREDUCE"] == count["NEGOTIATE_ALLREDUCE"] == count["SHM_ALLREDUCE"] == 15
+        assert (
+            count["SHM_ALLGATHER"] == 1
+            and count["BARRIER"] == 1
+            and count["QUEUE"] == count["ALLREDUCE"] + (3 if trace.rank != 1 else 2)
+        )
+        assert f"allgather.{HOSTILE}" in trace.rows.values()
+        assert ("set 1: broadcast.t0" in trace.rows.values()) == (trace.rank != 1)
+        assert any(event["name"] == "CYCLE_START" for event in trace.events)
+        for span in trace.spans:
+            assert span.begin <= span.end
+    # The same operations, in the same order, on all ranks of a set.
+    keys = [[key_of(span) for span in trace.spans if key_of(span) is not None] for trace in traces]
+    everybody = [{key for key in of if key[0] == 0} for of in keys]
+    assert everybody[0] == everybody[1] == everybody[2] and len(everybody[0]) == 17
+
+
+@both_routes
+def test_it_starts_and_stops_while_the_job_runs(binding, tmp_path):
+    def body(folder):
+        import horocache as hc
+
+        hc.init()
+        for name in ("first.json", "second.json"):
+            hc.start_timeline(folder / name, mark_cycles=True)
+            with pytest.raises(ValueError, match="is on already"):
+                hc.start_timeline(folder / "other.json")
+            hc.allreduce(np.ones(2), name=name)
+            hc.stop_timeline()
+            hc.stop_timeline()
+            hc.allreduce(np.ones(2), name="unseen")
+        with pytest.raises(hc.InvalidArgumentError, match=r"cannot make .*No such file or directory"):
+            hc.start_timeline(folder / "nothing" / "here.json")
+        hc.start_timeline(str(folder / "third.json"))
+        hc.allreduce(np.ones(2), name="last")
+        hc.shutdown()
+        with pytest.raises(hc.NotInitializedError):
+            hc.start_timeline(folder / "other.json")
+
+    run_ranks(body, 2, args=(tmp_path,), knobs={"binding": binding, "timeline": "DYNAMIC"})
+    for name, tensor in (("first", "first.json"), ("second", "second.json"), ("third", "last")):
+        for trace in load_all([tmp_path / f"{name}.json"]):
+            assert set(trace.rows.values()) == {"rounds", f"allreduce.{tensor}"}
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_rank_that_is_killed_leaves_whole_files(tmp_path):
+    def body():
+        import time
+
+        import horocache as hc
+
+        hc.init()
+        with pytest.raises(hc.PeerLostError):
+            for step in range(400):
+                hc.allreduce(np.ones(10), name=f"t{step}")
+                time.sleep(0.001)
+
+    file = tmp_path / "t.json"
+    run_ranks(body, 2, knobs={"timeline": str(file)}, faults=[Fault("start", "kill", 1, 350)], check=False)
+    survivor, killed = load_all([file])
+    assert len(killed.spans) > 0
+    assert any("signal 9" in str(span.args.get("error", "")) for span in survivor.spans)
+
+
+def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(tmp_path):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        for _ in range(3):
+            hc.barrier()
+
+    outcomes = run_ranks(body, 2, knobs={"timeline": str(tmp_path / "nothing" / "t.json")}, check=False)
+    for outcome in outcomes:
+        assert outcome.ok and outcome.output.count("there will be no timeline: cannot make") == 1, outcome.describe()
+
+
+def test_a_disk_that_fills_up_is_said_once_and_the_file_is_whole(tmp_path):
+    def body(file):
+        import resource
+        import time
+
+        import horocache as hc
+
+        hc.init()
+        hc.start_timeline(file)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        for step in range(300):
+            hc.allreduce(np.ones(10), name=f"t{step}")
+            time.sleep(0.005)
+
+    file = tmp_path / "t.json"
+    (outcome,) = run_ranks(body, 1, args=(file,), check=False)
+    assert outcome.ok, outcome.describe()
+    assert outcome.output.count("the timeline ends here: cannot write") == 1, outcome.output
+    assert len(json.loads(file.read_text())) > 10
+
+
+def test_a_group_of_gradients_shows_its_wait_for_the_last_one(tmp_path):
+    def body():
+        import horocache.torch as hvd
+        import torch
+
+        hvd.init()
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), num_groups=2
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 8)).sum().backward()
+            optimizer.step()
+        hvd.shutdown()
+
+    file = tmp_path / "t.json"
+    run_ranks(body, 2, knobs={"timeline": str(file)})
+    for trace in load_all([file]):
+        waits = [span for span in trace.spans if span.name == "WAIT_FOR_OTHER_TENSOR_DATA"]
+        assert len(waits) == 6  # of two groups, in three steps
+        assert all(span.end > span.begin for span in waits)
