@@ -85,6 +85,10 @@ def _run(arguments: Sequence[str]) -> int:
     finally:
         if directory:
             shutil.rmtree(directory, ignore_errors=True)
+        if settings["timeline"][0]:
+            from horocache.observe.trace import remove_spares  # noqa: PLC0415  (few jobs have one)
+
+            remove_spares(Path(settings["timeline"][0]), size)
         if caller and os.getppid() != int(caller):
             shutil.rmtree(folder, ignore_errors=True)  # who would remove it is gone
 

@@ -5,6 +5,7 @@ The files may come from anywhere: what is wrong in one is an error that names it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,19 @@ class Trace(NamedTuple):
     rows: Mapping[int, str]  # the tensor of each row
     events: Sequence[Event]  # as in the file
     spans: Sequence[Span]
+
+
+def path_of_rank(path: Path, rank: int) -> Path:
+    """Where a rank writes its timeline, if rank 0 writes ``path``."""
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def remove_spares(path: Path, size: int) -> None:
+    """Remove the second copies that ranks left behind which were killed while they wrote a timeline."""
+    for rank in range(size):
+        file = path_of_rank(path, rank).resolve()
+        with contextlib.suppress(OSError):
+            file.with_name(file.name + ".spare").unlink(missing_ok=True)
 
 
 def paths_of_ranks(path: Path) -> list[Path]:

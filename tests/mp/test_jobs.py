@@ -162,9 +162,9 @@ def test_too_few_files_are_an_error_that_says_how_many(launcher):
 
 
 def test_init_and_shutdown_200_times_leave_files_threads_and_memory_as_they_were(launcher):
-    finished = launcher.worker(2, "lifetimes.py", "again", "200", deadline_s=100)
+    finished = launcher.worker(3, "lifetimes.py", "again", "200", deadline_s=100)
     assert finished.code == 0, finished.report()
-    for rank in range(2):
+    for rank in range(3):
         said = finished.said(rank)["again"]
         assert said["first"] == said["last"], finished.report()
         assert said["grown_kib"] < 2048, finished.report()

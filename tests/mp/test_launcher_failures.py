@@ -1,5 +1,6 @@
 """How a job ends when a rank fails, when the launcher is told to stop, and when the launcher is killed."""
 
+import json
 import os
 import signal
 import sys
@@ -57,6 +58,21 @@ def test_a_rank_killed_by_a_signal_is_named_with_the_signal_and_host(launcher):
     assert os.uname().nodename in finished.stderr
     assert "exited with code 1" in finished.stderr
     assert "rank 0 is gone" in finished.stderr.splitlines()[-1]
+
+
+def test_a_rank_killed_while_it_writes_a_timeline_leaves_whole_files_and_no_others(launcher, tmp_path):
+    code = """
+    import horocache as hc
+    hc.init()
+    for step in range(10_000):
+        hc.barrier()
+        if rank == 1 and step == 5_000: os.kill(os.getpid(), signal.SIGKILL)
+    """
+    finished = launcher.run("-np", "2", "--timeline-filename", str(tmp_path / "t.json"), *python(code), env=OMP)
+    assert finished.code == 128 + signal.SIGKILL, finished.report()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.rank1.json"]
+    for path in tmp_path.iterdir():
+        assert json.loads(path.read_text())[0]["ph"] == "M"
 
 
 def test_survivors_have_the_grace_period_to_end_by_themselves(launcher):

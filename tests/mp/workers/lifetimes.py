@@ -13,10 +13,17 @@ import horocache as hc
 
 
 def again(times):
+    """Each turn with other process sets than the one before, and now and then one that comes and goes."""
+    sets = ([], [[0, 1]], [[1, 2], [0]], [[0, 2]])
     counts, pages = [], []
     for turn in range(times):
-        with job():
+        with job(process_sets=sets[turn % len(sets)]):
             allreduce_and_check("x", 100, turn + 1)
+            added = [hc.add_process_set([2])] if turn % 5 == 0 else []
+            for made in hc.process_sets()[1:]:
+                if made.included():
+                    assert hc.allreduce(np.ones(3), op=hc.Sum, process_set=made)[0] == made.size()
+            assert all(hc.remove_process_set(made) for made in added)
         counts.append([len(list(Path("/proc/self", kind).iterdir())) for kind in ("fd", "task")])
         pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
     say("again", first=counts[4], last=counts[-1], grown_kib=(pages[-1] - pages[19]) * 4)
