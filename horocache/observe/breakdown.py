@@ -8,7 +8,7 @@ collective itself. Here waiting is told apart: for data of this rank, and for ra
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ class RankTimes(NamedTuple):
 
 
 class Latecomer(NamedTuple):
-    """How often a rank was the last to submit, and for how long all others together waited for it, in ms."""
+    """How often a rank was the last to submit, and for how long others waited for it, in ms, added up over them."""
 
     rank: int
     operations: int
@@ -123,14 +123,19 @@ def _latecomers(submitted: dict[int, dict[Key, float]]) -> list[Latecomer]:
         for key, time in times.items():
             by_key.setdefault(key, []).append((time, rank))
     operations: Counter[int] = Counter()
-    waited: defaultdict[int, float] = defaultdict(float)
+    waits: dict[tuple[int, int], list[tuple[float, float, str]]] = {}  # of whom for whom
     for entries in by_key.values():
         if len(entries) < 2:
             continue
-        latest, rank = max(entries)
-        operations[rank] += 1
-        waited[rank] += sum(latest - time for time, _ in entries)
-    found = [Latecomer(rank, operations[rank], waited[rank] / 1e3) for rank in operations]
+        latest, last = max(entries)
+        operations[last] += 1
+        for time, rank in entries:
+            if time < latest:
+                waits.setdefault((last, rank), []).append((time, latest, "wait for others"))
+    waited = dict.fromkeys(operations, 0.0)
+    for (last, _), intervals in waits.items():
+        waited[last] += sum(duration for _, duration in _sweep(intervals)) / 1e3
+    found = [Latecomer(rank, operations[rank], waited[rank]) for rank in operations]
     return sorted(found, key=lambda late: -late.waited)
 
 

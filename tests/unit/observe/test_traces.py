@@ -92,6 +92,14 @@ def test_time_is_divided_among_its_parts(files):
     assert found.steps == 1
 
 
+def test_waiting_for_two_operations_of_one_rank_at_once_counts_once(tmp_path):
+    late = [*operation(1, 50, 60, 70), *operation(2, 55, 60, 70, sequence=1)]
+    early = [*operation(1, 10, 60, 70), *operation(2, 20, 60, 70, sequence=1)]
+    write(tmp_path / "t.rank1.json", 1, late)
+    (first,) = break_down(load_all([write(tmp_path / "t.json", 0, early)])).latecomers
+    assert (first.rank, first.operations) == (1, 2) and first.waited == pytest.approx(0.045)  # 10 to 55
+
+
 def test_what_goes_on_at_once_counts_once(tmp_path):
     events = [*operation(1, 0, 10, 30), *operation(2, 5, 20, 40, sequence=1), *operation(1, 100, 110, 120, sequence=2)]
     (times,) = break_down([load(write(tmp_path / "t.json", 0, events, size=1))]).ranks
