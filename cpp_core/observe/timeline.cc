@@ -17,7 +17,7 @@ constexpr size_t kMostRecords = 1 << 18;  // that wait to be written
 Status Timeline::Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) {
   MutexLock control(control_mutex_);
   if (on()) return InvalidArgumentError("the timeline is on already; stop it first");
-  thread_.Join();  // of one that could not go on
+  EndThread();  // of one that could not go on
   StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Create(path);
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
@@ -29,14 +29,19 @@ Status Timeline::Start(const std::string& path, bool mark_rounds, const Timeline
     queue_.Clear();
   }
   marks_rounds_ = mark_rounds;
-  on_ = true;
   thread_ = NamedThread("hc-timeline", [this] { Run(); });
+  on_ = true;
   return Status::Ok();
 }
 
 bool Timeline::Stop() {
   MutexLock control(control_mutex_);
   const bool was_on = on_.exchange(false);
+  EndThread();
+  return was_on;
+}
+
+void Timeline::EndThread() {
   {
     MutexLock queue(queue_mutex_);
     stop_ = true;
@@ -44,7 +49,6 @@ bool Timeline::Stop() {
   wake_.notify_all();
   thread_.Join();
   file_.reset();
-  return was_on;
 }
 
 // ---- the holder of the role

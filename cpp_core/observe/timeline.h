@@ -65,6 +65,7 @@ class Timeline {
     void Clear();
   };
 
+  void EndThread() HC_REQUIRES(control_mutex_);
   bool Full() HC_REQUIRES(queue_mutex_);
   void Run();
   bool Write(const Batch& batch);  // false if nothing can be written any more

@@ -82,6 +82,22 @@ TEST_F(TimelineTest, WhatComesTooFastIsDroppedAndCounted) {
   EXPECT_EQ(Count(text, "CYCLE_START") + dropped, kMany);
 }
 
+TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
+  // The file's folder cannot be changed any more, so its copies cannot be exchanged.
+  const fs::path folder = folder_ / "gone";
+  fs::create_directory(folder);
+  ASSERT_TRUE(timeline_.Start(folder / "t.json", false, {}).ok());
+  fs::remove_all(folder);
+  timeline_.Add(Trace("lost"));
+  while (timeline_.on()) std::this_thread::yield();
+  ASSERT_TRUE(timeline_.Start(folder_ / "t.json", false, {}).ok());
+  timeline_.Add(Trace("kept"));
+  timeline_.Stop();
+  EXPECT_EQ(Count(Read("t.json"), "\"name\":\"kept\""), 1);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("the timeline ends here: cannot exchange the copies of"), std::string::npos);
+}
+
 TEST_F(TimelineTest, AFileThatCannotBeWrittenIsAnErrorAtTheStart) {
   const Status full = timeline_.Start("/dev/full", false, {});
   EXPECT_EQ(full.message(), "cannot write '/dev/full': No space left on device");
