@@ -27,6 +27,9 @@ def results(backend: str | None) -> bytes:
                 digest.update(hc.allreduce(values, op=op, backend=backend).tobytes())
             rows = hc.reducescatter(values.reshape(-1, 1), op=hc.Sum, backend=backend)
             digest.update(hc.allgather(rows).tobytes())
+            group = [values.copy(), values[::2].copy()]
+            for summed in hc.grouped_allreduce_(group, op=hc.Sum, backend=backend):
+                digest.update(summed.tobytes())
             total = hc.reduce(values, count % hc.size(), op=hc.Sum, backend=backend)
             digest.update(hc.broadcast(values if total is None else total, count % hc.size()).tobytes())
     return digest.digest()

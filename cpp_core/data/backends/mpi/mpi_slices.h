@@ -38,10 +38,12 @@ class MpiSlices : public MpiOperation {
   // A part of the fold of this rank's slice into `output`; false when there is nothing left.
   bool FoldSome(Exchange* exchange, const Slice& own, std::byte* output, int64_t* budget);
 
+  // Room for the elements of a slice: of a rank's input, until they are folded.
+  std::byte* From(const Exchange& exchange, int rank) const { return exchange.received + rank * exchange.stride_bytes; }
+
  private:
   static constexpr int kTag = 2;
   Status Reserve(Exchange* exchange, FusionBuffer* memory, int64_t most);
-  std::byte* From(const Exchange& exchange, int rank) const { return exchange.received + rank * exchange.stride_bytes; }
 };
 
 template <typename F>
