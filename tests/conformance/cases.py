@@ -86,6 +86,25 @@ def _narrow(hc: ModuleType, backend: str | None) -> int:
     return runner.checks
 
 
+def _wraps(hc: ModuleType, backend: str | None) -> int:
+    """Sums and products of integers that do not fit: two's complement, in whole vectors and in what is left of them."""
+    runner = Runner(hc, backend, "wraps")
+    for dtype in calls.INTEGERS:
+        for reduction in ("Sum", "Product"):
+            for count in (3, 1000):
+                tensor = np.full(count, np.iinfo(dtype).max - 2, dtype)
+                want = calls.reduced([tensor] * runner.ranks, reduction, dtype)
+                options = {"op": calls.REDUCTIONS[reduction], "backend": backend}
+                what = f"rank {runner.rank}: {reduction} of {dtype}"
+                got = hc.allreduce(tensor, name=runner.name(), **options)
+                np.testing.assert_array_equal(got, want, err_msg=what)
+                got = hc.reduce(tensor, runner.ranks - 1, name=runner.name(), **options)
+                if runner.rank == runner.ranks - 1:
+                    np.testing.assert_array_equal(got, want, err_msg=what)
+                runner.checks += 2
+    return runner.checks
+
+
 def _groups(hc: ModuleType, backend: str | None) -> int:
     """Groups of tensors, in place and not, of several types."""
     runner = Runner(hc, backend, "groups")
@@ -254,6 +273,7 @@ CASES: dict[str, Callable[[ModuleType, str | None], int]] = {
     "scalars": _scalars,
     "scales": _scales,
     "narrow": _narrow,
+    "wraps": _wraps,
     "groups": _groups,
     "repeated": _repeated,
     "mistakes": mistakes.check,

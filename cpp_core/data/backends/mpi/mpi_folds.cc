@@ -58,6 +58,12 @@ net::MpiFold FunctionOf(DType dtype, ReduceOp op) {
       return FunctionOf<DType::kFloat64>(op);
     case DType::kBool:
       return FunctionOf<DType::kBool>(op);
+    case DType::kUint8:
+      return FunctionOf<DType::kUint8>(op);
+    case DType::kInt8:
+      return FunctionOf<DType::kInt8>(op);
+    case DType::kInt16:
+      return FunctionOf<DType::kInt16>(op);
     default:
       return nullptr;
   }
@@ -65,6 +71,9 @@ net::MpiFold FunctionOf(DType dtype, ReduceOp op) {
 
 bool IsOurs(DType dtype, ReduceOp op) {
   if (dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kBool) return true;
+  if (dtype == DType::kUint8 || dtype == DType::kInt8 || dtype == DType::kInt16) {
+    return op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  }
   return IsFloat(dtype) && (op == ReduceOp::kMin || op == ReduceOp::kMax);
 }
 

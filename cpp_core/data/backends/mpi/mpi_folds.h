@@ -1,6 +1,9 @@
 // The MPI_Op of every reduction: MPI's own where its arithmetic is ours, else one made of our fold kernels.
 //
-// MPI has no float16, bfloat16 or bool of one byte, and leaves open what its minimum makes of a NaN.
+// MPI has no float16, bfloat16 or bool of one byte, and leaves open what its minimum makes of a NaN. Sums of 8 and 16
+// bits that are too large end at the largest number in Open MPI's vector code and wrap around elsewhere (seen
+// in 5.0.11: 200 + 200 in uint8 is 255 for the first elements of an array and 144 for the last); here they always wrap
+// around.
 //
 // Role: lanes. Owns the operations that it made.
 #pragma once
