@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Compressor(Protocol):
-    """Horovod's interface: a class with two static methods, never an instance.
+    """Horovod's interface: a class with two static methods, or an object with two methods.
 
-    ``wire_name`` enters the signature; a class without it is known by its own name. An empty ``wire_name`` means that
-    the tensors travel as they are.
+    ``wire_name`` enters the signature; what has none is known by the name of its class. An empty ``wire_name`` means
+    that the tensors travel as they are.
     """
 
     @staticmethod
@@ -34,22 +34,23 @@ class Compressor(Protocol):
         """The values in the original element type."""
 
 
-CompressorClass = type[Compressor]
+AnyCompressor = Compressor | type[Compressor]
 
 
-def wire_name(compressor: CompressorClass) -> str:
+def wire_name(compressor: AnyCompressor) -> str:
     """How the signature calls a compressor; empty for one that changes nothing."""
     name = getattr(compressor, "wire_name", None)
-    return compressor.__name__ if name is None else str(name)
+    if name is not None:
+        return str(name)
+    return compressor.__name__ if isinstance(compressor, type) else type(compressor).__name__
 
 
 def check_compressor(compressor: Any) -> None:
-    """InvalidArgumentError unless it is a class with :class:`Compressor`'s two methods."""
+    """InvalidArgumentError unless it has :class:`Compressor`'s two methods."""
     methods = (getattr(compressor, name, None) for name in ("compress", "decompress"))
-    if not isinstance(compressor, type) or not all(callable(method) for method in methods):
+    if not all(callable(method) for method in methods):
         raise InvalidArgumentError(
-            f"compression must be a class such as Compression.fp16, with the static methods compress and decompress; "
-            f"it is {compressor!r}."
+            f"compression must have the methods compress and decompress, as Compression.fp16 has; it is {compressor!r}."
         )
 
 
@@ -88,7 +89,7 @@ class FusionLayer:
 class CompressionLayer:
     """Sends tensors in another element type."""
 
-    def __init__(self, compressor: CompressorClass) -> None:
+    def __init__(self, compressor: AnyCompressor) -> None:
         self._compressor = compressor
         self._token = f"compression={wire_name(compressor)}"
 
@@ -165,17 +166,14 @@ class LayerList:
         return tensors
 
 
-def layer_list(compressor: CompressorClass | None, group: bool) -> LayerList:
+def layer_list(compressor: AnyCompressor | None, group: bool) -> LayerList:
     """The list for a call: fusion if its tensors are a group, compression if there is any, logging if wanted."""
     key: Any = compressor
-    try:
+    if key.__hash__ is None:  # an object of a data class, for example
         return _layer_list(key, group, logs())
-    except TypeError:  # a list, for example, which the cache below cannot look up
-        check_compressor(compressor)
-        raise
+    return _known_layer_list(key, group, logs())
 
 
-@functools.lru_cache(maxsize=256)
 def _layer_list(compressor: Any, group: bool, log: bool) -> LayerList:
     layers: list[Layer] = []
     if group:
@@ -187,3 +185,6 @@ def _layer_list(compressor: Any, group: bool, log: bool) -> LayerList:
     if log:
         layers.append(LoggingLayer())
     return LayerList(layers)
+
+
+_known_layer_list = functools.lru_cache(maxsize=256)(_layer_list)

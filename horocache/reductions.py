@@ -19,7 +19,7 @@ from horocache.handles import (
     set_id,
     synchronize,
 )
-from horocache.layers import CompressorClass, LayerList, layer_list
+from horocache.layers import AnyCompressor, LayerList, layer_list
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Allreduce(AdaptiveSum[T]):
         op: int,
         scales: tuple[float, float],
         process_set: ProcessSet,
-        compression: CompressorClass | None = None,
+        compression: AnyCompressor | None = None,
         in_place: bool = False,
         group: bool = False,
         wait_follows: bool = False,
@@ -158,7 +158,7 @@ class Allreduce(AdaptiveSum[T]):
         tensor: T,
         average: bool | None = None,
         name: Name = None,
-        compression: CompressorClass | None = None,
+        compression: AnyCompressor | None = None,
         op: int | None = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
@@ -252,7 +252,7 @@ class Allreduce(AdaptiveSum[T]):
         tensors: Sequence[T],
         average: bool | None = None,
         name: Name = None,
-        compression: CompressorClass | None = None,
+        compression: AnyCompressor | None = None,
         op: int | None = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,

@@ -16,7 +16,7 @@ from horocache.handles import (
     full_name,
     synchronize,
 )
-from horocache.layers import CompressorClass, layer_list
+from horocache.layers import AnyCompressor, layer_list
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Reducescatter(Submitter[T]):
         kind: str,
         name: Name,
         op: int,
-        compression: CompressorClass | None,
+        compression: AnyCompressor | None,
         scales: tuple[float, float],
         process_set: ProcessSet,
         group: bool = False,
@@ -89,7 +89,7 @@ class Reducescatter(Submitter[T]):
         self,
         tensor: T,
         name: Name = None,
-        compression: CompressorClass | None = None,
+        compression: AnyCompressor | None = None,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
@@ -194,7 +194,7 @@ class Reducescatter(Submitter[T]):
         self,
         tensors: Sequence[T],
         name: Name = None,
-        compression: CompressorClass | None = None,
+        compression: AnyCompressor | None = None,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
-from horocache.layers import CompressorClass
+from horocache.layers import AnyCompressor
 from horocache.ops import Adasum
 from horocache.process_set import ProcessSet
 
@@ -17,7 +17,7 @@ from .adapter import collectives
 class AdasumOptions(NamedTuple):
     """How the steps are combined; the same on all ranks."""
 
-    compression: CompressorClass
+    compression: AnyCompressor
     process_set: ProcessSet
     takes_part: bool  # this rank is in the set, and not alone there
 

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from horocache.errors import InvalidArgumentError
 from horocache.ops import full_name
 
 
 class Slot:
     """One parameter and what its gradient needs on the way."""
 
-    __slots__ = ("bucket", "buffer", "context", "delay", "index", "name", "param", "sparse", "sparse_dims")
+    __slots__ = (
+        "bucket", "buffer", "context", "delay", "grad", "index", "name", "param", "sparse", "sparse_dims", "version"
+    )  # fmt: skip
 
     def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
         self.index = index
@@ -20,10 +23,29 @@ class Slot:
         self.param = param
         self.delay = delay  # backward passes until the gradient is complete
         self.bucket: Bucket | None = None
+        self.grad: torch.Tensor | None = None  # the dense gradient that is in flight...
+        self.version = 0  # ... and its version when it was submitted
         self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
         self.context: Any = None  # of a compressor of the user's
         self.sparse: Callable[[], torch.Tensor] | None = None
         self.sparse_dims = 0  # of its gradient, once it has had a sparse one
+
+    def departs(self, grad: torch.Tensor) -> None:
+        """Note what is submitted."""
+        self.grad = grad
+        self.version = grad._version
+
+    def check_untouched(self) -> None:
+        """InvalidArgumentError if the gradient has been changed or replaced since it was submitted."""
+        grad, now = self.grad, self.param.grad
+        if grad is None or (now is grad and grad._version == self.version):
+            return
+        how = "set to None" if now is None else "changed" if now is grad else "replaced"
+        raise InvalidArgumentError(
+            f"the gradient of {self.name} was {how} while it was being reduced. Call optimizer.synchronize() after the "
+            "backward pass, then change the gradients, and step within "
+            "optimizer.skip_synchronize(). Call zero_grad() before the backward pass or after step()."
+        )
 
 
 class Bucket:

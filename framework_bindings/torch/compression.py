@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 
@@ -50,9 +50,14 @@ class CastCompressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-def wire_dtype_of(dtype: torch.dtype, compressor: type[Any]) -> torch.dtype:
+def is_cast(compressor: Any) -> TypeGuard[CastCompressor | type[CastCompressor]]:
+    """Whether it only changes the element type."""
+    return issubclass(compressor if isinstance(compressor, type) else type(compressor), CastCompressor)
+
+
+def wire_dtype_of(dtype: torch.dtype, compressor: Any) -> torch.dtype:
     """The element type in which a cast compressor sends ``dtype``."""
-    if issubclass(compressor, CastCompressor) and dtype in (torch.float32, torch.float64):
+    if is_cast(compressor) and dtype in (torch.float32, torch.float64):
         return compressor.wire_dtype
     return dtype
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from horocache.errors import UnsupportedError
 from horocache.handles import synchronize
-from horocache.layers import CompressorClass
+from horocache.layers import AnyCompressor
 from horocache.ops import Average, Name, Sum
 from horocache.process_set import ProcessSet
 
@@ -63,7 +63,7 @@ class Allreduce(torch.autograd.Function):
     def forward(
         ctx: Any,
         name: Name,
-        compression: CompressorClass,
+        compression: AnyCompressor,
         op: int,
         scales: tuple[float, float],
         process_set: ProcessSet,
@@ -191,7 +191,7 @@ class Reducescatter(torch.autograd.Function):
     def forward(
         ctx: Any,
         name: Name,
-        compression: CompressorClass,
+        compression: AnyCompressor,
         op: int,
         process_set: ProcessSet,
         backend: str | None,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from horocache.errors import UnsupportedError
 from horocache.handles import check_list
-from horocache.layers import CompressorClass
+from horocache.layers import AnyCompressor
 from horocache.ops import Average, Name, Sum, check_op, resolve_op, synchronize
 from horocache.process_set import ProcessSet, global_process_set
 
@@ -96,7 +96,7 @@ def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: Name = None,
-    compression: CompressorClass = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -122,7 +122,7 @@ def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: Name = None,
-    compression: CompressorClass = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -239,7 +239,7 @@ def grouped_alltoall(
 def reducescatter(
     tensor: torch.Tensor,
     name: Name = None,
-    compression: CompressorClass = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -263,7 +263,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: Name = None,
-    compression: CompressorClass = Compression.none,
+    compression: AnyCompressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,

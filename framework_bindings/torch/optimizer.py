@@ -12,7 +12,7 @@ import torch
 from horocache.adasum import check_floating, check_ranks
 from horocache.errors import InvalidArgumentError
 from horocache.handles import check_number
-from horocache.layers import CompressorClass, check_compressor
+from horocache.layers import AnyCompressor, check_compressor
 from horocache.ops import Adasum, Average, check_op, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
@@ -37,6 +37,7 @@ class DistributedMixin(torch.optim.Optimizer):
     _names: dict[torch.Tensor, str]
     _synchronized: bool
     _should_synchronize: bool
+    _synchronized_for_scaler = False
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
@@ -69,8 +70,8 @@ class DistributedMixin(torch.optim.Optimizer):
         Args:
             closure: recomputes the loss; the gradients of each call are synchronized before they are used.
         """
-        if not self._should_synchronize:
-            self._synchronized = False
+        if not self._should_synchronize or (self._synchronized_for_scaler and not self._in_flight()):
+            self._synchronized = self._synchronized_for_scaler = False
             return super().step(closure)
         if self._synchronized:
             warnings.warn(
@@ -79,7 +80,7 @@ class DistributedMixin(torch.optim.Optimizer):
                 "if you use optimizer.synchronize() in your code.",
                 stacklevel=2,
             )
-        if closure is None or (self._reducer is not None and self._reducer.busy):
+        if closure is None or self._in_flight():
             self.synchronize()
         self._synchronized = False
         if closure is None:
@@ -100,12 +101,29 @@ class DistributedMixin(torch.optim.Optimizer):
         Raises:
             AssertionError: gradients are in flight, between ``backward()`` and ``step()`` or ``synchronize()``.
         """
-        if self._reducer is not None and self._reducer.busy:
+        if self._in_flight():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
+        if self._synchronized_for_scaler:  # it skipped the step
+            self._synchronized = self._synchronized_for_scaler = False
         super().zero_grad(set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """The user's optimizer's. ``GradScaler.step`` asks for it before it looks at the gradients.
+
+        So this is where they must be the reduced ones: else a rank that overflowed would skip the step alone, and the
+        others would unscale what is still under way.
+        """
+        if self._in_flight() and self._should_synchronize:
+            self.synchronize()
+            self._synchronized_for_scaler = True
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    def _in_flight(self) -> bool:
+        return self._reducer is not None and self._reducer.busy
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
@@ -127,7 +145,7 @@ class DistributedMixin(torch.optim.Optimizer):
         Raises:
             AssertionError: gradients are in flight; nothing is added.
         """
-        if self._reducer is not None and self._reducer.busy:
+        if self._in_flight():
             raise AssertionError(
                 "optimizer.add_param_group() was called while gradients are in flight; call it after step()."
             )
@@ -224,7 +242,7 @@ def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Ten
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: CompressorClass | None = Compression.none,
+    compression: AnyCompressor | None = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -243,7 +261,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer: any ``torch.optim.Optimizer``.
         named_parameters: pairs of name and parameter, as from ``model.named_parameters()``; names identify gradients
             across ranks and in errors. Two optimizers that are used at the same time need different names.
-        compression: a class of ``Compression``; gradients travel in this type. None is ``Compression.none``.
+        compression: of ``Compression``, or one's own compressor: gradients travel as it makes them. None is none.
         backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
         op: Average, Sum, Min, Max or Product; or Adasum, with which each rank makes its own step, and the ranks'
             changes of the parameters are combined (Maleki et al., 2021); their number must be a power of two then, and
@@ -264,7 +282,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     Raises:
         ValueError: names missing or not unique, bad groups, a predivide factor without Average,
-            ``backward_passes_per_step`` below 1, a compression that is no class, or an unknown process set.
+            ``backward_passes_per_step`` below 1, a compression that has not its methods, or an unknown process set.
         UnsupportedError: Adasum with a number of ranks that is no power of two, or with parameters that are not
             floating-point numbers. NotInitializedError: before ``init()``.
     """

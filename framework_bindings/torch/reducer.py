@@ -12,24 +12,24 @@ import numpy as np
 
 import torch
 from horocache import _state
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import UnsupportedError
 from horocache.grouping import complete_order, split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE, synchronize
-from horocache.layers import CompressorClass, LoggingLayer, layer_list
+from horocache.layers import AnyCompressor, LoggingLayer, layer_list
 from horocache.numpy_binding import collectives as numpy_collectives
 from horocache.ops import set_id
 from horocache.process_set import ProcessSet
 
 from .adapter import collectives
 from .buckets import Bucket, Slot, is_lazy, no_gradient
-from .compression import CastCompressor, wire_dtype_of
+from .compression import is_cast, wire_dtype_of
 from .functions import sparse_allreduce_async
 
 
 class ReducerOptions(NamedTuple):
     """How gradients are reduced; the same on all ranks."""
 
-    compression: CompressorClass
+    compression: AnyCompressor
     passes: int  # backward passes before a gradient is complete
     op: int
     prescale: float
@@ -79,7 +79,7 @@ class GradientReducer:
         )
         self._plain = not layers.signature
         self._log = LoggingLayer()
-        self._cast = issubclass(options.compression, CastCompressor)
+        self._cast = is_cast(options.compression)
         self.passes = options.passes
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
@@ -206,6 +206,7 @@ class GradientReducer:
                         self._submit_sparse(slot, grad)
                     continue
                 grad = slot.param.grad = grad.to_dense()
+            slot.departs(grad)
             if not (self._plain and grad.is_contiguous()) or is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)
             tensors.append(grad)
@@ -233,6 +234,7 @@ class GradientReducer:
         session = _state.current()
         if grad is None or session.logs_layers or is_lazy(grad):
             return False
+        slot.departs(grad)
         options = self._options
         bucket.handle = session.runtime.allreduce_in_place(
             grad, slot.name, options.op, options.prescale, options.postscale, False, self._set, None
@@ -340,6 +342,8 @@ class GradientReducer:
                 bucket.handle = None
                 if session.logs_layers:
                     self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
+            for slot in bucket.slots:
+                slot.check_untouched()
             self._unpack(bucket)
         except Exception as error:  # whatever it is, the operation is over and its handle gone
             self._failure = self._failure or error
@@ -356,12 +360,7 @@ class GradientReducer:
     def _unpack(self, bucket: Bucket) -> None:
         for slot in bucket.finish:
             grad, buffer = slot.param.grad, slot.buffer
-            assert buffer is not None
-            if grad is None:
-                raise InvalidArgumentError(
-                    f"the gradient of {slot.name} was set to None while it was being reduced; call zero_grad() before "
-                    "the backward pass or after step()."
-                )
+            assert buffer is not None and grad is not None
             if self._plain or self._cast:
                 grad.copy_(buffer)
             else:
@@ -375,6 +374,7 @@ class GradientReducer:
         bucket.finish.clear()
         for slot in bucket.slots:
             slot.delay = self.passes
+            slot.grad = None
 
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""

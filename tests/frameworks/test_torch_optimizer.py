@@ -87,7 +87,8 @@ def test_gradients_of_several_passes_add_up_before_they_are_reduced():
                 torch.nn.functional.cross_entropy(model(x), y).backward()
             with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
                 torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.synchronize()
+            with pytest.raises(hvd.HorocacheError, match="was changed while it was being reduced"):
+                optimizer.synchronize()
             optimizer.set_backward_passes_per_step(1)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -27,9 +28,27 @@ def test_a_compressor_without_a_wire_name_is_known_by_its_class():
     assert layer_list(Quantized, False).signature == "compression=Quantized"
 
 
-def test_what_is_no_class_of_a_compressor_is_refused():
-    for wrong in ("fp16", ["fp16"], Compression.fp16(), Compression, int):
-        with pytest.raises(InvalidArgumentError, match=r"must be a class such as Compression\.fp16") as failed:
+def test_so_is_an_object_whether_it_can_be_looked_up_or_not():
+    @dataclass
+    class Scaled:
+        factor: float
+
+        def compress(self, tensor):
+            return tensor * self.factor, self.factor
+
+        def decompress(self, tensor, ctx):
+            return tensor / ctx
+
+    assert layer_list(Compression.fp16(), False).signature == "compression=fp16"
+    layers = layer_list(Scaled(4.0), False)
+    assert layers.signature == "compression=Scaled"
+    wire, contexts = layers.encode([np.ones(2)])
+    assert wire[0].tolist() == [4.0, 4.0] and layers.decode(wire, contexts)[0].tolist() == [1.0, 1.0]
+
+
+def test_what_has_not_the_methods_of_a_compressor_is_refused():
+    for wrong in ("fp16", ["fp16"], Compression, int):
+        with pytest.raises(InvalidArgumentError, match=r"compress and decompress, as Compression\.fp16") as failed:
             layer_list(wrong, False)
         assert repr(wrong) in str(failed.value)
 
