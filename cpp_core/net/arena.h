@@ -26,7 +26,10 @@ struct ArenaLayout {
   int64_t message_chunk_bytes = 64 << 10;
 };
 
-enum class RankState : uint32_t { kAbsent, kRunning, kLeft };
+// kLeftJobLost: left after a rank of this host was lost, which the other ranks find out by themselves. That is the
+// cause that they are to report, and not that this one left.
+enum class RankState : uint32_t { kAbsent, kRunning, kLeft, kLeftJobLost };
+inline bool HasLeft(RankState state) { return state == RankState::kLeft || state == RankState::kLeftJobLost; }
 
 // One per rank; the only words that several ranks write.
 //

@@ -107,7 +107,7 @@ int Liveness::Impl::TimeoutMs() const {
 }
 
 void Liveness::Impl::OnPidfd(size_t r) {
-  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kLeft) {
+  if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
     done[r] = true;
     return;
   }
@@ -142,7 +142,7 @@ void Liveness::Impl::OnClosed(size_t r) {
   linked[r] = false;
   if (done[r]) return;
   // A rank says that it leaves before it closes.
-  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kLeft) {
+  if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
     done[r] = true;
   } else if (peers->pidfds[r].get() >= 0) {
     closed_until[r] = NowNs() + kPidfdFollowsNs;

@@ -13,7 +13,7 @@ class Liveness {
  public:
   // `on_lost(rank, how)` runs on the liveness thread, once per rank, within milliseconds of the rank's end; `how` says
   // what was seen ("exited without shutdown()", "was killed by signal 9", with the exit code where the kernel tells).
-  // Not called for ranks whose state is RankState::kLeft.
+  // Not called for ranks that HasLeft.
   Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost);
   ~Liveness();  // stops and joins
 

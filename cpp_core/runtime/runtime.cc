@@ -176,6 +176,7 @@ int Runtime::mpi() const {
 }
 
 void Runtime::OnLost(int local_rank, const std::string& how) {
+  lost_here_ = true;
   const int rank = job_.here[static_cast<size_t>(local_rank)];
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
@@ -231,7 +232,8 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  job_.peers.arena->state(job_.identity.local_rank).store(net::RankState::kLeft);
+  job_.peers.arena->state(job_.identity.local_rank)
+      .store(lost_here_ ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
   const StatusCode end = loop_->Stop().code();
   timeline_.Stop();

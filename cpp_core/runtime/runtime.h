@@ -129,6 +129,7 @@ class Runtime {
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
+  std::atomic<bool> lost_here_{false};  // a rank of this host
   std::atomic<bool> alive_{false};
 };
 

@@ -249,6 +249,36 @@ def test_a_killed_receiver_is_named_on_every_rank_that_waits():
     assert [outcome.value for outcome in outcomes] == [True, True, None], "\n".join(o.describe() for o in outcomes)
 
 
+def test_the_rank_that_died_is_named_and_not_the_one_that_left_because_of_it():
+    def body():
+        import os
+        import signal
+
+        import horocache as hc
+
+        hc.init()
+        rank, pids = hc.rank(), hc.allgather_object(os.getpid(), name="pids")
+        if rank == 1:
+            with pytest.raises(hc.PeerLostError, match=r"rank 2 .*signal 9"):
+                hc.recv(np.empty(3), 0)
+        if rank == 0:
+            hc.recv(np.empty(1), 2)
+            # Rank 1 sees nothing of what happens now before all of it has happened.
+            os.kill(pids[1], signal.SIGSTOP)
+            os.kill(pids[2], signal.SIGKILL)
+            with pytest.raises(hc.PeerLostError, match=r"rank 2 .*signal 9"):
+                hc.recv(np.empty(1), 2)
+            hc.shutdown()
+            os.kill(pids[1], signal.SIGCONT)
+        if rank == 2:
+            hc.send(np.ones(1), 0)
+            hc.recv(np.empty(1), 1)
+        return True
+
+    outcomes = run_ranks(body, 3, check=False)
+    assert [outcome.value for outcome in outcomes] == [True, True, None], "\n".join(o.describe() for o in outcomes)
+
+
 def test_a_stopped_peer_is_reported_and_then_given_up():
     def body():
         import os

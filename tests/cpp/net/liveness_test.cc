@@ -138,16 +138,18 @@ TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
 
 TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
   TestDirectory directory;
-  Job job(3, directory.path(), [](int rank, Peers& peers) -> std::string {
+  Job job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
     if (rank == 2) return Sleep(rank, peers);
-    peers.arena->state(rank).store(RankState::kLeft);
+    peers.arena->state(rank).store(rank == 1 ? RankState::kLeft : RankState::kLeftJobLost);
     return "left";
   });
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
-  EXPECT_EQ(job[1].Report(), "left");
-  job[1].Wait();
-  // Rank 2's loss comes after rank 1's would have.
+  for (const int rank : {1, 3}) {
+    EXPECT_EQ(job[rank].Report(), "left");
+    job[rank].Wait();
+  }
+  // Rank 2's loss comes after those would have.
   job[2].Signal(SIGKILL);
   EXPECT_NE(losses.Await(2), "");
   EXPECT_EQ(losses.calls(), 1);
