@@ -6,11 +6,12 @@ carries the text of its header, so they cannot disagree with it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -286,11 +287,20 @@ class Runtime:
 
     def propose_set(self, number: int, ranks: Sequence[int]) -> int:
         """Begin adding a process set; the handle of the operation in which all ranks agree."""
-        members = self._ffi.new("int32_t[]", list(ranks))
-        proposed = self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
         handle = self._ffi.new("int64_t*")
-        self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
+        with self._set_of(ranks) as proposed:
+            self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
         return self._without_tensors(handle[0])
+
+    def declare_set(self, number: int, ranks: Sequence[int]) -> None:
+        """Begin adding a process set that its members make among themselves."""
+        with self._set_of(ranks) as declared:
+            self._check(self._lib.hc_declare_set(self._live(), number, declared, self._error))
+
+    @contextlib.contextmanager
+    def _set_of(self, ranks: Sequence[int]) -> Iterator[Any]:
+        members = self._ffi.new("int32_t[]", list(ranks))
+        yield self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
 
     def meet_set(self, number: int) -> None:
         """Meet the members on this host."""

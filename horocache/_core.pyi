@@ -80,6 +80,7 @@ class Runtime:
     ) -> int: ...
     def next_set(self) -> int: ...  # the lowest number that a new set can have here
     def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # a handle to wait for
+    def declare_set(self, number: int, ranks: Sequence[int]) -> None: ...  # instead, by the members alone
     def meet_set(self, number: int) -> None: ...  # after that, on all ranks
     def enter_set(self, number: int) -> None: ...  # when that has succeeded on all
     def propose_removal(self, number: int) -> int: ...  # a handle to wait for

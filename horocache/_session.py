@@ -87,6 +87,9 @@ class Runtime(Protocol):
     def propose_set(self, number: int, ranks: Sequence[int], /) -> int:
         """Begin adding a process set; the handle of the operation in which all ranks agree."""
 
+    def declare_set(self, number: int, ranks: Sequence[int], /) -> None:
+        """Begin adding a process set that its members make among themselves."""
+
     def meet_set(self, number: int, /) -> None:
         """Meet the members on this host."""
 

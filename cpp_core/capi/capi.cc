@@ -303,6 +303,10 @@ int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_set* se
                  [&] { return runtime->runtime->ProposeSet(static_cast<uint32_t>(number), RanksOf(*set), handle); });
 }
 
+int hc_declare_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->DeclareSet(static_cast<uint32_t>(number), RanksOf(*set)); });
+}
+
 int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error) {
   return Guarded(error,
                  [&] { return runtime->runtime->MeetSet(static_cast<uint32_t>(number), Asking(go_on, context)); });

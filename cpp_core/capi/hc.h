@@ -167,6 +167,9 @@ typedef int (*hc_go_on)(void* context);
 HC_API int32_t hc_next_set(hc_runtime* runtime);
 HC_API int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, int64_t* handle,
                           hc_error* error);
+/* Instead, by the members of the set alone, without an operation; "all ranks" then means these. Its removal takes no
+ * operation either. */
+HC_API int hc_declare_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, hc_error* error);
 HC_API int hc_meet_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* context, hc_error* error);
 HC_API int hc_enter_set(hc_runtime* runtime, int32_t number, hc_error* error);
 HC_API int hc_propose_removal(hc_runtime* runtime, int32_t number, int64_t* handle, hc_error* error);

@@ -208,6 +208,7 @@ void BindRuntime(py::module_& module) {
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
       .def("next_set", [](PyRuntime& self) { return self.Get().NextSet(); })
       .def("propose_set", &PyRuntime::ProposeSet, py::arg("number"), py::arg("ranks"))
+      .def("declare_set", &PyRuntime::DeclareSet, py::arg("number"), py::arg("ranks"))
       .def("meet_set", &PyRuntime::MeetSet, py::arg("number"))
       .def("enter_set", &PyRuntime::EnterSet, py::arg("number"))
       .def("propose_removal", &PyRuntime::ProposeRemoval, py::arg("number"))

@@ -321,6 +321,10 @@ int64_t PyRuntime::ProposeSet(uint32_t number, std::vector<int> ranks) {
   return handle;
 }
 
+void PyRuntime::DeclareSet(uint32_t number, std::vector<int> ranks) {
+  ThrowIfError(Get().DeclareSet(number, std::move(ranks)));
+}
+
 int64_t PyRuntime::ProposeRemoval(uint32_t number) {
   int64_t handle = -1;
   ThrowIfError(Get().ProposeRemoval(number, &handle));

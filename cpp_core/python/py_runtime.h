@@ -50,6 +50,7 @@ class PyRuntime {
 
   // Process sets that come and go; see runtime::Runtime.
   int64_t ProposeSet(uint32_t number, std::vector<int> ranks);
+  void DeclareSet(uint32_t number, std::vector<int> ranks);
   void MeetSet(uint32_t number);
   void EnterSet(uint32_t number);
   int64_t ProposeRemoval(uint32_t number);

@@ -10,6 +10,8 @@
 namespace horocache::runtime {
 namespace {
 
+constexpr const char* kUsed = "cannot have this number: it has been used.";
+
 int PlaceOf(const std::vector<int>& ranks, int rank) {
   const auto found = std::ranges::lower_bound(ranks, rank);
   return found == ranks.end() || *found != rank ? -1 : static_cast<int>(found - ranks.begin());
@@ -27,28 +29,36 @@ ProcessSets::ProcessSets(int size) : size_(size) {
   sets_.push_back({std::move(all), State::kOpen});
 }
 
-Status ProcessSets::CheckNew(uint32_t number, const std::vector<int>& ranks) const {
-  const auto invalid = [&ranks, number](const std::string& why) {
-    return InvalidArgumentError("process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
-  };
-  if (number < sets_.size()) return invalid("cannot have this number: it has been used.");
-  if (ranks.empty()) return invalid("has no ranks.");
+Status ProcessSets::Refused(uint32_t number, const std::vector<int>& ranks, const std::string& why) {
+  return InvalidArgumentError("process set " + std::to_string(number) + " ([" + ListText(ranks) + "]) " + why);
+}
+
+Status ProcessSets::CheckRanks(uint32_t number, const std::vector<int>& ranks) const {
+  if (ranks.empty()) return Refused(number, ranks, "has no ranks.");
   if (ranks.front() < 0 || ranks.back() >= size_) {
-    return invalid("has ranks that the job does not have: it has " + std::to_string(size_) + ", 0 to " +
-                   std::to_string(size_ - 1) + ".");
+    return Refused(number, ranks,
+                   "has ranks that the job does not have: it has " + std::to_string(size_) + ", 0 to " +
+                       std::to_string(size_ - 1) + ".");
   }
   if (std::ranges::adjacent_find(ranks, std::ranges::greater_equal()) != ranks.end()) {
-    return invalid("must have distinct ranks in ascending order.");
+    return Refused(number, ranks, "must have distinct ranks in ascending order.");
   }
+  return Status::Ok();
+}
+
+Status ProcessSets::CheckNew(uint32_t number, const std::vector<int>& ranks) const {
+  if (number < sets_.size()) return Refused(number, ranks, kUsed);
+  HC_RETURN_IF_ERROR(CheckRanks(number, ranks));
   const auto is_same = [&ranks](const Set& set) {
     return set.ranks == ranks && (set.state == State::kProposed || set.state == State::kOpen);
   };
   const auto same = std::ranges::find_if(sets_, is_same);
   if (same == sets_.end()) return Status::Ok();
   const auto other = same - sets_.begin();
-  return invalid("has the ranks of " +
-                 (other == 0 ? "the global process set" : "process set " + std::to_string(other)) +
-                 ", which is registered already; use that one.");
+  return Refused(number, ranks,
+                 "has the ranks of " +
+                     (other == 0 ? "the global process set" : "process set " + std::to_string(other)) +
+                     ", which is registered already; use that one.");
 }
 
 uint32_t ProcessSets::next() const {
@@ -59,9 +69,23 @@ uint32_t ProcessSets::next() const {
 Status ProcessSets::Propose(uint32_t number, std::vector<int> ranks) {
   MutexLock lock(mutex_);
   HC_RETURN_IF_ERROR(CheckNew(number, ranks));
-  while (sets_.size() < number) sets_.push_back({{}, State::kClosed});  // other ranks have used these
-  sets_.push_back({std::move(ranks)});
+  Put(number, std::move(ranks));
   return Status::Ok();
+}
+
+Status ProcessSets::Declare(uint32_t number, std::vector<int> ranks) {
+  MutexLock lock(mutex_);
+  const bool used = number < sets_.size() && !sets_[number].ranks.empty();
+  if (used) return Refused(number, ranks, kUsed);
+  HC_RETURN_IF_ERROR(CheckRanks(number, ranks));
+  Put(number, std::move(ranks));
+  return Status::Ok();
+}
+
+void ProcessSets::Put(uint32_t number, std::vector<int> ranks) {
+  // Other ranks have used the numbers between.
+  if (sets_.size() <= number) sets_.resize(number + 1, {{}, State::kClosed});
+  sets_[number] = {std::move(ranks)};
 }
 
 void ProcessSets::Open(uint32_t number) {

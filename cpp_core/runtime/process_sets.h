@@ -13,6 +13,10 @@
 // Numbers count up and are not used again. Ranks may have counted differently, because one of them was interrupted, so
 // before a proposal they agree on the greatest of their next numbers.
 //
+// The members of a set can also make it among themselves, for a caller whose other ranks know nothing of it: they
+// declare it instead of proposing it, and have agreed on ranks and number, and tell each other how it went, by means of
+// their own. They leave it in the same way.
+//
 // Shared: any thread asks and changes it; one mutex.
 #pragma once
 
@@ -37,6 +41,9 @@ class ProcessSets {
   // kInvalidArgument, naming the set, unless it has distinct ranks of the job, ascending, differs from those that there
   // are and from the global one, and the number is new. It can be used once it is open.
   Status Propose(uint32_t number, std::vector<int> ranks) HC_EXCLUDES(mutex_);
+  // As Propose, for a set that its members make among themselves: another may have the same ranks, and the number may
+  // be one that was passed over here.
+  Status Declare(uint32_t number, std::vector<int> ranks) HC_EXCLUDES(mutex_);
   void Open(uint32_t number) HC_EXCLUDES(mutex_);
   // From now on operations on it are refused.
   void Close(uint32_t number) HC_EXCLUDES(mutex_);
@@ -66,7 +73,10 @@ class ProcessSets {
 
   // Null if it is not open.
   const Set* FindOpen(uint32_t number) const HC_REQUIRES(mutex_);
+  static Status Refused(uint32_t number, const std::vector<int>& ranks, const std::string& why);
+  Status CheckRanks(uint32_t number, const std::vector<int>& ranks) const;
   Status CheckNew(uint32_t number, const std::vector<int>& ranks) const HC_REQUIRES(mutex_);
+  void Put(uint32_t number, std::vector<int> ranks) HC_REQUIRES(mutex_);
   int CountOpen() const HC_REQUIRES(mutex_);
 
   const int size_;

@@ -84,6 +84,8 @@ class Runtime {
   // `go_on` is asked several times a second; false ends the call with kAborted.
   uint32_t NextSet() const { return sets_.next(); }
   Status ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* handle);
+  // Instead, by the members alone: no operation, and "all ranks" below means the members.
+  Status DeclareSet(uint32_t number, std::vector<int> ranks);
   Status MeetSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
   Status EnterSet(uint32_t number);
   Status ProposeRemoval(uint32_t number, int64_t* handle);

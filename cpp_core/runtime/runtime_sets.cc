@@ -46,6 +46,11 @@ Status Runtime::ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* han
   return submitted;
 }
 
+Status Runtime::DeclareSet(uint32_t number, std::vector<int> ranks) {
+  HC_RETURN_IF_ERROR(CheckMpiThreads());
+  return sets_.Declare(number, std::move(ranks));
+}
+
 Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (!IsMember(number)) return Status::Ok();

@@ -47,6 +47,22 @@ TEST(ProcessSets, ThatCannotBeAreRefusedWithTheirNumberAndRanks) {
             "process set 1 ([0]) has the ranks of the global process set, which is registered already; use that one.");
 }
 
+TEST(ProcessSets, ThatMembersDeclareMayHaveTheSameRanksAndNumbersThatWerePassedOver) {
+  ProcessSets sets(3);
+  ASSERT_TRUE(sets.Declare(4, {0, 1, 2}).ok());
+  ASSERT_TRUE(sets.Declare(2, {0, 1, 2}).ok());
+  sets.Open(2);
+  EXPECT_EQ(sets.next(), 5u);
+  EXPECT_TRUE(sets.CheckMember(2, 1, "barrier").ok());
+  EXPECT_FALSE(sets.CheckPending(3).ok());
+  EXPECT_EQ(sets.Declare(2, {0, 1}).message(), "process set 2 ([0, 1]) cannot have this number: it has been used.");
+  EXPECT_EQ(sets.Declare(3, {1, 3}).message(),
+            "process set 3 ([1, 3]) has ranks that the job does not have: it has 3, 0 to 2.");
+  sets.Close(4);
+  EXPECT_FALSE(sets.Declare(4, {0, 1}).ok());
+  EXPECT_FALSE(sets.Declare(0, {0, 1}).ok());
+}
+
 TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
   ProcessSets sets(3);
   const auto refused = [&sets](uint32_t number, int rank) {

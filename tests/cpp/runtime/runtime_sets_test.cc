@@ -46,6 +46,31 @@ void RunJob(const std::string& job, int size, const std::function<void(int, Runt
   RunRanks(size, {{"start_timeout", "20"}}, body, {}, "test-sets." + std::to_string(getpid()) + "." + job);
 }
 
+// Without a word to rank 0 about the first; the second has a lower number, and the ranks of the global set.
+TEST(RuntimeSets, AreMadeByTheirMembersAlone) {
+  RunJob("members-alone", 3, [](int rank, Runtime& runtime) {
+    const auto make = [&](uint32_t number, std::vector<int> ranks) {
+      ASSERT_TRUE(runtime.DeclareSet(number, std::move(ranks)).ok());
+      ASSERT_TRUE(runtime.MeetSet(number).ok());
+      ASSERT_TRUE(runtime.EnterSet(number).ok());
+    };
+    const auto sum = [&](uint32_t number) {
+      float found = -1;
+      EXPECT_TRUE(SumOfOnes(runtime, number, &found).ok());
+      return found;
+    };
+    if (rank > 0) make(7, {1, 2});
+    make(5, {0, 1, 2});
+    EXPECT_EQ(sum(5), 3.0f);
+    if (rank > 0) {
+      EXPECT_EQ(sum(7), 2.0f);
+      EXPECT_TRUE(runtime.LeaveSet(7).ok());
+    }
+    EXPECT_EQ(sum(0), 3.0f);
+    EXPECT_TRUE(runtime.LeaveSet(5).ok());
+  });
+}
+
 TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
   const std::vector<std::vector<int>> wanted = {{0, 1}, {1, 2}, {2}, {0, 2}};
   RunJob("come-and-go", 3, [&](int rank, Runtime& runtime) {
