@@ -27,7 +27,7 @@ def announce_torch_backend() -> None:
     of ``"cpu:gloo,cuda:gloo"`` loses its default one, and warns of that when it is destroyed.
     """
     backend = _backend_class()
-    if backend is not None and not hasattr(backend, BACKEND.upper()):
+    if backend is not None and BACKEND.upper() not in vars(backend):
         setattr(backend, BACKEND.upper(), _OnFirstUse())
         backend.backend_list.append(BACKEND)  # for is_backend_available()
 

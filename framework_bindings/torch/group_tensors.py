@@ -69,7 +69,7 @@ def put(target: torch.Tensor, values: torch.Tensor) -> None:
         InvalidArgumentError: they are of another type.
     """
     if values.dtype is not target.dtype:
-        if length(target) == target.numel():
+        if target.dtype in DTYPES or values.dtype is not torch.uint8:
             raise InvalidArgumentError(
                 f"a tensor of {target.dtype} was given for a result of {values.dtype}. Types must be equal."
             )
