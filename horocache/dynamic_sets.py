@@ -9,7 +9,7 @@ import numpy as np
 
 from horocache import _state
 from horocache._session import Session
-from horocache.errors import HorocacheError, InvalidArgumentError, ShutDownError, StartupError
+from horocache.errors import HorocacheError, InvalidArgumentError, NotInitializedError, ShutDownError, StartupError
 from horocache.numpy_binding import collectives
 from horocache.objects import allgather_object
 from horocache.ops import Max, synchronize
@@ -143,20 +143,20 @@ def leave_set_of_members(process_set: ProcessSet) -> None:
     """Take a set that its members have made among themselves out of use.
 
     To be called by each member some time; what is pending then fails with ShutDownError, and so does what the others
-    call later. Returns when all members have left, or the job has ended.
+    call later. Returns when all members have left, or the job has ended, as it may have before.
 
     Raises:
         StallError: a member did not leave it within ``stall_shutdown_time_seconds``; it is gone all the same.
     """
-    session = _state.current()
-    with session.sets_lock:
-        number = process_set.process_set_id
-        if number is None:
-            return
-        session.forget(number)
     try:
+        session = _state.current()
+        with session.sets_lock:
+            number = process_set.process_set_id
+            if number is None:
+                return
+            session.forget(number)
         session.runtime.leave_set(number)
-    except ShutDownError:  # the job ended before the other members left
+    except (NotInitializedError, ShutDownError):  # the job has ended, with the set
         return
 
 

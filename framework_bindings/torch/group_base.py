@@ -16,7 +16,7 @@ from .group_calls import GroupCalls
 from .group_tensors import only, options, put_back, to_move
 from .other_devices import make_backend
 from .untraced import untraced
-from .work import JointWork, OperationWork, Store
+from .work import JointWork, OperationWork, Store, seconds_of
 
 _CPU = torch.device("cpu")
 _ProcessGroup: Any = dist.ProcessGroup  # its stubs do not tell what C++ calls
@@ -24,7 +24,7 @@ _ProcessGroup: Any = dist.ProcessGroup  # its stubs do not tell what C++ calls
 
 def limit_of(opts: Any) -> float | None:
     """The seconds that a call's options set; None if they set none."""
-    seconds: float = opts.timeout.total_seconds()
+    seconds = seconds_of(opts.timeout)
     return seconds if seconds > 0 else None
 
 
@@ -138,20 +138,20 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         pairs = [pair.split(":") for pair in config.split(",") if ":" in pair]
         return {torch.device(device): name for device, name in pairs if device != "cpu"}
 
-    def elsewhere(self, tensor: torch.Tensor) -> Any:
-        """The group that runs operations on the tensor's device.
+    def elsewhere(self, device: torch.device) -> Any:
+        """The group that runs operations on another device.
 
         Raises:
-            UnsupportedError: the user has named no backend for that device, or this one.
+            UnsupportedError: the user has named no backend for it, or this one.
         """
-        device = torch.device(tensor.device.type)
-        name = self._backends_of_others().get(device)
+        kind = torch.device(device.type)
+        name = self._backends_of_others().get(kind)
         if name is None or name == "horocache":
             raise UnsupportedError(
-                f"the tensor is on {tensor.device}; the backend horocache has CPU tensors. Name another backend for "
-                f'that device, as in init_process_group("cpu:horocache,cuda:nccl"), or move the tensor with .cpu().'
+                f"there is no backend for tensors on {device}; horocache has CPU tensors. Name one for that device, as "
+                f'in init_process_group("cpu:horocache,cuda:nccl"), or move the tensor with .cpu().'
             )
-        return self._group_of_others(device, name)
+        return self._group_of_others(kind, name)
 
     def _group_of_others(self, device: torch.device, name: str) -> Any:
         calls = self.calls
@@ -165,16 +165,28 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return self._others
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Torch's Backend for a device.
+        """The Backend for a device; for CPU tensors the group itself, as it is both.
 
         Raises:
-            RuntimeError: there is none, as for CPU tensors here.
+            UnsupportedError: there is none.
         """
-        others = self._backends_of_others()
-        if device.type == "cpu" or torch.device(device.type) not in others:
-            raise RuntimeError(f"the process group has no torch._C._distributed_c10d.Backend for {device}.")
-        device = torch.device(device.type)
-        return self._group_of_others(device, others[device])._get_backend(device)
+        if device.type == "cpu":
+            return self
+        return self.elsewhere(device)._get_backend(torch.device(device.type))
+
+    # What torch asks of a Backend; ``_start_coalescing`` is for who asks for it by device.
+    supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether the group has memory of its own for tensors: no."""
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long operations may take from now on."""
+        self._timeout = timeout
+        self.calls.limit_s = seconds_of(timeout)
+        if self._others is not None:
+            self._others.set_timeout(timeout)
 
     # ---- barrier and messages
 
@@ -183,21 +195,21 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         opts = options(c10d.BarrierOptions, opts, timeout=timeout)
         device = getattr(opts, "device", None)
         if device is not None and device.type != "cpu":
-            return self.elsewhere(torch.empty(1, device=device)).barrier(opts)
+            return self.elsewhere(device).barrier(opts)
         return self.start((OP_BARRIER,), OP_BARRIER, (), None, (), None, opts)
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803  (torch's)
         """Send a tensor to a rank of the group."""
         tensor = only(tensors, "send")
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).send([tensor], dstRank, tag)
+            return self.elsewhere(tensor.device).send([tensor], dstRank, tag)
         return self._note(self.calls.message(OP_SEND, to_move(tensor), dstRank, tag, tensor, None))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Receive a tensor from a rank of the group."""
         tensor = only(tensors, "recv")
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).recv([tensor], srcRank, tag)
+            return self.elsewhere(tensor.device).recv([tensor], srcRank, tag)
         vector = to_move(tensor)
         return self._note(self.calls.message(OP_RECV, vector, srcRank, tag, tensor, put_back(tensor, vector)))
 
@@ -205,7 +217,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         """Raise UnsupportedError: messages are kept by sender."""
         tensor = only(tensors, "recv")
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).recv_anysource([tensor], tag)
+            return self.elsewhere(tensor.device).recv_anysource([tensor], tag)
         raise UnsupportedError(
             "the backend horocache receives from a rank that is named: recv(tensor, src=...). To receive from any, "
             "post an irecv() for each rank, or let the senders say who is next."
@@ -223,11 +235,11 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         if device.type == "cpu":
             self._coalesced = []
         else:
-            self.elsewhere(torch.empty(0, device=device))._start_coalescing(device)
+            self.elsewhere(device)._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Any:
         if device.type != "cpu":
-            return self.elsewhere(torch.empty(0, device=device))._end_coalescing(device)
+            return self.elsewhere(device)._end_coalescing(device)
         works, self._coalesced = self._coalesced, None
         return JointWork(works or [])
 

@@ -47,7 +47,7 @@ class Movements(GroupBase):
         tensor = only(tensors, "broadcast")
         opts = options(c10d.BroadcastOptions, opts, rootRank=root, timeout=timeout)
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).broadcast([tensor], opts)
+            return self.elsewhere(tensor.device).broadcast([tensor], opts)
         vector = to_move(tensor)
         place = self.calls.place(opts.rootRank)
         call = (OP_BROADCAST, vector.dtype, vector.numel(), place)
@@ -62,7 +62,7 @@ class Movements(GroupBase):
         outputs = only_list(output_tensors, "all_gather")
         opts = options(c10d.AllgatherOptions, opts, timeout=timeout)
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).allgather([outputs], [tensor], opts)
+            return self.elsewhere(tensor.device).allgather([outputs], [tensor], opts)
         check_lists(outputs, self._size, "the output of all_gather")
         vector = to_move(tensor)
         counts = [length(output) for output in outputs]
@@ -78,7 +78,7 @@ class Movements(GroupBase):
         """Fill a tensor with those of the ranks, one after the other."""
         opts = options(c10d.AllgatherOptions, opts)
         if not output.is_cpu:
-            return newest(self.elsewhere(output), "all_gather_single", "_allgather_base")(output, input, opts)
+            return newest(self.elsewhere(output.device), "all_gather_single", "_allgather_base")(output, input, opts)
         check_count(output.numel(), input.numel() * self._size, "the output of all_gather")
         vector = to_move(input)
         return self._allgather(vector, [vector.numel()] * self._size, (output,), put_results((output,)), opts)
@@ -90,7 +90,7 @@ class Movements(GroupBase):
         opts = options(c10d.AllgatherOptions, opts)
         if not outputs[0].is_cpu:
             names = "all_gather_single_coalesced", "allgather_into_tensor_coalesced"
-            return newest(self.elsewhere(outputs[0]), *names)(outputs, inputs, opts)
+            return newest(self.elsewhere(outputs[0].device), *names)(outputs, inputs, opts)
         for output, tensor in zip(outputs, inputs, strict=True):
             check_count(output.numel(), tensor.numel() * self._size, "an output of all_gather")
 
@@ -105,7 +105,7 @@ class Movements(GroupBase):
         """Gather several tensors, as one operation, into a list for each rank."""
         opts = options(c10d.AllgatherOptions, opts)
         if not inputs[0].is_cpu:
-            return self.elsewhere(inputs[0]).allgather_coalesced(output_lists, inputs, opts)
+            return self.elsewhere(inputs[0].device).allgather_coalesced(output_lists, inputs, opts)
         check_lists(output_lists, self._size, "the output of all_gather_coalesced")
 
         def put_by_rank(index: int, parts: Tensors) -> None:
@@ -136,7 +136,7 @@ class Movements(GroupBase):
         tensor = only(input_tensors, "gather")
         opts = options(c10d.GatherOptions, opts, rootRank=root, timeout=timeout)
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).gather(output_tensors, [tensor], opts)
+            return self.elsewhere(tensor.device).gather(output_tensors, [tensor], opts)
         vector, place = to_move(tensor), self.calls.place(opts.rootRank)
         call = (OP_GATHER, vector.dtype, place)
         if opts.rootRank != self._rank:
@@ -155,7 +155,7 @@ class Movements(GroupBase):
         output = only(output_tensors, "scatter")
         opts = options(c10d.ScatterOptions, opts, rootRank=root, timeout=timeout)
         if not output.is_cpu:
-            return self.elsewhere(output).scatter([output], input_tensors, opts)
+            return self.elsewhere(output.device).scatter([output], input_tensors, opts)
         place = self.calls.place(opts.rootRank)
         vector = nothing_like(output)
         call = (OP_SCATTER, vector.dtype, place)
@@ -176,7 +176,7 @@ class Movements(GroupBase):
         """Send each rank one tensor of a list, and receive one from each; sizes may differ."""
         opts = options(c10d.AllToAllOptions, opts)
         if not output_tensors[0].is_cpu:
-            return self.elsewhere(output_tensors[0]).alltoall(output_tensors, input_tensors, opts)
+            return self.elsewhere(output_tensors[0].device).alltoall(output_tensors, input_tensors, opts)
         check_lists(input_tensors, self._size, "the input of all_to_all")
         check_lists(output_tensors, self._size, "the output of all_to_all")
         vectors = [to_move(tensor) for tensor in input_tensors]
@@ -198,7 +198,9 @@ class Movements(GroupBase):
         opts = options(c10d.AllToAllOptions, opts)
         if not output.is_cpu:
             splits = list(output_split_sizes or ()), list(input_split_sizes or ())
-            return newest(self.elsewhere(output), "all_to_all_single", "alltoall_base")(output, input, *splits, opts)
+            return newest(self.elsewhere(output.device), "all_to_all_single", "alltoall_base")(
+                output, input, *splits, opts
+            )
         sent = self._counts(input, input_split_sizes, "input")
         received = self._counts(output, output_split_sizes, "output")
         return self._alltoall(to_move(input), sent, received, (output,), put_results((output,)), opts)

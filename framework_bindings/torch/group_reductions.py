@@ -60,7 +60,7 @@ class Reductions(GroupBase):
         tensor = only(tensors, "all_reduce")
         opts = options(c10d.AllreduceOptions, opts, reduceOp=op, timeout=timeout)
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).allreduce([tensor], opts)
+            return self.elsewhere(tensor.device).allreduce([tensor], opts)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
         vectors = (to_reduce(tensor),)
@@ -75,7 +75,7 @@ class Reductions(GroupBase):
         """Reduce several tensors in place, as one operation."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
         if not tensors[0].is_cpu:
-            return self.elsewhere(tensors[0]).allreduce_coalesced(tensors, opts)
+            return self.elsewhere(tensors[0].device).allreduce_coalesced(tensors, opts)
         vectors = [to_reduce(tensor) for tensor in tensors]
         store = all_of([put_back(tensor, vector) for tensor, vector in zip(tensors, vectors, strict=True)])
         return self._reduce(OP_ALLREDUCE, vectors, vectors, tensors, store, opts, group=True)
@@ -85,7 +85,7 @@ class Reductions(GroupBase):
         tensor = only(tensors, "reduce")
         opts = options(c10d.ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
         if not tensor.is_cpu:
-            return self.elsewhere(tensor).reduce([tensor], opts)
+            return self.elsewhere(tensor.device).reduce([tensor], opts)
         vector = to_reduce(tensor)
         is_root = opts.rootRank == self._rank
         outputs = (vector if is_root else None,)
@@ -99,7 +99,7 @@ class Reductions(GroupBase):
         output, parts = only(output_tensors, "reduce_scatter"), only_list(input_tensors, "reduce_scatter")
         opts = options(c10d.ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         if not output.is_cpu:
-            return self.elsewhere(output).reduce_scatter([output], [parts], opts)
+            return self.elsewhere(output.device).reduce_scatter([output], [parts], opts)
         check_lists(parts, self._size, "the input of reduce_scatter")
         vectors = [to_reduce(part) for part in parts]
         counts = [vector.numel() for vector in vectors]
@@ -112,7 +112,9 @@ class Reductions(GroupBase):
         """Reduce a tensor; each rank gets an equal part of the result."""
         opts = options(c10d.ReduceScatterOptions, opts)
         if not output.is_cpu:
-            return newest(self.elsewhere(output), "reduce_scatter_single", "_reduce_scatter_base")(output, input, opts)
+            return newest(self.elsewhere(output.device), "reduce_scatter_single", "_reduce_scatter_base")(
+                output, input, opts
+            )
         inputs = (self._parts_to_reduce(output, input),)
         return self._reduce(OP_REDUCESCATTER, inputs, None, (output,), put_results((output,)), opts)
 
@@ -128,7 +130,7 @@ class Reductions(GroupBase):
         opts = options(c10d.ReduceScatterOptions, opts)
         if not outputs[0].is_cpu:
             names = "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
-            return newest(self.elsewhere(outputs[0]), *names)(outputs, inputs, opts)
+            return newest(self.elsewhere(outputs[0].device), *names)(outputs, inputs, opts)
         vectors = [self._parts_to_reduce(output, tensor) for output, tensor in zip(outputs, inputs, strict=True)]
         return self._reduce(OP_REDUCESCATTER, vectors, None, outputs, put_results(outputs), opts, group=True)
 

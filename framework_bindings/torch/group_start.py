@@ -20,9 +20,9 @@ from horocache.told_start import start_among
 from .group_calls import GroupCalls
 from .process_group import HorocacheGroup
 from .waiting import start_thread
+from .work import seconds_of
 
 _NUMBERS = "horocache/process_sets"  # the store's counter, of the whole job
-_LONGEST_S = 1e9
 _LOOK_UP_S = 5.0  # so that an interrupt is noticed
 
 _logger = logging.getLogger("horocache.torch")
@@ -59,6 +59,8 @@ class Board:
         keys = [f"horocache/{self._start}/{self._turn}/{rank}" for rank in self._ranks]
         self._store.set(keys[self._ranks.index(self._rank)], text)
         self._wait(keys)
+        if self._store.has_extended_api():
+            return [value.decode() for value in self._store.multi_get(keys)]
         return [self._store.get(key).decode() for key in keys]
 
     def _wait(self, keys: list[str]) -> None:
@@ -141,7 +143,7 @@ def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
     rank = ranks[options.group_rank]
     world_size = dist.get_world_size() if dist.is_initialized() else options.group_size
     board = Board(options.store, rank, sorted(ranks), options.timeout)
-    timeout_s = min(options.timeout.total_seconds(), _LONGEST_S)
+    timeout_s = seconds_of(options.timeout)
     if len(ranks) == world_size:
         session, started = start_among(rank, world_size, board.share, timeout_s)
         made = global_process_set

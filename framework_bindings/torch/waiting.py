@@ -51,6 +51,13 @@ def _future_of(wait: Wait) -> tuple[Future, Future]:
     return start, start.then(lambda _: wait())
 
 
+def wait_here(wait: Wait) -> Future:
+    """A future of what ``wait`` returns or raises, which it does at once."""
+    start, future = _future_of(wait)
+    start.set_result(None)
+    return future
+
+
 def wait_apart(wait: Wait) -> Future:
     """A future of what ``wait`` returns or raises, in a thread of its own: it may take longer than what comes later."""
     start, future = _future_of(wait)

@@ -13,13 +13,19 @@ import torch.distributed as dist
 from horocache.errors import HorocacheError, MismatchError, StallError
 
 from .untraced import untraced
-from .waiting import Future, wait_apart
+from .waiting import Future, wait_apart, wait_here
 
 if TYPE_CHECKING:
     from .group_calls import GroupCalls
 
 Store = Callable[[Any], None]
 _GROUPS_LIMIT = timedelta(0)  # what C++ passes where it sets no limit of its own
+_LONGEST_S = 1e9
+
+
+def seconds_of(timeout: timedelta) -> float:
+    """A limit as the core takes it: some have none, which they say with the greatest timedelta."""
+    return min(timeout.total_seconds(), _LONGEST_S)
 
 
 @untraced
@@ -70,7 +76,7 @@ class OperationWork(dist.Work):
                 AbortedError: it failed.
         """
         if not self._over:
-            self._wait(self._limit_s if timeout == _GROUPS_LIMIT else timeout.total_seconds())
+            self._wait(self._limit_s if timeout == _GROUPS_LIMIT else seconds_of(timeout))
         if self._error is not None:
             raise self._error
         return True
@@ -149,8 +155,12 @@ class OperationWork(dist.Work):
     def get_future(self) -> Future:
         """A future of the list of tensors with the result. Its errors are RuntimeErrors, with the text of ours."""
         if self._future is None:
-            # Messages come in any order.
-            put = self._calls.waiter.put if self._source is None else wait_apart
+            if self.is_completed():
+                put = wait_here
+            elif self._source is None:
+                put = self._calls.waiter.put
+            else:  # messages come in any order
+                put = wait_apart
             self._future = put(self._wait_for_result)
         return self._future
 

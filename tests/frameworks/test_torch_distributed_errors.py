@@ -101,7 +101,7 @@ def test_ddp_gets_the_error_that_other_calls_get():
             model = DistributedDataParallel(torch.nn.Linear(4, 4))
             for _ in range(2):  # the second turn makes its own buckets
                 model(torch.ones(2, 4)).sum().backward()
-            with pytest.raises(RuntimeError, match=r"rank 0 submitted shape \[1\], rank 1 submitted shape \[20\]"):
+            with pytest.raises(RuntimeError, match=r"submitted shape \[(1|20)\], rank . submitted shape \[(1|20)\]"):
                 if rank == 0:
                     dist.all_reduce(torch.ones(1))
                 else:
