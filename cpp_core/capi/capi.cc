@@ -329,6 +329,10 @@ int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error) {
   return Guarded(error, [&] { return runtime->runtime->DropSet(static_cast<uint32_t>(number)); });
 }
 
+int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->WatchStacks(signal, file, own_folder); });
+}
+
 int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error) {
   return Guarded(error, [&] { return runtime->runtime->StartTimeline(path, mark_rounds != 0); });
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "python/errors.h"
 #include "python/tensor_caster.h"
 #include "runtime/runtime.h"
 
@@ -59,6 +60,9 @@ class PyRuntime {
 
   void StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline();
+  void WatchStacks(int signal, int file, const std::string& own_folder) {
+    ThrowIfError(Get().WatchStacks(signal, file, own_folder));
+  }
 
   // Throws in a child of fork.
   runtime::Runtime& Get();

@@ -270,6 +270,7 @@ void Encode(const RequestList& list, std::string* out) {
   writer.List(list.requests, [&](const Request& request) { Write(writer, request); });
   writer.List(list.stalled_bits, write_bit);
   writer.List(list.pending_bits, write_bit);
+  writer.Text(list.note);
   writer.Text(list.last_done);
   writer.List(list.cache_hash, write_word);
   writer.List(list.words, write_word);
@@ -291,6 +292,7 @@ StatusOr<RequestList> DecodeRequestList(std::span<const std::byte> bytes) {
   in.List(kLeastRequestBytes, &list.requests, [&] { return ReadRequest(in); });
   in.List(1, &list.stalled_bits, read_bit);
   in.List(1, &list.pending_bits, read_bit);
+  list.note = in.Text();
   list.last_done = in.Text(kMaxNameBytes);
   in.List(8, &list.cache_hash, read_word);
   in.List(8, &list.words, read_word);
@@ -311,6 +313,7 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.Enum(list.divide_by);
   writer.List(list.left, write_rank);
   writer.Text(list.report);
+  writer.List(list.laggards, write_rank);
   writer.Enum(list.fatal);
   writer.List(list.words, [&](uint64_t word) { writer.Word(word); });
 }
@@ -329,6 +332,7 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   list.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
   in.List(1, &list.left, read_rank);
   list.report = in.Text();
+  in.List(1, &list.laggards, read_rank);
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
   in.List(8, &list.words, [&] { return in.Word(); });
   HC_RETURN_IF_ERROR(in.Finish("a response list"));

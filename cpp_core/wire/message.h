@@ -114,6 +114,7 @@ struct RequestList {
   std::vector<Request> requests;
   std::vector<CacheBit> stalled_bits;  // cached requests pending here for longer than the stall limit
   std::vector<CacheBit> pending_bits;  // the other cached requests pending here; sent when a stall is looked into
+  std::string note;                    // for all ranks' people; see Note [Stacks of laggards] in controller.h
   std::string last_done;               // name of the last operation this rank completed, for stall reports
   std::vector<uint64_t> cache_hash;    // one word, filled when the AND of h and ~h showed a difference
   std::vector<uint64_t> words;         // the snapshot, where an agreement sends it instead of publishing it
@@ -149,6 +150,7 @@ struct ResponseList {
   DivideBy divide_by = DivideBy::kAll;  // what the first of them asks for; if nobody had joined before
   std::vector<int32_t> left;            // ranks that have shut down; the process set is closed
   std::string report;                   // for people: a stall report or an abort; empty if none
+  std::vector<int32_t> laggards;        // ranks that are to tell where they are
   StatusCode fatal = StatusCode::kOk;   // not kOk: everything pending fails with `report`
   std::vector<uint64_t> words;          // the AND of the snapshots, where an agreement sends it in a frame
   bool operator==(const ResponseList&) const = default;

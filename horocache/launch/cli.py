@@ -108,6 +108,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
             knobs=knobs,
             threads=threads_per_rank(own, cores.usable, size),
             packages=compat.PACKAGES if options.horovod else "",
+            output_dir=str(output_dir.absolute()) if output_dir is not None else "",
         )
         for line in _notes(environment, cores, options):
             sinks[1].line("horocacherun: " + line)

@@ -36,6 +36,7 @@ RequestList SomeRequests() {
   list.requests = {{SomeSignature(), 17}, {Signature{}, kNoBit}};
   list.stalled_bits = {1, 300, 1 << 20};
   list.pending_bits = {2};
+  list.note = "here";
   list.last_done = "z";
   list.cache_hash = {~uint64_t{0}};
   list.words = {1, 2, 3};
@@ -60,6 +61,7 @@ ResponseList SomeResponses() {
   list.divide_by = DivideBy::kActive;
   list.left = {5, 6};
   list.report = "slow";
+  list.laggards = {7};
   list.fatal = StatusCode::kAborted;
   list.words = {9};
   return list;
