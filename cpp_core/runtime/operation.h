@@ -73,6 +73,7 @@ struct Operation {
   Status status;
   std::vector<Result> results;
   int32_t last_joined = -1;
+  uint64_t message = 0;           // of a message: its number among those of its sender, once it is known
   std::atomic<uint32_t> done{0};  // futex word
   std::atomic<uint32_t> sleepers{0};
 };

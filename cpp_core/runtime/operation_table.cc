@@ -201,6 +201,7 @@ void OperationTable::Recycle(Operation* operation) {
   operation->process_set = 0;
   operation->first_ready_ns = 0;
   operation->submitted_ns = 0;
+  operation->message = 0;
   operation->owner = nullptr;
   operation->results.clear();
   operation->status = Status::Ok();

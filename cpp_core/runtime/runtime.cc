@@ -107,6 +107,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   config.stall_check = !config_.knobs.stall_check_disable;
   config.stall_warn_ns = Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS);
   config.stall_fail_ns = Nanoseconds(config_.knobs.stall_shutdown_time_seconds, kNsPerS);
+  config.timeline = &timeline_;
   config.has_left = [arena = job_.peers.arena, local_ranks](int rank) {
     const int local_rank = local_ranks[static_cast<size_t>(rank)];
     return local_rank >= 0 && arena->state(local_rank).load() == net::RankState::kLeft;

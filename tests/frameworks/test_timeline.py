@@ -8,11 +8,41 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from horocache.observe.trace import key_of, load_all
+from horocache.observe.trace import key_of, load_all, merge, message_key_of
 from horocache.testing import Fault, run_ranks
 
 both_routes = pytest.mark.parametrize("binding", ["native", "cffi"])
 HOSTILE = 'a"b\\c\n\x00é'
+
+
+@both_routes
+def test_messages_are_there_and_both_ends_are_linked(binding, tmp_path):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        right, left = (hc.rank() + 1) % 3, (hc.rank() + 2) % 3
+        for turn, count in enumerate((10, 100_000, 10)):  # small ones travel at once, large ones are announced
+            sent = hc.isend(np.ones(count, np.float32), right, tag=turn)
+            hc.recv(np.empty(count, np.float32), left, tag=turn)
+            hc.synchronize(sent)
+        hc.shutdown()
+
+    file = tmp_path / "t.json"
+    run_ranks(body, 3, knobs={"binding": binding, "timeline": str(file)})
+    traces = load_all([file])
+    ends = Counter()
+    for trace in traces:
+        spans = [span for span in trace.spans if span.category == "message"]
+        assert Counter(span.name for span in spans) == {"SEND": 3, "RECV": 3}
+        right, left = (trace.rank + 1) % 3, (trace.rank + 2) % 3
+        assert {f"send to rank {right}", f"recv from rank {left}"} <= set(trace.rows.values())
+        assert sorted(span.args["bytes"] for span in spans) == [40] * 4 + [400_000] * 2
+        assert {span.args["tag"] for span in spans} == {0, 1, 2}
+        ends.update(message_key_of(trace.rank, span) for span in spans)
+    assert len(ends) == 9 and set(ends.values()) == {2}
+    arrows = [event for event in merge(traces)["traceEvents"] if event.get("cat") == "flow"]
+    assert Counter(event["ph"] for event in arrows) == {"s": 9, "f": 9}
 
 
 @both_routes

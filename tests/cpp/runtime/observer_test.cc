@@ -91,7 +91,7 @@ TEST(Observer, AnswersWhoAsksUntilItStops) {
 
 TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
   const Folder folder;
-  const std::string path = folder.path + "/new/record.json";
+  const std::string path = folder.path + "/record.json";
   Told told;
   Observer observer("", path, told.Means());
   observer.NoteError({StatusCode::kStall, "first"});
@@ -102,7 +102,7 @@ TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
   EXPECT_EQ(Read(path), "Stall: again at here") << "what was still to be written is written at the end";
   EXPECT_LE(told.records, 3);
   EXPECT_EQ(told.warnings, 1);
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path + "/new")) EXPECT_EQ(entry.path(), path);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) EXPECT_EQ(entry.path(), path);
 }
 
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
