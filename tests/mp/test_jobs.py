@@ -80,6 +80,27 @@ def test_control_c_ends_ranks_that_wait_in_a_collective(launcher):
     assert "KeyboardInterrupt" in finished.stderr
 
 
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_control_c_ends_a_rank_that_waits_for_the_others_in_init(launcher, rank, binding):
+    alone = {
+        "SIZE": 2,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "LOCAL_SIZE": 2,
+        "JOB_ID": f"alone.{rank}",
+        "BINDING": binding,
+    }
+    env = {f"HOROCACHE_{name}": str(value) for name, value in alone.items()}
+    code = "import horocache as hc, sys; sys.stdout.write('up'); sys.stdout.flush(); hc.init()"
+    job = launcher.start("-c", code, module=None, env=env)
+    assert job.process.stdout.read(2) == b"up"
+    time.sleep(0.5)
+    job.process.send_signal(signal.SIGINT)
+    finished = job.finish(8)  # much less than the 30 s that it would wait
+    assert "KeyboardInterrupt" in finished.stderr, finished.report()
+
+
 def test_when_the_launcher_is_killed_ranks_in_a_collective_end(launcher):
     job = launcher.start(*worker_command(2, "waits.py", "interrupted", flags=["--grace", "0.5"]))
     for rank in range(2):
