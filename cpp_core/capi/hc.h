@@ -33,7 +33,8 @@ typedef enum {
   HC_STARTUP,
   HC_ABORTED,
   HC_CORRUPT,
-  HC_INTERNAL
+  HC_INTERNAL,
+  HC_NON_FINITE /* since version 3 */
 } hc_status;
 
 typedef struct hc_runtime hc_runtime;

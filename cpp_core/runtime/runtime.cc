@@ -14,6 +14,7 @@
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
+#include "runtime/submission.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -211,6 +212,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
   bool first = false;
   Status status = Check(*operation);
+  if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {
     recorder_.Note("not submitted: " + status.message(), NowNs());
