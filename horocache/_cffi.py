@@ -354,7 +354,7 @@ class Runtime:
         self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
 
     def watch_stacks(self, signal: int, file: int, own_folder: str) -> None:
-        """Show what faulthandler writes to ``file`` at ``signal`` in reports; before it is told to."""
+        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
         self._check(self._lib.hc_watch_stacks(self._live(), signal, file, own_folder.encode(), self._error))
 
     def stop_timeline(self) -> None:

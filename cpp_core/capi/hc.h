@@ -185,9 +185,9 @@ HC_API int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error);
  * 3. Stopping what is not on does nothing. */
 HC_API int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error);
 HC_API void hc_stop_timeline(hc_runtime* runtime);
-/* From now on stall reports and dumps show the stacks of the program's threads: whoever runs these writes them to
- * `file` when the process gets `signal`, and then calls the handler that was there before, which this call installs.
- * Calls of files below `own_folder` are the library's own. Since version 3. */
+/* From now on stall reports and dumps show the stacks of the program's threads: the handler that `signal` has writes
+ * them to `file`, and this call puts one of its own around it. Calls of files below `own_folder` are the library's own.
+ * Since version 3. */
 HC_API int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error);
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
 

@@ -14,7 +14,6 @@ from horocache.errors import (
     DuplicateNameError,
     InternalError,
     InvalidArgumentError,
-    MismatchError,
     NonFiniteError,
     ShutDownError,
     StallError,
@@ -70,40 +69,6 @@ def test_the_member_of_a_group_and_every_rank_with_bad_values_are_named():
     for text in run_ranks(3, body, check_finite="1"):
         for rank in (1, 2):
             assert f"rank {rank} submitted 3 NaN or infinite of 3 values in tensor 'b', the first at element 0" in text
-
-
-def test_values_that_are_not_finite_spread_like_others_unless_it_was_asked_for():
-    def body(rank, runtime):
-        array = np.array([1.0, np.nan if rank == 1 else 1.0, np.inf], np.float32)
-        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="g"))
-        return array
-
-    for array in run_ranks(3, body):
-        assert array[0] == 3 and np.isnan(array[1]) and np.isposinf(array[2])
-
-
-@pytest.mark.parametrize(
-    ("odd", "words"),
-    [
-        ({"shape": (4,)}, ["[3]", "[4]"]),
-        ({"dtype": np.float64}, ["float32", "float64"]),
-        ({"reduce_op": 4}, ["sum", "max"]),
-        ({"prescale": 2.0}, ["1", "2"]),
-    ],
-)
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks(odd, words, cached):
-    def body(rank, runtime):
-        if cached:
-            allreduce(runtime, "x")
-        error = caught(lambda: allreduce(runtime, "x", **(odd if rank == 2 else {})))
-        assert isinstance(error, MismatchError), error
-        for word in ["'x'", "rank 2", *words]:
-            assert word.lower() in str(error).lower(), str(error)
-        assert "rank 0" in str(error) or "rank 1" in str(error), str(error)
-        allreduce(runtime, "x")  # the job goes on
-
-    run_ranks(3, body)
 
 
 def test_a_name_in_flight_is_refused_and_the_first_lives():
