@@ -25,7 +25,7 @@ def test_any_shape_is_kept_by_every_operation_in_any_layout(seed):
         hc.init()
         me, n = hc.rank(), hc.size()
         total = n * (n + 1) / 2
-        handles = []
+        handles, swaps = [], []
         for shape in shapes:
             mine = np.full(shape[::-1], me + 1.0).T  # not contiguous where that makes a difference
             assert mine.shape == shape
@@ -44,18 +44,18 @@ def test_any_shape_is_kept_by_every_operation_in_any_layout(seed):
                 handles.append((hc.reducescatter_async(mine, op=hc.Sum), share))
                 every = [shape[0], *[0] * (n - 1)]  # all rows go to rank 0
                 want = np.concatenate(parts) if me == 0 else np.zeros((0, *shape[1:]))
-                handles.append((hc.alltoall_async(mine, splits=every), (want, [shape[0] * (me == 0)] * n)))
+                swaps.append((hc.alltoall_async(mine, splits=every), want, [shape[0] * (me == 0)] * n))
         grouped = hc.grouped_allreduce([np.full(shape, 1.0) for shape in shapes], op=hc.Sum)
         for shape, got in zip(shapes, grouped, strict=True):
             np.testing.assert_array_equal(got, np.full(shape, float(n)))
         for handle, want in handles:
             got = hc.synchronize(handle)
-            rows, wanted = got, want
-            if isinstance(want, tuple):
-                (rows, counts), (wanted, wanted_counts) = got, want
-                assert counts.tolist() == wanted_counts
-            assert rows.shape == wanted.shape
-            np.testing.assert_array_equal(rows, wanted)
+            assert got.shape == want.shape
+            np.testing.assert_array_equal(got, want)
+        for handle, want, counts in swaps:
+            got, received = hc.synchronize(handle)
+            assert got.shape == want.shape and received.tolist() == counts
+            np.testing.assert_array_equal(got, want)
 
     run(body, 3, args=(shapes(seed, 25),))
 

@@ -43,7 +43,7 @@ def test_sums_are_right(launcher, ranks):
 
 
 def test_eight_ranks_share_two_cores(launcher):
-    check_done(launcher.worker(8, "sums.py", "100", deadline_s=90), 8)
+    check_done(launcher.worker(8, "sums.py", "1000", deadline_s=90), 8)
 
 
 def test_a_command_inside_a_shell_runs(launcher):

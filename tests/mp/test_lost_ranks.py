@@ -64,6 +64,14 @@ def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher
         assert re.search(rf"rank {rank} \(pid \d+\) exited with code 1 .*Error: .*rank 1", finished.stderr)
 
 
+@pytest.mark.parametrize(("where", "ranks"), [("compressor", 3), ("hook", 2)])
+def test_an_exception_in_the_users_code_within_a_step_is_told_to_all_ranks(launcher, needs_torch, where, ranks):
+    finished = launcher.worker(ranks, "hooks.py", where, deadline_s=60)
+    assert finished.code in (1, 3), finished.report()
+    assert "ValueError: the user's code is wrong" in finished.stderr
+    check_survivors(launcher, finished, 1, ranks, {"AbortedError"}, ["it raised ValueError: the user's code is wrong"])
+
+
 def test_a_killed_rank_is_seen_although_its_fork_workers_live(launcher):
     finished = launcher.worker(3, "victim.py", "1", "kill-with-children", "after")
     assert finished.code == 128 + signal.SIGKILL, finished.report()
@@ -93,7 +101,7 @@ def test_a_rank_that_holds_the_interpreter_is_reported_by_itself_too_and_then_gi
 
 def test_a_crash_before_init_is_named_with_the_signal_the_host_and_the_last_lines(launcher):
     # Nobody waits for the start time-out, of half a minute: the launcher ends the others.
-    finished = launcher.worker(3, "victim.py", "2", "crash", "before-init", deadline_s=20)
+    finished = launcher.worker(3, "victim.py", "2", "crash", "before-init", flags=["--grace", "0.5"], deadline_s=20)
     assert finished.code == 128 + signal.SIGSEGV, finished.report()
     for words in (
         "rank 2 of 3 failed first: it was killed by SIGSEGV (signal 11)",

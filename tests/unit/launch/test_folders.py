@@ -38,12 +38,9 @@ def test_what_nobody_holds_any_more_is_removed(tmp_path):
 
 
 def test_what_somebody_holds_stays(tmp_path):
-    with (
-        temporary_folder("horocache-") as first,
-        temporary_folder("horocache-run-") as second,
-        temporary_folder("horocache-"),
-    ):
-        assert first.exists() and second.exists()
+    first, second = temporary_folder("horocache-"), temporary_folder("horocache-run-")
+    with first as one, second as two, temporary_folder("horocache-") as three:
+        assert one.exists() and two.exists() and three.exists()
     held = abandoned(tmp_path / "horocache-held")
     with (held / "owner").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
