@@ -83,6 +83,16 @@ def test_the_runtime_can_be_started_again_after_it_ended():
     run(body, 3)
 
 
+def test_twenty_four_processes_meet_and_sum():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        return float(hc.allreduce(float(hc.rank()), op=hc.Sum)), hc.allgather(hc.rank()).tolist()
+
+    assert run(body, 24) == [(276.0, list(range(24)))] * 24
+
+
 def test_what_a_job_held_is_given_back_at_shutdown():
     def body():
         from pathlib import Path

@@ -263,6 +263,17 @@ def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_ot
     assert float((launcher.scratch / "after.0").read_text()) < float((launcher.scratch / "poor-ends").read_text())
 
 
+def test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny(launcher):
+    tiny = 'mount -t tmpfs -o size=16k tmpfs /dev/shm && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", tiny, "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this machine, or this user, cannot make a namespace of mounts")
+    check_done(launcher.run(*worker_command(3, "sums.py", "20"), prefix=prefix), 3)
+
+
 def test_sixty_four_files_are_enough_for_four_ranks(launcher):
     prefix = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash"]
     check_done(launcher.run(*worker_command(4, "sums.py", "20"), prefix=prefix), 4)
