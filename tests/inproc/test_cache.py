@@ -90,7 +90,8 @@ def test_a_name_may_mean_something_else_later_and_is_negotiated_once_for_it():
         return runtime.metrics()
 
     for metrics in run_ranks(3, body):
-        assert metrics["cache_changed"] == len(uses) - 1
+        # A rank that comes after the others finds that they have erased the old meaning: a miss.
+        assert metrics["cache_changed"] + metrics["cache_misses"] == len(uses)
         assert metrics["cache_hits"] == 2 * len(uses)
 
 
