@@ -90,9 +90,18 @@ def _together(number: int, made: ProcessSet, step: Callable[[int], None], share:
     outcomes = share("" if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None and not isinstance(failure, HorocacheError):
         raise failure
+    # All of them: of the ranks that failed, most may only know that another one did.
+    ranks_of: dict[str, list[int]] = {}
     for rank, outcome in zip(ranks, outcomes, strict=True):
         if outcome:
-            raise StartupError(f"process set {number} ({made.ranks}) was not added: on rank {rank}, {outcome}")
+            ranks_of.setdefault(outcome, []).append(rank)
+    if ranks_of:
+        why = "; ".join(f"on {_named(failed)}: {outcome}" for outcome, failed in ranks_of.items())
+        raise StartupError(f"process set {number} ({made.ranks}) was not added: {why}")
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def add_set_of_members(ranks: Sequence[int], share: Share, take_number: Callable[[int], int]) -> ProcessSet:
