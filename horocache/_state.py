@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from horocache import mpi
@@ -25,6 +25,7 @@ class _Default:
         self.orphan: Session | None = None  # in a child of fork: the parent's session, kept so that no destructor runs
         self.epochs: Counter[tuple[int, ...]] = Counter()  # how often each job was started: () is that of the launcher
         self.hooks_registered = False
+        self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session has
 
 
 _default = _Default()
@@ -57,6 +58,16 @@ def _at_exit() -> None:
     if error is not None and _default.session is not None and not hasattr(sys, "ps1"):
         _default.session.runtime.abort(f"it raised {type(error).__name__}: {error}")
     shutdown()
+    for say in _default.last_words:
+        say()
+
+
+def call_at_exit(function: Callable[[], None]) -> None:
+    """Call ``function`` when the interpreter ends, if there ever was a session, and after the last one has ended.
+
+    What waits for operations in threads goes on then, with an error, and can be waited for.
+    """
+    _default.last_words.append(function)
 
 
 def _after_fork_in_child() -> None:

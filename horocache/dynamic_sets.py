@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from horocache import _state
 from horocache._session import Session
-from horocache.errors import HorocacheError, InvalidArgumentError, StartupError
+from horocache.errors import HorocacheError, InvalidArgumentError, NotInitializedError, ShutDownError, StartupError
 from horocache.numpy_binding import collectives
 from horocache.objects import allgather_object
 from horocache.ops import Max, synchronize
 from horocache.process_set import ProcessSet, global_process_set
+from horocache.told_start import Share
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet:
@@ -45,8 +46,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet
         agreed = session.runtime.propose_set(number, made.ranks)
         try:
             session.runtime.wait(agreed)
-            _together(number, made, session.runtime.meet_set)
-            _together(number, made, session.runtime.enter_set)
+            _together(number, made, session.runtime.meet_set, _tell_all, range(session.runtime.size))
+            _together(number, made, session.runtime.enter_set, _tell_all, range(session.runtime.size))
         except BaseException:
             session.runtime.drop_set(number)
             raise
@@ -69,8 +70,13 @@ def _agreed_number(session: Session) -> int:
     return int(numbers[0])
 
 
-def _together(number: int, made: ProcessSet, step: Callable[[int], None]) -> None:
-    """Take a step of adding a set on all ranks.
+def _tell_all(outcome: str) -> list[str]:
+    told: list[str] = allgather_object(outcome, name="process_set.outcome")
+    return told
+
+
+def _together(number: int, made: ProcessSet, step: Callable[[int], None], share: Share, ranks: Sequence[int]) -> None:
+    """Take a step of adding a set on all of ``ranks``.
 
     Raises:
         StartupError: it went wrong on some rank.
@@ -81,22 +87,86 @@ def _together(number: int, made: ProcessSet, step: Callable[[int], None]) -> Non
     except BaseException as error:
         failure = error
     # Before anything is raised: the others wait for the outcome.
-    told = None if failure is None else f"{type(failure).__name__}: {failure}"
-    outcomes = allgather_object(told, name="process_set.outcome")
+    outcomes = share("" if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None and not isinstance(failure, HorocacheError):
         raise failure
     # All of them: of the ranks that failed, most may only know that another one did.
     ranks_of: dict[str, list[int]] = {}
-    for rank, outcome in enumerate(outcomes):
-        if outcome is not None:
+    for rank, outcome in zip(ranks, outcomes, strict=True):
+        if outcome:
             ranks_of.setdefault(outcome, []).append(rank)
     if ranks_of:
-        why = "; ".join(f"on {_named(ranks)}: {outcome}" for outcome, ranks in ranks_of.items())
+        why = "; ".join(f"on {_named(failed)}: {outcome}" for outcome, failed in ranks_of.items())
         raise StartupError(f"process set {number} ({made.ranks}) was not added: {why}")
 
 
 def _named(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def add_set_of_members(ranks: Sequence[int], share: Share, take_number: Callable[[int], int]) -> ProcessSet:
+    """Register a set of ranks that its members make among themselves; the other ranks need not know of it.
+
+    To be called by the members. Another set may have the same ranks. Numbers are those of :func:`add_process_set`,
+    which takes one that no rank has seen; so a number that is taken here is at least as great as each member's next,
+    and none of them can add another set meanwhile.
+
+    Args:
+        ranks: global ranks, in any order.
+        share: by which they tell each other, in the order of ``ranks``.
+        take_number: called on the first of them with the least number that can be; gives one from there on that no
+            other call, on any rank of the job, has given or will give.
+
+    Returns:
+        The set, registered.
+
+    Raises:
+        StartupError: a member could not join it, on all members; nothing has changed. NotInitializedError,
+            InvalidArgumentError, UnsupportedError: as for :func:`add_process_set`.
+    """
+    session = _state.current()
+    made = ProcessSet(ranks)
+    declared = False
+
+    def declare(number: int) -> None:
+        nonlocal declared
+        session.runtime.declare_set(number, made.ranks)
+        declared = True
+
+    with session.sets_lock:
+        least = max(int(text) for text in share(str(session.runtime.next_set())))
+        is_first = session.runtime.rank == ranks[0]
+        number = int(share(str(take_number(least)) if is_first else "")[0])
+        try:
+            for step in (declare, session.runtime.meet_set, session.runtime.enter_set):
+                _together(number, made, step, share, ranks)
+        except BaseException:
+            if declared:
+                session.runtime.drop_set(number)
+            raise
+        session.register(number, made)
+    return made
+
+
+def leave_set_of_members(process_set: ProcessSet) -> None:
+    """Take a set that its members have made among themselves out of use.
+
+    To be called by each member some time; what is pending then fails with ShutDownError, and so does what the others
+    call later. Returns when all members have left, or the job has ended, as it may have before.
+
+    Raises:
+        StallError: a member did not leave it within ``stall_shutdown_time_seconds``; it is gone all the same.
+    """
+    try:
+        session = _state.current()
+        with session.sets_lock:
+            number = process_set.process_set_id
+            if number is None:
+                return
+            session.forget(number)
+        session.runtime.leave_set(number)
+    except (NotInitializedError, ShutDownError):  # the job has ended, with the set
+        return
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

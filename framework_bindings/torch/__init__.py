@@ -24,6 +24,7 @@ from horocache._state import (
     shutdown,
     size,
 )
+from horocache.autoload import register_torch_backend
 from horocache.dynamic_sets import add_process_set, remove_process_set
 from horocache.errors import (
     HorocacheError,
@@ -105,6 +106,8 @@ from .functions import (
 from .optimizer import DistributedOptimizer
 from .parameters import broadcast_optimizer_state, broadcast_parameters
 from .sync_batch_norm import SyncBatchNorm
+
+register_torch_backend()
 
 __all__ = [
     "Adasum",

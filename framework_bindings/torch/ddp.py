@@ -3,8 +3,9 @@
 # DDP compares the hook's annotations with its classes, so they must not be text.
 import itertools
 import threading
-from queue import SimpleQueue
-from typing import Any, TypeAlias
+from collections import defaultdict
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,40 +15,9 @@ from horocache.process_set import ProcessSet, global_process_set
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .adapter import collectives
+from .waiting import Waiter
 
-Future: TypeAlias = "torch.futures.Future[torch.Tensor]"
 GradBucket: Any = getattr(dist, "GradBucket", None)  # a torch without torch.distributed has no DDP either
-
-
-class _Waiter:
-    """Fulfils the futures that DDP waits for, in a thread: DDP waits in C++, where nobody else would call us.
-
-    Role: one per process; its thread starts with the first bucket and sleeps between backward passes.
-    """
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[int, torch.Tensor, Future]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def put(self, handle: int, buffer: torch.Tensor, future: Future) -> None:
-        """Let the thread wait for an operation."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="horocache-ddp", daemon=True)
-                self._thread.start()
-        self._queue.put((handle, buffer, future))
-
-    def _run(self) -> None:
-        while True:
-            handle, buffer, future = self._queue.get()
-            try:
-                synchronize(handle)
-            except Exception as error:
-                set_exception: Any = future.set_exception
-                set_exception(error)
-            else:
-                future.set_result(buffer)
 
 
 class _Names:
@@ -70,7 +40,8 @@ class _Names:
             return f"ddp.{self._numbers[parameter]}"
 
 
-_waiter = _Waiter()
+# By process set: between sets there is no order in which operations end.
+_waiters: defaultdict[int, Waiter] = defaultdict(Waiter)
 _names = _Names()
 
 
@@ -96,10 +67,8 @@ def ddp_hook(state: ProcessSet | None, bucket: GradBucket) -> torch.futures.Futu
             f"the state of ddp_hook is a ProcessSet, or None for all ranks, not {state!r}: "
             "model.register_comm_hook(None, ddp_hook)."
         )
-    set_id(process_set)
+    number = set_id(process_set)
     buffer = bucket.buffer()
     name = _names.of(bucket.parameters()[0])
     handle = collectives.allreduce_async_(buffer, name=name, op=Average, process_set=process_set)
-    future: Future = torch.futures.Future()
-    _waiter.put(handle, buffer, future)
-    return future
+    return _waiters[number].put(partial(synchronize, handle))

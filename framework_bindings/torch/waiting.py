@@ -1,0 +1,107 @@
+"""Threads that fulfil torch's futures: who waits for those waits in C++, where nobody else would call us."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+import torch
+from horocache._state import call_at_exit
+
+Future: TypeAlias = "torch.futures.Future[Any]"
+Wait: TypeAlias = Callable[[], Any]
+
+_GRACE_S = 2.0
+
+_threads: WeakSet[threading.Thread] = WeakSet()
+_waiters: WeakSet[Waiter] = WeakSet()
+
+
+def start_thread(target: Callable[..., object], *args: object) -> threading.Thread:
+    """Start a thread that ends no later than the interpreter."""
+    thread = threading.Thread(target=target, args=args, name="horocache-wait", daemon=True)
+    _threads.add(thread)
+    thread.start()
+    return thread
+
+
+def _end_threads() -> None:
+    # Python stops daemon threads wherever they are; one that is in torch's C++ takes the process with it.
+    until = time.monotonic() + _GRACE_S
+    for waiter in list(_waiters):
+        waiter.close()
+    for thread in list(_threads):
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+call_at_exit(_end_threads)
+
+
+def _future_of(wait: Wait) -> tuple[Future, Future]:
+    """A future that calls ``wait`` when it is given a value, and one of what that returns or raises.
+
+    Only an error that comes out of a callback is one for C++, too: DistributedDataParallel takes what
+    ``Future.set_exception`` stores for a tensor.
+    """
+    start: Future = torch.futures.Future()
+    return start, start.then(lambda _: wait())
+
+
+def wait_here(wait: Wait) -> Future:
+    """A future of what ``wait`` returns or raises, which it does at once."""
+    start, future = _future_of(wait)
+    start.set_result(None)
+    return future
+
+
+def wait_apart(wait: Wait) -> Future:
+    """A future of what ``wait`` returns or raises, in a thread of its own: it may take longer than what comes later."""
+    start, future = _future_of(wait)
+    start_thread(start.set_result, None)
+    return future
+
+
+class Waiter:
+    """Waits for operations in a thread, one after the other, as those of one process set end.
+
+    Role: owned by whoever starts the operations; the thread starts with the first future and sleeps between them.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Future | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._inner: Waiter | None = None
+        self._lock = threading.Lock()
+        _waiters.add(self)
+
+    def put(self, wait: Wait) -> Future:
+        """A future of what ``wait`` returns or raises."""
+        with self._lock:
+            # What is chained to a future may start an operation and wait for it: this thread cannot do both.
+            if threading.current_thread() is self._thread:
+                self._inner = self._inner or Waiter()
+                return self._inner.put(wait)
+            if self._thread is None:
+                self._thread = start_thread(self._run)
+        start, future = _future_of(wait)
+        self._queue.put(start)
+        return future
+
+    def close(self) -> None:
+        """Let the thread end, once it has done what it was given."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            inner, self._inner = self._inner, None
+        if thread is not None:
+            self._queue.put(None)
+        if inner is not None:
+            inner.close()
+
+    def _run(self) -> None:
+        while (start := self._queue.get()) is not None:
+            start.set_result(None)
+            del start  # or it would keep the tensors until the next one comes

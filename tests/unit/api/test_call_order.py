@@ -1,0 +1,73 @@
+"""Names by the order of calls: equal on all ranks, steady in loops, and never twice in flight."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from horocache.call_order import _APART, _MOST, CallOrder
+
+
+def names(calls):
+    order = CallOrder("g")
+    return [order.name(call) for call in calls]
+
+
+def rounds(step, times):
+    return [call for _ in range(times) for call in step]
+
+
+PROGRAMS = {
+    "one call": rounds(["a"], 4000),
+    "a step": rounds(list("abcdefghijkl"), 400),
+    "pairs": rounds(["w", "b"] * 150 + ["loss"], 20),
+    "steps and checks": rounds(list("abcde") * 100 + list("xy") * 10, 12),
+    "a long step of few kinds": rounds(random.Random(3).choices("abcd", k=301), 20),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_name_does_not_come_again_while_its_operation_may_be_in_flight(program):
+    last = {}
+    for number, name in enumerate(names(PROGRAMS[program])):
+        assert number - last.get(name, -_APART) >= _APART, (name, number)
+        last[name] = number
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_in_a_loop_nearly_every_name_gets_the_call_that_it_had_before(program):
+    calls = PROGRAMS[program]
+    had, same = {}, []
+    for call, name in zip(calls, names(calls), strict=True):
+        same.append(had.get(name) == call)
+        had[name] = call
+    later = same[len(same) // 2 :]
+    assert later.count(False) <= 0.02 * len(later)
+    assert len(had) < 700
+
+
+def test_ranks_that_differ_in_one_call_meet_in_it():
+    first = random.Random(1).choices("abc", k=500)
+    second = [*first[:400], "z", *first[401:]]
+    assert names(first)[:401] == names(second)[:401]
+
+
+def test_after_a_call_that_did_not_go_together_ranks_begin_anew_with_new_names():
+    orders = CallOrder("g"), CallOrder("g")
+    used = set()
+    for order, different in zip(orders, "xy", strict=True):
+        for call in [*"abcabc", different]:
+            used.add(order.name(call))
+        order.begin_anew()
+    again = [[order.name(call) for call in "abab"] for order in orders]
+    assert again[0] == again[1]
+    assert used.isdisjoint(again[0])
+
+
+def test_a_program_without_loops_does_not_gather_names_for_ever():
+    order = CallOrder("g")
+    made = {order.name(call) for call in range(3 * _MOST)}
+    assert len(made) == 3 * _MOST  # all new, and
+    assert order._count <= _MOST
+    assert sum(map(len, order._places.values())) <= _MOST
