@@ -21,6 +21,8 @@ PACKAGING := pyproject.toml setup.py constraints.txt
 HASH := \#
 GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c++20 -E -x c++ - >/dev/null 2>&1 && echo ON || echo OFF)
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
+# Of a file's tests none is run beside another: many share a server of ranks.
+PARALLEL := --numprocesses $(JOBS) --dist loadfile
 PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks conformance contract))
 
 MPIS := openmpi mpich
@@ -44,7 +46,7 @@ else
 endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
-	$(BIN)/python -m pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
@@ -129,7 +131,7 @@ endif
 	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
 	@if [ -e "$(call LIBRARY,lib$*.so)" ]; then set -x; \
 	  LD_PRELOAD="$(call LIBRARY,lib$*.so) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest tests/inproc --capture=sys $(PYTEST_ARGS); \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

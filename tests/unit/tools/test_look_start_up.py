@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from horocache.testing import run_ranks
 from horocache.tools import look_start_up
 from horocache.tools.finding import State
+
+
+@pytest.fixture
+def tmp_path():
+    # pytest's own may be too long for a socket.
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
