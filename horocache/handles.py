@@ -96,6 +96,8 @@ def full_name(kind: str, name: Name) -> str | bytes | None:
         return None
     if isinstance(name, bytes):
         return kind.encode() + b"." + name
+    if not isinstance(name, (str, int)):  # the text of other objects may not be the same on all ranks
+        raise InvalidArgumentError(f"the name of an operation must be a str, bytes or int, not {name!r}.")
     text = f"{kind}.{name}"
     try:
         # File names and the like may hold bytes that are no UTF-8; Python keeps them as lone surrogates.

@@ -39,8 +39,7 @@ std::string HashReport(const std::vector<const RequestList*>& lists, const RankN
   return text + (camps.size() == 2 && camps[1].size() == 1 ? " differs from " : " differ from ") +
          names.Text(camps[0]) +
          ". If the ranks run one build of horocache this is a defect; please report it. HOROCACHE_CACHE_CAPACITY=0 "
-         "avoids "
-         "it, unless it is their tables of backends that differ.";
+         "avoids it, unless it is their tables of backends that differ.";
 }
 
 // The first reason why the set cannot go on.
@@ -80,6 +79,8 @@ Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::
   }
   for (const RequestList* list : lists) HC_RETURN_IF_ERROR(AddRequests(*list, joined_now, now_ns, out));
   for (const MergedRequest& request : merged) HC_RETURN_IF_ERROR(AddMerged(request, joined_now, now_ns, out));
+  std::ranges::sort(out->erase);
+  out->erase.erase(std::unique(out->erase.begin(), out->erase.end()), out->erase.end());
   coordinator.Respond(joined_now, &out->responses);
   InspectStalls(lists, outcome, joined_now, now_ns, out);
   for (const RequestList* list : lists) {
@@ -132,7 +133,7 @@ Status Controller::Impl::NoteErased(const wire::Request& request, int rank, Resp
                                       " replaces cache bit " + std::to_string(bit) +
                                       ", which stands for something else."};
   }
-  if (std::ranges::find(out->erase, bit) == out->erase.end()) out->erase.push_back(bit);
+  out->erase.push_back(bit);  // again, where several ranks say so
   return Status::Ok();
 }
 
@@ -161,7 +162,7 @@ std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const 
         cached.try_emplace(bit, PendingOp{*entry->signature, RankSet(config.size), false, false}).first->second;
     op.has.Add(rank);
     op.stalled |= stalled_there;
-    op.moving = TestBit(agreed_bits, bit) || std::ranges::find(out.erase, bit) != out.erase.end();
+    op.moving = TestBit(agreed_bits, bit) || std::ranges::binary_search(out.erase, bit);
   };
   for (const RequestList* list : lists) {
     for (const CacheBit bit : list->stalled_bits) note(bit, list->rank, true);
@@ -198,7 +199,7 @@ int64_t Controller::Impl::OldestPendingNs() const {
   int64_t oldest_ns = kNever;
   ForEachBit(table.pending_words(),
              [&](CacheBit bit) { oldest_ns = std::min(oldest_ns, table.hit(bit).submitted_ns); });
-  if (!table.uncached().empty()) oldest_ns = std::min(oldest_ns, table.uncached().front().submitted_ns);
+  if (!table.uncached().empty()) oldest_ns = std::min(oldest_ns, table.uncached().begin()->first);
   for (const auto& [name, pending] : coordinator.pending()) oldest_ns = std::min(oldest_ns, pending.first_ns);
   return oldest_ns;
 }

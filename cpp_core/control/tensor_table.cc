@@ -36,7 +36,7 @@ Status TensorTable::AddUncached(OpId op, const Signature& signature, int64_t now
     }
   });
   HC_RETURN_IF_ERROR(status);
-  Insert(uncached_.end(), {op, signature, now_ns, false});
+  Insert(now_ns, {op, signature, false});
   return Status::Ok();
 }
 
@@ -53,7 +53,7 @@ OpId TensorTable::TakeHit(CacheBit bit) {
 OpId TensorTable::TakeUncached(const std::string& name) {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return kNoOp;
-  const OpId op = found->second->op;
+  const OpId op = found->second->second.op;
   Remove(found->second);
   return op;
 }
@@ -62,9 +62,7 @@ void TensorTable::Demote(CacheBit bit, const Signature& signature) {
   if (bit >= hits_.size() || hits_[bit].op == kNoOp) return;
   const Hit hit = hits_[bit];
   TakeHit(bit);
-  auto before = uncached_.begin();
-  while (before != uncached_.end() && before->submitted_ns <= hit.submitted_ns) ++before;
-  Insert(before, {hit.op, signature, hit.submitted_ns, false});
+  Insert(hit.submitted_ns, {hit.op, signature, false});
 }
 
 void TensorTable::Flush() { flushed_.assign(pending_.begin(), pending_.end()); }
@@ -84,7 +82,7 @@ Status TensorTable::CheckUncachedKeys(const Signature& signature) const {
   ForEachKey(signature, [&](const std::string& key) {
     if (!status.ok()) return;
     if (const auto found = by_key_.find(key); found != by_key_.end()) {
-      status = Duplicate(signature, key, found->second->signature);
+      status = Duplicate(signature, key, found->second->second.signature);
     }
   });
   return status;
@@ -95,18 +93,20 @@ void TensorTable::Grow() {
   hits_.resize(64 * cache_->num_words());
 }
 
-void TensorTable::Insert(std::list<Uncached>::iterator before, Uncached entry) {
-  const auto at = uncached_.insert(before, std::move(entry));
-  by_name_.emplace(at->signature.name, at);
-  ForEachKey(at->signature, [&](const std::string& key) { by_key_.emplace(key, at); });
-  if (!at->sent) ++unsent_;
+void TensorTable::Insert(int64_t submitted_ns, Uncached entry) {
+  const auto at = uncached_.emplace(submitted_ns, std::move(entry));
+  const Signature& signature = at->second.signature;
+  by_name_.emplace(signature.name, at);
+  ForEachKey(signature, [&](const std::string& key) { by_key_.emplace(key, at); });
+  if (!at->second.sent) ++unsent_;
 }
 
-void TensorTable::Remove(std::list<Uncached>::iterator entry) {
-  by_name_.erase(entry->signature.name);
-  ForEachKey(entry->signature, [&](const std::string& key) { by_key_.erase(key); });
-  if (!entry->sent) --unsent_;
-  uncached_.erase(entry);
+void TensorTable::Remove(ByAge::iterator at) {
+  const Uncached& entry = at->second;
+  by_name_.erase(entry.signature.name);
+  ForEachKey(entry.signature, [&](const std::string& key) { by_key_.erase(key); });
+  if (!entry.sent) --unsent_;
+  uncached_.erase(at);
 }
 
 }  // namespace horocache::control

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,9 +26,9 @@ class TensorTable {
   struct Uncached {
     OpId op = kNoOp;
     wire::Signature signature;
-    int64_t submitted_ns = 0;
     bool sent = false;  // to the coordinator
   };
+  using ByAge = std::multimap<int64_t, Uncached>;  // by the time of submission
   struct Hit {
     OpId op = kNoOp;
     int64_t submitted_ns = 0;
@@ -58,12 +58,11 @@ class TensorTable {
   size_t hits_pending() const { return hits_pending_; }
   size_t unsent() const { return unsent_; }
   const Hit& hit(wire::CacheBit bit) const { return hits_[bit]; }
-  // In order of submission.
-  const std::list<Uncached>& uncached() const { return uncached_; }
+  const ByAge& uncached() const { return uncached_; }
   // Calls f(signature) for each request that was not sent yet, in order, and marks it as sent.
   template <typename F>
   void Send(F&& f) {
-    for (Uncached& entry : uncached_) {
+    for (auto& [submitted_ns, entry] : uncached_) {
       if (!entry.sent) f(entry.signature);
       entry.sent = true;
     }
@@ -77,18 +76,18 @@ class TensorTable {
   Status Duplicate(const wire::Signature& signature, const std::string& key, const wire::Signature& pending) const;
   Status CheckUncachedKeys(const wire::Signature& signature) const;
   void Grow();
-  void Insert(std::list<Uncached>::iterator before, Uncached entry);
-  void Remove(std::list<Uncached>::iterator entry);
+  void Insert(int64_t submitted_ns, Uncached entry);
+  void Remove(ByAge::iterator at);
 
   const ResponseCache* const cache_;
   std::vector<Hit> hits_;
   size_t hits_pending_ = 0;
   std::vector<uint64_t> pending_;
   std::vector<uint64_t> flushed_;
-  std::list<Uncached> uncached_;
+  ByAge uncached_;
   size_t unsent_ = 0;
-  StringMap<std::list<Uncached>::iterator> by_name_;
-  StringMap<std::list<Uncached>::iterator> by_key_;
+  StringMap<ByAge::iterator> by_name_;
+  StringMap<ByAge::iterator> by_key_;
 };
 
 template <typename F>
@@ -99,7 +98,7 @@ void TensorTable::Clear(F&& f) {
     f(op, *cache_->At(bit)->signature);
   }
   while (!uncached_.empty()) {
-    f(uncached_.front().op, uncached_.front().signature);
+    f(uncached_.begin()->second.op, uncached_.begin()->second.signature);
     Remove(uncached_.begin());
   }
 }

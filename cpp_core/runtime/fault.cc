@@ -49,8 +49,11 @@ Status FaultInjector::Trigger(std::string_view place) const {
   for (const Fault& fault : faults_) {
     if (fault.place != place || fault.seen->fetch_add(1) + 1 != fault.count) continue;
     if (fault.action == "kill") raise(SIGKILL);
-    if (fault.action == "stop") kill(getpid(), SIGSTOP);  // all threads, as a user's SIGSTOP would
     if (fault.action == "exit") _exit(3);
+    if (fault.action == "stop") {
+      raise(SIGSTOP);  // stops all threads, and goes on with SIGCONT
+      continue;
+    }
     return {fault.action == "drop" ? kDrop : StatusCode::kAborted, "injected at " + std::string(place)};
   }
   return Status::Ok();

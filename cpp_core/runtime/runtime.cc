@@ -212,6 +212,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
   bool first = false;
   Status status = Check(*operation);
+  if (status.ok()) status = CheckApart(*operation);
   if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {

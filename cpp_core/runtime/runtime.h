@@ -48,7 +48,7 @@ struct RuntimeConfig {
   std::vector<int> ranks = {};
 };
 
-// Of rank 1, for "trace.json": "trace.rank1.json".
+// Of rank 1, for "trace.json": "trace.rank1.json". A device, as /dev/null, takes those of all ranks.
 std::string TimelinePath(const std::string& path, int rank);
 
 // kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.

@@ -11,7 +11,11 @@
 namespace horocache::runtime {
 
 std::string TimelinePath(const std::string& path, int rank) {
-  if (rank == 0) return path;
+  std::error_code unknown;
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  const bool is_device = std::filesystem::exists(there) && !std::filesystem::is_regular_file(there) &&
+                         !std::filesystem::is_directory(there);
+  if (rank == 0 || is_device) return path;
   std::filesystem::path name(path);
   name.replace_filename(name.stem().string() + ".rank" + std::to_string(rank) + name.extension().string());
   return name.string();

@@ -1,6 +1,9 @@
 #include "runtime/submission.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "base/text.h"
 #include "control/signature.h"
@@ -10,6 +13,16 @@ namespace horocache::runtime {
 namespace {
 
 constexpr size_t kMostShown = 256;  // bytes of a name; the text travels, and may have wire::kMaxNameBytes
+
+std::string ShownName(const wire::TensorMeta& tensor) {
+  return "'" + Printable(tensor.name.substr(0, kMostShown)) + "'";
+}
+
+struct Place {
+  const std::byte* begin;
+  const std::byte* end;
+  size_t index;
+};
 
 }  // namespace
 
@@ -46,6 +59,27 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
   member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
 }
 
+Status CheckApart(const Operation& operation) {
+  const wire::Signature& signature = operation.request.signature;
+  if (operation.tensors.size() < 2 || signature.op != wire::Op::kAllreduce) return Status::Ok();
+  thread_local std::vector<Place> places;  // kept, so that steady state allocates nothing
+  places.clear();
+  for (size_t i = 0; i < operation.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const size_t bytes = static_cast<size_t>(tensor.count) * DTypeBytes(signature.tensors[i].dtype);
+    if (tensor.output != nullptr && bytes > 0) places.push_back({tensor.output, tensor.output + bytes, i});
+  }
+  std::ranges::sort(places, std::less<>(), &Place::begin);
+  const auto overlap = [](const Place& a, const Place& b) { return a.end > b.begin; };
+  const auto found = std::ranges::adjacent_find(places, overlap);
+  if (found == places.end()) return Status::Ok();
+  const auto [first, second] = std::minmax(found->index, (found + 1)->index);
+  return {StatusCode::kInvalidArgument,
+          "tensors " + ShownName(signature.tensors[first]) + " and " + ShownName(signature.tensors[second]) +
+              " of one group share memory, so their results cannot both be stored. Give copies, or results of their "
+              "own."};
+}
+
 std::string NonFiniteText(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
   const bool reduces = signature.op == wire::Op::kAllreduce || signature.op == wire::Op::kReducescatter ||
@@ -55,9 +89,7 @@ std::string NonFiniteText(const Operation& operation) {
     const data::NonFinite found = data::FindNonFinite(signature.tensors[i].dtype, tensor.input, tensor.count);
     if (found.count == 0) continue;
     return std::to_string(found.count) + " NaN or infinite of " + std::to_string(tensor.count) + " values" +
-           (control::IsGroup(signature)
-                ? " in tensor '" + Printable(signature.tensors[i].name.substr(0, kMostShown)) + "'"
-                : "") +
+           (control::IsGroup(signature) ? " in tensor " + ShownName(signature.tensors[i]) : "") +
            ", the first at element " + std::to_string(found.first);
   }
   return "";

@@ -124,3 +124,23 @@ def test_unnamed_calls_meet_by_operation_and_set_whatever_lies_between_them():
         assert found["set"] == ([[2.0], [22.0]] if even.included() else [])
 
     run_ranks(body, 3)
+
+
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_names_whose_text_may_differ_between_ranks_are_refused_and_numbers_are_not(binding):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        refused = []
+        for name in (object(), 1.0, ("a",), lambda: 1):
+            for call in (hc.allreduce, hc.allreduce_, hc.allgather, hc.broadcast_):
+                try:
+                    call(np.ones(2), *((0,) if call is hc.broadcast_ else ()), name=name)
+                except hc.InvalidArgumentError as error:
+                    refused.append("must be a str, bytes or int" in str(error))
+        return refused, hc.allreduce(np.ones(2), name=7, op=hc.Sum).tolist()
+
+    for refused, total in run_ranks(body, 2, knobs={"binding": binding}):
+        assert refused == [True] * 16
+        assert total == [2, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,9 +153,14 @@ def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(folder,
 
 
 def test_a_full_device_is_said_once_and_training_goes_on():
-    (outcome,) = run_ranks(train, 1, knobs={"timeline": "/dev/full"}, check=False)
-    assert outcome.ok, outcome.describe()
-    assert outcome.output.count("there will be no timeline: cannot write '/dev/full': No space left") == 1
+    for outcome in run_ranks(train, 2, knobs={"timeline": "/dev/full"}, check=False):
+        assert outcome.ok, outcome.describe()
+        assert outcome.output.count("there will be no timeline: cannot write '/dev/full': No space left") == 1
+
+
+def test_a_device_takes_the_timelines_of_all_ranks():
+    run_ranks(train, 2, knobs={"timeline": "/dev/null"})
+    assert not list(Path("/dev").glob("null?*"))
 
 
 def test_a_disk_that_fills_up_is_said_once_and_the_file_is_whole(tmp_path):

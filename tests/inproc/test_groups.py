@@ -48,6 +48,21 @@ def check_whole_group(runtime, ranks):
             np.testing.assert_array_equal(array, ranks)
 
 
+@pytest.mark.parametrize(
+    ("starts", "named"), [((0, 3, 8), "'a' and 'b'"), ((8, 3, 0), "'b' and 'c'"), ((4, 8, 4), "'a' and 'c'")]
+)
+def test_results_that_overlap_are_refused_and_the_names_are_free(starts, named):
+    def body(rank, runtime):
+        memory = np.ones(12, np.float32)
+        error = caught(lambda: submit_group(runtime, [memory[start : start + 4] for start in starts]))
+        assert isinstance(error, InvalidArgumentError), error
+        assert f"tensors {named} of one group share memory" in str(error)
+        group(runtime, [memory[start : start + 4] for start in (8, 0, 4)])
+        np.testing.assert_array_equal(memory, 2)
+
+    run_ranks(2, body)
+
+
 @pytest.mark.parametrize("pending", NAMES)
 @pytest.mark.parametrize("cached", [False, True], ids=["new", "cached"])
 def test_a_member_that_is_in_flight_refuses_the_group_and_frees_the_others(pending, cached):

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace horocache::runtime {
 namespace {
@@ -38,6 +40,19 @@ TEST(FaultInjector, KillsAndExitsForReal) {
   ASSERT_TRUE(faults.ok());
   EXPECT_EXIT((void)faults->At("data"), ::testing::KilledBySignal(SIGKILL), "");
   EXPECT_EXIT((void)faults->At("done"), ::testing::ExitedWithCode(3), "");
+}
+
+TEST(FaultInjector, GoesOnAfterAStop) {
+  const auto faults = FaultInjector::Parse("data=stop", 0);
+  ASSERT_TRUE(faults.ok());
+  const pid_t child = fork();
+  if (child == 0) _exit(faults->At("data").ok() ? 7 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  EXPECT_TRUE(WIFSTOPPED(status)) << status;
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
 TEST(FaultInjector, RefusesWhatItDoesNotKnow) {
