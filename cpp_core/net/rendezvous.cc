@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -24,6 +26,7 @@ namespace {
 constexpr const char* kKnob = "HOROCACHE_RENDEZVOUS_DIR";
 constexpr int kBacklog = 4096;
 constexpr int64_t kCleanupNs = 200 * kNsPerMs;
+constexpr std::chrono::minutes kOldSocket(1);  // most start-ups take less, and are not asked whether they live
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
 
 std::string Quoted(const std::string& path) { return "'" + Printable(path) + "'"; }
@@ -74,6 +77,27 @@ Status BindError(const std::string& path) {
   const std::string advice =
       OutOfFiles(errno) ? "" : std::string("; set ") + kKnob + " to a directory on a local file system";
   return StartupError("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
+}
+
+bool NobodyListens(const std::string& path) {
+  const UniqueFd probe = NewSocket();
+  const sockaddr_un address = Address(path);
+  return probe.get() >= 0 && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+// What is left of jobs that were killed in the middle of start-up. With the directory locked, where nobody can have
+// bound a socket and not listen yet.
+void RemoveOldSockets(const std::string& directory) {
+  namespace fs = std::filesystem;
+  const auto oldest = fs::file_time_type::clock::now() - kOldSocket;
+  std::error_code end, gone;
+  for (fs::directory_iterator entry(directory, end); !end && entry != fs::directory_iterator(); entry.increment(end)) {
+    const std::string path = entry->path().string();
+    if (entry->path().extension() != ".sock" || path.size() > kMaxPath) continue;
+    const bool is_old = entry->last_write_time(gone) < oldest && !gone;
+    if (is_old && NobodyListens(path)) unlink(path.c_str());
+  }
 }
 
 enum class Bound { kYes, kBusy, kFailed };
@@ -193,6 +217,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& place, in
                           kKnob + " to another directory");
     }
   }
+  RemoveOldSockets(place.directory);
   // What fails from here on leaves no empty directory behind.
   const auto failed = [&](Status status) {
     rmdir(place.directory.c_str());

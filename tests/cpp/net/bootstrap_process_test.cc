@@ -11,7 +11,9 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "net/connection.h"
@@ -22,6 +24,7 @@
 namespace horocache::net {
 namespace {
 
+using testing::BootstrapInThreads;
 using testing::Child;
 using testing::Config;
 using testing::Contains;
@@ -152,6 +155,33 @@ TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {
   auto zero = Rank(Config(0, 2, directory.path()));
   EXPECT_EQ(zero->Report(), "ok");
   EXPECT_EQ(one->Report(), "ok");
+}
+
+TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
+  TestDirectory directory;
+  auto dead = Rank(Config(0, 2, directory.path()));
+  while (TestDirectory::Entries(directory.path()) == 0) usleep(500);
+  auto waits = Config(0, 2, directory.path());
+  waits.identity.job = "waits";
+  auto alive = Rank(waits);
+  while (TestDirectory::Entries(directory.path()) == 1) usleep(500);
+  dead->Signal(SIGKILL);
+  dead->Wait();
+  const auto start_another = [&] {
+    std::vector<BootstrapConfig> another = {Config(0, 2, directory.path()), Config(1, 2, directory.path())};
+    for (BootstrapConfig& config : another) config.identity.job = "another";
+    for (const auto& peers : BootstrapInThreads(another)) EXPECT_EQ(Outcome(peers), "ok");
+  };
+  start_another();
+  EXPECT_EQ(TestDirectory::Entries(directory.path()), 2) << "one that is new may be about to listen";
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+    std::filesystem::last_write_time(entry, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
+  }
+  start_another();
+  EXPECT_EQ(TestDirectory::Entries(directory.path()), 1);
+  waits.identity.rank = waits.identity.local_rank = 1;
+  EXPECT_EQ(Rank(waits)->Report(), "ok");
+  EXPECT_EQ(alive->Report(), "ok");
 }
 
 TEST(BootstrapProcesses, AWorkerThatCannotMapTheArenaIsAnErrorOnEveryRank) {
