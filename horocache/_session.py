@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from horocache import mpi
 from horocache.layers import logs
+from horocache.observe.stacks import StackWatch, watch
 
 if TYPE_CHECKING:
     from horocache._core import Result
@@ -111,6 +112,9 @@ class Runtime(Protocol):
     def stop_timeline(self) -> None:
         """Finish the file."""
 
+    def watch_stacks(self, signal: int, file: int, own_folder: str, /) -> None:
+        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
+
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
 
@@ -135,12 +139,14 @@ class Session:
         "process_sets",
         "runtime",
         "sets_lock",
+        "stacks",
     )
 
     def __init__(
         self, runtime: Runtime, arguments: dict[str, str], process_sets: list[ProcessSet], job: mpi.Job
     ) -> None:
         self.runtime = runtime
+        self.stacks: StackWatch | None = None
         self.job = job
         self.arguments = arguments
         self.process_sets: dict[int, ProcessSet] = {}  # by number
@@ -152,6 +158,16 @@ class Session:
         self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
+
+    def watch_stacks(self) -> None:
+        """Let reports show where this process's threads are."""
+        self.stacks = watch(self.runtime)
+
+    def forget_stacks(self) -> None:
+        """Give back what that took."""
+        if self.stacks is not None:
+            self.stacks.close()
+            self.stacks = None
 
     def register(self, number: int, made: ProcessSet) -> None:
         """Give a set, or another object for one that is there, its number."""
@@ -170,5 +186,6 @@ class Session:
     def end(self) -> None:
         """What must not be used after the session is not usable any more."""
         self.pending.clear()
+        self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None

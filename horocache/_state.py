@@ -66,6 +66,7 @@ def _after_fork_in_child() -> None:
     _default.orphan, _default.session = session, None
     session.pending = {}
     session.runtime.forked_child()
+    session.forget_stacks()
 
 
 def _knob_text(value: object) -> str:
@@ -114,6 +115,7 @@ def init(
     if _default.orphan is not None:
         raise _why_not_running()
     _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
+    _default.session.watch_stacks()
     _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
@@ -133,11 +135,15 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
 
 def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
+    from horocache.launch.environment import own_environment  # noqa: PLC0415
+    from horocache.observe import flight  # noqa: PLC0415
 
     epoch = _default.epochs[tuple(job.ranks)]
     knobs = _core.parse_knobs(arguments)
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
+    if knobs["flight_record"][1] == "default":
+        arguments = {**arguments, "flight_record": flight.default_folder(own_environment())}
     if knobs["binding"][0] == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 

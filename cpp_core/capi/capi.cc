@@ -154,7 +154,7 @@ Status Start(const std::map<std::string, std::string>& arguments, const hc_job& 
   for (int i = 0; i < job.num_sets; ++i) config.process_sets.push_back(RanksOf(job.sets[i]));
   config.ranks = RanksOf(job.ranks);
   config.communicator = job.communicator;
-  auto runtime = Runtime::Start(std::move(config));
+  auto runtime = Runtime::Start(std::move(config), Asking(job.go_on, job.context));
   if (!runtime.ok()) return runtime.status();
   *out = new hc_runtime{std::move(*runtime)};
   return Status::Ok();
@@ -327,6 +327,10 @@ int hc_leave_set(hc_runtime* runtime, int32_t number, hc_go_on go_on, void* cont
 
 int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error) {
   return Guarded(error, [&] { return runtime->runtime->DropSet(static_cast<uint32_t>(number)); });
+}
+
+int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error) {
+  return Guarded(error, [&] { return runtime->runtime->WatchStacks(signal, file, own_folder); });
 }
 
 int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error) {

@@ -63,7 +63,7 @@ void Controller::Impl::NoteSubmitted(int64_t now_ns) {
 uint64_t Controller::Impl::Raised() const {
   if (closed) return 0;
   uint64_t raised = 0;
-  if (flushed_unsent > 0) raised |= kUncached;
+  if (flushed_unsent > 0 || !note.empty()) raised |= kUncached;
   // What was submitted before join() needs this rank's data, so it runs before the others do without.
   if (join_state == JoinState::kSubmitted && table.empty()) raised |= kJoining;
   if (leaving) raised |= kLeaving;
@@ -108,6 +108,12 @@ void Controller::SetLastDone(const std::string& name) {
   impl_->last_done.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
 }
 
+void Controller::Tell(const std::string& note) {
+  if (impl_->closed || note.empty()) return;
+  impl_->note += (impl_->note.empty() ? "" : "\n") + note;
+  ++impl_->changes;
+}
+
 void Controller::Leave() { impl_->leaving = true; }
 
 void Controller::Abort(const std::string& why) {
@@ -139,6 +145,7 @@ bool Controller::NextReport(std::string* text) {
   return true;
 }
 
+bool Controller::TakeQuestion() { return std::exchange(impl_->asked, false); }
 bool Controller::closed() const { return impl_->closed; }
 const Status& Controller::end() const { return impl_->end; }
 bool Controller::HasPending() const { return impl_->has_pending(); }

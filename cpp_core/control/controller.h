@@ -6,6 +6,11 @@
 // a bit means the same everywhere without being agreed on, and two words of hash (h and ~h) in each snapshot prove it
 // in every round.
 //
+// Note [Stacks of laggards]
+// A stall report says which ranks lack an operation; only these can say why. So the response list that carries the
+// report asks some of them, and what a rank has to say, a moment later, goes up as the note of a request list and down
+// again as the next report: every rank prints it. A rank that is stopped says nothing, and nobody waits for it.
+//
 // Role: coordinator. Pure: no clock, lock or I/O; `now_ns` comes in, decisions go out. An Agreement drives it over a
 // ControlChannel.
 #pragma once
@@ -83,6 +88,8 @@ class Controller {
   void SetWaiting(bool waiting, bool all_waiting);
   // The last thing this rank completed, for stall reports.
   void SetLastDone(const std::string& name);
+  // For the people of all ranks; travels with the next round.
+  void Tell(const std::string& note);
   // This rank shuts down: announced in the next round; closed() once all have agreed.
   void Leave();
   // This rank cannot go on; all ranks' pending operations fail with kAborted and this text.
@@ -94,6 +101,7 @@ class Controller {
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
   bool NextFailure(Failure* failure);
   bool NextReport(std::string* text);  // a warning for people: stall report, cache growth
+  bool TakeQuestion();                 // once: the others want to know where this rank is
   bool closed() const;                 // the set has ended; plans handed out before are still to be run
   const Status& end() const;           // why; ok while it is not closed
   bool HasPending() const;             // something was submitted that is neither planned nor failed

@@ -82,6 +82,9 @@ Status Controller::Impl::Coordinate(std::span<const RequestList> unsorted, std::
   for (const MergedRequest& request : merged) HC_RETURN_IF_ERROR(AddMerged(request, joined_now, now_ns, out));
   coordinator.Respond(joined_now, &out->responses);
   InspectStalls(lists, outcome, joined_now, now_ns, out);
+  for (const RequestList* list : lists) {
+    if (!list->note.empty()) out->report += (out->report.empty() ? "" : "\n") + list->note;
+  }
   if (joined_now.count() == config.size) out->responses.push_back(AllJoined(out->joined.back()));
   return Status::Ok();
 }
@@ -187,6 +190,7 @@ void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& list
     out->responses.push_back(std::move(failure));
   }
   out->report = std::move(verdict.report);
+  out->laggards = std::move(verdict.laggards);
   next_inspect_ns = std::min(next_inspect_ns, stalls.NextFailNs());
 }
 

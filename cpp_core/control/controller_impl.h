@@ -106,6 +106,8 @@ struct Controller::Impl {
   bool waiting = false;
   bool all_waiting = false;
   std::string last_done;
+  std::string note;
+  bool asked = false;
   bool leaving = false;
   std::string abort_why;
   bool closed = false;

@@ -75,6 +75,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   list->all_waiting = all_wait();
   list->error = abort_why;
   list->last_done = last_done;
+  list->note = note;
   if (outcome.hashes_differ) list->cache_hash = {proof()};
   table.Send([&](const Signature& signature) {
     wire::Request request{signature, wire::kNoBit};
@@ -112,6 +113,8 @@ Status Controller::Impl::Finish(const wire::ResponseList* responses) {
 
 Status Controller::Impl::Apply(const wire::ResponseList& list) {
   if (!list.report.empty()) reports.push_back(list.report);
+  note.clear();  // every rank's requests have travelled
+  asked |= std::ranges::find(list.laggards, config.rank) != list.laggards.end();
   if (list.fatal != StatusCode::kOk) {
     End({list.fatal, list.report}, [&](const Signature& signature) {
       return Status(list.fatal, Describe(signature) + " was pending on " + own_name() + ": " + list.report);

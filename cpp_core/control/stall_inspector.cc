@@ -10,6 +10,8 @@
 namespace horocache::control {
 namespace {
 
+constexpr size_t kMostAsked = 4;  // the stack of one laggard often explains the others
+
 std::vector<int32_t> Lacking(const PendingOp& op, const RankSet& joined) {
   std::vector<int32_t> ranks;
   for (int rank = 0; rank < op.has.size(); ++rank) {
@@ -112,12 +114,13 @@ StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& op
 void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
                             const RankSet& joined, int64_t now_ns, std::vector<bool>* failed, Verdict* verdict) {
   constexpr size_t kMostReported = 32;
-  StringMap<int64_t> still;
+  StringMap<Reported> still;
+  size_t due = 0;
+  RankSet laggards(static_cast<int>(ranks.size()));
   for (size_t i = 0; i < ops.size(); ++i) {
     if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
-    const auto first = reported_ns_.find(ops[i].signature.name);
-    const int64_t since_ns = first == reported_ns_.end() ? now_ns : first->second;
-    if (fail_ns_ > 0 && now_ns - since_ns >= fail_ns_ - warn_ns_) {
+    Reported reported = WhenReported(ops[i].signature.name, now_ns);
+    if (fail_ns_ > 0 && now_ns - reported.first_ns >= fail_ns_ - warn_ns_) {
       (*failed)[i] = true;
       verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
                                               Describe(ops[i], ranks, joined) + " Gave up after " +
@@ -125,23 +128,35 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
                                                   " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
-    still.emplace(ops[i].signature.name, since_ns);
-    if (still.size() <= kMostReported) verdict->report += "\n  " + Describe(ops[i], ranks, joined);
+    // Each rank that has it asks for a report, at about the same time.
+    const bool is_due = reported.last_ns == kNever || now_ns - reported.last_ns >= warn_ns_ / 2;
+    if (is_due) reported.last_ns = now_ns;
+    still.emplace(ops[i].signature.name, reported);
+    if (!is_due || ++due > kMostReported) continue;
+    verdict->report += "\n  " + Describe(ops[i], ranks, joined);
+    for (const int32_t rank : Lacking(ops[i], joined)) laggards.Add(rank);
   }
-  reported_ns_ = std::move(still);
-  if (reported_ns_.empty()) return;
+  reported_ = std::move(still);
+  if (due == 0) return;
+  verdict->laggards = laggards.ToVector();
+  if (verdict->laggards.size() > kMostAsked) verdict->laggards.resize(kMostAsked);
   verdict->report = "operations wait for more than " + SecondsText(warn_ns_) +
                     " for ranks that have not submitted them:" + verdict->report;
-  if (reported_ns_.size() > kMostReported) {
-    verdict->report += "\n  and " + std::to_string(reported_ns_.size() - kMostReported) + " more.";
+  if (due > kMostReported) {
+    verdict->report += "\n  and " + std::to_string(due - kMostReported) + " more.";
   }
+}
+
+StallInspector::Reported StallInspector::WhenReported(const std::string& name, int64_t now_ns) const {
+  const auto known = reported_.find(name);
+  return known == reported_.end() ? Reported{now_ns, kNever} : known->second;
 }
 
 int64_t StallInspector::NextFailNs() const {
   int64_t next_ns = kNever;
   if (fail_ns_ == 0) return next_ns;
-  for (const auto& [name, since_ns] : reported_ns_) {
-    next_ns = std::min(next_ns, since_ns + std::max<int64_t>(0, fail_ns_ - warn_ns_));
+  for (const auto& [name, reported] : reported_) {
+    next_ns = std::min(next_ns, reported.first_ns + std::max<int64_t>(0, fail_ns_ - warn_ns_));
   }
   return next_ns;
 }

@@ -37,6 +37,7 @@ class StallInspector {
   struct Verdict {
     std::vector<wire::Response> failures;
     std::string report;
+    std::vector<int32_t> laggards;  // that the report names, ascending; not more than are worth asking where they are
   };
   // `look` for stalls: some rank raised the flag. Deadlocks are looked for in any case; conflicts between groups with
   // either.
@@ -47,6 +48,10 @@ class StallInspector {
   int64_t NextFailNs() const;
 
  private:
+  struct Reported {
+    int64_t first_ns, last_ns;  // the last is kNever before the first
+  };
+  Reported WhenReported(const std::string& name, int64_t now_ns) const;
   // Fails what has waited for too long and reports the rest.
   void Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
               int64_t now_ns, std::vector<bool>* failed, Verdict* verdict);
@@ -55,7 +60,7 @@ class StallInspector {
   const int64_t warn_ns_;
   const int64_t fail_ns_;
   const RankNames names_;
-  StringMap<int64_t> reported_ns_;  // when first
+  StringMap<Reported> reported_;
 };
 
 // The operations that can never complete: greatest fixpoint over ranks that are stuck (all their threads wait, for

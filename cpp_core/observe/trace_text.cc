@@ -128,7 +128,19 @@ void TraceText::AddPhases(const OperationTrace& trace, int row) {
   }
 }
 
+void TraceText::AddMessage(const OperationTrace& trace) {
+  std::string args = "{" + Number("process_set", trace.process_set) + "," + Number("peer", trace.peer) + "," +
+                     Number("tag", trace.tag) + "," + Number("bytes", trace.bytes);
+  if (trace.sequence > 0) args += "," + Number("message", static_cast<int64_t>(trace.sequence));
+  if (!trace.error.empty()) args += ",\"error\":" + JsonText(trace.error);
+  const bool sends = trace.op == "send";
+  const int row = RowOf(trace.process_set,
+                        std::string(trace.op) + (sends ? " to rank " : " from rank ") + std::to_string(trace.peer));
+  AddSpan(Upper(trace.op), row, {"message", trace.submitted_ns, trace.ended_ns}, args + "}");
+}
+
 void TraceText::AddOperation(const OperationTrace& trace) {
+  if (trace.peer >= 0) return AddMessage(trace);
   const int row = RowOf(trace.process_set, trace.name);
   const std::string op = Upper(trace.op), args = ArgsOf(trace);
   if (trace.first_ready_ns > 0) {

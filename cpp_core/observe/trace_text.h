@@ -23,10 +23,13 @@ struct OperationTrace {
   uint32_t process_set = 0;
   int32_t tensors = 1;
   int64_t bytes = 0;
-  // Which one it is, equal on all ranks: the number of the plan in the process set, and the place in it.
+  // Which one it is, equal on all ranks: the number of the plan in the process set, and the place in it. Of a message:
+  // its number among those of its sender.
   uint64_t sequence = 0;
   uint32_t item = 0;
   uint32_t fused = 0;          // operations in the plan
+  int32_t peer = -1;           // of a message: the other rank; below 0: it is none
+  int32_t tag = 0;             // of a message
   int64_t first_ready_ns = 0;  // of a group: when its first tensor was there
   int64_t submitted_ns = 0;
   int64_t agreed_ns = 0;
@@ -64,6 +67,7 @@ class TraceText {
 
   // The number of a tensor's row, which appears with its first operation.
   int RowOf(uint32_t process_set, std::string_view name);
+  void AddMessage(const OperationTrace& trace);
   void AddPhases(const OperationTrace& trace, int row);
   // `name` is a word of ours; `args` is an object of JSON, or empty.
   void AddSpan(const std::string& name, int row, const Span& span, const std::string& args = "");

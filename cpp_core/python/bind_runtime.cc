@@ -216,6 +216,7 @@ void BindRuntime(py::module_& module) {
       .def("drop_set", &PyRuntime::DropSet, py::arg("number"))
       .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
       .def("stop_timeline", &PyRuntime::StopTimeline)
+      .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("own_folder"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));

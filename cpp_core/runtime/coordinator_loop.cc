@@ -20,7 +20,7 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{table, metrics, &faults_, logger, parts.timeline},
+      context_{table, metrics, &faults_, logger, parts.timeline, std::move(parts.on_question)},
       messages_(std::move(parts.messages)),
       doorbell_(parts.doorbell),
       table_(table),
@@ -101,6 +101,15 @@ void CoordinatorLoop::Abort(const std::string& why) {
   doorbell_.Ring();
 }
 
+void CoordinatorLoop::Tell(uint32_t process_set, const std::string& text) {
+  {
+    MutexLock lock(orders_mutex_);
+    told_.emplace_back(process_set, text);
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+}
+
 void CoordinatorLoop::Leave(int64_t deadline_ns) {
   {
     MutexLock lock(orders_mutex_);
@@ -129,10 +138,12 @@ void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
   TakeSetOrders();
   std::vector<Loss> losses;
+  std::vector<std::pair<uint32_t, std::string>> told;
   std::string abort;
   bool leave = false;
   {
     MutexLock lock(orders_mutex_);
+    told = std::exchange(told_, {});
     losses = std::exchange(losses_, {});
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
@@ -147,6 +158,9 @@ void CoordinatorLoop::TakeOrders() {
   if (leave) {
     TakeSubmissions(NowNs());  // messages that were sent before go before the farewell
     messages_->Leave(NowNs());
+  }
+  for (const auto& [number, text] : told) {
+    if (SetLoop* const set = SetOf(number); set != nullptr) set->Tell(text);
   }
   if (!abort.empty()) AbortSets(abort);
 }

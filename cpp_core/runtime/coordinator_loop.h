@@ -54,6 +54,7 @@ class CoordinatorLoop {
     net::Doorbell doorbell;
     FaultInjector faults;
     observe::Timeline* timeline = nullptr;
+    std::function<void(uint32_t process_set)> on_question;  // see SetContext
   };
   static constexpr int kEverySet = -1;  // for Lose
 
@@ -83,6 +84,8 @@ class CoordinatorLoop {
   // Why the job has ended; ok while it goes on.
   Status JobEnd() HC_EXCLUDES(orders_mutex_);
 
+  // For the people of all ranks of the set; does nothing if it is gone.
+  void Tell(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
   // This rank cannot go on; the others are told.
   void Abort(const std::string& why);
   // Announces that this rank leaves, and returns when all have taken notice and everything agreed has run, or at the
@@ -174,6 +177,7 @@ class CoordinatorLoop {
   };
   std::vector<Loss> losses_ HC_GUARDED_BY(orders_mutex_);
   std::string abort_ HC_GUARDED_BY(orders_mutex_);
+  std::vector<std::pair<uint32_t, std::string>> told_ HC_GUARDED_BY(orders_mutex_);
   bool leave_ HC_GUARDED_BY(orders_mutex_) = false;
   struct SetOrder {
     enum class Kind { kAdd, kLeave, kDrop } kind;

@@ -53,7 +53,7 @@ bool Lane::Step() {
 bool Lane::StartCollective() {
   const control::Plan& plan = plans_.front();
   still_since_ns_ = NowNs();
-  if (started_ns_ == 0 && timeline_->on()) started_ns_ = still_since_ns_;
+  if (item_ == 0 && tensor_ == 0) NoteStarted();
   static_cast<void>(Inject("start"));
   if (plan.op == wire::Op::kJoin || plan.op == wire::Op::kRegister) {
     task_ = &Lane::CompletePlan;
@@ -89,6 +89,13 @@ bool Lane::StartCollective() {
   MarkPhase();
   task_ = &Lane::TestCollective;
   return true;
+}
+
+void Lane::NoteStarted() {
+  if (timeline_->on()) started_ns_ = still_since_ns_;
+  for (const control::PlanItem& item : plans_.front().items) {
+    if (item.op != control::kNoOp) table_->NoteStarted(*OperationTable::FromId(item.op), still_since_ns_);
+  }
 }
 
 void Lane::BuildFused(const control::Plan& plan, data::Collective* collective) const {

@@ -69,6 +69,7 @@ class Lane {
   bool TestCollective();
   bool CompletePlan();
 
+  void NoteStarted();
   // Fills the collective that runs all segments of the plan at once.
   void BuildFused(const control::Plan& plan, data::Collective* collective) const;
   // Fills the collective of one tensor, for operations that do not fuse.

@@ -26,7 +26,7 @@ struct FrameHead {
   uint32_t credit = 0;  // bytes for eager messages that the frame's receiver may use again
   uint32_t process_set = 0;
   int32_t tag = 0;
-  uint64_t id = 0;    // of an announced message; its sender's
+  uint64_t id = 0;    // of the message; its sender's
   int64_t count = 0;  // elements: of the message, or in a grant those that the receiver expects
 };
 static_assert(sizeof(FrameHead) == 32);

@@ -59,7 +59,8 @@ struct Operation {
 
   // ---- written by the runtime
   int64_t handle = -1;
-  int64_t submitted_ns = 0;
+  int64_t submitted_ns = 0;    // 0: not yet
+  int64_t bytes = 0;           // of all its tensors
   int automatic_number = -1;   // of an automatic name; -1 if the caller named it
   std::vector<bool*> claimed;  // flags of its names in the table's map
 
@@ -72,6 +73,7 @@ struct Operation {
   Status status;
   std::vector<Result> results;
   int32_t last_joined = -1;
+  uint64_t message = 0;           // of a message: its number among those of its sender, once it is known
   std::atomic<uint32_t> done{0};  // futex word
   std::atomic<uint32_t> sleepers{0};
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/futex.h"
 #include "base/text.h"
 #include "control/signature.h"
@@ -11,7 +12,10 @@
 namespace horocache::runtime {
 namespace {
 
+using Kind = observe::FlightRecorder::Kind;
+
 constexpr size_t kManyNames = 1 << 20;
+constexpr size_t kMostPending = 4096;  // that are worth telling
 
 }  // namespace
 
@@ -91,7 +95,9 @@ Status OperationTable::ClaimNames(Operation* operation) {
 Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
   HC_RETURN_IF_ERROR(ClaimNames(operation));
+  operation->bytes = control::SignatureBytes(operation->request.signature);
   operation->submitted_ns = now_ns;
+  Record(Kind::kSubmitted, *operation, now_ns);
   const bool message = wire::IsPointToPoint(operation->request.signature.op);
   operation->waits_in.store(message ? Operation::kMessage : operation->process_set, std::memory_order_relaxed);
   *first = queued_.empty();
@@ -116,7 +122,44 @@ Operation* OperationTable::Find(int64_t handle) {
   return found.used && found.operation->handle == handle ? found.operation.get() : nullptr;
 }
 
+void OperationTable::Record(Kind kind, const Operation& operation, int64_t now_ns) const {
+  const wire::Signature& signature = operation.request.signature;
+  recorder_->Add({.at_ns = now_ns,
+                  .kind = kind,
+                  .op = signature.op,
+                  .process_set = operation.process_set,
+                  .tensors = static_cast<uint32_t>(signature.tensors.size()),
+                  .handle = operation.handle,
+                  .bytes = operation.bytes,
+                  .text = signature.name});
+}
+
+void OperationTable::NoteStarted(const Operation& operation, int64_t now_ns) const {
+  Record(Kind::kStarted, operation, now_ns);
+}
+
+std::vector<observe::PendingOperation> OperationTable::Pending() const {
+  std::vector<observe::PendingOperation> pending;
+  MutexLock lock(mutex_);
+  for (const Slot& slot : slots_) {
+    const Operation& operation = *slot.operation;
+    // Between its submission and its return to the pool a record's request does not change.
+    if (!slot.used || operation.submitted_ns == 0 || IsDone(operation) || pending.size() == kMostPending) continue;
+    const wire::Signature& signature = operation.request.signature;
+    pending.push_back({.name = signature.name,
+                       .op = signature.op,
+                       .process_set = operation.process_set,
+                       .tensors = static_cast<uint32_t>(signature.tensors.size()),
+                       .handle = operation.handle,
+                       .bytes = operation.bytes,
+                       .submitted_ns = operation.submitted_ns});
+  }
+  return pending;
+}
+
 void OperationTable::Finish(Operation* operation, Status status) {
+  Record(status.ok() ? Kind::kDone : Kind::kFailed, *operation, NowNs());
+  if (!status.ok()) on_failure_(status);
   {
     MutexLock lock(mutex_);
     FreeNames(operation);
@@ -157,6 +200,8 @@ void OperationTable::Recycle(Operation* operation) {
     NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
   operation->process_set = 0;
   operation->first_ready_ns = 0;
+  operation->submitted_ns = 0;
+  operation->message = 0;
   operation->owner = nullptr;
   operation->results.clear();
   operation->status = Status::Ok();

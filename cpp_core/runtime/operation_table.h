@@ -14,17 +14,24 @@
 #include <memory>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
 #include "control/string_map.h"
+#include "observe/flight_recorder.h"
+#include "observe/flight_text.h"
 #include "runtime/operation.h"
 
 namespace horocache::runtime {
 
 class OperationTable {
  public:
+  // `recorder` outlives the table; `on_failure` is told of every operation that fails, by who holds the role.
+  OperationTable(observe::FlightRecorder* recorder, std::function<void(const Status&)> on_failure)
+      : recorder_(recorder), on_failure_(std::move(on_failure)) {}
+
   // A record to fill; its containers may hold stale values. Give it to Add or Recycle.
   Operation* New() HC_EXCLUDES(mutex_);
 
@@ -43,10 +50,14 @@ class OperationTable {
   static uint64_t IdOf(Operation* operation) { return reinterpret_cast<uintptr_t>(operation); }
   static Operation* FromId(uint64_t id) { return reinterpret_cast<Operation*>(static_cast<uintptr_t>(id)); }
 
+  // The data plane has begun with it.
+  void NoteStarted(const Operation& operation, int64_t now_ns) const;
   // Marks it done, frees its names and wakes who waits for it.
   void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
   // Operations finished since the last call whose `owner` is still set; cheap when there is none.
   void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
+  // What is submitted and not finished, for people.
+  std::vector<observe::PendingOperation> Pending() const HC_EXCLUDES(mutex_);
   // The process set is gone: frees what its names take.
   void ForgetSet(uint32_t process_set) HC_EXCLUDES(mutex_);
   // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
@@ -76,6 +87,11 @@ class OperationTable {
   Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
   void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
+
+  void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns) const;
+
+  observe::FlightRecorder* const recorder_;
+  const std::function<void(const Status&)> on_failure_;
 
   mutable Mutex mutex_;
   std::vector<Slot> slots_ HC_GUARDED_BY(mutex_);

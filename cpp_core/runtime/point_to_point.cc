@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/message_operation.h"
+#include "runtime/trace_of.h"
 
 namespace horocache::runtime {
 namespace {
@@ -38,6 +39,13 @@ void PointToPoint::Finish(Operation* operation, Status status) {
     const bool sent = IsSend(*operation);
     (sent ? metrics_->messages_sent : metrics_->messages_received).Add(1);
     (sent ? metrics_->message_bytes_sent : metrics_->message_bytes_received).Add(BytesOf(*operation));
+  }
+  if (config_.timeline != nullptr && config_.timeline->on()) {
+    observe::OperationTrace trace = TraceOf(*operation, status, now_ns_);
+    trace.peer = PeerRank(*operation);
+    trace.tag = operation->tag;
+    trace.sequence = operation->message;
+    config_.timeline->Add(trace);
   }
   table_->Finish(operation, std::move(status));
 }
@@ -91,15 +99,15 @@ void PointToPoint::SubmitSend(Operation* operation) {
                                        " on rank " + std::to_string(config_.rank) + " cannot be received any more."});
     return;
   }
+  const uint64_t id = operation->message = next_id_++;
   const size_t bytes = BytesOf(*operation);
   const size_t most = std::min<size_t>(kEagerBytes, LinkTo(to).max_frame_bytes() - sizeof(FrameHead));
   const int64_t cost = static_cast<int64_t>(bytes) + kKeepBytes;
   if (bytes <= most && cost <= peer.credit) {
     peer.credit -= cost;
-    Queue(to, HeadOf(FrameKind::kEager, *operation), operation);
+    Queue(to, HeadOf(FrameKind::kEager, *operation, id), operation);
     return;
   }
-  const uint64_t id = next_id_++;
   peer.sending.emplace(id, Sending{operation, now_ns_});
   Queue(to, HeadOf(FrameKind::kAnnounce, *operation, id));
 }

@@ -31,6 +31,7 @@
 #include "base/duration.h"
 #include "base/status.h"
 #include "net/link.h"
+#include "observe/timeline.h"
 #include "runtime/message_frame.h"
 #include "runtime/message_queues.h"
 #include "runtime/metrics.h"
@@ -54,6 +55,7 @@ struct PointToPointConfig {
   int64_t stall_fail_ns = 0;  // 0: never
   // Whether a rank has left, for one that could not say farewell because this rank took no frames; may be null.
   std::function<bool(int rank)> has_left;
+  observe::Timeline* timeline = nullptr;  // null: none
 };
 
 class PointToPoint {

@@ -100,10 +100,11 @@ void PointToPoint::OnEager(int from, const FrameHead& head, std::span<const std:
     GiveBack(from, cost);
     return;
   }
-  queues_.Keep(key, {Arrival::Kind::kWhole, dtype, head.count, 0, {payload.begin(), payload.end()}});
+  queues_.Keep(key, {Arrival::Kind::kWhole, dtype, head.count, head.id, {payload.begin(), payload.end()}});
 }
 
 void PointToPoint::Deliver(Operation* receive, const FrameHead& head, std::span<const std::byte> payload) {
+  receive->message = head.id;
   Status status = CompareMessage(*receive, config_.rank, head);
   if (status.ok() && !payload.empty()) std::memcpy(receive->tensors[0].output, payload.data(), payload.size());
   Finish(receive, std::move(status));
@@ -127,6 +128,7 @@ void PointToPoint::OnAnnounce(int from, const FrameHead& head) {
 
 void PointToPoint::Grant(Operation* receive, const FrameHead& head) {
   const int from = PeerRank(*receive);
+  receive->message = head.id;
   Queue(from, HeadOf(FrameKind::kGrant, *receive, head.id));
   if (Status status = CompareMessage(*receive, config_.rank, head); !status.ok()) {
     Finish(receive, std::move(status));

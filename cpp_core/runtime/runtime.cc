@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
+#include "runtime/submission.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -54,16 +54,24 @@ Runtime::Runtime(RuntimeConfig config, Job job)
       logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(job_.identity.size) {}
 
-Runtime::~Runtime() { Stop(); }
+Runtime::~Runtime() {
+  Stop();
+  if (observer_ != nullptr) observer_->Stop();  // it asks the other members
+}
 
-StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
+StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  StatusOr<Job> job =
-      config.arena == nullptr ? AssembleJob(JobConfigOf(config)) : JobInProcess(config.identity, config.arena);
+  const auto check = [&go_on]() -> Status {
+    return !go_on || go_on() ? Status::Ok() : Status(StatusCode::kAborted, "init() was interrupted");
+  };
+  JobConfig job_config = JobConfigOf(config);
+  job_config.check = check;
+  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   try {
-    HC_RETURN_IF_ERROR(runtime->MakeLoop());
+    runtime->observer_ = runtime->MakeObserver();
+    HC_RETURN_IF_ERROR(runtime->MakeLoop(check));
   } catch (const std::system_error& error) {
     return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
                                             "; raise the limit of processes (ulimit -u, or the container's)");
@@ -76,25 +84,6 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
     if (!started.ok()) runtime->logger_.Warning("there will be no timeline: " + started.message());
   }
   return runtime;
-}
-
-std::string TimelinePath(const std::string& path, int rank) {
-  if (rank == 0) return path;
-  std::filesystem::path name(path);
-  name.replace_filename(name.stem().string() + ".rank" + std::to_string(rank) + name.extension().string());
-  return name.string();
-}
-
-Status Runtime::StartTimeline(const std::string& path, bool mark_rounds) {
-  observe::TimelineHeader header;
-  header.version = config_.version;
-  header.host = job_.host_names.at(static_cast<size_t>(job_.identity.cross_rank));
-  header.rank = job_.identity.rank;
-  header.size = job_.identity.size;
-  header.clock_offset_ns = job_.clock.offset_ns;
-  header.clock_error_ns = job_.clock.error_ns;
-  header.clock_measured_ns = job_.clock.measured_ns;
-  return timeline_.Start(TimelinePath(path, header.rank), mark_rounds, header);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -123,6 +112,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   config.stall_check = !config_.knobs.stall_check_disable;
   config.stall_warn_ns = Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS);
   config.stall_fail_ns = Nanoseconds(config_.knobs.stall_shutdown_time_seconds, kNsPerS);
+  config.timeline = &timeline_;
   config.has_left = [arena = job_.peers.arena, local_ranks](int rank) {
     const int local_rank = local_ranks[static_cast<size_t>(rank)];
     return local_rank >= 0 && arena->state(local_rank).load() == net::RankState::kLeft;
@@ -135,7 +125,7 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   return MakeSet(config_.knobs, std::move(site));
 }
 
-Status Runtime::MakeLoop() {
+Status Runtime::MakeLoop(const std::function<Status()>& check) {
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
@@ -146,7 +136,7 @@ Status Runtime::MakeLoop() {
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = nullptr};
+    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = check};
     StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
     if (!site.ok()) return site.status();
     StatusOr<SetParts> set = ConnectAndMakeSet(std::move(*site));
@@ -160,6 +150,7 @@ Status Runtime::MakeLoop() {
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
   parts.timeline = &timeline_;
+  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
@@ -181,9 +172,10 @@ void Runtime::OnLost(int local_rank, const std::string& how) {
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
   const int pid = job_.peers.pids[static_cast<size_t>(local_rank)];
-  loop_->Lose(
-      rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where +
-                                        ") " + how + "; the job cannot go on. See that rank's output for the cause."});
+  const std::string what =
+      "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where + ") " + how;
+  recorder_.Note(what, NowNs());
+  loop_->Lose(rank, {StatusCode::kPeerLost, what + "; the job cannot go on. See that rank's output for the cause."});
 }
 
 Status Runtime::Check(const Operation& operation) const {
@@ -220,8 +212,11 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
   bool first = false;
   Status status = Check(*operation);
+  if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {
+    recorder_.Note("not submitted: " + status.message(), NowNs());
+    observer_->NoteError(status);
     table_.Recycle(operation);
     return status;
   }
@@ -235,6 +230,7 @@ void Runtime::Stop() {
   job_.peers.arena->state(job_.identity.local_rank)
       .store(lost_here_ ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
+  observer_->Stop();  // what fails from here on is no error
   const StatusCode end = loop_->Stop().code();
   timeline_.Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
@@ -245,6 +241,7 @@ void Runtime::ForkedChild() {
   if (liveness_ != nullptr) liveness_->CloseInChild();
   job_.peers.CloseInChild();
   timeline_.CloseInChild();
+  observer_->CloseInChild();
   alive_ = false;
 }
 

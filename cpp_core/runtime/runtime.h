@@ -25,8 +25,10 @@
 #include "runtime/job.h"
 #include "runtime/make_set.h"
 #include "runtime/metrics.h"
+#include "runtime/observer.h"
 #include "runtime/operation_table.h"
 #include "runtime/process_sets.h"
+#include "runtime/stack_signal.h"
 
 namespace horocache::runtime {
 
@@ -54,7 +56,8 @@ Status CheckKnobs(const Knobs& knobs);
 
 class Runtime {
  public:
-  static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config);
+  // `go_on` is asked several times a second while ranks of this host are waited for; false ends that with kAborted.
+  static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config, const std::function<bool()>& go_on = nullptr);
   ~Runtime();
 
   const net::Identity& identity() const { return job_.identity; }
@@ -98,6 +101,12 @@ class Runtime {
   // cannot be.
   Status StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline() { timeline_.Stop(); }
+  // From now on stall reports and dumps show the stacks of the program's threads, which its interpreter writes to
+  // `file` when it gets `signal`; see Note [Stacks by signal]. Calls of files below `own_folder` are this library's
+  // own.
+  Status WatchStacks(int signal, int file, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
+  // The last events, and what is pending, as JSON; see observe/flight_text.h.
+  std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 
   // All ranks' pending operations fail with kAborted.
   void Abort(const std::string& why) { loop_->Abort(why); }
@@ -110,13 +119,17 @@ class Runtime {
   Runtime(RuntimeConfig config, Job job);
   JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
   static JobConfig JobConfigOf(const RuntimeConfig& config);
-  Status MakeLoop();
+  Status MakeLoop(const std::function<Status()>& check);
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
   void OnLost(int local_rank, const std::string& how);
+  observe::TimelineHeader Header() const;
+  std::string RecordPath() const;
+  std::unique_ptr<Observer> MakeObserver();
+  void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
 
@@ -127,7 +140,12 @@ class Runtime {
   std::map<uint32_t, SetSite> met_ HC_GUARDED_BY(met_mutex_);  // of sets whose ranks on this host have met
   Logger logger_;
   Metrics metrics_;
-  OperationTable table_;
+  Mutex stacks_mutex_;
+  std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null where nobody knows them
+  std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
+  observe::FlightRecorder recorder_;
+  std::unique_ptr<Observer> observer_;
+  OperationTable table_{&recorder_, [this](const Status& why) { observer_->NoteError(why); }};
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;

@@ -24,7 +24,8 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       backends_(std::move(parts.backends)),
       table_(context.table),
       logger_(context.logger),
-      timeline_(context.timeline) {
+      timeline_(context.timeline),
+      on_question_(context.on_question) {
   for (const auto& backend : backends_) {
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);
@@ -100,6 +101,7 @@ bool SetLoop::HandOut() {
   while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
+  if (controller_->TakeQuestion() && on_question_) on_question_(config_.process_set);
   return planned;
 }
 

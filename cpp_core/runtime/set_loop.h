@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +57,8 @@ struct SetContext {
   const FaultInjector* faults = nullptr;
   const Logger* logger = nullptr;
   observe::Timeline* timeline = nullptr;
+  // The other ranks want to know where this one is; answered with Tell. By the holder of the role.
+  std::function<void(uint32_t process_set)> on_question;
 };
 
 class SetLoop {
@@ -71,6 +74,8 @@ class SetLoop {
   void SetWaiting(bool waiting) { waiting_ = waiting; }
   void Leave(int64_t now_ns);
   void Abort(const std::string& why) { controller_->Abort(why); }
+  // For the people of all ranks of the set, who are told which rank says it.
+  void Tell(const std::string& text) { controller_->Tell(OwnRank() + " " + text); }
   // Everything pending fails with `why`; what was agreed before and needs nobody any more still ends well. The first
   // reason counts.
   void Lose(const Status& why);
@@ -131,6 +136,7 @@ class SetLoop {
   OperationTable* const table_;
   const Logger* const logger_;
   observe::Timeline* const timeline_;
+  const std::function<void(uint32_t)> on_question_;
 
   std::vector<Lane> lanes_;
   control::Plan plan_;

@@ -11,7 +11,7 @@ constexpr uint8_t kMagic0 = 'H';
 constexpr uint8_t kMagic1 = 'C';
 enum class Kind : uint8_t { kRequestList = 'Q', kResponseList = 'R' };
 
-constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kInternal) + 1;
+constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
 
 // Appends fields to a string.
 class Writer {
@@ -193,6 +193,7 @@ void Write(Writer& out, const Signature& signature) {
   out.Text(signature.backend);
   out.Text(signature.name);
   out.List(signature.tensors, [&](const TensorMeta& tensor) { Write(out, tensor); });
+  out.Text(signature.defect);
 }
 
 Signature ReadSignature(Reader& in) {
@@ -208,6 +209,7 @@ Signature ReadSignature(Reader& in) {
   signature.backend = in.Text(kMaxNameBytes);
   signature.name = in.Text(kMaxNameBytes);
   in.List(3, &signature.tensors, [&] { return ReadTensor(in); });
+  signature.defect = in.Text(kMaxNameBytes);
   return signature;
 }
 
@@ -216,8 +218,8 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: four enums, root, two doubles, three empty texts, no tensors.
-constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 3 + 1;
+// The fewest bytes that a signature takes: four enums, root, two doubles, four empty texts, no tensors.
+constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 4 + 1;
 
 Request ReadRequest(Reader& in) {
   Request request;
@@ -270,6 +272,7 @@ void Encode(const RequestList& list, std::string* out) {
   writer.List(list.requests, [&](const Request& request) { Write(writer, request); });
   writer.List(list.stalled_bits, write_bit);
   writer.List(list.pending_bits, write_bit);
+  writer.Text(list.note);
   writer.Text(list.last_done);
   writer.List(list.cache_hash, write_word);
   writer.List(list.words, write_word);
@@ -291,6 +294,7 @@ StatusOr<RequestList> DecodeRequestList(std::span<const std::byte> bytes) {
   in.List(kLeastRequestBytes, &list.requests, [&] { return ReadRequest(in); });
   in.List(1, &list.stalled_bits, read_bit);
   in.List(1, &list.pending_bits, read_bit);
+  list.note = in.Text();
   list.last_done = in.Text(kMaxNameBytes);
   in.List(8, &list.cache_hash, read_word);
   in.List(8, &list.words, read_word);
@@ -311,6 +315,7 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.Enum(list.divide_by);
   writer.List(list.left, write_rank);
   writer.Text(list.report);
+  writer.List(list.laggards, write_rank);
   writer.Enum(list.fatal);
   writer.List(list.words, [&](uint64_t word) { writer.Word(word); });
 }
@@ -329,6 +334,7 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   list.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
   in.List(1, &list.left, read_rank);
   list.report = in.Text();
+  in.List(1, &list.laggards, read_rank);
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
   in.List(8, &list.words, [&] { return in.Word(); });
   HC_RETURN_IF_ERROR(in.Finish("a response list"));

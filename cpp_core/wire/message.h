@@ -92,6 +92,9 @@ struct Signature {
   std::string backend;                  // asked for by the caller; empty leaves it to the selector
   std::string name;                     // of the request: the tensor's name, or the group's
   std::vector<TensorMeta> tensors;
+  // Why this rank's data cannot be used; empty if it can. Differs between ranks by its nature, so such a request is
+  // never taken for a cached one, meets the others' at the coordinator, and fails for all.
+  std::string defect;
   bool operator==(const Signature&) const = default;
 };
 
@@ -114,6 +117,7 @@ struct RequestList {
   std::vector<Request> requests;
   std::vector<CacheBit> stalled_bits;  // cached requests pending here for longer than the stall limit
   std::vector<CacheBit> pending_bits;  // the other cached requests pending here; sent when a stall is looked into
+  std::string note;                    // for all ranks' people; see Note [Stacks of laggards] in controller.h
   std::string last_done;               // name of the last operation this rank completed, for stall reports
   std::vector<uint64_t> cache_hash;    // one word, filled when the AND of h and ~h showed a difference
   std::vector<uint64_t> words;         // the snapshot, where an agreement sends it instead of publishing it
@@ -149,6 +153,7 @@ struct ResponseList {
   DivideBy divide_by = DivideBy::kAll;  // what the first of them asks for; if nobody had joined before
   std::vector<int32_t> left;            // ranks that have shut down; the process set is closed
   std::string report;                   // for people: a stall report or an abort; empty if none
+  std::vector<int32_t> laggards;        // ranks that are to tell where they are
   StatusCode fatal = StatusCode::kOk;   // not kOk: everything pending fails with `report`
   std::vector<uint64_t> words;          // the AND of the snapshots, where an agreement sends it in a frame
   bool operator==(const ResponseList&) const = default;

@@ -23,6 +23,7 @@ class JobEnvironment:
     knobs: Mapping[str, str]  # from the command line
     threads: int | None  # OMP_NUM_THREADS; None: leave it
     packages: str = ""  # a folder for the front of PYTHONPATH
+    output_dir: str = ""  # with a folder for each rank; empty: there is none
 
     def of_rank(self, rank: int) -> dict[str, str]:
         """Give rank ``rank``'s environment."""
@@ -39,6 +40,8 @@ class JobEnvironment:
             environment["OMP_NUM_THREADS"] = str(self.threads)
         if self.packages:
             environment["PYTHONPATH"] = python_path(self.packages, environment.get("PYTHONPATH"))
+        if self.output_dir:
+            environment.setdefault("HOROCACHE_FLIGHT_RECORD", str(Path(self.output_dir) / f"rank.{rank}"))
         environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
         return environment
 

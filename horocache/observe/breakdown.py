@@ -15,8 +15,14 @@ from typing import NamedTuple
 from horocache.observe.trace import Key, Span, Trace, key_of
 
 # What an instant counts as, if several things go on: the first of these.
-PARTS = ("collective", "copy", "queue", "coordination", "wait for others", "wait for data")
-_PART_OF = {"collective": "collective", "copy": "copy", "queue": "queue", "wait": "wait for data"}
+PARTS = ("collective", "copy", "queue", "coordination", "wait for others", "wait for data", "message")
+_PART_OF = {
+    "collective": "collective",
+    "copy": "copy",
+    "queue": "queue",
+    "wait": "wait for data",
+    "message": "message",
+}
 
 
 class RankTimes(NamedTuple):

@@ -21,6 +21,8 @@ _DRIFT = 1e-4
 Event = dict[str, Any]
 # What an operation is on all ranks: process set, number of the plan, place in the plan.
 Key = tuple[int, int, int]
+# What a message is: sender, receiver, number among the sender's.
+MessageKey = tuple[str, int, int, int]
 
 
 class Span(NamedTuple):
@@ -133,6 +135,15 @@ def key_of(span: Span) -> Key | None:
     return int(args["process_set"]), int(args["sequence"]), int(args["item"])
 
 
+def message_key_of(rank: int, span: Span) -> MessageKey | None:
+    """What the message is on both ranks, for a span of ``rank``; None if the span is no message that arrived."""
+    args = span.args
+    if span.category != "message" or "message" not in args:
+        return None
+    peer, number = int(args["peer"]), int(args["message"])
+    return ("message", rank, peer, number) if span.name == "SEND" else ("message", peer, rank, number)
+
+
 def load_all(paths: Sequence[Path]) -> list[Trace]:
     """Read the timelines of a job, in the order of ranks.
 
@@ -161,7 +172,7 @@ def merge(traces: Sequence[Trace]) -> dict[str, Any]:
     """
     start = min((span.begin for trace in traces for span in trace.spans), default=0.0)
     events: list[Event] = []
-    places: dict[Key, list[Event]] = {}
+    places: dict[Key | MessageKey, list[Event]] = {}
     for trace in traces:
         for event in trace.events:
             shifted = dict(event)
@@ -169,7 +180,7 @@ def merge(traces: Sequence[Trace]) -> dict[str, Any]:
                 shifted["ts"] = round(float(shifted["ts"]) + trace.clock_offset_us - start, 3)
             events.append(shifted)
         for span in trace.spans:
-            key = key_of(span)
+            key = key_of(span) or message_key_of(trace.rank, span)
             if key is not None:
                 place = {"pid": trace.rank, "tid": span.row, "ts": round(span.begin - start, 3)}
                 places.setdefault(key, []).append(place)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from horocache.errors import HorocacheError
 from horocache.launch.usage import UsageError
-from horocache.tools import timeline
+from horocache.tools import dump, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
@@ -53,6 +53,8 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         return doctor.run(as_json=options.json)
     if options.command == "timeline":
         return timeline.run(options)
+    if options.command == "dump":
+        return dump.run(options)
     if options.what != "control":
         _check_sizes(options.begin, options.end)
     from horocache.tools import bench  # noqa: PLC0415
@@ -74,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
     )
@@ -93,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_common(control, iters=50)
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
+    dump.add_parser(commands.add_parser("dump", help="say what the ranks of a job are doing, or did before an error"))
     return parser
 
 

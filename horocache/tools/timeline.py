@@ -86,7 +86,7 @@ def _summary(traces: Sequence[Trace]) -> dict[str, Any]:
     spent: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trace in traces:
         for span in trace.spans:
-            if span.category == "operation":
+            if span.category in ("operation", "message"):
                 spent[trace.rows.get(span.row, "?")][trace.rank].append((span.end - span.begin) / 1e3)
     tensors = []
     for name, by_rank in spent.items():

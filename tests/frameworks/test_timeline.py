@@ -8,11 +8,41 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from horocache.observe.trace import key_of, load_all
+from horocache.observe.trace import key_of, load_all, merge, message_key_of
 from horocache.testing import Fault, run_ranks
 
 both_routes = pytest.mark.parametrize("binding", ["native", "cffi"])
 HOSTILE = 'a"b\\c\n\x00é'
+
+
+@both_routes
+def test_messages_are_there_and_both_ends_are_linked(binding, tmp_path):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        right, left = (hc.rank() + 1) % 3, (hc.rank() + 2) % 3
+        for turn, count in enumerate((10, 100_000, 10)):  # small ones travel at once, large ones are announced
+            sent = hc.isend(np.ones(count, np.float32), right, tag=turn)
+            hc.recv(np.empty(count, np.float32), left, tag=turn)
+            hc.synchronize(sent)
+        hc.shutdown()
+
+    file = tmp_path / "t.json"
+    run_ranks(body, 3, knobs={"binding": binding, "timeline": str(file)})
+    traces = load_all([file])
+    ends = Counter()
+    for trace in traces:
+        spans = [span for span in trace.spans if span.category == "message"]
+        assert Counter(span.name for span in spans) == {"SEND": 3, "RECV": 3}
+        right, left = (trace.rank + 1) % 3, (trace.rank + 2) % 3
+        assert {f"send to rank {right}", f"recv from rank {left}"} <= set(trace.rows.values())
+        assert sorted(span.args["bytes"] for span in spans) == [40] * 4 + [400_000] * 2
+        assert {span.args["tag"] for span in spans} == {0, 1, 2}
+        ends.update(message_key_of(trace.rank, span) for span in spans)
+    assert len(ends) == 9 and set(ends.values()) == {2}
+    arrows = [event for event in merge(traces)["traceEvents"] if event.get("cat") == "flow"]
+    assert Counter(event["ph"] for event in arrows) == {"s": 9, "f": 9}
 
 
 @both_routes
@@ -105,17 +135,26 @@ def test_a_rank_that_is_killed_leaves_whole_files(tmp_path):
     assert any("signal 9" in str(span.args.get("error", "")) for span in survivor.spans)
 
 
-def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(tmp_path):
-    def body():
-        import horocache as hc
+def train():
+    import horocache as hc
 
-        hc.init()
-        for _ in range(3):
-            hc.barrier()
+    hc.init()
+    for _ in range(3):
+        hc.barrier()
 
-    outcomes = run_ranks(body, 2, knobs={"timeline": str(tmp_path / "nothing" / "t.json")}, check=False)
+
+# Root may write to any folder that there is, so one in which nobody can make files stands for one without permission.
+@pytest.mark.parametrize("folder", ["nothing", "/proc"])
+def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(folder, tmp_path):
+    outcomes = run_ranks(train, 2, knobs={"timeline": str(tmp_path / folder / "t.json")}, check=False)
     for outcome in outcomes:
         assert outcome.ok and outcome.output.count("there will be no timeline: cannot make") == 1, outcome.describe()
+
+
+def test_a_full_device_is_said_once_and_training_goes_on():
+    (outcome,) = run_ranks(train, 1, knobs={"timeline": "/dev/full"}, check=False)
+    assert outcome.ok, outcome.describe()
+    assert outcome.output.count("there will be no timeline: cannot write '/dev/full': No space left") == 1
 
 
 def test_a_disk_that_fills_up_is_said_once_and_the_file_is_whole(tmp_path):

@@ -138,6 +138,7 @@ class Launcher:
         self.scratch = Path(tempfile.mkdtemp(prefix="hcmp", dir="/tmp"))
         self.tmp = self.scratch / "tmp"
         self.tmp.mkdir()
+        self.state = self.scratch / "state"
         self._shm_before = shared_memory_files()
 
     def start(
@@ -157,6 +158,7 @@ class Launcher:
         }
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])])
         environment |= {MARK: mark, "TMPDIR": str(self.tmp), "HC_TEST_SCRATCH": str(self.scratch), "PYTHONPATH": path}
+        environment["XDG_STATE_HOME"] = str(self.state)
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")  # torch keeps it, wherever it is
         environment |= env or {}
         process = subprocess.Popen(

@@ -47,6 +47,62 @@ TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
   EXPECT_TRUE(job.Done({zero, one, two}));
 }
 
+TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
+  TestJob job(3, Limits());
+  if (GetParam()) {
+    job.SubmitAll(Tensor("x"));
+    job.RunFor(5 * kMs);
+  }
+  job.Submit(0, Tensor("x"));
+  job.Submit(2, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(10'100 * kMs);
+  EXPECT_EQ(job.reports[0].size(), 1u) << "not one for each rank that has it";
+  EXPECT_FALSE(job[0].TakeQuestion());
+  EXPECT_TRUE(job[1].TakeQuestion());
+  EXPECT_FALSE(job[1].TakeQuestion()) << "once for each report";
+  EXPECT_FALSE(job[2].TakeQuestion());
+  const uint64_t rounds = job[0].counters().rounds;
+  job[1].Tell("rank 1 is in evaluate()");
+  job.Touch(1);
+  job.RunFor(5 * kMs);
+  EXPECT_EQ(job[0].counters().rounds, rounds + 1);
+  for (const auto& reports : job.reports) {
+    ASSERT_EQ(reports.size(), 2u);
+    EXPECT_EQ(reports[1], "rank 1 is in evaluate()");
+  }
+  job.RunFor(10 * kS);
+  EXPECT_TRUE(job[1].TakeQuestion()) << "and again with the next report";
+}
+
+class NoteOver : public ::testing::TestWithParam<const char*> {};  // a strategy
+INSTANTIATE_TEST_SUITE_P(Strategies, NoteOver, ::testing::Values("bits", "leaders", "coordinator", "tree"));
+
+TEST_P(NoteOver, EveryRankHearsItOnce) {
+  TestJob job(5, Limits(), {.strategy = GetParam(), .radix = 2});
+  job[3].Tell("here");
+  job[3].Tell("and here");
+  job.Touch(3);
+  job[4].Tell("there");
+  job.Touch(4);
+  job.RunFor(20 * kMs);
+  for (int rank = 0; rank < 5; ++rank) {
+    std::string all;
+    for (const std::string& report : job.reports[static_cast<size_t>(rank)]) all += report + "\n";
+    EXPECT_EQ(all, "here\nand here\nthere\n") << "rank " << rank;
+  }
+  job.RunFor(100 * kMs);
+  EXPECT_LE(job.reports[0].size(), 2u);
+}
+
+TEST(Stall, FewLaggardsAreAsked) {
+  TestJob job(9, Limits());
+  job.Submit(0, Tensor("x"));
+  job.Wait(0);
+  job.RunFor(10'100 * kMs);
+  for (int rank = 0; rank < 9; ++rank) EXPECT_EQ(job[rank].TakeQuestion(), rank >= 1 && rank <= 4) << rank;
+}
+
 TEST(Stall, AReportNamesTheProcessSetAndRanksOfTheJob) {
   ControllerConfig config = Limits();
   config.process_set = 2;

@@ -112,7 +112,8 @@ class World {
   net::MemoryNetwork network_;
   net::SeededRandom order_;
   std::vector<bool> left_;
-  OperationTable table_;
+  observe::FlightRecorder recorder_;
+  OperationTable table_{&recorder_, [](const Status&) {}};
   std::vector<std::unique_ptr<Metrics>> metrics_;
   std::vector<std::unique_ptr<PointToPoint>> engines_;
 };

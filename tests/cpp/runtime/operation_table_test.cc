@@ -20,7 +20,8 @@ class OperationTableTest : public ::testing::Test {
   }
   Status Add(Operation* operation) { return table_.Add(operation, 0, &first_); }
 
-  OperationTable table_;
+  observe::FlightRecorder recorder_;
+  OperationTable table_{&recorder_, [](const Status&) {}};
   bool first_ = false;
 };
 

@@ -68,7 +68,8 @@ TEST(PointToPoint, RanksThatCannotBeReachedDelayNobodysLeave) {
   config.rank = 1;
   config.links.push_back(std::make_unique<net::MemoryLink>(&network, 0));
   config.routes = {{}, {0, 0}, {}};
-  OperationTable table;
+  observe::FlightRecorder recorder;
+  OperationTable table{&recorder, [](const Status&) {}};
   Metrics metrics(3);
   PointToPoint engine(std::move(config), &table, &metrics);
   engine.Leave(1);

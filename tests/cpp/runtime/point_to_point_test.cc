@@ -169,7 +169,8 @@ TEST(PointToPoint, BeyondItsCreditASenderAnnouncesAndTheCreditComesBack) {
 // ---- arguments
 
 TEST(CheckMessage, RefusesWhatNoRankCouldSendOrReceive) {
-  OperationTable table;
+  observe::FlightRecorder recorder;
+  OperationTable table{&recorder, [](const Status&) {}};
   Operation* operation = table.New();
   std::byte memory[16];
   const auto reset = [&](wire::Op op) {

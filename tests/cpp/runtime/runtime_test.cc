@@ -127,6 +127,25 @@ TEST_P(RuntimeTest, MessagesGoRoundWhileAnotherThreadReduces) {
   });
 }
 
+// A rank that ends because a third was lost is not the cause: who waits for it hears of the third, a moment later.
+TEST(RuntimePairs, ARankThatLeftALostJobIsNotBlamed) {
+  const auto knobs = Knobs::Parse({}, {});
+  const auto arena = net::Arena::CreateOnHeap(LayoutFor(*knobs, 2));
+  std::vector<std::unique_ptr<Runtime>> runtimes;
+  std::thread other([&] {
+    runtimes.push_back(std::move(*Runtime::Start({*knobs, {1, 2, 1, 2, 0, 1, "pair", "none"}, 0, "test", arena})));
+  });
+  auto runtime = Runtime::Start({*knobs, {0, 2, 0, 2, 0, 1, "pair", "none"}, 0, "test", arena});
+  other.join();
+  std::vector<float> got(4);
+  Operation* recv = Message(**runtime, wire::Op::kRecv, 1, 0, &got);
+  ASSERT_TRUE((*runtime)->Submit(recv, false).ok());
+  arena->state(1).store(net::RankState::kLeftJobLost);
+  EXPECT_FALSE((*runtime)->Wait(recv, NowNs() + 500 * kNsPerMs, false)) << recv->status.ToString();
+  arena->state(1).store(net::RankState::kLeft);
+  EXPECT_EQ(Finish(**runtime, recv).code(), StatusCode::kShutDown);
+}
+
 TEST_P(RuntimeTest, LeavingFailsWhatIsPendingElsewhere) {
   const int size = GetParam();
   if (size == 1) GTEST_SKIP() << "nobody else is there";

@@ -21,6 +21,7 @@ Signature SomeSignature() {
   signature.backend = "shm";
   signature.name = std::string("gr\0up\n\"\xff", 8);
   signature.tensors = {{"a", DType::kBool, {}}, {"b", DType::kComplex128, {-1, 0, int64_t{1} << 62}}};
+  signature.defect = "3 NaN";
   return signature;
 }
 
@@ -36,6 +37,7 @@ RequestList SomeRequests() {
   list.requests = {{SomeSignature(), 17}, {Signature{}, kNoBit}};
   list.stalled_bits = {1, 300, 1 << 20};
   list.pending_bits = {2};
+  list.note = "here";
   list.last_done = "z";
   list.cache_hash = {~uint64_t{0}};
   list.words = {1, 2, 3};
@@ -60,6 +62,7 @@ ResponseList SomeResponses() {
   list.divide_by = DivideBy::kActive;
   list.left = {5, 6};
   list.report = "slow";
+  list.laggards = {7};
   list.fatal = StatusCode::kAborted;
   list.words = {9};
   return list;

@@ -1,11 +1,13 @@
 """Ranks wait for different things. usage: waits.py SCENARIO"""
 
+import ctypes
+import os
 import sys
 import threading
 import time
 
 import numpy as np
-from common import allreduce_and_check, attempt, await_file, job, publish, say, together
+from common import SCRATCH, allreduce_and_check, attempt, await_file, job, publish, say, together
 
 import horocache as hc
 
@@ -84,6 +86,28 @@ def some_ranks_only():
     attempt("after", lambda: allreduce_and_check("after"))
 
 
+def absent_in_native_code():
+    """Rank 1 keeps the interpreter's lock in native code: nothing of Python runs there."""
+    if hc.rank() == 1:
+        keep_the_lock()
+    attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name="lonely"))
+
+
+def keep_the_lock():
+    publish("pid", str(os.getpid()))
+    sleep = ctypes.PyDLL(None).usleep  # with the lock, unlike CDLL
+    while not (SCRATCH / "go on").exists():
+        sleep(200_000)
+
+
+def failing():
+    """Errors that the job survives, several times."""
+    allreduce_and_check("before")
+    for turn in range(3):
+        attempt(f"mismatch.{turn}", lambda: hc.allreduce(np.ones(1 + hc.rank(), np.float32), name="bad"))
+    attempt("after", lambda: allreduce_and_check("after"))
+
+
 def late():
     """As above, but the others come before the limit: a report and no error."""
     if hc.rank() != 0:
@@ -119,6 +143,8 @@ with job():
         "crossed": crossed,
         "some-ranks-only": some_ranks_only,
         "late": late,
+        "absent-in-native-code": absent_in_native_code,
+        "failing": failing,
         "bad-splits-on-one-rank": bad_splits_on_one_rank,
         "interrupted": interrupted,
     }[sys.argv[1]]()

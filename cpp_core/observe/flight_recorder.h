@@ -1,0 +1,69 @@
+// The last things that happened on a rank, always kept, for whoever asks once something has gone wrong.
+//
+// Note [Records without a lock]
+// A ring of records. A thread takes the next number, claims the record of that number, and writes it word by word, the
+// number last; a reader keeps the records whose number is the same before and after it has read them. Nobody waits: a
+// thread that finds its record claimed, by one that was stopped while a whole ring was written, leaves its event out.
+//
+// Shared: any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/memory.h"
+#include "wire/message.h"
+
+namespace horocache::observe {
+
+class FlightRecorder {
+ public:
+  static constexpr size_t kCapacity = 4096;  // events
+  enum class Kind : uint8_t { kSubmitted, kStarted, kDone, kFailed, kNote };
+  static constexpr int kNumKinds = 5;
+
+  struct Event {
+    uint64_t number = 0;  // counts from 1
+    int64_t at_ns = 0;    // of the steady clock
+    Kind kind = Kind::kNote;
+    wire::Op op = wire::Op::kAllreduce;  // and what follows: not of notes
+    uint32_t process_set = 0;
+    uint32_t tensors = 0;
+    int64_t handle = -1;
+    int64_t bytes = 0;
+    std::string_view text;  // the name, or the note; a long one loses its middle
+  };
+
+  FlightRecorder() : ring_(kCapacity) {}
+
+  // `event.number` is given here.
+  void Add(const Event& event);
+  void Note(std::string_view text, int64_t now_ns) { Add({.at_ns = now_ns, .text = text}); }
+
+  struct Snapshot {
+    std::vector<Event> events;  // oldest first; their texts are in `texts`
+    std::vector<std::string> texts;
+  };
+  Snapshot Take() const;
+
+ private:
+  static constexpr size_t kWords = 16, kTextWords = 10;
+  static constexpr size_t kTextBytes = kTextWords * sizeof(uint64_t);
+  static constexpr uint64_t kClaimed = uint64_t{1} << 63;
+  struct alignas(kCacheLine) Record {
+    std::atomic<uint64_t> number{0};  // with kClaimed while it is written
+    std::array<std::atomic<uint64_t>, kWords - 1> words{};
+  };
+
+  std::vector<Record> ring_;
+  std::atomic<uint64_t> next_{1};
+};
+
+// "submitted", "started", ...
+std::string_view KindName(FlightRecorder::Kind kind);
+
+}  // namespace horocache::observe

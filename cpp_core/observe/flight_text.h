@@ -1,0 +1,37 @@
+// What a rank tells about itself when it is asked, or has met an error: one object of JSON. Pure: no clock, no file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "observe/flight_recorder.h"
+#include "observe/trace_text.h"
+
+namespace horocache::observe {
+
+// An operation that is not finished.
+struct PendingOperation {
+  std::string name;
+  wire::Op op = wire::Op::kAllreduce;
+  uint32_t process_set = 0;
+  uint32_t tensors = 0;
+  int64_t handle = -1;
+  int64_t bytes = 0;
+  int64_t submitted_ns = 0;
+};
+
+struct FlightReport {
+  TimelineHeader rank;
+  int pid = 0;
+  std::string job;
+  std::string why;     // the error, or that somebody asked
+  std::string stacks;  // of the program's threads, as Python prints them; empty if they could not be had
+  int64_t now_ns = 0;
+  std::vector<PendingOperation> pending;
+  FlightRecorder::Snapshot last;
+};
+
+std::string FlightText(const FlightReport& report);
+
+}  // namespace horocache::observe

@@ -1,0 +1,90 @@
+// What a runtime tells about itself: the timeline, the flight record, where its threads are.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "observe/stack_text.h"
+#include "runtime/runtime.h"
+
+namespace horocache::runtime {
+
+std::string TimelinePath(const std::string& path, int rank) {
+  if (rank == 0) return path;
+  std::filesystem::path name(path);
+  name.replace_filename(name.stem().string() + ".rank" + std::to_string(rank) + name.extension().string());
+  return name.string();
+}
+
+observe::TimelineHeader Runtime::Header() const {
+  observe::TimelineHeader header;
+  header.version = config_.version;
+  header.host = job_.host_names.at(static_cast<size_t>(job_.identity.cross_rank));
+  header.rank = job_.identity.rank;
+  header.size = job_.identity.size;
+  header.clock_offset_ns = job_.clock.offset_ns;
+  header.clock_error_ns = job_.clock.error_ns;
+  header.clock_measured_ns = job_.clock.measured_ns;
+  return header;
+}
+
+Status Runtime::StartTimeline(const std::string& path, bool mark_rounds) {
+  return timeline_.Start(TimelinePath(path, job_.identity.rank), mark_rounds, Header());
+}
+
+std::string Runtime::FlightRecord(const std::string& why, const std::string& stacks) const {
+  observe::FlightReport report;
+  report.rank = Header();
+  report.pid = getpid();
+  report.job = job_.identity.job;
+  report.why = why;
+  report.stacks = stacks;
+  report.pending = table_.Pending();
+  report.last = recorder_.Take();
+  report.now_ns = NowNs();
+  return observe::FlightText(report);
+}
+
+std::string Runtime::RecordPath() const {
+  const std::string& folder = config_.knobs.flight_record;
+  if (folder.empty() || folder == "off") return "";
+  std::string job = job_.identity.job;  // chosen by who started it: may hold anything
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
+  std::ranges::replace_if(job, [&](char c) { return !is_plain(static_cast<unsigned char>(c)); }, '_');
+  return folder + "/flight-" + job + "-rank" + std::to_string(job_.identity.rank) + ".json";
+}
+
+std::unique_ptr<Observer> Runtime::MakeObserver() {
+  Observer::Means means;
+  means.record = [this](const std::string& why, const std::string& stacks) { return FlightRecord(why, stacks); };
+  means.stacks = [this] {
+    MutexLock lock(stacks_mutex_);
+    return stacks_ == nullptr ? std::string() : stacks_->Dump();
+  };
+  means.tell = [this](uint32_t process_set, const std::string& stacks) { TellStacks(process_set, stacks); };
+  means.warn = [this](const std::string& text) { logger_.Warning(text); };
+  const std::string name = "horocache." + std::to_string(getpid()) + "." + std::to_string(job_.identity.rank);
+  return std::make_unique<Observer>(name, RecordPath(), std::move(means));
+}
+
+Status Runtime::WatchStacks(int signal, int file, const std::string& own_folder) {
+  StatusOr<std::unique_ptr<StackSignal>> armed = StackSignal::Arm(signal, file);
+  if (!armed.ok()) return armed.status();
+  MutexLock lock(stacks_mutex_);
+  stacks_ = std::move(*armed);
+  own_folder_ = own_folder;
+  return Status::Ok();
+}
+
+void Runtime::TellStacks(uint32_t process_set, const std::string& stacks) {
+  std::string summary;
+  {
+    MutexLock lock(stacks_mutex_);
+    summary = observe::StackSummary(stacks, own_folder_);
+  }
+  if (!summary.empty())
+    loop_->Tell(process_set, "(pid " + std::to_string(getpid()) + "), which others wait for, is " + summary);
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,119 @@
+"""``horocache dump``: what the ranks of a live job, or of one that has failed, were doing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from horocache.observe import flight
+
+_BYTES = ("B", "KiB", "MiB", "GiB")
+
+
+def add_parser(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.add_argument(
+        "targets",
+        nargs="+",
+        metavar="PID|FILE",
+        help="a rank's process, or the launcher's for all its ranks; or flight records that were written",
+    )
+    parser.add_argument("--events", type=int, default=20, metavar="N", help="events of each rank to show (20)")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with all of each rank's record")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what was asked; 1 if some rank did not answer."""
+    records: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for target in options.targets:
+        if target.isdigit() and not Path(target).exists():
+            _ask_all(int(target), records, failures)
+        else:
+            records.append(flight.load(Path(target)))
+    records.sort(key=lambda record: int(record["rank"]))
+    if options.json:
+        sys.stdout.write(json.dumps(records) + "\n")
+    else:
+        sys.stdout.write("\n\n".join([_describe(record, options.events) for record in records]) + "\n")
+        sys.stdout.writelines(f"{line}\n" for line in _compare(records))
+    for failure in failures:
+        sys.stderr.write(f"horocache: {failure}\n")
+    return 1 if failures else 0
+
+
+def _ask_all(pid: int, records: list[dict[str, Any]], failures: list[str]) -> None:
+    try:
+        ranks = flight.ranks_of(pid)
+    except flight.NoAnswerError as error:
+        failures.append(str(error))
+        return
+    for process, names in ranks.items():
+        for name in names:
+            try:
+                records.append(flight.ask(process, name))
+            except flight.NoAnswerError as error:
+                failures.append(str(error))
+
+
+def _describe(record: dict[str, Any], most_events: int) -> str:
+    now_ns = record["now_ns"]
+    lines = [
+        f"rank {record['rank']} of {record['size']} (process {record['pid']} on {record['host']}): {record['why']}",
+        f"  pending: {len(record['pending']) or 'nothing'}",
+    ]
+    for pending in sorted(record["pending"], key=lambda pending: int(pending["since_ns"])):
+        lines.append(f"    {_operation(pending)}, for {(now_ns - pending['since_ns']) / 1e9:.3f} s")
+    shown = record["events"][len(record["events"]) - min(most_events, len(record["events"])) :]
+    lines.append(f"  the last {len(shown)} of {len(record['events'])} events, seconds before now:")
+    for event in shown:
+        what = event["note"] if event["what"] == "note" else f"{event['what']:9} {_operation(event)}"
+        lines.append(f"    {(event['at_ns'] - now_ns) / 1e9:12.6f}  {what}")
+    if record["stacks"]:
+        lines += ["  stacks:", *(f"    {line}" for line in record["stacks"].rstrip().splitlines())]
+    return "\n".join(lines)
+
+
+def _operation(found: dict[str, Any]) -> str:
+    text = f"{found['op']} '{found['name']}'"
+    if found["process_set"]:
+        text += f" of process set {found['process_set']}"
+    if found["tensors"] > 1:
+        text += f", {found['tensors']} tensors"
+    return f"{text}, {_size(found['bytes'])}" if found["bytes"] else text
+
+
+def _size(count: float) -> str:
+    for unit in _BYTES[:-1]:
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} {_BYTES[-1]}"
+
+
+def _compare(records: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """What is pending on some ranks and not on others, which is what they wait for."""
+    if len(records) < 2:
+        return
+    has: dict[tuple[int, str], list[int]] = {}
+    for record in records:
+        for pending in record["pending"]:
+            has.setdefault((pending["process_set"], f"{pending['op']} '{pending['name']}'"), []).append(record["rank"])
+    asked = [record["rank"] for record in records]
+    some = {key: ranks for key, ranks in has.items() if len(ranks) < len(asked)}
+    if not some:
+        return
+    yield ""
+    yield "pending on some of these ranks only:"
+    for (process_set, what), ranks in sorted(some.items()):
+        of_set = f" of process set {process_set}" if process_set else ""
+        lacking = [rank for rank in asked if rank not in ranks]
+        yield f"  {what}{of_set}: on {_ranks(ranks)}, not on {_ranks(lacking)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,10 @@
+"""For all tests: what horocache keeps for its user goes to a folder of the test run."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -1,0 +1,164 @@
+"""What ranks tell about themselves: stacks in stall reports, dumps of live jobs, flight records of errors."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from harness import marked, worker_command
+
+SOON = ("--stall-check-warning-time-seconds", "0.3")
+
+
+def dump(*arguments):
+    command = [sys.executable, "-m", "horocache.tools", "dump", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@contextlib.contextmanager
+def stuck(launcher, ranks=3):
+    """A job whose rank 1 keeps the interpreter's lock in native code while the others wait for it."""
+    job = launcher.start(*worker_command(ranks, "waits.py", "absent-in-native-code", flags=SOON))
+    job.wait_for_file("pid")
+    time.sleep(0.1)
+    try:
+        yield job
+    finally:
+        (launcher.scratch / "go on").touch()
+
+
+def test_a_stall_report_shows_where_the_laggard_is_on_every_rank(launcher):
+    with stuck(launcher) as job:
+        time.sleep(1.2)
+    finished = job.finish(30)
+    assert finished.code == 0, finished.report()
+    pid = (launcher.scratch / "pid").read_text()
+    for rank in range(3):
+        lines = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ")]
+        told = [at for at, line in enumerate(lines) if f"rank 1 (pid {pid}), which others wait for, is at" in line]
+        assert told, finished.report()
+        stack = lines[told[0] : told[0] + 4]
+        assert "is at waits.py:" in stack[0] and "in keep_the_lock; innermost call first:" in stack[0]
+        assert "in keep_the_lock" in stack[1] and "in absent_in_native_code" in stack[2] and "in <module>" in stack[3]
+        report = "\n".join(lines[: told[0]])
+        assert "allreduce 'allreduce.lonely' was submitted by ranks 0, 2 and not by rank 1" in report
+
+
+def test_a_live_job_tells_what_it_does(launcher):
+    with stuck(launcher) as job:
+        done = dump(job.process.pid, "--json")
+        assert done.returncode == 0, done.stderr
+        records = json.loads(done.stdout)
+        assert [record["rank"] for record in records] == [0, 1, 2]
+        assert [[found["name"] for found in record["pending"]] for record in records] == [
+            ["allreduce.lonely"],
+            [],
+            ["allreduce.lonely"],
+        ]
+        assert "keep_the_lock" in records[1]["stacks"] and "synchronize" in records[2]["stacks"]
+        assert records[0]["events"][-1]["what"] == "submitted"
+
+        text = dump(job.process.pid).stdout
+        assert "rank 1 of 3 (process " in text and "  pending: nothing" in text
+        assert "allreduce 'allreduce.lonely': on ranks 0, 2, not on rank 1" in text
+
+        one = dump(records[2]["pid"]).stdout
+        assert one.startswith("rank 2 of 3") and "rank 0 of 3" not in one
+    assert job.finish(30).code == 0
+
+
+def test_a_stopped_rank_is_said_not_to_answer(launcher):
+    with stuck(launcher, ranks=2) as job:
+        pid = int((launcher.scratch / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            done = dump(pid)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert done.returncode == 1
+        assert f"process {pid} does not answer (stopped?)" in done.stderr
+    assert job.finish(30).code == 0
+
+
+def test_who_is_no_rank_is_an_error(launcher, tmp_path):
+    own = dump(os.getpid())
+    assert own.returncode == 1 and "is no rank of horocache, nor has it started one" in own.stderr
+    assert "there is no process 999999999 here" in dump(999999999).stderr
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    for file, why in ((tmp_path / "x.json", "is no flight record"), (tmp_path / "none", "cannot read")):
+        done = dump(file)
+        assert done.returncode != 0 and why in done.stderr and "Traceback" not in done.stderr
+
+
+def records_below(folder):
+    return {record["rank"]: record for record in map(read, sorted(folder.rglob("flight-*.json")))}
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_an_error_leaves_a_record_on_every_rank_that_had_it(launcher):
+    finished = launcher.worker(3, "waits.py", "failing")
+    assert finished.code == 0, finished.report()
+    records = records_below(launcher.state / "horocache")
+    assert sorted(records) == [0, 1, 2]
+    for rank, record in records.items():
+        assert record["why"].startswith("Mismatch: allreduce 'allreduce.bad'"), record["why"]
+        happened = [(event["what"], event.get("name")) for event in record["events"]]
+        assert ("done", "allreduce.before") in happened
+        assert happened.count(("failed", "allreduce.bad")) == 3, "the last error's record has all of them"
+        assert 'waits.py", line ' in record["stacks"]
+        told = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ") and "flight-" in line]
+        assert len(told) == 1, "said once\n" + finished.report()
+    shown = dump(*sorted((launcher.state / "horocache").iterdir()))
+    assert shown.returncode == 0 and "failed    allreduce 'allreduce.bad', 4 B" in shown.stdout
+
+
+def test_records_go_to_the_output_folder_or_where_the_user_says_or_nowhere(launcher, tmp_path):
+    out = tmp_path / "out"
+    assert launcher.worker(2, "waits.py", "failing", flags=["--output-dir", str(out)]).code == 0
+    assert sorted(path.parent.name for path in out.rglob("flight-*.json")) == ["rank.0", "rank.1"]
+    chosen = tmp_path / "new" / "folder"
+    flags = ["--output-dir", str(out / "2"), "--flight-record", str(chosen)]
+    assert launcher.worker(2, "waits.py", "failing", flags=flags).code == 0
+    assert sorted(records_below(chosen)) == [0, 1]
+    finished = launcher.worker(2, "waits.py", "failing", flags=["--flight-record", "off"])
+    assert finished.code == 0 and "flight" not in finished.stderr
+    assert not (launcher.state / "horocache").exists()
+
+
+def test_a_record_that_cannot_be_written_is_one_warning(launcher):
+    finished = launcher.worker(2, "waits.py", "failing", flags=["--flight-record", "/proc/nowhere"])
+    assert finished.code == 0, finished.report()
+    assert finished.stderr.count("cannot be written: No such file or directory") == 2
+
+
+def test_a_killed_rank_leaves_the_survivors_records(launcher):
+    finished = launcher.worker(3, "victim.py", "1", "kill", "during")
+    assert finished.code == 128 + signal.SIGKILL, finished.report()
+    records = records_below(launcher.state / "horocache")
+    assert sorted(records) == [0, 2]
+    for record in records.values():
+        assert "rank 1" in record["why"]
+        assert any("rank 1 (pid" in event.get("note", "") for event in record["events"])
+
+
+@pytest.mark.parametrize("signal_flag", ["0", "10"])
+def test_stacks_can_be_had_by_another_signal_or_not_at_all(launcher, signal_flag):
+    job = launcher.start(*worker_command(2, "waits.py", "absent-in-native-code", flags=["--stack-signal", signal_flag]))
+    job.wait_for_file("pid")
+    try:
+        done = dump(*marked_ranks(job))
+    finally:
+        (launcher.scratch / "go on").touch()
+    assert ("keep_the_lock" in done.stdout) == (signal_flag == "10")
+    assert job.finish(30).code == 0
+
+
+def marked_ranks(job):
+    return [pid for pid in marked(job.mark) if pid != job.process.pid]
