@@ -29,7 +29,6 @@ from benchmarks.network import NoNamespacesError, SlowLink
 FRAMEWORKS = ("torch", "numpy")
 # A link with the delay of a large machine's collective, in an operation of a few messages, and a gigabit.
 _LINK = SlowLink(delay_s=1e-3, bytes_per_s=125e6)
-_DEVICE_DELAY_US = 300.0  # for each of the four pieces of work of an operation
 _START_S = 60.0  # for ranks to start and to finish a round
 
 
@@ -41,7 +40,6 @@ class Plane:
     backend: str
     about: str
     select: str = ""
-    knobs: tuple[tuple[str, float], ...] = ()
     needs_mpi: bool = False
     link: SlowLink | None = None
     smaller: bool = False  # by default with the gradients of a smaller model
@@ -58,13 +56,6 @@ PLANES = (
         needs_mpi=True,
         link=_LINK,
         smaller=True,
-    ),
-    Plane(
-        "fake device",
-        "fakedevice",
-        f"shared memory behind a device that takes {_DEVICE_DELAY_US:g} us longer for each copy and event",
-        "allreduce=fakedevice",
-        knobs=(("fakedevice_delay_us", _DEVICE_DELAY_US),),
     ),
 )
 
@@ -142,7 +133,7 @@ def _cells(plane: Plane, job: Job, launchers: Launchers) -> list[Series]:
 
 def _job(framework: str, plane: Plane, options: argparse.Namespace) -> Job:
     """The cells of one framework and plane."""
-    knobs: dict[str, Any] = {"group_by": options.group_by, **dict(plane.knobs)}
+    knobs = {"group_by": options.group_by}
     if plane.select:
         knobs["select"] = plane.select
     budget_s = options.budget_s / (len(options.planes) * len(options.frameworks))

@@ -109,7 +109,8 @@ def _losses(figures: Sequence[Figure]) -> Table:
 
 
 def _buffers(figure: Figure) -> str:
-    return f"{figure.counters.get('fused_operations', 0.0):.1f}"
+    # Not fused_operations: it is counted after the results are there, maybe when the next step has begun.
+    return f"{sum(histogram(figure.counters)):.1f}"
 
 
 def _grouping(figures: Sequence[Figure]) -> Table:

@@ -23,7 +23,7 @@ from benchmarks.timing import Contestant, alternate, check
 
 CACHES, MODES = ("on", "off"), ("event", "tick")
 LEFT_OUT = "left out"
-_COUNTERS = ("fused_operations", "rounds", "control_bytes", "payload_bytes")
+_COUNTERS = ("rounds", "control_bytes", "payload_bytes")
 _SIZES = "fused_size_log2."
 _WARM_UP = 3  # the first step measures the order of the gradients, the second has the final groups, the third hits
 _AT_LEAST = 2  # rounds
