@@ -23,7 +23,7 @@ _BATCHES = 8  # of synthetic data, used in turns
 
 def jobs(quick: bool) -> list[Job]:
     """A model of many small tensors and one of fewer, larger ones."""
-    models = [("mlp", 32, 8, 24.0), ("cnn", 32, 2, 14.0)]
+    models = [("mlp", 32, 8, 24.0), ("cnn", 32, 2, 20.0)]
     return [
         Job(
             "training",
