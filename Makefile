@@ -7,6 +7,7 @@ VENV ?= .venv
 JOBS ?= $(shell nproc)
 NP ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 # Warnings are errors in CI; a compiler that knows new ones must not keep anybody from building.
 WERROR ?= $(if $(CI),ON,OFF)
 
@@ -27,7 +28,7 @@ PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks co
 
 MPIS := openmpi mpich
 
-.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint format sanitize bench bench-control dist docs clean
+.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint format sanitize bench bench-control bench-paper dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -159,6 +160,9 @@ bench: $(VENV)/bench.stamp build  ## Measure everything against its peers (under
 
 bench-control: $(VENV)/bench.stamp build  ## The paper's experiment: what of the control plane grows with the ranks
 	$(BIN)/python benchmarks/control.py
+
+bench-paper: $(VENV)/bench.stamp build  ## The paper's grid: caching and grouping; BENCH_ARGS is passed on (12 minutes; results/)
+	$(BIN)/python benchmarks/paper.py $(BENCH_ARGS)
 
 dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (dist/)
 	rm -rf dist

@@ -56,36 +56,50 @@ def merge(bench: str, ranks: int, of_ranks: Sequence[Sequence[Series]]) -> list[
     Raises:
         ValueError: the ranks did not measure the same things.
     """
-    merged: list[tuple[Series, list[float]]] = []
+    together = slowest(bench, of_ranks)
+    return [make_figure(bench, ranks, series, _ratios(series, together)) for series in together]
+
+
+def slowest(bench: str, of_ranks: Sequence[Sequence[Series]]) -> list[Series]:
+    """One series of those that the ranks measured: per repetition the slowest rank counts.
+
+    Raises:
+        ValueError: the ranks did not measure the same things.
+    """
+    merged = []
     for parts in zip(*of_ranks, strict=True):
         first = parts[0]
         keys = {(part.case, part.impl, part.unit, len(part.values)) for part in parts}
         if len(keys) != 1:
             raise ValueError(f"{bench}: the ranks measured different things: {sorted(map(str, keys))}")
-        slowest = [max(values) for values in zip(*(part.values for part in parts), strict=True)]
+        values = [max(values) for values in zip(*(part.values for part in parts), strict=True)]
         counters = {name: max(part.counters.get(name, 0.0) for part in parts) for name in first.counters}
         cpu = [statistics.fmean(values) for values in zip(*(part.cpu_seconds for part in parts), strict=True)]
-        both = replace(first, values=slowest, cpu_seconds=cpu, counters=counters)
-        merged.append((both, [_shown(both, value) for value in slowest]))
-    return [_figure(bench, ranks, series, shown, merged) for series, shown in merged]
+        merged.append(replace(first, values=values, cpu_seconds=cpu, counters=counters))
+    return merged
 
 
-def _shown(series: Series, value: float) -> float:
+def _shown(series: Series) -> list[float]:
     if series.unit in _TIME_SCALES:
-        return value * _TIME_SCALES[series.unit]
+        return [value * _TIME_SCALES[series.unit] for value in series.values]
     if series.unit in _RATE_SCALES:
-        return series.amount / value * _RATE_SCALES[series.unit]
-    return value
+        return [series.amount / value * _RATE_SCALES[series.unit] for value in series.values]
+    return series.values
 
 
-def _figure(
-    bench: str, ranks: int, series: Series, shown: list[float], all_series: Sequence[tuple[Series, list[float]]]
-) -> Figure:
-    ratio = {}
-    if series.impl.startswith(OURS) and not series.partial:
-        for peer, of_peer in all_series:
-            if peer.case == series.case and peer.unit == series.unit and not peer.impl.startswith(OURS):
-                ratio[peer.impl] = paired_ratio(series.unit, shown, of_peer)
+def _ratios(series: Series, together: Iterable[Series]) -> dict[str, float]:
+    if not series.impl.startswith(OURS) or series.partial:
+        return {}
+    return {
+        peer.impl: paired_ratio(series.unit, _shown(series), _shown(peer))
+        for peer in together
+        if peer.case == series.case and peer.unit == series.unit and not peer.impl.startswith(OURS)
+    }
+
+
+def make_figure(bench: str, ranks: int, series: Series, ratio: Mapping[str, float]) -> Figure:
+    """Median and spread of a job's series; ``ratio`` says how many times as fast it is as what."""
+    shown = _shown(series)
     median = statistics.median(shown)
     low, high = quartiles(shown)
     best = max(shown) if series.unit in _RATE_SCALES else min(shown)

@@ -24,6 +24,8 @@ class Goal:
     ranks: int = 0  # 0: any
     until: str = ""  # the case ends so
     worst: bool = False  # of many cases only the worst is shown
+    best: bool = False  # ... or the best
+    settings: bool = False  # also of "impl, some setting"
 
     def concerns(self, figure: Figure) -> bool:
         """Whether the goal is about this figure."""
@@ -31,7 +33,7 @@ class Goal:
             figure.bench == self.bench
             and figure.case.startswith(self.case)
             and figure.case.endswith(self.until)
-            and figure.impl == self.impl
+            and (figure.impl == self.impl or (self.settings and figure.impl.startswith(f"{self.impl}, ")))
             and self.unit in ("", figure.unit)
             and self.ranks in (0, figure.ranks)
         )
@@ -92,6 +94,18 @@ GOALS = (
     Goal("allreduce from 16 MiB: x mpi4py", "bandwidth", _against("mpi4py", _MIB16), 1.0, True, worst=True),
     Goal("gradients: x gloo in 25-MiB buckets", "gradients", _against("gloo"), 2.0, True),
     Goal("training: x DDP", "training", _against("gloo, DDP"), 1.0, True),
+    Goal(
+        "training, best num_groups: x DDP",
+        "training",
+        _against("gloo, DDP"),
+        1.1,
+        True,
+        case="MLP",
+        best=True,
+        settings=True,
+    ),
+    Goal("hooks and submission: CPU us per parameter", "hooks", _median, 5.0, unit="us", case="CPU"),
+    Goal("timeline on: x off", "timeline", _against("timeline off"), 1 / 1.03, True, impl="horocache, timeline on"),
     Goal("import horocache: s", "startup", _median, 0.15, case="import horocache", until="import horocache"),
     Goal("init, 2 ranks: s", "startup", _median, 0.1, case="init", ranks=2),
     Goal("init, 8 ranks: s", "startup", _median, 0.5, case="init", ranks=8),
@@ -116,9 +130,9 @@ def _rows(goal: Goal, figures: Sequence[Figure]) -> Iterator[list[str]]:
     for figure in figures:
         value = goal.value(figure) if goal.concerns(figure) else None
         if value is not None:
-            found.append((value, figure.case))
-    if goal.worst and found:
-        found = [min(found) if goal.at_least else max(found)]
+            found.append((value, f"{figure.case}, {figure.impl}" if goal.settings else figure.case))
+    if (goal.worst or goal.best) and found:
+        found = [min(found) if goal.at_least == goal.worst else max(found)]
     for value, case in found:
         verdict = "met" if goal.met(value) else "MISSED"
         yield [goal.text, case, f"{sign} {goal.limit:g}", number(value), verdict]

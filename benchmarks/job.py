@@ -76,7 +76,16 @@ def find_launchers() -> Launchers:
 
 
 def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figure]:
-    """Run ``job`` to its end.
+    """Run ``job`` to its end; its figures.
+
+    Raises:
+        JobError: a rank failed or the time is up; no process of the job is left.
+    """
+    return merge(job.bench, job.ranks, run_ranks(job, launchers, impls))
+
+
+def run_ranks(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[list[Series]]:
+    """Run ``job`` to its end; what each rank measured.
 
     Raises:
         JobError: a rank failed or the time is up; no process of the job is left.
@@ -101,7 +110,7 @@ def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figur
             if not path.exists():
                 raise JobError(f"rank {rank} of {job.bench} ended well, yet left no result")
             of_ranks.append([Series(**series) for series in json.loads(path.read_text(encoding="utf-8"))])
-    return merge(job.bench, job.ranks, of_ranks)
+    return of_ranks
 
 
 def _run_on_two_hosts(job: Job, launchers: Launchers, program: list[str], folder: Path) -> None:

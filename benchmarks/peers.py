@@ -46,8 +46,8 @@ class Rank:
             self._started.add("horocache")
         return hvd
 
-    def horocache_over_mpi(self, **knobs: Any) -> Any:
-        """``horocache``, started anew as mpiexec says, with the MPI that mpi4py uses."""
+    def horocache_as_launched(self, **knobs: Any) -> Any:
+        """``horocache``, started anew as the launcher says; under mpiexec with the MPI that mpi4py uses."""
         import horocache as hc
 
         if hc.is_initialized():
@@ -92,9 +92,9 @@ class Rank:
         """End the contestants, together on all ranks."""
         self.page.barrier()
         if "horocache" in self._started:
-            import horocache.torch as hvd
+            import horocache as hc
 
-            hvd.shutdown()
+            hc.shutdown()
         if "gloo" in self._started:
             import torch.distributed as dist
 

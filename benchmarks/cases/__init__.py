@@ -13,6 +13,8 @@ ORDER = (
     "bandwidth",
     "gradients",
     "training",
+    "hooks",
+    "timeline",
     "mpi",
     "rounds",
     "hosts",

@@ -34,7 +34,7 @@ def _runs(rank: Rank) -> dict[str, Sum]:
 
     found: dict[str, Sum] = {}
     if rank.has("horocache"):
-        hc = rank.horocache_over_mpi()
+        hc = rank.horocache_as_launched()
         ways = {"horocache, two levels": "mpi/twolevel", "flat, native": "mpi/native", "flat, fold": "mpi/fold"}
         found |= {name: functools.partial(_sum, hc, backend) for name, backend in ways.items()}
     if rank.has("mpi4py"):

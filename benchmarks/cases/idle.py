@@ -29,7 +29,7 @@ def measure(rank: Rank, seconds: float, hosts: int = 1) -> list[Series]:
     if hosts == 1:
         rank.horocache()
     else:
-        rank.horocache_over_mpi(host_id=f"host {rank.rank * hosts // rank.size}")
+        rank.horocache_as_launched(host_id=f"host {rank.rank * hosts // rank.size}")
     for _ in range(20):
         hc.allreduce(np.ones(1000), name="before the idle time")
     time.sleep(0.5)

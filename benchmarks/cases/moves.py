@@ -70,7 +70,7 @@ def _sent(operation: str, source: int, rank: int, part: int) -> Any:
 
 
 def _of_horocache(rank: Rank) -> dict[str, Move]:
-    hc = rank.horocache_over_mpi()
+    hc = rank.horocache_as_launched()
 
     def broadcast(given: Any, into: Any) -> Any:
         mine = given if rank.rank == 0 else into

@@ -28,7 +28,7 @@ def _runs(rank: Rank) -> dict[str, Sum]:
 
     found: dict[str, Sum] = {}
     if rank.has("horocache"):
-        hc = rank.horocache_over_mpi()
+        hc = rank.horocache_as_launched()
         found["horocache"] = lambda array: hc.allreduce_(array, op=hc.Sum, name=f"mpi {len(array)}", backend="mpi")
     if rank.has("mpi4py"):
         found["mpi4py"] = lambda array: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)

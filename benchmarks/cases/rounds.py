@@ -33,7 +33,7 @@ def measure(rank: Rank, agreement: str, budget_s: float) -> list[Series]:
     import numpy as np
     from mpi4py import MPI
 
-    hc = rank.horocache_over_mpi(host_id=f"host {rank.rank}", agreement=agreement)
+    hc = rank.horocache_as_launched(host_id=f"host {rank.rank}", agreement=agreement)
     nothing = np.empty(0, np.float32)
 
     def one_round() -> None:

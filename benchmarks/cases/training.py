@@ -17,17 +17,27 @@ from benchmarks.timing import Contestant, alternate
 
 TITLE = "Training, synthetic data"
 CEILING = "no communication"
-_GROUPS = 5
+_GROUPS = {"mlp": [0, 5, 1, 2, 10], "cnn": [0, 5]}
 _BATCHES = 8  # of synthetic data, used in turns
 
 
 def jobs(quick: bool) -> list[Job]:
     """A model of many small tensors and one of fewer, larger ones."""
-    budget_s = 3.0 if quick else 14.0
-    models = [("mlp", 32, 8), ("cnn", 32, 2)]
+    models = [("mlp", 32, 8, 24.0), ("cnn", 32, 2, 20.0)]
     return [
-        Job("training", 2, {"model": model, "batch": batch, "steps": steps, "budget_s": budget_s}, timeout_s=180.0)
-        for model, batch, steps in models
+        Job(
+            "training",
+            2,
+            {
+                "model": model,
+                "batch": batch,
+                "steps": steps,
+                "budget_s": 3.0 if quick else budget_s,
+                "groups": _GROUPS["cnn" if quick else model],
+            },
+            timeout_s=180.0,
+        )
+        for model, batch, steps, budget_s in models
     ]
 
 
@@ -52,51 +62,86 @@ class Trainee:
         self.optimizer.step()
         self.losses.append(loss.item())
 
+    @property
+    def label(self) -> str:
+        """What is trained: the kind of model, and its size."""
+        sizes = [parameter.numel() for parameter in self.model.parameters()]
+        batch, kind = len(self.data[0][1]), "MLP" if self.data[0][0].dim() == 2 else "CNN"
+        return f"{kind} of {len(sizes)} tensors, {4 * sum(sizes) / 1e6:.1f} MB, batch {batch}"
 
-def measure(rank: Rank, model: str, batch: int, steps: int, budget_s: float) -> list[Series]:
+
+def measure(rank: Rank, model: str, batch: int, steps: int, budget_s: float, groups: list[int]) -> list[Series]:
     """Blocks of ``steps`` steps, alternated."""
-    trainees = _trainees(rank, model, batch)
+    trainees = _trainees(rank, model, batch, groups)
+    for one in trainees:
+        rank.page.barrier()
+        one.step()
+    _check_losses(rank, trainees)
     contestants = [Contestant(one.name, one.step, inner=steps) for one in trainees]
     times = alternate(rank.page, contestants, repetitions=16, budget_s=budget_s, warm_up=2)
     _check_losses(rank, trainees)
-    tensors = sum(1 for _ in trainees[0].model.parameters())
-    count = sum(parameter.numel() for parameter in trainees[0].model.parameters())
-    label = f"{'MLP' if model == 'mlp' else 'CNN'} of {tensors} tensors, {4 * count / 1e6:.1f} MB, batch {batch}"
-    samples = float(batch * rank.size)
+    label, samples = trainees[0].label, float(batch * rank.size)
     return [Series(label, name, "samples/s", one.seconds, samples, one.cpu_seconds) for name, one in times.items()]
 
 
-def _trainees(rank: Rank, model: str, batch: int) -> list[Trainee]:
+def _untouched(model: Any) -> None:
+    pass
+
+
+def horocache_trainee(
+    rank: Rank, model: str, batch: int, groups: int, before: Callable[[Any], None] = _untouched
+) -> Trainee:
+    """A contestant that trains with DistributedOptimizer; ``before`` is called with the model first."""
+    net, optimizer = _fresh(model)
+    before(net)
+    return Trainee(_name(groups), *_horocache(rank, net, optimizer, groups), _data(rank, model, batch))
+
+
+def plain_trainee(rank: Rank, model: str, batch: int, before: Callable[[Any], None] = _untouched) -> Trainee:
+    """A contestant that trains by itself."""
+    net, optimizer = _fresh(model)
+    before(net)
+    return Trainee(CEILING, net, optimizer, _data(rank, model, batch))
+
+
+def _trainees(rank: Rank, model: str, batch: int, groups: list[int]) -> list[Trainee]:
     import torch
 
-    from benchmarks.cases import models
-
     torch.set_num_threads(1)
+    trainees = [horocache_trainee(rank, model, batch, number) for number in groups] if rank.has("horocache") else []
+    if rank.has("gloo"):
+        trainees.append(Trainee("gloo, DDP", *_ddp(rank, *_fresh(model)), _data(rank, model, batch)))
+    return [*trainees, plain_trainee(rank, model, batch)]
+
+
+def _name(groups: int) -> str:
+    return f"horocache, {groups} group{'s' * (groups > 1)}" if groups else "horocache"
+
+
+def _data(rank: Rank, model: str, batch: int) -> list[tuple[Any, Any]]:
+    import torch
+
     shape = (batch, 64) if model == "mlp" else (batch, 3, 32, 32)
     generator = torch.Generator().manual_seed(1000 + rank.rank)
-    data = [
+    return [
         (torch.randn(shape, generator=generator), torch.randint(0, 10, (batch,), generator=generator))
         for _ in range(_BATCHES)
     ]
 
-    def fresh() -> tuple[Any, Any]:
-        torch.manual_seed(7)
-        made = models.mlp() if model == "mlp" else models.cnn()
-        return made, torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
 
-    makers: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {}
-    if rank.has("horocache"):
-        makers["horocache"] = lambda net, optimizer: _horocache(rank, net, optimizer, 0)
-        makers[f"horocache, {_GROUPS} groups"] = lambda net, optimizer: _horocache(rank, net, optimizer, _GROUPS)
-    if rank.has("gloo"):
-        makers["gloo, DDP"] = lambda net, optimizer: _ddp(rank, net, optimizer)
-    makers[CEILING] = lambda net, optimizer: (net, optimizer)
-    return [Trainee(name, *make(*fresh()), data) for name, make in makers.items()]
+def _fresh(model: str) -> tuple[Any, Any]:
+    import torch
+
+    from benchmarks.cases import models
+
+    torch.manual_seed(7)
+    made = models.mlp() if model == "mlp" else models.cnn()
+    return made, torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
 
 
 def _horocache(rank: Rank, model: Any, optimizer: Any, groups: int) -> tuple[Any, Any]:
     hvd = rank.horocache()
-    # Two optimizers live in this process, so their tensors need names of their own.
+    # Several optimizers live in this process, so their tensors need names of their own.
     named = [(f"{groups} groups.{name}", parameter) for name, parameter in model.named_parameters()]
     hvd.broadcast_parameters(named, root_rank=0)
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=named, num_groups=groups)

@@ -22,7 +22,7 @@ class Slot:
         self.name = name
         self.param = param
         self.delay = delay  # backward passes until the gradient is complete
-        self.bucket: Bucket | None = None
+        self.bucket: Bucket  # set by the bucket
         self.grad: torch.Tensor | None = None  # the dense gradient that is in flight...
         self.version = 0  # ... and its version when it was submitted
         self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step

@@ -66,11 +66,12 @@ class GradientReducer:
         self._options = options
         layers = layer_list(options.compression, False)
         self._set = set_id(options.process_set)
+        self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         # submit()'s arguments after the tensors and names, in its order.
         self._tail = (
-            options.op,
-            options.prescale,
-            options.postscale,
+            self._op,
+            self._prescale,
+            self._postscale,
             -1,
             None,
             self._set,
@@ -169,10 +170,10 @@ class GradientReducer:
 
     def gradient_ready(self, slot: Slot) -> None:
         """Count one backward pass of a parameter; called by its hook."""
-        slot.delay -= 1
-        if slot.delay > 0:
+        delay = slot.delay = slot.delay - 1
+        if delay > 0:
             return
-        if slot.delay < 0:
+        if delay < 0:
             slot.delay = 0
             raise AssertionError(
                 f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to "
@@ -180,19 +181,17 @@ class GradientReducer:
                 "locally."
             )
         bucket = slot.bucket
-        assert bucket is not None
         if self._ready is not None:
             self._ready.append(slot.index)
         bucket.missing -= 1
         if bucket.missing == 0:
-            self._submit(bucket)
+            if bucket.names is not None or not self._plain or not self._submit_alone(bucket, slot):
+                self._submit(bucket)
         elif bucket.first_ready_ns == 0:
             bucket.first_ready_ns = time.monotonic_ns()
 
     def _submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
-        if bucket.names is None and self._plain and self._submit_alone(bucket, bucket.slots[0]):
-            return
         bucket.finish.clear()
         tensors = []
         for slot in bucket.slots:
@@ -230,17 +229,19 @@ class GradientReducer:
 
     def _submit_alone(self, bucket: Bucket, slot: Slot) -> bool:
         """Send one gradient from where it is; False if that takes more than the core does by itself."""
+        # Every gradient of every step comes through here, so calls are spared: departs() and is_lazy() are written out.
         grad = slot.param.grad
         session = _state.current()
-        if grad is None or session.logs_layers or is_lazy(grad):
+        if grad is None or session.logs_layers or grad.is_conj() or grad.is_neg():
             return False
-        slot.departs(grad)
-        options = self._options
-        bucket.handle = session.runtime.allreduce_in_place(
-            grad, slot.name, options.op, options.prescale, options.postscale, False, self._set, None
+        slot.grad = grad
+        slot.version = grad._version
+        handle = session.runtime.allreduce_in_place(
+            grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None
         )
-        if bucket.handle is None:
+        if handle is None:
             return False
+        bucket.handle = handle
         bucket.submitted = True
         self._in_flight.append(bucket)
         return True

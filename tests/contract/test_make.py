@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TARGETS = ("demo", "test", "lint", "sanitize", "bench", "bench-control", "bench-paper", "dist", "docs", "clean")
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
 
@@ -40,7 +41,7 @@ def test_an_old_python_is_refused(tmp_path):
 
 def test_help_lists_every_target_that_the_readme_names(tmp_path):
     listed = make(tmp_path, "help").stdout
-    for target in ("demo", "test", "lint", "sanitize", "bench", "bench-control", "dist", "docs", "clean"):
+    for target in TARGETS:
         assert f"  {target} " in listed
 
 

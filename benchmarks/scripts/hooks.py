@@ -1,0 +1,31 @@
+"""``hooks.py STEPS``: backward passes of the MLP with a reducer on one rank, for counting what its hooks execute."""
+
+import sys
+
+import horocache.torch as hvd
+import torch
+import torch.nn.functional as F  # noqa: N812
+from horocache.torch.compression import Compression
+from horocache.torch.reducer import GradientReducer, ReducerOptions
+
+from benchmarks.cases.models import mlp
+
+
+def main(steps: int) -> None:
+    """Run; with one rank DistributedOptimizer has nothing to reduce, so the reducer is made here."""
+    torch.set_num_threads(1)
+    hvd.init()
+    model = mlp()
+    options = ReducerOptions(Compression.none, 1, hvd.Average, 1.0, 1.0, 0, False, hvd.global_process_set)
+    reducer = GradientReducer(list(model.named_parameters()), None, options)
+    inputs, labels = torch.randn(1, 64), torch.zeros(1, dtype=torch.long)
+    for _ in range(steps):
+        model.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        reducer.synchronize()
+    print(sum(1 for _ in model.parameters()))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,84 @@
+"""The imitated backward pass."""
+
+import pytest
+
+from benchmarks.architectures import load
+from benchmarks.backward import ALONE, NumpyPasses, Pass, passes, ready_fractions
+from horocache.grouping import split_by_bytes
+
+
+def plan_of(*shapes: list[int], seconds: float = 0.0) -> Pass:
+    return Pass([(f"t{i}", shape) for i, shape in enumerate(shapes)], seconds, rank=1, size=4)
+
+
+def test_every_weight_takes_equally_long_and_a_vector_no_time() -> None:
+    assert ready_fractions([[3], [2, 2], [5], [4, 4, 1, 1]]) == [0.0, 0.5, 0.5, 1.0]
+
+
+def test_vectors_alone_are_ready_at_the_end() -> None:
+    assert ready_fractions([[3], [4]]) == [1.0, 1.0]
+
+
+def test_the_gradients_of_a_model_are_ready_in_order_and_the_last_at_the_end() -> None:
+    fractions = ready_fractions([shape for _, shape in load("ResNet-50")[::-1]])
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+
+
+def test_computing_sleeps_until_a_gradient_is_ready_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [10.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.sleep", slept.append)
+    plan = plan_of([2, 2], [2, 2], seconds=4.0)
+    plan.begin()
+    now[0] = 11.5
+    plan.compute(0)
+    plan.compute(1)
+    now[0] = 14.5  # late: something else took the time
+    plan.compute(1)
+    assert slept == [0.5, 2.5]
+
+
+def test_the_average_of_all_ranks_values_is_what_is_expected() -> None:
+    for number in (0, 3, 97, 98):
+        values = [Pass([], 0.0, rank, 4).value(number) for rank in range(4)]
+        assert sum(values) / 4 == Pass([], 0.0, 0, 4).average(number)
+
+
+def test_numpys_groups_are_runs_of_about_equal_bytes() -> None:
+    ways = NumpyPasses(plan_of([8], [8], [16], [32]), split_by_bytes)
+    assert ways._members(0) == [[0], [1], [2], [3]]
+    assert ways._members(2) == [[0, 1, 2], [3]]
+    assert ways._members(ALONE) == []
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_pass_that_reduces_nothing_leaves_the_ranks_own_values(framework: str) -> None:
+    pytest.importorskip(framework)
+    way = passes(framework, plan_of([3, 2], [4], [2, 2]), split_by_bytes).way(ALONE)
+    for _ in range(2):
+        way.prepare()
+        way.run()
+        assert way.wrong() == 0
+
+
+def test_torch_takes_the_written_memory_as_the_gradient_without_a_copy() -> None:
+    pytest.importorskip("torch")
+    ways = passes("torch", plan_of([3, 2], [4]), split_by_bytes)
+    way = ways.way(ALONE)
+    way.prepare()
+    way.run()
+    ways._buffers[0].fill_(-1.0)
+    assert way.wrong() == 6
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_wrong_elements_are_counted(framework: str) -> None:
+    pytest.importorskip(framework)
+    ways = passes(framework, plan_of([3, 2], [4]), split_by_bytes)
+    way = ways.way(ALONE)
+    way.prepare()
+    way.run()
+    memory = ways._arrays if isinstance(ways, NumpyPasses) else ways._buffers
+    memory[1][2:] = 5.0
+    assert way.wrong() == 2
