@@ -37,7 +37,9 @@ Status TraceFile::Open() {
   struct stat about{};
   if (stat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
     copies_[0].fd = UniqueFd(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
-    return copies_[0].fd.get() < 0 ? Failed("open") : Write(&copies_[0], kOpening);
+    if (copies_[0].fd.get() < 0) return Failed("open");
+    std::string opening(kOpening);
+    return Write(&copies_[0], &opening);
   }
   HC_RETURN_IF_ERROR(MakeSpare(&copies_[0]));
   if (rename(spare_path().c_str(), path_.c_str()) != 0) {
@@ -60,7 +62,8 @@ Status TraceFile::MakeSpare(Copy* copy) {
   unlink(spare_path().c_str());  // of a process that was killed
   copy->fd = UniqueFd(open(spare_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (copy->fd.get() < 0) return Failed("make");
-  const Status written = Write(copy, kOpening);
+  std::string opening(kOpening);
+  const Status written = Write(copy, &opening);
   if (!written.ok()) unlink(spare_path().c_str());
   return written;
 }
@@ -78,36 +81,50 @@ void TraceFile::CloseInChild() {
   exchanges_ = false;  // the other copy is the parent's
 }
 
-Status TraceFile::Write(Copy* copy, std::string_view text) {
-  std::string bytes(text);
-  bytes += kClosing;
+Status TraceFile::Write(Copy* copy, std::string* text) {
+  const size_t size = text->size();
+  *text += kClosing;
+  Status written = WriteAll(*copy, *text);
+  text->resize(size);
+  if (written.ok()) copy->end += static_cast<int64_t>(size);
+  return written;
+}
+
+Status TraceFile::WriteAll(const Copy& copy, std::string_view bytes) const {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t wrote =
-        pwrite(copy->fd.get(), bytes.data() + done, bytes.size() - done, copy->end + static_cast<int64_t>(done));
+        pwrite(copy.fd.get(), bytes.data() + done, bytes.size() - done, copy.end + static_cast<int64_t>(done));
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
-      const Status failed = Failed("write");
+      Status failed = Failed("write");
       // What was written is taken back, so that the file stays whole; if even that fails, nothing more can be done.
-      if (done > 0 && ftruncate(copy->fd.get(), copy->end) == 0)
-        static_cast<void>(!pwrite(copy->fd.get(), kClosing.data(), kClosing.size(), copy->end));
+      if (done > 0 && ftruncate(copy.fd.get(), copy.end) == 0)
+        static_cast<void>(!pwrite(copy.fd.get(), kClosing.data(), kClosing.size(), copy.end));
       return failed;
     }
     done += static_cast<size_t>(wrote);
   }
-  copy->end += static_cast<int64_t>(text.size());
   return Status::Ok();
 }
 
+Status TraceFile::AppendToSpare() {
+  const size_t lacked = missing_.size();
+  missing_ += news_;
+  Status written = Write(&copies_[1], &missing_);
+  missing_.resize(lacked);
+  return written;
+}
+
 Status TraceFile::Append(std::string_view elements) {
-  std::string text = empty_ ? "\n" : ",\n";
-  text += elements;
+  news_ = empty_ ? "\n" : ",\n";
+  news_ += elements;
   if (!exchanges_) {
-    HC_RETURN_IF_ERROR(Write(&copies_[0], text));
+    HC_RETURN_IF_ERROR(Write(&copies_[0], &news_));
   } else {
-    HC_RETURN_IF_ERROR(Write(&copies_[1], missing_ + text));
+    HC_RETURN_IF_ERROR(AppendToSpare());
     if (!Exchange()) return Failed("exchange the copies of");
     std::swap(copies_[0], copies_[1]);
-    missing_ = std::move(text);
+    std::swap(missing_, news_);
   }
   empty_ = false;
   return Status::Ok();

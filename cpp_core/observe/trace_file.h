@@ -46,7 +46,10 @@ class TraceFile {
   Status Open();
   Status MakeSpare(Copy* copy);
   bool Exchange() const;
-  Status Write(Copy* copy, std::string_view text);
+  // The text has the closing bracket while it is written.
+  Status Write(Copy* copy, std::string* text);
+  Status WriteAll(const Copy& copy, std::string_view bytes) const;
+  Status AppendToSpare();
   Status Failed(const char* what) const;
   std::string spare_path() const { return path_ + ".spare"; }
 
@@ -54,6 +57,7 @@ class TraceFile {
   std::array<Copy, 2> copies_;  // the first has the name
   bool exchanges_ = false;
   bool empty_ = true;
+  std::string news_;     // kept for its memory
   std::string missing_;  // what the second copy lacks
 };
 

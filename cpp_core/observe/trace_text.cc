@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <concepts>
 #include <utility>
 
 #include "base/text.h"
@@ -11,10 +13,29 @@ namespace {
 
 constexpr int kRoundsRow = 0;
 
+// All of this appends to one text: a job writes several events for each operation, and may have no core to spare.
+
+void Append(std::string* out, std::string_view text) { *out += text; }
+
+void Append(std::string* out, char c) { *out += c; }
+
+template <std::integral T>
+void Append(std::string* out, T value) {
+  std::array<char, 20> digits;  // NOLINT: filled by to_chars
+  *out += std::string_view(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
+}
+
+template <typename... Parts>
+  requires(sizeof...(Parts) > 1)
+void Append(std::string* out, const Parts&... parts) {
+  (Append(out, parts), ...);
+}
+
 // Nanoseconds as the microseconds of the format, with all digits.
-std::string Microseconds(int64_t ns) {
-  const std::string digits = std::to_string(1000 + ns % 1000);
-  return std::to_string(ns / 1000) + "." + digits.substr(digits.size() - 3);
+void AppendMicroseconds(std::string* out, int64_t ns) {
+  const int64_t rest = ns % 1000;
+  const auto digit = [rest](int64_t unit) { return static_cast<char>('0' + rest / unit % 10); };
+  Append(out, ns / 1000, '.', digit(100), digit(10), digit(1));
 }
 
 std::string Upper(std::string_view text) {
@@ -22,8 +43,6 @@ std::string Upper(std::string_view text) {
   std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return out;
 }
-
-std::string Number(const char* key, int64_t value) { return "\"" + std::string(key) + "\":" + std::to_string(value); }
 
 std::string PhaseName(Phase phase, const OperationTrace& trace) {
   switch (phase) {
@@ -50,68 +69,76 @@ std::string_view PhaseCategory(Phase phase) {
   }
 }
 
-std::string ArgsOf(const OperationTrace& trace) {
-  std::string args = "{" + Number("process_set", trace.process_set) + "," + Number("tensors", trace.tensors) + "," +
-                     Number("bytes", trace.bytes);
+void AppendError(std::string* out, std::string_view error) {
+  if (!error.empty()) Append(out, ",\"error\":", JsonText(error));
+}
+
+void AppendArgs(std::string* out, const OperationTrace& trace) {
+  Append(out, ",\"args\":{\"process_set\":", trace.process_set, ",\"tensors\":", trace.tensors);
+  Append(out, ",\"bytes\":", trace.bytes);
   if (trace.started_ns > 0) {
-    args += "," + Number("sequence", static_cast<int64_t>(trace.sequence)) + "," + Number("item", trace.item) + "," +
-            Number("fused", trace.fused) + ",\"backend\":" + JsonText(trace.backend);
+    Append(out, ",\"sequence\":", trace.sequence, ",\"item\":", trace.item, ",\"fused\":", trace.fused);
+    Append(out, ",\"backend\":", JsonText(trace.backend));
   }
-  if (!trace.error.empty()) args += ",\"error\":" + JsonText(trace.error);
-  return args + "}";
+  AppendError(out, trace.error);
+  *out += '}';
 }
 
 }  // namespace
 
 TraceText::TraceText(const TimelineHeader& header) : rank_(header.rank) {
-  AddMetadata("process_name", kRoundsRow,
-              "{\"name\":" + JsonText("rank " + std::to_string(header.rank) + " on " + header.host) + "}");
-  AddMetadata("process_sort_index", kRoundsRow, "{" + Number("sort_index", header.rank) + "}");
-  AddMetadata("thread_name", kRoundsRow, "{\"name\":\"rounds\"}");
-  AddMetadata("horocache", kRoundsRow,
-              "{\"version\":" + JsonText(header.version) + "," + Number("rank", header.rank) + "," +
-                  Number("size", header.size) + ",\"host\":" + JsonText(header.host) + "," +
-                  Number("clock_offset_ns", header.clock_offset_ns) + "," +
-                  Number("clock_error_ns", header.clock_error_ns) + "," +
-                  Number("clock_measured_ns", header.clock_measured_ns) + "}");
+  AddName("process_name", kRoundsRow, "rank " + std::to_string(header.rank) + " on " + header.host);
+  Begin('M', "process_sort_index", kRoundsRow);
+  Append(&text_, ",\"args\":{\"sort_index\":", header.rank, "}}");
+  AddName("thread_name", kRoundsRow, "rounds");
+  Begin('M', "horocache", kRoundsRow);
+  Append(&text_, ",\"args\":{\"version\":", JsonText(header.version), ",\"rank\":", header.rank);
+  Append(&text_, ",\"size\":", header.size, ",\"host\":", JsonText(header.host));
+  Append(&text_, ",\"clock_offset_ns\":", header.clock_offset_ns, ",\"clock_error_ns\":", header.clock_error_ns);
+  Append(&text_, ",\"clock_measured_ns\":", header.clock_measured_ns, "}}");
 }
 
 void TraceText::Begin(char kind, std::string_view name, int row) {
   if (!text_.empty()) text_ += ",\n";
-  text_ += "{\"ph\":\"";
-  text_ += kind;
-  text_ += "\",\"name\":\"";
-  text_ += name;
-  text_ += "\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(row);
+  Append(&text_, "{\"ph\":\"", kind, "\",\"name\":\"", name, "\",\"pid\":", rank_, ",\"tid\":", row);
 }
 
-void TraceText::AddMetadata(const char* name, int row, const std::string& args) {
-  Begin('M', name, row);
-  text_ += ",\"args\":" + args + "}";
+void TraceText::AddName(std::string_view what, int row, std::string_view name) {
+  Begin('M', what, row);
+  Append(&text_, ",\"args\":{\"name\":", JsonText(name), "}}");
 }
 
-void TraceText::AddSpan(const std::string& name, int row, const Span& span, const std::string& args) {
+void TraceText::BeginSpan(std::string_view name, int row, const Span& span) {
   Begin('X', name, row);
-  text_ += ",\"cat\":\"";
-  text_ += span.category;
-  text_ += "\",\"ts\":" + Microseconds(span.begin_ns) +
-           ",\"dur\":" + Microseconds(std::max<int64_t>(span.end_ns - span.begin_ns, 0));
-  if (!args.empty()) text_ += ",\"args\":" + args;
-  text_ += "}";
+  Append(&text_, ",\"cat\":\"", span.category, "\",\"ts\":");
+  AppendMicroseconds(&text_, span.begin_ns);
+  text_ += ",\"dur\":";
+  AppendMicroseconds(&text_, std::max<int64_t>(span.end_ns - span.begin_ns, 0));
 }
 
-void TraceText::AddInstant(const char* name, int64_t at_ns, const std::string& args) {
+void TraceText::AddSpan(std::string_view name, int row, const Span& span) {
+  BeginSpan(name, row, span);
+  text_ += '}';
+}
+
+void TraceText::BeginInstant(std::string_view name, int64_t at_ns) {
   Begin('i', name, kRoundsRow);
-  text_ += ",\"s\":\"t\",\"ts\":" + Microseconds(at_ns) + ",\"args\":" + args + "}";
+  text_ += ",\"s\":\"t\",\"ts\":";
+  AppendMicroseconds(&text_, at_ns);
 }
 
 int TraceText::RowOf(uint32_t process_set, std::string_view name) {
+  if (process_set == 0) return RowOf(name);
   // Two sets may have tensors of one name.
-  const std::string key =
-      process_set == 0 ? std::string(name) : "set " + std::to_string(process_set) + ": " + std::string(name);
-  const auto [row, is_new] = rows_.try_emplace(key, static_cast<int>(rows_.size()) + 1);
-  if (is_new) AddMetadata("thread_name", row->second, "{\"name\":" + JsonText(key) + "}");
-  return row->second;
+  return RowOf("set " + std::to_string(process_set) + ": " + std::string(name));
+}
+
+int TraceText::RowOf(std::string_view key) {
+  if (const auto known = rows_.find(key); known != rows_.end()) return known->second;
+  const int row = static_cast<int>(rows_.size()) + 1;
+  rows_.emplace(key, row);
+  AddName("thread_name", row, key);
+  return row;
 }
 
 void TraceText::AddPhases(const OperationTrace& trace, int row) {
@@ -129,40 +156,49 @@ void TraceText::AddPhases(const OperationTrace& trace, int row) {
 }
 
 void TraceText::AddMessage(const OperationTrace& trace) {
-  std::string args = "{" + Number("process_set", trace.process_set) + "," + Number("peer", trace.peer) + "," +
-                     Number("tag", trace.tag) + "," + Number("bytes", trace.bytes);
-  if (trace.sequence > 0) args += "," + Number("message", static_cast<int64_t>(trace.sequence));
-  if (!trace.error.empty()) args += ",\"error\":" + JsonText(trace.error);
   const bool sends = trace.op == "send";
   const int row = RowOf(trace.process_set,
                         std::string(trace.op) + (sends ? " to rank " : " from rank ") + std::to_string(trace.peer));
-  AddSpan(Upper(trace.op), row, {"message", trace.submitted_ns, trace.ended_ns}, args + "}");
+  BeginSpan(Upper(trace.op), row, {"message", trace.submitted_ns, trace.ended_ns});
+  Append(&text_, ",\"args\":{\"process_set\":", trace.process_set, ",\"peer\":", trace.peer);
+  Append(&text_, ",\"tag\":", trace.tag, ",\"bytes\":", trace.bytes);
+  if (trace.sequence > 0) Append(&text_, ",\"message\":", trace.sequence);
+  AppendError(&text_, trace.error);
+  text_ += "}}";
 }
 
 void TraceText::AddOperation(const OperationTrace& trace) {
   if (trace.peer >= 0) return AddMessage(trace);
   const int row = RowOf(trace.process_set, trace.name);
-  const std::string op = Upper(trace.op), args = ArgsOf(trace);
+  const std::string op = Upper(trace.op);
   if (trace.first_ready_ns > 0) {
     AddSpan("WAIT_FOR_OTHER_TENSOR_DATA", row, {"wait", trace.first_ready_ns, trace.submitted_ns});
   }
   const bool agreed = trace.agreed_ns > 0;
-  AddSpan("NEGOTIATE_" + op, row, {"control", trace.submitted_ns, agreed ? trace.agreed_ns : trace.ended_ns},
-          agreed ? "" : args);
-  if (!agreed) return;
-  AddSpan(op, row, {"operation", trace.agreed_ns, trace.ended_ns}, args);
-  if (trace.started_ns > 0) AddPhases(trace, row);
+  BeginSpan("NEGOTIATE_" + op, row, {"control", trace.submitted_ns, agreed ? trace.agreed_ns : trace.ended_ns});
+  if (agreed) {
+    text_ += '}';
+    BeginSpan(op, row, {"operation", trace.agreed_ns, trace.ended_ns});
+  }
+  AppendArgs(&text_, trace);
+  text_ += '}';
+  if (agreed && trace.started_ns > 0) AddPhases(trace, row);
 }
 
 void TraceText::AddRound(uint32_t process_set, uint64_t round, int64_t at_ns) {
-  AddInstant("CYCLE_START", at_ns,
-             "{" + Number("process_set", process_set) + "," + Number("round", static_cast<int64_t>(round)) + "}");
+  BeginInstant("CYCLE_START", at_ns);
+  Append(&text_, ",\"args\":{\"process_set\":", process_set, ",\"round\":", round, "}}");
 }
 
 void TraceText::AddDropped(uint64_t records, int64_t at_ns) {
-  AddInstant("DROPPED", at_ns, "{" + Number("records", static_cast<int64_t>(records)) + "}");
+  BeginInstant("DROPPED", at_ns);
+  Append(&text_, ",\"args\":{\"records\":", records, "}}");
 }
 
-std::string TraceText::Take() { return std::exchange(text_, {}); }
+const std::string& TraceText::Take() {
+  std::swap(taken_, text_);
+  text_.clear();
+  return taken_;
+}
 
 }  // namespace horocache::observe

@@ -56,8 +56,9 @@ class TraceText {
   void AddOperation(const OperationTrace& trace);
   void AddRound(uint32_t process_set, uint64_t round, int64_t at_ns);
   void AddDropped(uint64_t records, int64_t at_ns);
-  // The events since the last call, with commas between them.
-  std::string Take();
+  // The events since the last call, with commas between them; valid until the next one. The memory of both texts is
+  // kept: new pages cost as much as what is written on them.
+  const std::string& Take();
 
  private:
   struct Span {
@@ -67,17 +68,21 @@ class TraceText {
 
   // The number of a tensor's row, which appears with its first operation.
   int RowOf(uint32_t process_set, std::string_view name);
+  int RowOf(std::string_view key);
   void AddMessage(const OperationTrace& trace);
   void AddPhases(const OperationTrace& trace, int row);
-  // `name` is a word of ours; `args` is an object of JSON, or empty.
-  void AddSpan(const std::string& name, int row, const Span& span, const std::string& args = "");
-  void AddInstant(const char* name, int64_t at_ns, const std::string& args);
-  void AddMetadata(const char* name, int row, const std::string& args);
+  // `name` is a word of ours.
+  void AddSpan(std::string_view name, int row, const Span& span);
+  void AddName(std::string_view what, int row, std::string_view name);
+  // The caller adds what else there is, and the brace that ends it.
   void Begin(char kind, std::string_view name, int row);
+  void BeginSpan(std::string_view name, int row, const Span& span);
+  void BeginInstant(std::string_view name, int64_t at_ns);
 
   const int rank_;
   control::StringMap<int> rows_;
   std::string text_;
+  std::string taken_;
 };
 
 }  // namespace horocache::observe
