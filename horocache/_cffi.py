@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,12 @@ class Runtime:
             "hc_job*", {"sets": array, "num_sets": len(sets), "ranks": own, "communicator": communicator}
         )
         out = self._ffi.new("hc_runtime**")
-        self._check(self._lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
+
+        def start(go_on: Any) -> int:
+            job.go_on = go_on
+            return int(self._lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
+
+        self._patiently(start)
         self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
 
     def __getattr__(self, name: str) -> int | bool:
@@ -304,7 +309,8 @@ class Runtime:
 
     def meet_set(self, number: int) -> None:
         """Meet the members on this host."""
-        self._patiently(self._lib.hc_meet_set, number)
+        call, null = self._lib.hc_meet_set, self._ffi.NULL
+        self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def enter_set(self, number: int) -> None:
         """Take the set in."""
@@ -318,14 +324,15 @@ class Runtime:
 
     def leave_set(self, number: int) -> None:
         """Leave it with the other members."""
-        self._patiently(self._lib.hc_leave_set, number)
+        call, null = self._lib.hc_leave_set, self._ffi.NULL
+        self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def drop_set(self, number: int) -> None:
         """Undo an addition."""
         self._check(self._lib.hc_drop_set(self._live(), number, self._error))
 
-    def _patiently(self, call: Any, number: int) -> None:
-        """Call a function that waits; what a signal's handler raises ends it."""
+    def _patiently(self, call: Callable[[Any], int]) -> None:
+        """Call a function that waits, with its ``go_on``; what a signal's handler raises ends it."""
         raised: list[BaseException] = []
 
         def keep(kind: Any, value: BaseException, trace: Any) -> None:
@@ -333,7 +340,7 @@ class Runtime:
 
         # Python runs handlers before it calls this, and what they raise is this function's then.
         go_on = self._ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
-        code = call(self._live(), number, go_on, self._ffi.NULL, self._error)
+        code = call(go_on)
         if raised:
             raise raised[0]
         self._check(code)
@@ -347,7 +354,7 @@ class Runtime:
         self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
 
     def watch_stacks(self, signal: int, file: int, own_folder: str) -> None:
-        """Show what faulthandler writes to ``file`` at ``signal`` in reports; before it is told to."""
+        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
         self._check(self._lib.hc_watch_stacks(self._live(), signal, file, own_folder.encode(), self._error))
 
     def stop_timeline(self) -> None:

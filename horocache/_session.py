@@ -113,7 +113,7 @@ class Runtime(Protocol):
         """Finish the file."""
 
     def watch_stacks(self, signal: int, file: int, own_folder: str, /) -> None:
-        """Show what faulthandler writes to ``file`` at ``signal`` in reports; before it is told to."""
+        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
 
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
@@ -163,6 +163,12 @@ class Session:
         """Let reports show where this process's threads are."""
         self.stacks = watch(self.runtime)
 
+    def forget_stacks(self) -> None:
+        """Give back what that took."""
+        if self.stacks is not None:
+            self.stacks.close()
+            self.stacks = None
+
     def register(self, number: int, made: ProcessSet) -> None:
         """Give a set, or another object for one that is there, its number."""
         made.process_set_id = number
@@ -180,7 +186,6 @@ class Session:
     def end(self) -> None:
         """What must not be used after the session is not usable any more."""
         self.pending.clear()
-        if self.stacks is not None:
-            self.stacks.close()
+        self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None

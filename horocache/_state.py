@@ -66,6 +66,7 @@ def _after_fork_in_child() -> None:
     _default.orphan, _default.session = session, None
     session.pending = {}
     session.runtime.forked_child()
+    session.forget_stacks()
 
 
 def _knob_text(value: object) -> str:

@@ -85,9 +85,18 @@ def _together(number: int, made: ProcessSet, step: Callable[[int], None]) -> Non
     outcomes = allgather_object(told, name="process_set.outcome")
     if failure is not None and not isinstance(failure, HorocacheError):
         raise failure
+    # All of them: of the ranks that failed, most may only know that another one did.
+    ranks_of: dict[str, list[int]] = {}
     for rank, outcome in enumerate(outcomes):
         if outcome is not None:
-            raise StartupError(f"process set {number} ({made.ranks}) was not added: on rank {rank}, {outcome}")
+            ranks_of.setdefault(outcome, []).append(rank)
+    if ranks_of:
+        why = "; ".join(f"on {_named(ranks)}: {outcome}" for outcome, ranks in ranks_of.items())
+        raise StartupError(f"process set {number} ({made.ranks}) was not added: {why}")
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

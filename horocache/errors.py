@@ -76,6 +76,10 @@ class RunError(HorocacheError, RuntimeError):
     """A rank of a job that :func:`horocache.run` started raised, or ended early; has its traceback."""
 
 
+class NonFiniteError(CollectiveError):
+    """A rank submitted NaN or infinite values to a reduction, and the knob ``check_finite`` is on; names the rank."""
+
+
 class InternalError(CollectiveError):
     """A defect in horocache; please report it."""
 
@@ -128,6 +132,7 @@ ERRORS: tuple[type[HorocacheError], ...] = (
     AbortedError,
     CorruptError,
     InternalError,
+    NonFiniteError,
 )
 
 

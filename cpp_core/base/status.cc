@@ -5,10 +5,10 @@
 namespace horocache {
 
 std::string_view StatusCodeName(StatusCode code) {
-  static constexpr std::array<std::string_view, 16> kNames = {
+  static constexpr std::array<std::string_view, 17> kNames = {
       "Ok",      "InvalidArgument", "NotInitialized", "Unsupported", "Mismatch",    "DuplicateName",
       "Stall",   "PeerLost",        "ShutDown",       "Forked",      "OutOfMemory", "VersionSkew",
-      "Startup", "Aborted",         "Corrupt",        "Internal"};
+      "Startup", "Aborted",         "Corrupt",        "Internal",    "NonFinite"};
   return kNames.at(static_cast<size_t>(code));
 }
 

@@ -30,6 +30,7 @@ enum class StatusCode : int {
   kAborted,      // a rank raised an error while others waited for it
   kCorrupt,      // a message or a file does not decode
   kInternal,     // a defect in horocache
+  kNonFinite,    // a rank submitted NaN or infinite values, and asked for that to be an error
 };
 
 std::string_view StatusCodeName(StatusCode code);

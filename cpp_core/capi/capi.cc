@@ -154,7 +154,7 @@ Status Start(const std::map<std::string, std::string>& arguments, const hc_job& 
   for (int i = 0; i < job.num_sets; ++i) config.process_sets.push_back(RanksOf(job.sets[i]));
   config.ranks = RanksOf(job.ranks);
   config.communicator = job.communicator;
-  auto runtime = Runtime::Start(std::move(config));
+  auto runtime = Runtime::Start(std::move(config), Asking(job.go_on, job.context));
   if (!runtime.ok()) return runtime.status();
   *out = new hc_runtime{std::move(*runtime)};
   return Status::Ok();

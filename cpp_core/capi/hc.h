@@ -33,7 +33,8 @@ typedef enum {
   HC_STARTUP,
   HC_ABORTED,
   HC_CORRUPT,
-  HC_INTERNAL
+  HC_INTERNAL,
+  HC_NON_FINITE /* since version 3 */
 } hc_status;
 
 typedef struct hc_runtime hc_runtime;
@@ -105,11 +106,17 @@ typedef struct {
   int32_t count;
 } hc_process_set;
 
+/* Asked several times a second by calls that wait; 0 ends the call with HC_ABORTED. */
+typedef int (*hc_go_on)(void* context);
+
 typedef struct {
   const hc_process_set* sets; /* besides that of all ranks, in the same order on all ranks */
   int32_t num_sets;
   hc_process_set ranks;  /* the job is these ranks of what it would be otherwise; count 0: all */
   uint64_t communicator; /* an MPI_Comm, as a number, whose ranks are the job's; 0: none */
+  /* Since version 3. */
+  hc_go_on go_on; /* asked while ranks of this host are waited for; null: nobody is asked */
+  void* context;
 } hc_job;
 
 /* Joins the job that the environment describes; `names` and `values` are knobs that override it. */
@@ -161,9 +168,8 @@ HC_API int hc_consume(hc_runtime* runtime, int64_t handle);
  * a number that is hc_next_set's or greater on all ranks. The ranks agree in an operation, to be waited for and
  * consumed like any other. When it is done, hc_meet_set and, when that has succeeded on all ranks, hc_enter_set
  * complete the addition, and hc_leave_set the removal. If one of the former fails on a rank, all ranks must call
- * hc_drop_set, which undoes everything; how they tell each other is the caller's affair. `go_on`, which may be null, is
- * asked several times a second; 0 ends the call with HC_ABORTED. */
-typedef int (*hc_go_on)(void* context);
+ * hc_drop_set, which undoes everything; how they tell each other is the caller's affair. `go_on` may be
+ * null. */
 HC_API int32_t hc_next_set(hc_runtime* runtime);
 HC_API int hc_propose_set(hc_runtime* runtime, int32_t number, const hc_process_set* set, int64_t* handle,
                           hc_error* error);
@@ -179,9 +185,9 @@ HC_API int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error);
  * 3. Stopping what is not on does nothing. */
 HC_API int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error);
 HC_API void hc_stop_timeline(hc_runtime* runtime);
-/* From now on stall reports and dumps show the stacks of the program's threads: whoever runs these writes them to
- * `file` when the process gets `signal`, and then calls the handler that was there before, which this call installs.
- * Calls of files below `own_folder` are the library's own. Since version 3. */
+/* From now on stall reports and dumps show the stacks of the program's threads: the handler that `signal` has writes
+ * them to `file`, and this call puts one of its own around it. Calls of files below `own_folder` are the library's own.
+ * Since version 3. */
 HC_API int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error);
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
 

@@ -50,16 +50,23 @@ Status Coordinator::Add(int rank, const wire::Request& request, const RankSet& j
   if (pending.mismatch.empty() && !(signature == pending.signature)) {
     pending.mismatch = Difference(pending.signature, pending.first_rank, signature, rank, names_);
   }
+  NoteDefect(rank, signature, &pending);
   pending.has.Add(rank);
   if (pending.has.count() + joined.count() >= size_) complete_.push_back(signature.name);
   return Status::Ok();
+}
+
+void Coordinator::NoteDefect(int rank, const Signature& signature, Pending* pending) const {
+  constexpr size_t kEnough = 1024;  // bytes
+  if (signature.defect.empty() || pending->defects.size() > kEnough) return;
+  pending->defects += (pending->defects.empty() ? "" : "; ") + names_.Text(rank) + " submitted " + signature.defect;
 }
 
 Status Coordinator::AddMerged(const MergedRequest& merged, const RankSet& joined, int64_t now_ns,
                               std::vector<Response>* responses) {
   const Signature& signature = merged.request.signature;
   std::string text;
-  const bool known = pending_.contains(signature.name) || conflicts_.SomebodyLate() ||
+  const bool known = pending_.contains(signature.name) || !signature.defect.empty() || conflicts_.SomebodyLate() ||
                      !conflicts_.Find(signature, &text).empty() || !Validate(signature, size_).ok();
   if (known) {
     for (const RankRun& run : merged.ranks) {
@@ -136,6 +143,11 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
 
 Response Coordinator::Answer(const Pending& pending, const RankSet& joined) const {
   if (!pending.mismatch.empty()) return MakeFailure(pending.signature, StatusCode::kMismatch, pending.mismatch);
+  if (!pending.defects.empty()) {
+    return MakeFailure(pending.signature, StatusCode::kNonFinite,
+                       Describe(pending.signature) + names_.OfSet() + ": " + pending.defects +
+                           ". HOROCACHE_CHECK_FINITE makes this an error.");
+  }
   if (const Status status = CheckJoined(pending.signature, joined, names_); !status.ok()) {
     return MakeFailure(pending.signature, status.code(), status.message());
   }

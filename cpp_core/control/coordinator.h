@@ -28,6 +28,7 @@ class Coordinator {
     std::string mismatch;  // the first difference between two ranks' signatures
     int64_t first_ns = 0;
     uint64_t sequence = 0;
+    std::string defects = {};  // of the data of some ranks
   };
 
   // The selector and the names outlive it.
@@ -51,6 +52,7 @@ class Coordinator {
   const StringMap<Pending>& pending() const { return pending_; }
 
  private:
+  void NoteDefect(int rank, const wire::Signature& signature, Pending* pending) const;
   void FailConflict(int rank, const wire::Signature& signature, const std::vector<std::string>& names,
                     const std::string& key, const RankSet& joined, std::vector<wire::Response>* responses);
   wire::Response Answer(const Pending& pending, const RankSet& joined) const;

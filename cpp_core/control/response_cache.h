@@ -46,7 +46,7 @@ class ResponseCache {
 
   // The cache remembers evicted names for this many agreed responses, or for 4 x capacity if that is more. (With 4 x
   // capacity alone, a job of more than five times as many operations as the default capacity would thrash for ever.)
-  static constexpr uint64_t kLeastMemory = 1 << 15;
+  static constexpr uint64_t kLeastMemory = 1 << 17;
 
   // `capacity` 0 switches the cache off. A capacity that is `fixed` never grows.
   ResponseCache(int64_t capacity, bool fixed, uint64_t least_memory = kLeastMemory);

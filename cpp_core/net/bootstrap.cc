@@ -40,9 +40,10 @@ class Worker {
   Status TakeOffer(Message message);
   Status TakeDescriptors(Message message);
   Status Ended(Connection::Io io) const;
-  std::string Root() const { return "rank 0 of " + std::to_string(config_.identity.size); }
+  std::string Root() const { return words_.Rank(0); }
 
   const BootstrapConfig& config_;
+  const MeetingWords words_{config_};
   const MeetingPlace place_;
   const int64_t deadline_ns_;
   int root_pid_ = 0;
@@ -60,10 +61,11 @@ StatusOr<UniqueFd> Worker::Connect() const {
     StatusOr<UniqueFd> socket = TryConnect(place_);
     if (!socket.ok() || socket->get() >= 0) return socket;
     if (NowNs() >= deadline_ns_) {
-      return StartupError(Root() + " did not call init() within " + SecondsText(config_.timeout_ns) +
-                          ": nobody listens on '" + place_.socket +
-                          "'. Is rank 0 running, on this host, with the same " +
-                          "HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting for this rank before init()?");
+      return StartupError(Root() + " did not " + words_.Come() + " within " + SecondsText(config_.timeout_ns) +
+                          ": nobody listens on '" + place_.socket + "'. Is " + words_.Name(0) +
+                          " running, on this host, with the same HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting "
+                          "for this rank " +
+                          words_.Before() + "?");
     }
     if (Status stopped = Check(config_); !stopped.ok()) {
       RemoveIfStale(place_);  // of a rank 0 that listened and died
@@ -128,7 +130,7 @@ StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
     case MessageType::kVerdict: {
       const std::optional<Status> verdict = DecodeStatus(message.payload);
       if (!verdict || (verdict->ok() && !answered_)) {
-        return Status(StatusCode::kCorrupt, "rank 0 sent a start-up verdict that does not decode");
+        return Status(StatusCode::kCorrupt, words_.Name(0) + " sent a start-up verdict that does not decode");
       }
       verdict_ = *verdict;
       return true;
@@ -140,7 +142,7 @@ StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
       status = TakeDescriptors(std::move(message));
       break;
     default:
-      return Status(StatusCode::kCorrupt, "rank 0 sent a start-up message of type " +
+      return Status(StatusCode::kCorrupt, words_.Name(0) + " sent a start-up message of type " +
                                               std::to_string(static_cast<int>(message.type)) + " to a rank");
   }
   if (!answered_ && (!status.ok() || (offered_ && awaited_ == 0))) {
@@ -156,13 +158,14 @@ Status Worker::TakeOffer(Message message) {
   const auto size = static_cast<size_t>(config_.identity.size);
   const std::optional<std::vector<uint32_t>> numbers = DecodeNumbers(message.payload);
   if (offered_ || !numbers || numbers->size() != size + 1 || (*numbers)[0] > size || message.fds.size() != 1) {
-    return Status(StatusCode::kCorrupt, "rank 0's start-up offer does not decode");
+    return Status(StatusCode::kCorrupt, words_.Name(0) + "'s start-up offer does not decode");
   }
   StatusOr<std::shared_ptr<Arena>> arena = Arena::Attach(message.fds[0].release());
   if (!arena.ok()) return arena.status();
   if ((*arena)->layout().ranks != config_.identity.size) {
-    return Status(StatusCode::kCorrupt, "rank 0 offered an arena for " + std::to_string((*arena)->layout().ranks) +
-                                            " ranks, the job has " + std::to_string(size));
+    return Status(StatusCode::kCorrupt, words_.Name(0) + " offered an arena for " +
+                                            std::to_string((*arena)->layout().ranks) + " ranks, the job has " +
+                                            std::to_string(size));
   }
   offered_ = true;
   awaited_ = (*numbers)[0];
@@ -177,7 +180,7 @@ Status Worker::TakeDescriptors(Message message) {
   const std::optional<std::vector<uint32_t>> ranks = DecodeNumbers(message.payload);
   const bool good = offered_ && ranks && ranks->size() == message.fds.size() && ranks->size() <= awaited_ &&
                     std::ranges::all_of(*ranks, [&](uint32_t rank) { return rank < peers_.pidfds.size(); });
-  if (!good) return Status(StatusCode::kCorrupt, "rank 0's start-up descriptors do not decode");
+  if (!good) return Status(StatusCode::kCorrupt, words_.Name(0) + "'s start-up descriptors do not decode");
   for (size_t i = 0; i < ranks->size(); ++i) peers_.pidfds[(*ranks)[i]] = std::move(message.fds[i]);
   awaited_ -= ranks->size();
   return Status::Ok();

@@ -43,6 +43,10 @@ struct BootstrapConfig {
   ArenaLayout layout;     // rank 0's is used
   std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR, or /tmp
   int64_t timeout_ns = 30'000'000'000;
+  // How ranks read in messages, by their number here; empty: as they are.
+  std::vector<int> job_ranks = {};
+  // What they come to, where that is not init(): "the meeting of process set 2".
+  std::string meeting = {};
   // Asked several times a second; start-up ends with what it says if that is not ok. May be null.
   std::function<Status()> check;
 };

@@ -14,6 +14,22 @@ constexpr int64_t kCheckNs = 100 * kNsPerMs;
 
 }  // namespace
 
+// What is no rank of the meeting stays as it is: it may come from a peer.
+int MeetingWords::Of(int rank) const {
+  const bool known = rank >= 0 && rank < static_cast<int>(config_.job_ranks.size());
+  return known ? config_.job_ranks[static_cast<size_t>(rank)] : rank;
+}
+
+std::string MeetingWords::OfAll() const {
+  return config_.job_ranks.empty() ? " of " + std::to_string(config_.identity.size) : "";
+}
+
+std::string MeetingWords::Ranks(const std::vector<int>& ranks) const {
+  std::vector<int> of_job;
+  for (const int rank : ranks) of_job.push_back(Of(rank));
+  return NameRanks(of_job) + OfAll();
+}
+
 Hello OwnHello(const BootstrapConfig& config) {
   Hello hello;
   hello.rank = static_cast<uint32_t>(config.identity.rank);

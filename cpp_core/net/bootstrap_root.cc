@@ -70,6 +70,7 @@ class Root {
   Peers Finish();
 
   const BootstrapConfig& config_;
+  const MeetingWords words_{config_};
   const int size_;
   const int64_t deadline_ns_;
   std::unique_ptr<Listener> listener_;
@@ -113,7 +114,7 @@ StatusOr<Peers> Root::Run() {
   if (arena.ok()) {
     arena_ = std::move(*arena);
   } else {
-    Fail(Status(arena.status().code(), "rank 0: " + arena.status().message()));
+    Fail(Status(arena.status().code(), words_.Name(0) + ": " + arena.status().message()));
   }
   while (!Settled()) {
     Wait();
@@ -184,7 +185,7 @@ void Root::Handle(Client& client, Message message) {
     HandleHello(client, std::move(message));
     return;
   }
-  const std::string who = "rank " + std::to_string(client.rank()) + " (pid " + std::to_string(client.pid) + ")";
+  const std::string who = words_.Name(client.rank()) + " (pid " + std::to_string(client.pid) + ")";
   if (message.type == MessageType::kGiveUp) {
     Fail(Missing(who), 0);
   } else if (const std::optional<Status> status = DecodeStatus(message.payload);
@@ -210,18 +211,19 @@ void Root::HandleHello(Client& client, Message message) {
   if (client.pid == 0) client.pid = static_cast<int>(client.hello->pid);
   const auto pid_text = [](int pid) { return "pid " + std::to_string(pid); };
   const Hello& its = *client.hello;
-  const std::string who = "rank " + std::to_string(its.rank) + " (" + pid_text(client.pid) + ")";
+  const std::string who = words_.Name(static_cast<int>(its.rank)) + " (" + pid_text(client.pid) + ")";
   if (its.size != hello_.size || its.rank >= hello_.size) {
-    Fail(StartupError("the ranks of job '" + Printable(hello_.job) + "' disagree about its size: rank 0 (" +
-                      pid_text(getpid()) + ") has size " + std::to_string(size_) + ", " + who + " has size " +
+    Fail(StartupError("the ranks of job '" + Printable(hello_.job) + "' disagree about its size: " + words_.Name(0) +
+                      " (" + pid_text(getpid()) + ") has size " + std::to_string(size_) + ", " + who + " has size " +
                       std::to_string(its.size) + "; start all of them with the same launcher and number of ranks"));
     return;
   }
   for (const auto& other : clients_) {
     const bool same = other.get() != &client && other->hello && other->hello->rank == its.rank;
     if (!same && its.rank != 0) continue;
-    Fail(StartupError("two processes claim rank " + std::to_string(its.rank) + " of job '" + Printable(hello_.job) +
-                      "': " + pid_text(its.rank == 0 ? getpid() : other->pid) + " and " + pid_text(client.pid) +
+    Fail(StartupError("two processes claim " + words_.Name(static_cast<int>(its.rank)) + " of job '" +
+                      Printable(hello_.job) + "': " + pid_text(its.rank == 0 ? getpid() : other->pid) + " and " +
+                      pid_text(client.pid) +
                       "; start one process per rank, and do not call init() in a program that a rank starts with its "
                       "environment"));
     return;
@@ -237,8 +239,8 @@ void Root::HandleEnd(Client& client, Connection::Io io) {
   } else if (io == Connection::Io::kNoFds) {
     Fail(TooManyFiles(size_), 0);
   } else {
-    Fail(StartupError("rank " + std::to_string(client.rank()) + " of " + std::to_string(size_) + " (pid " +
-                      std::to_string(client.pid) + ") ended during start-up; see its output for the cause"));
+    Fail(StartupError(words_.Rank(client.rank()) + " (pid " + std::to_string(client.pid) +
+                      ") ended during start-up; see its output for the cause"));
   }
 }
 
@@ -314,13 +316,14 @@ Status Root::Missing(const std::string& who_waited) const {
       silent.push_back(rank);
     }
   }
-  const std::string of = " of " + std::to_string(size_);
   const std::string within = " within " + SecondsText(config_.timeout_ns) +
                              (who_waited.empty() ? "" : " after " + who_waited + " did") + Dropped();
-  if (missing.empty()) return StartupError(NameRanks(silent) + of + " called init() but did not answer" + within);
-  return StartupError(NameRanks(missing) + of + " did not call init()" + within +
-                      ". Is every rank running, on this host, and not waiting for another rank before init()? "
-                      "HOROCACHE_START_TIMEOUT sets the time");
+  if (missing.empty()) {
+    return StartupError(words_.Ranks(silent) + " " + words_.Came() + " but did not answer" + within);
+  }
+  return StartupError(words_.Ranks(missing) + " did not " + words_.Come() + within +
+                      ". Is every rank running, on this host, and not waiting for another rank " + words_.Before() +
+                      "? HOROCACHE_START_TIMEOUT sets the time");
 }
 
 Status Root::Verdict() const {
@@ -330,9 +333,9 @@ Status Root::Verdict() const {
     if (client->hello) hellos.push_back(&*client->hello);
   }
   std::ranges::sort(hellos, {}, &Hello::rank);
-  return Status(StatusCode::kVersionSkew, "the ranks of job '" + Printable(hello_.job) +
-                                              "' were started with different versions or settings:" +
-                                              Differences(hellos) + "\nMake them equal on all ranks.");
+  return Status(StatusCode::kVersionSkew,
+                "the ranks of job '" + Printable(hello_.job) + "' were started with different versions or settings:" +
+                    Differences(hellos, config_.job_ranks) + "\nMake them equal on all ranks.");
 }
 
 Status Root::Reject() {

@@ -168,7 +168,7 @@ std::string NameRanks(const std::vector<int>& ranks) {
          (all ? std::to_string(ranks.back()) : std::to_string(ranks.size() - kMaxNamed) + " others");
 }
 
-std::string Differences(const std::vector<const Hello*>& hellos) {
+std::string Differences(const std::vector<const Hello*>& hellos, const std::vector<int>& job_ranks) {
   // name -> value (or none) -> ranks
   std::map<std::string, std::map<std::optional<std::string>, std::vector<int>>> table;
   std::vector<std::map<std::string, std::string>> values;
@@ -180,7 +180,8 @@ std::string Differences(const std::vector<const Hello*>& hellos) {
     for (size_t i = 0; i < hellos.size(); ++i) {
       const auto found = values[i].find(name);
       const auto value = found == values[i].end() ? std::nullopt : std::optional<std::string>(found->second);
-      row[value].push_back(static_cast<int>(hellos[i]->rank));
+      const size_t rank = hellos[i]->rank;
+      row[value].push_back(rank < job_ranks.size() ? job_ranks[rank] : static_cast<int>(rank));
     }
   }
   std::string text;

@@ -37,7 +37,8 @@ std::optional<std::vector<std::string>> DecodeTexts(std::string_view payload);
 
 // One line per value that is not equal on all ranks, with who has what; empty if there is none. The first hello is rank
 // 0's.
-std::string Differences(const std::vector<const Hello*>& hellos);
+// `job_ranks`: how ranks read; empty: as they are.
+std::string Differences(const std::vector<const Hello*>& hellos, const std::vector<int>& job_ranks = {});
 
 // "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 97 others".
 std::string NameRanks(const std::vector<int>& ranks);

@@ -33,6 +33,15 @@ std::string_view KindName(FlightRecorder::Kind kind) {
 
 void FlightRecorder::Add(const Event& event) {
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  Record& record = ring_[number % kCapacity];
+  uint64_t held = record.number.load(std::memory_order_relaxed);
+  // A claimed number is larger than any other, so that this one comparison is enough for both.
+  if (held > number) return;
+  if (!record.number.compare_exchange_strong(held, number | kClaimed, std::memory_order_acquire,
+                                             std::memory_order_relaxed)) {
+    return;
+  }
+  std::atomic_thread_fence(std::memory_order_release);
   Words words{};
   words[kAt] = static_cast<uint64_t>(event.at_ns);
   words[kHandle] = static_cast<uint64_t>(event.handle);
@@ -41,9 +50,6 @@ void FlightRecorder::Add(const Event& event) {
   words[kTensors] = event.tensors | static_cast<uint64_t>(length) << 32;
   words[kWhat] = static_cast<uint64_t>(event.kind) | static_cast<uint64_t>(event.op) << 8 |
                  static_cast<uint64_t>(event.process_set) << 32;
-  Record& record = ring_[number % kCapacity];
-  record.number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   const size_t used = kText + (length + sizeof(uint64_t) - 1) / sizeof(uint64_t);
   for (size_t i = 0; i < used; ++i) record.words[i].store(words[i], std::memory_order_relaxed);
   record.number.store(number, std::memory_order_release);

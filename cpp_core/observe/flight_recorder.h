@@ -1,9 +1,9 @@
 // The last things that happened on a rank, always kept, for whoever asks once something has gone wrong.
 //
 // Note [Records without a lock]
-// A ring of records. A thread takes the next number and writes its record word by word, the number last; a reader keeps
-// the records whose number is the same before and after it has read them. Only a writer that is overtaken by a whole
-// ring while it writes could leave a mixture, and that would be one record of what happened long ago.
+// A ring of records. A thread takes the next number, claims the record of that number, and writes it word by word, the
+// number last; a reader keeps the records whose number is the same before and after it has read them. Nobody waits: a
+// thread that finds its record claimed, by one that was stopped while a whole ring was written, leaves its event out.
 //
 // Shared: any thread.
 #pragma once
@@ -53,8 +53,9 @@ class FlightRecorder {
  private:
   static constexpr size_t kWords = 16, kTextWords = 10;
   static constexpr size_t kTextBytes = kTextWords * sizeof(uint64_t);
+  static constexpr uint64_t kClaimed = uint64_t{1} << 63;
   struct alignas(kCacheLine) Record {
-    std::atomic<uint64_t> number{0};  // 0 while it is written
+    std::atomic<uint64_t> number{0};  // with kClaimed while it is written
     std::array<std::atomic<uint64_t>, kWords - 1> words{};
   };
 

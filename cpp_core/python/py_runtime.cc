@@ -107,14 +107,11 @@ PyRuntime::~PyRuntime() {
 }
 
 void PyRuntime::Start(runtime::RuntimeConfig config) {
-  Status status;
-  {
-    const py::gil_scoped_release released;
-    auto started = runtime::Runtime::Start(std::move(config));
-    status = started.status();
+  CallPatiently([&](const auto& go_on) {
+    auto started = runtime::Runtime::Start(std::move(config), go_on);
     if (started.ok()) runtime_ = std::move(*started);
-  }
-  ThrowIfError(status);
+    return started.status();
+  });
 }
 
 void PyRuntime::Stop() {
@@ -332,19 +329,19 @@ int64_t PyRuntime::ProposeRemoval(uint32_t number) {
 }
 
 void PyRuntime::MeetSet(uint32_t number) {
-  CallPatiently([number](runtime::Runtime& runtime, const auto& go_on) { return runtime.MeetSet(number, go_on); });
+  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.MeetSet(number, go_on); });
 }
 
 void PyRuntime::EnterSet(uint32_t number) {
-  CallPatiently([number](runtime::Runtime& runtime, const auto&) { return runtime.EnterSet(number); });
+  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.EnterSet(number); });
 }
 
 void PyRuntime::LeaveSet(uint32_t number) {
-  CallPatiently([number](runtime::Runtime& runtime, const auto& go_on) { return runtime.LeaveSet(number, go_on); });
+  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.LeaveSet(number, go_on); });
 }
 
 void PyRuntime::DropSet(uint32_t number) {
-  CallPatiently([number](runtime::Runtime& runtime, const auto&) { return runtime.DropSet(number); });
+  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.DropSet(number); });
 }
 
 void PyRuntime::StartTimeline(const std::string& path, bool mark_rounds) {
@@ -358,7 +355,6 @@ void PyRuntime::StopTimeline() {
 }
 
 void PyRuntime::CallPatiently(const PatientCall& call) {
-  runtime::Runtime& runtime = Get();
   PyThreadState* state = PyEval_SaveThread();
   const auto go_on = [&state] {
     RestoreThread(state);
@@ -366,7 +362,7 @@ void PyRuntime::CallPatiently(const PatientCall& call) {
     state = PyEval_SaveThread();
     return quiet;
   };
-  const Status status = call(runtime, go_on);
+  const Status status = call(go_on);
   RestoreThread(state);
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   ThrowIfError(status);

@@ -71,7 +71,7 @@ class PyRuntime {
   void Start(runtime::RuntimeConfig config);
   runtime::Operation* FindOrThrow(int64_t handle);
   // Calls `call` without the GIL; `go_on` runs handlers of signals. Throws what they raise, else the outcome.
-  using PatientCall = std::function<Status(runtime::Runtime&, const std::function<bool()>& go_on)>;
+  using PatientCall = std::function<Status(const std::function<bool()>& go_on)>;
   void CallPatiently(const PatientCall& call);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,

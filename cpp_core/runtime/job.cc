@@ -190,6 +190,7 @@ net::BootstrapConfig BootstrapFor(const JobConfig& config, uint32_t epoch, net::
   const std::string& base = config.knobs.rendezvous_dir;
   if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
   bootstrap.timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
+  bootstrap.check = config.check;
   return bootstrap;
 }
 
@@ -206,10 +207,12 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector = SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()});
   if (!selector.ok()) return selector.status();
-  StatusOr<net::Peers> peers = net::Bootstrap(BootstrapFor(
+  net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,
       LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
-      "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs)));
+      "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs));
+  if (!job->one_host()) bootstrap.job_ranks = job->here;
+  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
   return Status::Ok();
@@ -275,11 +278,13 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
   site.rank = sets.RankIn(number, job.identity.rank);
   site.arena = number == 0 ? job.peers.arena : meeting.arena;
   std::map<int, int> hosts;  // of the job: numbers within the set
+  std::vector<int> here;
   for (const int rank : site.ranks) {
     const int host = job.host_of[static_cast<size_t>(rank)];
     site.host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
     if (host != job.identity.cross_rank) continue;
     if (rank == job.identity.rank) site.local_rank = static_cast<int>(site.doorbells.size());
+    here.push_back(rank);
     const auto local_rank = static_cast<int>(std::ranges::find(job.here, rank) - job.here.begin());
     site.doorbells.push_back(job.peers.arena->doorbell(local_rank));
   }
@@ -291,10 +296,12 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
         "ranks=" + ListText(site.ranks) + "\n");
     bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks
     bootstrap.check = meeting.check;
+    bootstrap.job_ranks = std::move(here);
+    bootstrap.meeting = "the meeting of " + sets.Describe(number);
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
     if (!peers.ok()) {
-      return Status(peers.status().code(), "the ranks of " + sets.Describe(number) +
-                                               " could not meet; numbered within the set: " + peers.status().message());
+      return Status(peers.status().code(),
+                    "the ranks of " + sets.Describe(number) + " could not meet: " + peers.status().message());
     }
     site.arena = std::move(peers->arena);
   }

@@ -125,6 +125,10 @@ void Observer::AskStacks(uint32_t process_set) {
 
 void Observer::NoteError(const Status& why) {
   if (record_path_.empty()) return;
+  // Before the error itself, which is the last thing that a program prints, and what a launcher shows.
+  if (!told_path_.exchange(true)) {
+    means_.warn("what led to this error goes to " + record_path_ + " (horocache dump FILE shows it)");
+  }
   {
     MutexLock lock(mutex_);
     if (!asked_.error.empty()) return;
@@ -180,9 +184,8 @@ void Observer::Answer() {
 void Observer::WriteRecord() {
   written_ns_ = NowNs();
   const Status written = ReplaceFile(record_path_, means_.record(std::exchange(unwritten_, {}), Stacks()));
-  if (std::exchange(told_path_, true)) return;
-  means_.warn(written.ok() ? "what led to the first error is in " + record_path_ + " (horocache dump FILE shows it)"
-                           : "the flight record " + record_path_ + " cannot be written: " + written.message());
+  if (written.ok() || std::exchange(failed_, true)) return;
+  means_.warn("the flight record " + record_path_ + " cannot be written: " + written.message());
 }
 
 }  // namespace horocache::runtime

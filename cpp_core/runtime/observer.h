@@ -66,13 +66,14 @@ class Observer {
   const Means means_;
   UniqueFd wake_, listener_;
 
+  std::atomic<bool> told_path_{false};
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
 
   // Of the thread.
   std::string unwritten_;   // why a record is due; empty if none is
   int64_t written_ns_ = 0;  // when the last one was
-  bool told_path_ = false;
+  bool failed_ = false;     // once at least, and that was told
 
   NamedThread thread_;  // last: it uses everything above
 };

@@ -14,6 +14,7 @@
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
+#include "runtime/submission.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -58,15 +59,19 @@ Runtime::~Runtime() {
   if (observer_ != nullptr) observer_->Stop();  // it asks the other members
 }
 
-StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config) {
+StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
-  StatusOr<Job> job =
-      config.arena == nullptr ? AssembleJob(JobConfigOf(config)) : JobInProcess(config.identity, config.arena);
+  const auto check = [&go_on]() -> Status {
+    return !go_on || go_on() ? Status::Ok() : Status(StatusCode::kAborted, "init() was interrupted");
+  };
+  JobConfig job_config = JobConfigOf(config);
+  job_config.check = check;
+  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   try {
     runtime->observer_ = runtime->MakeObserver();
-    HC_RETURN_IF_ERROR(runtime->MakeLoop());
+    HC_RETURN_IF_ERROR(runtime->MakeLoop(check));
   } catch (const std::system_error& error) {
     return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
                                             "; raise the limit of processes (ulimit -u, or the container's)");
@@ -120,7 +125,7 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   return MakeSet(config_.knobs, std::move(site));
 }
 
-Status Runtime::MakeLoop() {
+Status Runtime::MakeLoop(const std::function<Status()>& check) {
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
@@ -131,7 +136,7 @@ Status Runtime::MakeLoop() {
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = nullptr};
+    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = check};
     StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
     if (!site.ok()) return site.status();
     StatusOr<SetParts> set = ConnectAndMakeSet(std::move(*site));
@@ -207,6 +212,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
   bool first = false;
   Status status = Check(*operation);
+  if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {
     recorder_.Note("not submitted: " + status.message(), NowNs());

@@ -56,7 +56,8 @@ Status CheckKnobs(const Knobs& knobs);
 
 class Runtime {
  public:
-  static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config);
+  // `go_on` is asked several times a second while ranks of this host are waited for; false ends that with kAborted.
+  static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config, const std::function<bool()>& go_on = nullptr);
   ~Runtime();
 
   const net::Identity& identity() const { return job_.identity; }
@@ -118,7 +119,7 @@ class Runtime {
   Runtime(RuntimeConfig config, Job job);
   JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
   static JobConfig JobConfigOf(const RuntimeConfig& config);
-  Status MakeLoop();
+  Status MakeLoop(const std::function<Status()>& check);
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();

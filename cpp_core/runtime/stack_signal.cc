@@ -18,10 +18,13 @@ constexpr int64_t kPatienceNs = kNsPerS;
 constexpr off_t kMostBytes = 1 << 20;
 
 // A handler has no other way to reach anything.
+using Handler = void (*)(int);
+std::atomic<Handler> interpreters{nullptr};
 std::atomic<uint32_t> dumps{0};
 
-void OnDumped(int) {
+void WriteStacks(int signal) {
   const int saved = errno;
+  interpreters.load()(signal);
   dumps.fetch_add(1);
   FutexWake(dumps);
   errno = saved;
@@ -39,17 +42,14 @@ std::string ReadAll(int file) {
 }  // namespace
 
 StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(int signal, int file) {
-  struct sigaction before{};
-  const auto unsupported = [signal](const std::string& why) {
-    return UnsupportedError("signal " + std::to_string(signal) + " " + why +
-                            ", so reports will show no stacks; choose another (HOROCACHE_STACK_SIGNAL)");
-  };
-  if (sigaction(signal, nullptr, &before) != 0) return unsupported("cannot have a handler");
-  if (before.sa_handler != SIG_DFL && before.sa_handler != &OnDumped) return unsupported("has a handler already");
-  struct sigaction ours{};
-  ours.sa_handler = &OnDumped;
-  ours.sa_flags = SA_RESTART;
-  if (sigaction(signal, &ours, nullptr) != 0) return unsupported("cannot have a handler");
+  struct sigaction action{};
+  const bool has = sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_DFL &&
+                   action.sa_handler != SIG_IGN && (action.sa_flags & SA_SIGINFO) == 0;
+  if (!has) return UnsupportedError("signal " + std::to_string(signal) + " has no handler that could write stacks");
+  if (action.sa_handler != &WriteStacks) interpreters.store(action.sa_handler);
+  action.sa_handler = &WriteStacks;
+  action.sa_flags |= SA_RESTART;
+  if (sigaction(signal, &action, nullptr) != 0) return UnsupportedError("the handler cannot be replaced");
   std::unique_ptr<StackSignal> armed(new StackSignal(signal, file));
   armed->due_ = dumps.load();
   return armed;

@@ -3,9 +3,10 @@
 //
 // Note [Stacks by signal]
 // An interpreter can write the stacks of its threads from the handler of a signal, without its lock (Python's
-// faulthandler does). The binding has its interpreter write them into a file without a name, and then call the handler
-// that was there before: that one is here, and is how this thread knows that all is written. The signal goes to the
-// main thread. A handler of a signal belongs to the process, so the count of dumps does, too.
+// faulthandler does). The binding has its interpreter write them into a file without a name; the handler here goes
+// around that one, and is how this thread knows that all is written. The signal goes to the main thread, whose system
+// calls are restarted where the kernel can do that. A handler of a signal belongs to the process, so what it needs
+// does, too.
 //
 // One thread at a time; does not own the file.
 #pragma once
@@ -20,8 +21,7 @@ namespace horocache::runtime {
 
 class StackSignal {
  public:
-  // To be called before the interpreter takes the signal over. kUnsupported if the signal has a handler already, or is
-  // none.
+  // To be called when the interpreter has taken the signal over. kUnsupported if the signal has no such handler.
   static StatusOr<std::unique_ptr<StackSignal>> Arm(int signal, int file);
 
   // What the interpreter writes; empty if it does not answer within a second.

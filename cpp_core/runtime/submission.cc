@@ -2,7 +2,16 @@
 
 #include <string>
 
+#include "base/text.h"
+#include "control/signature.h"
+#include "data/kernels/finite.h"
+
 namespace horocache::runtime {
+namespace {
+
+constexpr size_t kMostShown = 256;  // bytes of a name; the text travels, and may have wire::kMaxNameBytes
+
+}  // namespace
 
 void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
                     Operation* operation) {
@@ -35,6 +44,23 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
   const size_t count = signature->tensors.size();
   if (count == 1 && (!group || signature->name.empty())) return;
   member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
+}
+
+std::string NonFiniteText(const Operation& operation) {
+  const wire::Signature& signature = operation.request.signature;
+  const bool reduces = signature.op == wire::Op::kAllreduce || signature.op == wire::Op::kReducescatter ||
+                       signature.op == wire::Op::kReduce;
+  for (size_t i = 0; reduces && i < signature.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const data::NonFinite found = data::FindNonFinite(signature.tensors[i].dtype, tensor.input, tensor.count);
+    if (found.count == 0) continue;
+    return std::to_string(found.count) + " NaN or infinite of " + std::to_string(tensor.count) + " values" +
+           (control::IsGroup(signature)
+                ? " in tensor '" + Printable(signature.tensors[i].name.substr(0, kMostShown)) + "'"
+                : "") +
+           ", the first at element " + std::to_string(found.first);
+  }
+  return "";
 }
 
 }  // namespace horocache::runtime

@@ -25,4 +25,7 @@ Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Oper
 // with its place.
 void NameMember(size_t index, bool group, wire::Signature* signature);
 
+// For a reduction: how many of this rank's values are NaN or infinite, and where; empty if none are.
+std::string NonFiniteText(const Operation& operation);
+
 }  // namespace horocache::runtime

@@ -11,7 +11,7 @@ constexpr uint8_t kMagic0 = 'H';
 constexpr uint8_t kMagic1 = 'C';
 enum class Kind : uint8_t { kRequestList = 'Q', kResponseList = 'R' };
 
-constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kInternal) + 1;
+constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
 
 // Appends fields to a string.
 class Writer {
@@ -193,6 +193,7 @@ void Write(Writer& out, const Signature& signature) {
   out.Text(signature.backend);
   out.Text(signature.name);
   out.List(signature.tensors, [&](const TensorMeta& tensor) { Write(out, tensor); });
+  out.Text(signature.defect);
 }
 
 Signature ReadSignature(Reader& in) {
@@ -208,6 +209,7 @@ Signature ReadSignature(Reader& in) {
   signature.backend = in.Text(kMaxNameBytes);
   signature.name = in.Text(kMaxNameBytes);
   in.List(3, &signature.tensors, [&] { return ReadTensor(in); });
+  signature.defect = in.Text(kMaxNameBytes);
   return signature;
 }
 
@@ -216,8 +218,8 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: four enums, root, two doubles, three empty texts, no tensors.
-constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 3 + 1;
+// The fewest bytes that a signature takes: four enums, root, two doubles, four empty texts, no tensors.
+constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 4 + 1;
 
 Request ReadRequest(Reader& in) {
   Request request;

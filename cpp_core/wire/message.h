@@ -92,6 +92,9 @@ struct Signature {
   std::string backend;                  // asked for by the caller; empty leaves it to the selector
   std::string name;                     // of the request: the tensor's name, or the group's
   std::vector<TensorMeta> tensors;
+  // Why this rank's data cannot be used; empty if it can. Differs between ranks by its nature, so such a request is
+  // never taken for a cached one, meets the others' at the coordinator, and fails for all.
+  std::string defect;
   bool operator==(const Signature&) const = default;
 };
 

@@ -1,11 +1,11 @@
 """``horocacherun``: from the command line to a supervised job."""
 
+import contextlib
 import os
 import resource
 import shlex
 import shutil
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +21,7 @@ from horocache.launch.environment import (
     threads_per_rank,
 )
 from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
+from horocache.launch.folders import temporary_folder
 from horocache.launch.hosts import count_ranks
 from horocache.launch.job import Job
 from horocache.launch.output import Prefix, Sink, same_file
@@ -79,12 +80,11 @@ def _run(arguments: Sequence[str]) -> int:
     caller, folder = options.for_run or ("", "")
     if caller:
         end_with(int(caller))
-    directory = "" if settings["rendezvous_dir"][0] else _private_directory()
+    own = contextlib.nullcontext("") if settings["rendezvous_dir"][0] else temporary_folder("horocache-")
     try:
-        return _launch(options, size, program, knobs, directory)
+        with own as directory:
+            return _launch(options, size, program, knobs, str(directory))
     finally:
-        if directory:
-            shutil.rmtree(directory, ignore_errors=True)
         if settings["timeline"][0]:
             from horocache.observe.trace import remove_spares  # noqa: PLC0415  (few jobs have one)
 
@@ -178,12 +178,6 @@ def _output_dir(name: str | None) -> Path | None:
     except OSError as error:
         raise UsageError(f"--output-dir {name}: {error.strerror}") from error
     return folder
-
-
-def _private_directory() -> str:
-    directory = tempfile.mkdtemp(prefix="horocache-")
-    Path(directory).chmod(0o700)  # below a directory with the set-group-id bit it would have that bit, too
-    return directory
 
 
 def _load_core() -> Any:

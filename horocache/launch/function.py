@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +24,7 @@ from horocache.errors import (
     UnsupportedError,
 )
 from horocache.launch.environment import own_environment
+from horocache.launch.folders import temporary_folder
 
 _CALL, _RESULT = "call", "result.{}"
 
@@ -85,8 +84,7 @@ def run(
     options += ["--start-timeout", str(start_timeout)] if start_timeout is not None else []
     options += ["--verbose"] if verbose else []
     options += _without_effect(others)
-    folder = Path(tempfile.mkdtemp(prefix="horocache-run-"))
-    try:
+    with temporary_folder("horocache-run-") as folder:
         call = objects.dumps((func, tuple(args), dict(kwargs or {})))
         # The path first: without it the ranks could not import what the function belongs to.
         (folder / _CALL).write_bytes(objects.dumps((sys.path, call)))
@@ -95,8 +93,6 @@ def run(
         launcher = [sys.executable, "-m", "horocache.launch", "--for-run", str(os.getpid()), str(folder)]
         status = _launch([*launcher, *options, *rank], env)
         return _results(folder, size, status)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 _SWITCHES = {"use_gloo": "--gloo", "disable_cache": "--disable-cache"}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from horocache.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from horocache._session import Runtime
@@ -23,22 +22,13 @@ class StackWatch:
     """
 
     def __init__(self, runtime: Runtime, number: int) -> None:
-        """Begin.
-
-        Raises:
-            UnsupportedError: the signal has a handler already, or is none.
-        """
         self._signal = number
         self._file = os.memfd_create("horocache-stacks", os.MFD_CLOEXEC)
-        try:
-            runtime.watch_stacks(number, self._file, _OWN_FOLDER)
-        except BaseException:
-            os.close(self._file)
-            raise
-        faulthandler.register(number, self._file, all_threads=True, chain=True)
+        faulthandler.register(number, self._file, all_threads=True)
+        runtime.watch_stacks(number, self._file, _OWN_FOLDER)
 
     def close(self) -> None:
-        """Give the signal back; after the core has stopped."""
+        """Give the signal back; after the core has stopped, or in a child of fork, where it does not run."""
         faulthandler.unregister(self._signal)
         os.close(self._file)
 
@@ -48,8 +38,12 @@ def watch(runtime: Runtime) -> StackWatch | None:
     number = int(runtime.knobs()["stack_signal"][0])
     if number == 0:
         return None
-    try:
-        return StackWatch(runtime, number)
-    except UnsupportedError as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+    if number not in signal.valid_signals() or signal.getsignal(number) is not signal.SIG_DFL:
+        why = f"signal {number} has a handler already" if number in signal.valid_signals() else f"{number} is no signal"
+        warnings.warn(
+            f"{why}, so reports will show no stacks; choose another with HOROCACHE_STACK_SIGNAL, or 0 for none.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
+    return StackWatch(runtime, number)

@@ -27,6 +27,17 @@ def test_importing_loads_no_framework_and_no_mpi(statement, tmp_path):
     assert modules_after(statement, tmp_path).isdisjoint(HEAVY)
 
 
+def test_the_launcher_and_its_ranks_need_no_setuptools_and_nothing_undeclared(tmp_path):
+    absent = (
+        "import sys; sys.modules.update(dict.fromkeys(['setuptools', 'distutils', 'packaging', 'pkg_resources']))\n"
+    )
+    rank = absent + "import horocache as hc; hc.init(); print(hc.allreduce([1.0], op=hc.Sum), flush=True)"
+    launcher = absent + "from horocache.launch.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", launcher, "-np", "2", sys.executable, "-c", rank]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["[0] [2.]", "[1] [2.]"], done.stderr
+
+
 def test_importing_starts_no_thread_and_reads_no_knob(tmp_path):
     program = "import horocache, threading, os; print(threading.active_count(), len(os.listdir('/proc/self/task')))"
     command = [sys.executable, "-c", program]

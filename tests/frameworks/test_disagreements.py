@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from horocache.testing import Fault
 from horocache.testing import run_ranks as run
 
 
@@ -171,6 +172,32 @@ def test_a_rank_that_dies_fails_the_others_pending_and_later_calls():
     outcomes = run(body, 3, check=False)
     assert [o.value for o in outcomes] == ["survived", None, "survived"], [o.describe() for o in outcomes]
     assert outcomes[1].exit_code == 9
+
+
+def test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_nobody_waiting():
+    def body():
+        import os
+        import signal
+
+        import horocache as hc
+
+        hc.init()
+        with pytest.raises(hc.PeerLostError, match=r"rank [013] "):  # of rank 0 only who sees all of them at once
+            for step in range(100):
+                hc.allreduce(np.ones(100_000), name=f"t{step % 3}")
+        if hc.rank() == 0:
+            os._exit(7)
+        if hc.rank() == 3:  # it had not come so far when rank 1 died
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(3):
+            with pytest.raises(hc.HorovodInternalError):
+                hc.allreduce(np.ones(2), name="later")
+        return "survived"
+
+    faults = [Fault("data", "kill", rank, 20) for rank in (1, 3)]
+    outcomes = run(body, 5, faults=faults, check=False)
+    assert [o.value for o in outcomes] == [None, None, "survived", None, "survived"], [o.describe() for o in outcomes]
+    assert [o.exit_code for o in outcomes] == [7, -9, 0, -9, 0]
 
 
 @pytest.mark.parametrize("binding", ["native", "cffi"])

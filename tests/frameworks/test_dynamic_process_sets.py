@@ -161,7 +161,7 @@ def test_a_set_that_a_member_cannot_join_is_added_nowhere():
         hc.init()
         if hc.rank() == 1:  # which makes the memory of the set
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-        with pytest.raises(hc.StartupError, match=r"process set 1 \(\[1, 2\]\) was not added: on rank 1, OutOfMemory"):
+        with pytest.raises(hc.StartupError, match=r"process set 1 \(\[1, 2\]\) was not added: on ranks 1, 2: OutOfMem"):
             hc.add_process_set([1, 2])
         assert hc.process_sets() == [hc.global_process_set]
         if hc.rank() == 1:

@@ -83,6 +83,89 @@ def test_the_runtime_can_be_started_again_after_it_ended():
     run(body, 3)
 
 
+def test_twenty_four_processes_meet_and_sum():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        return float(hc.allreduce(float(hc.rank()), op=hc.Sum)), hc.allgather(hc.rank()).tolist()
+
+    assert run(body, 24) == [(276.0, list(range(24)))] * 24
+
+
+def test_what_a_job_held_is_given_back_at_shutdown():
+    def body():
+        from pathlib import Path
+
+        import horocache as hc
+
+        def held():
+            """Bytes of shared memory that are in use here, and bytes of its own that this process has in memory."""
+            lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+            return [int(lines[name].split()[0]) * 1024 for name in ("RssShmem", "RssAnon")]
+
+        found = [held()]
+        for _ in range(4):
+            hc.init(shm_bytes=64 << 20, process_sets=[[0, 1]])
+            for count in (3, 20_000_000):
+                for made in filter(hc.ProcessSet.included, hc.process_sets()):
+                    hc.allgather(np.ones(count, np.uint8), name="rows", process_set=made)
+                hc.allreduce(np.ones(count, np.uint8), op=hc.Sum, name="x")
+            for handle in [hc.allreduce_async(np.ones(1), name=f"t{i}") for i in range(2000)]:
+                hc.synchronize(handle)
+            during = held()
+            hc.shutdown()
+            found += [during, held()]
+        return found
+
+    for found in run(body, 3):
+        before, *rest = found
+        during, after = rest[::2], rest[1::2]
+        assert all(shared > before[0] for shared, _ in during), found
+        assert all(shared == before[0] for shared, _ in after), found
+        assert after[3][1] - after[0][1] < 20 << 20, found
+
+
+def test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        hc.barrier()
+        if hc.rank() == 2:
+            return []
+        errors, error = [], hc.ShutDownError
+        handles = [hc.allreduce_async(np.ones(3), name=f"pending.{i}") for i in range(2)]
+        if hc.rank() == 1:
+            hc.shutdown()
+            error = hc.NotInitializedError
+        for handle in handles:
+            with pytest.raises(error) as failed:
+                hc.synchronize(handle)
+            errors.append(str(failed.value))
+        return errors
+
+    zero, one, _ = run(body, 3)
+    assert all("call init() first" in text for text in one), one
+    for number, text in enumerate(zero):
+        assert f"'allreduce.pending.{number}'" in text and "shut down" in text and "rank" in text, zero
+
+
+def test_operations_that_nobody_waits_for_keep_no_process_from_ending():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        for step in range(20):
+            hc.allreduce_async(np.ones(100_000), name=f"t{step}")
+        if hc.rank() == 0:
+            hc.allreduce_async(np.ones(3), name="of rank 0 alone")
+        return "ended"
+
+    outcomes = run(body, 3, check=False)
+    assert [(o.value, o.exit_code) for o in outcomes] == [("ended", 0)] * 3, [o.describe() for o in outcomes]
+
+
 def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
     def body():
         import threading

@@ -146,7 +146,7 @@ def test_a_set_that_cannot_be_made_is_named_by_its_members_and_the_others_are_no
     told, *texts = run_ranks(body, 3)
     assert told == "told"
     for text in texts:
-        assert "the ranks of process set 1 (ranks 1, 2) could not meet" in text and "ulimit -f" in text
+        assert "the ranks of process set 1 (ranks 1, 2) could not meet: rank 1" in text and "ulimit -f" in text
 
 
 def test_crossed_sets_on_processes_with_threads_that_wait():

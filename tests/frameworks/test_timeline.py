@@ -135,17 +135,26 @@ def test_a_rank_that_is_killed_leaves_whole_files(tmp_path):
     assert any("signal 9" in str(span.args.get("error", "")) for span in survivor.spans)
 
 
-def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(tmp_path):
-    def body():
-        import horocache as hc
+def train():
+    import horocache as hc
 
-        hc.init()
-        for _ in range(3):
-            hc.barrier()
+    hc.init()
+    for _ in range(3):
+        hc.barrier()
 
-    outcomes = run_ranks(body, 2, knobs={"timeline": str(tmp_path / "nothing" / "t.json")}, check=False)
+
+# Root may write to any folder that there is, so one in which nobody can make files stands for one without permission.
+@pytest.mark.parametrize("folder", ["nothing", "/proc"])
+def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(folder, tmp_path):
+    outcomes = run_ranks(train, 2, knobs={"timeline": str(tmp_path / folder / "t.json")}, check=False)
     for outcome in outcomes:
         assert outcome.ok and outcome.output.count("there will be no timeline: cannot make") == 1, outcome.describe()
+
+
+def test_a_full_device_is_said_once_and_training_goes_on():
+    (outcome,) = run_ranks(train, 1, knobs={"timeline": "/dev/full"}, check=False)
+    assert outcome.ok, outcome.describe()
+    assert outcome.output.count("there will be no timeline: cannot write '/dev/full': No space left") == 1
 
 
 def test_a_disk_that_fills_up_is_said_once_and_the_file_is_whole(tmp_path):

@@ -134,8 +134,10 @@ def test_parameters_without_a_gradient_on_some_rank_count_as_zero():
         import horocache.torch as hvd
 
         hvd.init()
-        for options in ({}, {"num_groups": 1}, {"num_groups": 2}):
+        for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": [[0, 1]]}, {"groups": [[2, 0], [1]]}):
             parts = [torch.nn.Linear(2, 2, bias=False).double() for _ in range(3)]
+            if "groups" in options:
+                options = {"groups": [[parts[i].weight for i in group] for group in options["groups"]]}  # noqa: PLW2901
             for part in parts:
                 torch.nn.init.ones_(part.weight)
             named = [(f"part{i}", p.weight) for i, p in enumerate(parts)]
@@ -152,6 +154,60 @@ def test_parameters_without_a_gradient_on_some_rank_count_as_zero():
                     optimizer.step()
 
     run(body, 2)
+
+
+def test_the_predivide_factor_divides_before_and_after_also_in_groups():
+    def body():
+        import horocache.torch as hvd
+
+        from horocache import _state
+
+        hvd.init()
+        session = _state.current()
+        runtime, scales = session.runtime, []
+
+        class Spy:
+            def __getattr__(self, name):
+                place = {"submit": 6, "allreduce_in_place": 3}.get(name)
+                if place is None:
+                    return getattr(runtime, name)
+                return lambda *a, **more: (scales.append(a[place : place + 2]), getattr(runtime, name)(*a, **more))[1]
+
+        session.runtime = Spy()
+        for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": "lists"}):
+            scales.clear()
+            params, named = parameters(4)
+            if options == {"groups": "lists"}:
+                options = {"groups": [params[:2], params[2:]]}  # noqa: PLW2901
+            plain = torch.optim.SGD(params, lr=1.0)
+            optimizer = hvd.DistributedOptimizer(plain, named, gradient_predivide_factor=4.0, **options)
+            (sum(p.sum() for p in params) * (hvd.rank() + 1)).backward()
+            optimizer.step()
+            assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 less the mean of 1 and 2
+            reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # not the order, which is broadcast
+            assert reductions and set(reductions) == {(0.25, 4.0)}, (options, scales)
+
+    run(body, 2)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_zero_grad_takes_set_to_none(size):
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        param = torch.nn.Parameter(torch.ones(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.0), [("p", param)])
+        found = []
+        for arguments in ((), (True,), (False,)):
+            for _ in range(2):
+                param.sum().backward()
+                optimizer.step()
+                optimizer.zero_grad(*arguments)
+                found.append(None if param.grad is None else param.grad.tolist())
+        return found
+
+    assert run(body, size) == [[None] * 4 + [[0.0, 0.0]] * 2] * size
 
 
 def test_a_sparse_gradient_may_be_missing_on_a_rank_once_it_has_been_there():

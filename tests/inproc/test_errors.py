@@ -14,7 +14,7 @@ from horocache.errors import (
     DuplicateNameError,
     InternalError,
     InvalidArgumentError,
-    MismatchError,
+    NonFiniteError,
     ShutDownError,
     StallError,
 )
@@ -37,28 +37,38 @@ def allreduce(runtime, name, shape=(3,), dtype=np.float32, **options):
     return runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name=name, wait_follows=True, **options))
 
 
-@pytest.mark.parametrize(
-    ("odd", "words"),
-    [
-        ({"shape": (4,)}, ["[3]", "[4]"]),
-        ({"dtype": np.float64}, ["float32", "float64"]),
-        ({"reduce_op": 4}, ["sum", "max"]),
-        ({"prescale": 2.0}, ["1", "2"]),
-    ],
-)
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks(odd, words, cached):
-    def body(rank, runtime):
-        if cached:
-            allreduce(runtime, "x")
-        error = caught(lambda: allreduce(runtime, "x", **(odd if rank == 2 else {})))
-        assert isinstance(error, MismatchError), error
-        for word in ["'x'", "rank 2", *words]:
-            assert word.lower() in str(error).lower(), str(error)
-        assert "rank 0" in str(error) or "rank 1" in str(error), str(error)
-        allreduce(runtime, "x")  # the job goes on
+@pytest.mark.parametrize("agreement", ["bits", "leaders", "coordinator", "tree"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_values_that_are_not_finite_fail_where_that_was_asked_for(size, dtype, agreement):
+    last = size - 1
 
-    run_ranks(3, body)
+    def body(rank, runtime):
+        def reduce(*bad):
+            array = np.ones(100, dtype)
+            array[list(bad) if rank == last else []] = np.nan
+            return caught(lambda: runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="g")))
+
+        assert [reduce() for _ in range(3)] == [None] * 3  # the response is cached now
+        first = reduce(17, 40, 99)
+        assert [reduce() for _ in range(3)] == [None] * 3
+        return first, reduce(0)
+
+    for first, second in run_ranks(size, body, check_finite="1", agreement=agreement):
+        assert type(first) is NonFiniteError and type(second) is NonFiniteError
+        said = f"allreduce 'g': rank {last} submitted 3 NaN or infinite of 100 values, the first at element 17"
+        assert said in str(first)
+        assert f"rank {last} submitted 1 NaN or infinite of 100 values, the first at element 0" in str(second)
+
+
+def test_the_member_of_a_group_and_every_rank_with_bad_values_are_named():
+    def body(rank, runtime):
+        arrays = [np.ones(4, np.float32), np.full(3, np.inf if rank > 0 else 1.0, np.float32)]
+        submit = {"name": "g", "names": ["a", "b"], "group": True}
+        return str(caught(lambda: runtime.wait(runtime.submit(ALLREDUCE, arrays, arrays, **submit))))
+
+    for text in run_ranks(3, body, check_finite="1"):
+        for rank in (1, 2):
+            assert f"rank {rank} submitted 3 NaN or infinite of 3 values in tensor 'b', the first at element 0" in text
 
 
 def test_a_name_in_flight_is_refused_and_the_first_lives():

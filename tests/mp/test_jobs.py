@@ -1,6 +1,8 @@
 """Jobs that go well in unusual circumstances: wrapped, crowded, side by side, interrupted, short of something."""
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -9,7 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import WORKERS, guardians, kill_marked, marked, wait_until_gone, worker_command
+from harness import (
+    WORKERS,
+    guardians,
+    kill_marked,
+    marked,
+    shared_memory_files,
+    wait_until_gone,
+    worker_command,
+)
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -33,7 +43,7 @@ def test_sums_are_right(launcher, ranks):
 
 
 def test_eight_ranks_share_two_cores(launcher):
-    check_done(launcher.worker(8, "sums.py", "100", deadline_s=90), 8)
+    check_done(launcher.worker(8, "sums.py", "1000", deadline_s=90), 8)
 
 
 def test_a_command_inside_a_shell_runs(launcher):
@@ -80,6 +90,27 @@ def test_control_c_ends_ranks_that_wait_in_a_collective(launcher):
     assert "KeyboardInterrupt" in finished.stderr
 
 
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_control_c_ends_a_rank_that_waits_for_the_others_in_init(launcher, rank, binding):
+    alone = {
+        "SIZE": 2,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "LOCAL_SIZE": 2,
+        "JOB_ID": f"alone.{rank}",
+        "BINDING": binding,
+    }
+    env = {f"HOROCACHE_{name}": str(value) for name, value in alone.items()}
+    code = "import horocache as hc, sys; sys.stdout.write('up'); sys.stdout.flush(); hc.init()"
+    job = launcher.start("-c", code, module=None, env=env)
+    assert job.process.stdout.read(2) == b"up"
+    time.sleep(0.5)
+    job.process.send_signal(signal.SIGINT)
+    finished = job.finish(8)  # much less than the 30 s that it would wait
+    assert "KeyboardInterrupt" in finished.stderr, finished.report()
+
+
 def test_when_the_launcher_is_killed_ranks_in_a_collective_end(launcher):
     job = launcher.start(*worker_command(2, "waits.py", "interrupted", flags=["--grace", "0.5"]))
     for rank in range(2):
@@ -110,6 +141,56 @@ def test_what_a_killed_job_leaves_does_not_disturb_the_next(launcher):
         finished = job.finish(60)
         assert finished.code == 0, finished.report()
     assert not list(shared.iterdir())
+
+
+def kill_everything(job):
+    """SIGKILL for the launcher, its guardian and all ranks, until none of them is left."""
+    pids = {job.process.pid}
+    while pids:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.process.poll()  # or it stays as a zombie
+        pids = {*marked(job.mark), *guardians(job.process.pid)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_left_when_everything_is_killed_at_any_moment(launcher, seed):
+    times = random.Random(seed)
+    before = shared_memory_files()
+    for _ in range(5):
+        job = launcher.start(*worker_command(2, "sums.py", "100000"))
+        time.sleep(times.uniform(0.0, 0.9))
+        kill_everything(job)
+        assert job.finish(10).code == -signal.SIGKILL
+        assert shared_memory_files() <= before
+        assert len(list(launcher.tmp.iterdir())) <= 1, "of this job; those of the ones before are gone"
+    check_done(launcher.worker(2, "sums.py", "20"), 2)  # which leaves nothing at all: the fixture looks
+
+
+def test_two_jobs_that_start_again_and_again_do_not_meet(launcher):
+    shared = launcher.scratch / "shared"
+    shared.mkdir(mode=0o700)
+    command = worker_command(3, "lifetimes.py", "again", "25", flags=["--rendezvous-dir", str(shared)])
+    for job in [launcher.start(*command) for _ in range(2)]:
+        finished = job.finish(60)
+        assert finished.code == 0, finished.report()
+        assert all(finished.said(rank)["again"]["first"] for rank in range(3)), finished.report()
+    assert not list(shared.iterdir())
+
+
+def test_a_job_opens_no_port(launcher):
+    job = launcher.start(*worker_command(2, "sums.py", "20"), env={"PAUSE": "go"})
+    job.wait_for_file("middle.0")
+    job.wait_for_file("middle.1")
+    pids = [job.process.pid, *marked(job.mark), *guardians(job.process.pid)]
+    sockets = {link.readlink().name for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()}
+    for kind in ("tcp", "tcp6", "udp", "udp6"):
+        table = Path("/proc/net", kind)
+        lines = table.read_text().splitlines()[1:] if table.exists() else []
+        assert sockets.isdisjoint(f"socket:[{line.split()[9]}]" for line in lines), kind
+    (launcher.scratch / "go").touch()
+    check_done(job.finish(30), 2)
 
 
 def test_two_processes_that_claim_one_rank_are_told_so(launcher):
@@ -161,6 +242,43 @@ def test_too_few_files_are_an_error_that_says_how_many(launcher):
     assert finished.said(0)["init"]["error"] == "StartupError", finished.report()
 
 
+def test_too_few_files_for_a_set_are_an_error_on_every_rank_and_the_set_can_be_added_later(launcher):
+    finished = launcher.worker(3, "limits.py", "files-later")
+    assert finished.code == 0, finished.report()
+    for rank in range(3):
+        said = finished.said(rank)
+        assert said["add"]["error"] == "StartupError", finished.report()
+        assert "on rank 1" in said["add"]["text"] and "ulimit -n" in said["add"]["text"], finished.report()
+        assert said["again"]["error"] == ("InvalidArgumentError" if rank == 2 else None), finished.report()
+        assert said["after"]["error"] is None, finished.report()
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher):
+    large_stacks = 'if [ "$RANK" = 1 ]; then ulimit -s 16777216; fi; exec "$@"'
+    finished = launcher.run("-np", "2", "bash", "-c", large_stacks, "bash", *worker("limits.py", "threads"), env=OMP)
+    assert finished.code == 0, finished.report()
+    init, after = finished.said(1)["init"], finished.said(0)["after"]
+    assert init["error"] == "StartupError" and "ulimit -u" in init["text"], finished.report()
+    assert after["error"] == "PeerLostError" and "rank 1" in after["text"], finished.report()
+    assert float((launcher.scratch / "after.0").read_text()) < float((launcher.scratch / "poor-ends").read_text())
+
+
+def test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny(launcher):
+    tiny = 'mount -t tmpfs -o size=16k tmpfs /dev/shm && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", tiny, "sh"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this machine, or this user, cannot make a namespace of mounts")
+    check_done(launcher.run(*worker_command(3, "sums.py", "20"), prefix=prefix), 3)
+
+
+def test_sixty_four_files_are_enough_for_four_ranks(launcher):
+    prefix = ["bash", "-c", 'ulimit -n 64; exec "$@"', "bash"]
+    check_done(launcher.run(*worker_command(4, "sums.py", "20"), prefix=prefix), 4)
+
+
 def test_init_and_shutdown_200_times_leave_files_threads_and_memory_as_they_were(launcher):
     finished = launcher.worker(3, "lifetimes.py", "again", "200", deadline_s=100)
     assert finished.code == 0, finished.report()
@@ -185,18 +303,24 @@ def test_knobs_given_to_init_are_checked(launcher, ranks):
         assert said["other"]["error"] == "InvalidArgumentError"
 
 
-def test_a_forked_child_gets_an_error_and_the_parent_goes_on(launcher):
-    finished = launcher.worker(2, "lifetimes.py", "fork")
+def test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "fork", deadline_s=60)
     assert finished.code == 0, finished.report()
     for rank in range(2):
         said = finished.said(rank)
-        assert said["child"]["error"] == said["child-rank"]["error"] == "ForkedProcessError", finished.report()
+        calls = [line for what, line in said.items() if what.startswith("child-") and "error" in line]
+        assert len(calls) == 8, finished.report()
+        for line in calls:
+            assert line["error"] == "ForkedProcessError" and "RuntimeError" in line["bases"], finished.report()
+            assert "'spawn'" in line["text"], finished.report()
+        assert said["child-kept"]["links"] == [] and not said["child-kept"]["initialized"], finished.report()
         assert said["child-exit"]["code"] == 0
-        assert said["parent"]["ok"] is True
+        assert said["parent"]["files"] == 0, finished.report()
 
 
-def test_an_idle_job_exchanges_nothing(launcher):
-    finished = launcher.worker(3, "lifetimes.py", "idle")
+@pytest.mark.parametrize("capacity", ["1024", "0"])
+def test_an_idle_job_exchanges_nothing(launcher, capacity):
+    finished = launcher.worker(3, "lifetimes.py", "idle", flags=["--cache-capacity", capacity])
     assert finished.code == 0, finished.report()
     for rank in range(3):
         assert finished.said(rank)["idle"]["rounds"] == 0, finished.report()

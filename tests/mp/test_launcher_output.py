@@ -79,15 +79,16 @@ def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
     assert b"[1] got ''" in seen + out
 
 
-def test_the_output_directory_keeps_what_each_rank_wrote(launcher):
+@pytest.mark.parametrize(("ranks", "option"), [(2, "--output-dir"), (1, "--output-filename")])
+def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option):
     folder = launcher.scratch / "logs" / "today"
     code = "printf 'out%s\\r\\377' $RANK; echo err$RANK >&2"
-    finished = launcher.run("-np", "2", "--output-dir", str(folder), "bash", "-c", code, env=OMP)
+    finished = launcher.run("-np", str(ranks), option, str(folder), "bash", "-c", code, env=OMP)
     assert finished.code == 0, finished.report()
-    for rank in range(2):
+    for rank in range(ranks):
         assert (folder / f"rank.{rank}" / "stdout").read_bytes() == f"out{rank}\r".encode() + b"\xff"
         assert (folder / f"rank.{rank}" / "stderr").read_bytes() == f"err{rank}\n".encode()
-    assert "[1] err1" in finished.stderr
+        assert f"[{rank}] err{rank}" in finished.stderr
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_job(launcher):

@@ -1,5 +1,6 @@
 """A rank that ends or stops: every survivor gets an error that names it, soon, and nothing of the job is left."""
 
+import os
 import re
 import signal
 
@@ -45,7 +46,7 @@ def test_a_rank_that_vanishes_without_its_exit_handlers_is_lost(launcher, when):
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("raise", 1)])
+@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("exit-well", 3), ("raise", 1)])
 def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, code, when):
     finished = launcher.worker(3, "victim.py", "1", how, when)
     # The exit handlers tell the others, which may then end before the rank itself does.
@@ -63,6 +64,14 @@ def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher
         assert re.search(rf"rank {rank} \(pid \d+\) exited with code 1 .*Error: .*rank 1", finished.stderr)
 
 
+@pytest.mark.parametrize(("where", "ranks"), [("compressor", 3), ("hook", 2)])
+def test_an_exception_in_the_users_code_within_a_step_is_told_to_all_ranks(launcher, needs_torch, where, ranks):
+    finished = launcher.worker(ranks, "hooks.py", where, deadline_s=60)
+    assert finished.code in (1, 3), finished.report()
+    assert "ValueError: the user's code is wrong" in finished.stderr
+    check_survivors(launcher, finished, 1, ranks, {"AbortedError"}, ["it raised ValueError: the user's code is wrong"])
+
+
 def test_a_killed_rank_is_seen_although_its_fork_workers_live(launcher):
     finished = launcher.worker(3, "victim.py", "1", "kill-with-children", "after")
     assert finished.code == 128 + signal.SIGKILL, finished.report()
@@ -77,6 +86,31 @@ def test_a_stopped_rank_is_reported_and_then_given_up(launcher, when):
     check_survivors(launcher, finished, 1, 3, {"StallError", "PeerLostError", "AbortedError"})
     for rank in (0, 2):
         assert f"[{rank}] [horocache rank {rank}] WARNING: " in finished.stderr, finished.report()
+
+
+def test_a_rank_that_holds_the_interpreter_is_reported_by_itself_too_and_then_given_up(launcher):
+    flags = ["--stall-check-time-seconds", "0.3", "--stall-shutdown-time-seconds", "0.9"]
+    finished = launcher.worker(3, "victim.py", "1", "hold", "after", flags=flags)
+    assert finished.code == 3, finished.report()
+    check_survivors(launcher, finished, 1, 3, {"StallError"}, ["'allreduce.never'", "'allreduce.early.0'"])
+    for rank in range(3):  # its daemon needs no Python
+        lines = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ")]
+        assert any("not by rank 1" in line for line in lines), finished.report()
+    assert re.search(r"rank 1 \(pid \d+\) was still running and was ended by horocacherun", finished.stderr)
+
+
+def test_a_crash_before_init_is_named_with_the_signal_the_host_and_the_last_lines(launcher):
+    # Nobody waits for the start time-out, of half a minute: the launcher ends the others.
+    finished = launcher.worker(3, "victim.py", "2", "crash", "before-init", flags=["--grace", "0.5"], deadline_s=20)
+    assert finished.code == 128 + signal.SIGSEGV, finished.report()
+    for words in (
+        "rank 2 of 3 failed first: it was killed by SIGSEGV (signal 11)",
+        os.uname().nodename,
+        "    about to follow a null pointer",
+        "rank 0 (pid",
+        "rank 1 (pid",
+    ):
+        assert words in finished.stderr, finished.report()
 
 
 @pytest.mark.parametrize("how", ["kill", "exit", "raise"])

@@ -25,6 +25,21 @@ def test_results_come_by_rank():
     assert hc.run(lambda: 7) == [7]
 
 
+@pytest.mark.parametrize("arguments", [{}, {"use_gloo": True, "disable_cache": False, "start_timeout": 20}])
+def test_knobs_that_nobody_set_have_their_defaults(arguments):
+    def body():
+        from horocache import _state
+
+        hc.init()
+        knobs = _state.current().runtime.knobs()
+        return {name: knobs[name] for name in ("cache_capacity", "cycle_time", "fusion_threshold")}
+
+    want = {"cache_capacity": ("1024", "default"), "cycle_time": ("1.0", "default")}
+    want["fusion_threshold"] = (str(128 << 20), "default")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOROCACHE_", "HOROVOD_"))}
+    assert hc.run(body, np=2, env=environment, **arguments) == [want] * 2
+
+
 def test_output_reaches_a_notebook_s_stream():
     stream = io.StringIO()
     with redirect_stdout(stream):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from mpi_jobs import REPOSITORY, arguments_of, flavour, run_command, run_worker
+from mpi_jobs import REPOSITORY, WORKERS, arguments_of, flavour, run_command, run_worker
 
-from horocache.observe.trace import load_all
+from horocache.observe.trace import key_of, load_all, merge
 
 CASES = REPOSITORY / "tests" / "conformance" / "run_cases.py"
 STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
@@ -91,3 +93,22 @@ def test_messages_reach_ranks_on_other_hosts_and_timelines_know_their_clocks(lay
         elsewhere = layout[trace.rank] != layout[0]
         # It is one clock, whatever hosts the ranks pretend to be on.
         assert abs(offset_ns) <= error_ns and (error_ns > 0) == elsewhere, header
+
+
+def test_a_host_whose_clock_is_an_hour_ahead_has_its_place_in_the_merged_timeline(tmp_path):
+    ahead = ["unshare", "--time", "--fork", "--monotonic", "3600"]
+    if shutil.which("unshare") is None or subprocess.run([*ahead, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine, or this user, cannot make a namespace with another clock")
+    worker = [sys.executable, str(WORKERS / "messages.py"), "01"]
+    file = tmp_path / "t.json"
+    job = run_command([*arguments_of(1), *worker, ":", "-n", "1", *ahead, *worker], {"HOROCACHE_TIMELINE": str(file)})
+    assert job.code == 0 and len(job.lines("right ")) == 2, job.report()
+    traces = load_all([file])
+    assert [round(trace.clock_offset_us / 1e6) for trace in traces] == [0, -3600]
+    error_us = sum(trace.clock_error_us for trace in traces)
+    assert 0 < error_us == pytest.approx(merge(traces)["otherData"]["clock_error_us"])
+    first, second = ({key: span for span in trace.spans if (key := key_of(span))} for trace in traces)
+    assert len(first) > 3 and first.keys() == second.keys()
+    for key, span in first.items():  # an operation ends nowhere before all ranks have agreed on it
+        assert span.end + error_us >= second[key].begin, (span, second[key])
+        assert second[key].end + error_us >= span.begin, (span, second[key])

@@ -157,6 +157,28 @@ TEST(Bootstrap, AWorkerThatWaitsLessLearnsWhoIsMissing) {
   ExpectOnAll(BootstrapInThreads(configs), StatusCode::kStartup, {"rank 2 of 3 did not call init()", "after rank 1"});
 }
 
+// Where a process set meets, ranks are called by their numbers in the job, and it is not init() that they come to.
+TEST(Bootstrap, TheRanksOfAProcessSetAreCalledAsInTheJob) {
+  const auto of_set = [](std::vector<BootstrapConfig> configs) {
+    for (BootstrapConfig& config : configs) {
+      config.job_ranks = {2, 5, 7};
+      config.meeting = "the meeting of process set 4";
+    }
+    return configs;
+  };
+  TestDirectory directory;
+  std::vector<BootstrapConfig> configs = of_set(Job(3, directory.path(), 0.3));
+  const std::vector<BootstrapConfig> two = {configs[0], configs[2]};
+  ExpectOnAll(BootstrapInThreads(two), StatusCode::kStartup,
+              {"rank 5 did not come to the meeting of process set 4 within 0.3 s",
+               "another rank before the meeting of process set 4?"});
+  const std::vector<BootstrapConfig> rootless = {configs[1]};
+  ExpectOnAll(BootstrapInThreads(rootless), StatusCode::kStartup,
+              {"rank 2 did not come to the meeting", "Is rank 2 running"});
+  configs[1].handshake.agree = "x=1\n";
+  ExpectOnAll(BootstrapInThreads(configs), StatusCode::kVersionSkew, {"ranks 2 and 7", "on rank 5"});
+}
+
 TEST(Bootstrap, AMissingRankZeroIsNamed) {
   TestDirectory directory;
   for (const std::string& path : {directory.path(), directory.Below("not-there")}) {

@@ -1,6 +1,8 @@
 """init() and shutdown() again and again, fork in between, idleness. usage: lifetimes.py SCENARIO"""
 
+import contextlib
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -40,21 +42,52 @@ def knobs():
     attempt("after", lambda: hc.allreduce(np.ones(3)))
 
 
-def in_child():
-    attempt("child", lambda: hc.allreduce(np.ones(3)))
-    attempt("child-rank", hc.rank)
+def descriptors():
+    """What this process has open, as the kernel names it; not that of the listing itself."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(str(path.readlink()))
+    return sorted(links)
+
+
+def in_child(before_init):
+    for what, action in {
+        "allreduce": lambda: hc.allreduce(np.ones(3)),
+        "submit": lambda: hc.allreduce_async_(np.ones(3), name="y"),
+        "rank": hc.rank,
+        "barrier": hc.barrier,
+        "join": hc.join,
+        "init": hc.init,
+        "metrics": hc.metrics,
+        "sets": lambda: hc.add_process_set([0]),
+    }.items():
+        attempt(f"child-{what}", action)
+    hc.shutdown()  # there is nothing to end
+    kept = [link for link in descriptors() if link not in before_init and "pipe:" not in link]
+    say("child-kept", links=kept, initialized=hc.is_initialized())
 
 
 def fork():
+    before_init = descriptors()
     with job():
         allreduce_and_check("x")
-        child = multiprocessing.get_context("fork").Process(target=in_child)
+        counts = len(descriptors())
+        # In the middle of an operation, of which the child has a copy.
+        pending = hc.allreduce_async(np.ones(100_000), op=hc.Sum, name="pending")
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(before_init,))
         child.start()
         child.join(20)
         say("child-exit", code=child.exitcode)
-        for step in range(50):
+        child.close()
+        assert hc.synchronize(pending)[0] == hc.size()
+        for how in (os._exit, lambda _: os.kill(os.getpid(), 9), sys.exit):
+            if (pid := os.fork()) == 0:
+                how(0)
+            os.waitpid(pid, 0)
+        for step in range(1000):
             allreduce_and_check(f"x.{step % 3}")
-    say("parent", ok=True)
+        say("parent", files=len(descriptors()) - counts)
 
 
 def idle():

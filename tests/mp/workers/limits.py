@@ -1,12 +1,13 @@
-"""Rank 1 has too little of something. usage: limits.py memory-at-init|memory-later|files"""
+"""Rank 1 has too little of something. usage: limits.py memory-at-init|memory-later|files|files-later|threads"""
 
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
-from common import attempt
+from common import attempt, publish
 
 import horocache as hc
 
@@ -19,19 +20,49 @@ def leave_memory(spare_bytes):
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-if am_poor and what == "memory-at-init":
-    from horocache import _core
-
-    leave_memory(8 << 20)
-if am_poor and what == "files":
-    from horocache import _core  # noqa: F401
-
+def leave_files(spare):
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, highest + 2))
-if attempt("init", hc.init) is None:
-    rows = np.ones((1 << 20, 8), np.float32)  # 32 MiB here, 96 MiB gathered
-    hc.allreduce(np.ones(3, np.float32), op=hc.Sum, name="warm")
-    if am_poor and what == "memory-later":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def total(name):
+    assert hc.allreduce(np.ones(3, np.float32), op=hc.Sum, name=name)[0] == hc.size()
+
+
+def memory_later():
+    rows = np.ones((1 << 20, 8), np.float32)  # 32 MiB here, 64 MiB gathered
+    total("warm")
+    if am_poor:
         leave_memory(48 << 20)
     attempt("allgather", lambda: hc.allgather(rows, name="rows"))
-    attempt("after", lambda: hc.allreduce(np.ones(3, np.float32), op=hc.Sum, name="after"))
+
+
+def files_later():
+    had = resource.getrlimit(resource.RLIMIT_NOFILE)
+    total("warm")
+    if am_poor:
+        leave_files(1)
+    attempt("add", lambda: hc.add_process_set([0, 1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, had)
+    attempt("again", lambda: hc.barrier(process_set=hc.add_process_set([0, 1])))
+
+
+if am_poor:
+    from horocache import _core  # noqa: F401  (loaded while there is memory, and there are files)
+
+    if what == "memory-at-init":
+        leave_memory(8 << 20)
+    elif what == "files":
+        leave_files(2)
+    elif what == "threads":  # whose stacks are larger than that
+        leave_memory(2 << 30)
+if attempt("init", hc.init) is None:
+    if what == "memory-later":
+        memory_later()
+    elif what == "files-later":
+        files_later()
+    attempt("after", lambda: total("after"))
+    publish(f"after.{hc.rank()}", repr(time.time()))
+elif what == "threads":
+    time.sleep(1.5)  # the others need not wait for this process to end
+    publish("poor-ends", repr(time.time()))

@@ -3,6 +3,7 @@
 usage: victim.py VICTIM HOW WHEN
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -19,12 +20,20 @@ def end(how):
     publish("ended_at", repr(time.time()))
     if how == "exit":
         sys.exit(5)
+    elif how == "exit-well":
+        sys.exit(0)
     elif how == "exit-at-once":
         os._exit(5)
     elif how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "crash":
+        print("about to follow a null pointer", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "hold":
+        # PyDLL keeps the interpreter's lock: no Python runs in this process any more.
+        ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
     elif how == "raise":
         raise ValueError("the data are bad")
     elif how == "kill-with-children":

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import time
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +146,9 @@ def test_processes_are_found_by_session_and_by_job(tmp_path):
     child = subprocess.Popen(
         ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOROCACHE_JOB_ID": job}, start_new_session=True
     )
+    environ = Path(f"/proc/{child.pid}/environ")
+    while not environ.read_bytes():  # Popen returns when the program has been found, and before it has its environment
+        time.sleep(0.001)
     try:
         assert child.pid in [member.pid for member in sessions.members({child.pid}, "")]
         assert [member.pid for member in sessions.members((), job)] == [child.pid]

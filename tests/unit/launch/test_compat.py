@@ -23,12 +23,25 @@ def of_compat(*arguments, **options):
         ("horovod.spark", "horocache does not start jobs through Spark"),
         ("horovod.ray", "does not start jobs through Ray"),
         ("horovod.torch.elastic", "no elastic mode yet"),
+        ("horovod.common.elastic", "no elastic mode yet"),
     ],
 )
 def test_what_is_missing_is_an_import_error_that_says_why(module, says):
     done = of_compat("-c", f"import {module}")
     assert done.returncode == 1
     assert "ImportError: " in done.stderr and says in done.stderr
+
+
+def test_the_basics_of_all_bindings_are_an_object_too():
+    program = (
+        "from horovod.common.basics import HorovodBasics\n"
+        "basics = HorovodBasics(__name__, 'mpi_lib')\n"
+        "basics.init()\n"
+        "print(basics.rank(), basics.size(), basics.Sum, basics.nccl_built(), basics.is_initialized())\n"
+        "basics.shutdown()\n"
+    )
+    done = of_compat("-c", program)
+    assert done.stdout.split() == ["0", "1", "1", "0", "True"], done.stderr
 
 
 def test_scripts_modules_and_code_run_as_python_runs_them(tmp_path):

@@ -1,0 +1,27 @@
+"""``horovod.common.basics``: who this process is, as an object."""
+
+import horocache
+from horocache import _state
+
+
+class HorovodBasics:
+    """The functions of a binding that are the same for all frameworks; ``init``, ``rank`` and the rest are attributes.
+
+    Args:
+        pkg_path: not used, as nothing is compiled for a framework; nor is what follows.
+    """
+
+    Average, Sum, Adasum, Min, Max, Product = range(6)
+
+    def __init__(self, pkg_path: str = "", *args: str) -> None:
+        for name in _NAMES:
+            setattr(self, name, getattr(_state, name))
+        self.start_timeline = horocache.start_timeline
+        self.stop_timeline = horocache.stop_timeline
+
+
+_NAMES = (
+    *("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
+    *("is_homogeneous", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built"),
+    *("nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built"),
+)

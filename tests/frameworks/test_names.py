@@ -1,0 +1,126 @@
+"""Names of tensors: any bytes within a limit, and what happens where ranks call things in another order."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from horocache.observe.trace import load_all
+from horocache.testing import run_ranks
+
+LONGEST = 4096 - len("allreduce.")
+CHOSEN = [
+    b"",
+    b"\0",
+    b" ",
+    b'"',
+    b"\\",
+    b"'; rm -rf {} $(touch x) %s",
+    b"line\nfeed\r\t\x1b[31m",
+    "größe/重み/🙂/\u2028".encode(),
+    b"\xff\xfe",
+    b"cut off \xe9\x87",
+    b"x" * LONGEST,
+]
+
+
+def any_names():
+    """The chosen ones and random bytes, mostly no UTF-8; the same on every rank."""
+    rng = random.Random(11)
+    return list(dict.fromkeys(CHOSEN + [rng.randbytes(rng.choice([1, 2, 5, 30])) for _ in range(200)]))
+
+
+def test_any_bytes_are_a_name_and_the_timeline_of_every_rank_is_json(tmp_path):
+    def body(names):
+        import horocache as hc
+
+        hc.init()
+        for _ in range(2):  # negotiated, then from the cache
+            handles = [hc.allreduce_async(np.full(2, i), op=hc.Sum, name=name) for i, name in enumerate(names)]
+            for i, handle in enumerate(handles):
+                assert hc.synchronize(handle).tolist() == [3 * i] * 2, names[i]
+        return hc.metrics()["cache_hits"]
+
+    names = any_names()
+    file = tmp_path / "t.json"
+    assert run_ranks(body, 3, args=(names,), knobs={"timeline": str(file)}) == [len(names)] * 3
+    for trace in load_all([file]):  # which parses them
+        rows = set(trace.rows.values())
+        assert rows >= {"allreduce." + name.decode("utf-8", "backslashreplace") for name in names}
+        assert sum(span.name == "ALLREDUCE" for span in trace.spans) == 2 * len(names)
+
+
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_names_that_are_too_long_are_refused_and_nothing_is_in_flight(binding):
+    def body():
+        import horocache as hc
+
+        hc.init()
+        for length in (LONGEST + 1, 1 << 16, 1 << 20):
+            for name in ("x" * length, b"\xff" * length):
+                for call in (hc.allreduce, hc.allreduce_, hc.allreduce_async):
+                    with pytest.raises(hc.InvalidArgumentError, match="4096 bytes"):
+                        call(np.ones(2), name=name)
+        return hc.allreduce(np.ones(2), op=hc.Sum, name="x" * LONGEST).tolist()
+
+    assert run_ranks(body, 2, knobs={"binding": binding}) == [[2.0, 2.0]] * 2
+
+
+def test_ranks_whose_automatic_names_do_not_match_get_an_error_and_go_on():
+    def body():
+        import horocache as hc
+
+        hc.init()
+        first = hc.rank() == 0
+        one = np.ones(1)
+        outcomes = []
+        for what in (
+            lambda: hc.allreduce(np.ones(3 if first else 4)),
+            lambda: (hc.allgather if first else hc.allreduce)(one),
+            lambda: hc.barrier() if first else hc.allreduce(one),
+            lambda: hc.allreduce(one, name=None if first else "named"),
+        ):
+            with pytest.raises(hc.CollectiveError) as failed:
+                what()
+            outcomes.append((type(failed.value).__name__, str(failed.value)))
+            assert hc.allreduce(one, op=hc.Sum, name=f"after.{len(outcomes)}") == [hc.size()]
+            assert hc.allgather(one).tolist() == [1.0] * hc.size(), "automatic names count on alike"
+        return outcomes
+
+    # With limits of hours: nothing here waits for them.
+    knobs = {"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200}
+    for outcomes in run_ranks(body, 3, knobs=knobs):
+        assert [error for error, _ in outcomes] == ["MismatchError", "StallError", "StallError", "StallError"]
+        for _, text in outcomes:
+            assert "noname.0" in text and "rank 0" in text
+        assert "[3]" in outcomes[0][1] and "[4]" in outcomes[0][1]
+        assert all("was submitted by" in text and "not by rank" in text for _, text in outcomes[1:])
+
+
+def test_unnamed_calls_meet_by_operation_and_set_whatever_lies_between_them():
+    def body():
+        import horocache as hc
+
+        even = hc.ProcessSet([0, 2])
+        hc.init(process_sets=[even])
+        handles = []
+        kinds = ["allreduce", "allgather", "allreduce", "set", "allgather", "set"]
+        # Each rank in another order, of which each kind's own is the same.
+        for kind in random.Random(hc.rank()).sample(kinds, len(kinds)):
+            number = sum(k == kind for k, _ in handles)
+            value = np.array([10.0 * number + hc.rank()])
+            if kind == "set":
+                if even.included():
+                    handles.append((kind, hc.allreduce_async(value, op=hc.Sum, process_set=even)))
+            elif kind == "allreduce":
+                handles.append((kind, hc.allreduce_async(value, op=hc.Sum)))
+            else:
+                handles.append((kind, hc.allgather_async(value)))
+        found = {kind: [hc.synchronize(h).tolist() for k, h in handles if k == kind] for kind in set(kinds)}
+        assert found["allreduce"] == [[3.0], [33.0]]
+        assert found["allgather"] == [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
+        assert found["set"] == ([[2.0], [22.0]] if even.included() else [])
+
+    run_ranks(body, 3)

@@ -1,0 +1,64 @@
+"""Temporary folders: those of processes that were killed go with the next job, all others stay."""
+
+import fcntl
+import tempfile
+
+import pytest
+
+from horocache.launch.folders import temporary_folder
+
+
+@pytest.fixture(autouse=True)
+def folder_of_tests(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def abandoned(path, mode=0o700):
+    path.mkdir(mode=mode)
+    path.chmod(mode)
+    (path / "owner").touch()
+    (path / "more").touch()
+    return path
+
+
+def test_a_folder_is_private_and_goes_at_the_end_also_after_an_error(tmp_path):
+    with pytest.raises(KeyError), temporary_folder("horocache-x-") as folder:
+        assert folder.parent == tmp_path and folder.name.startswith("horocache-x-")
+        assert folder.stat().st_mode & 0o7777 == 0o700
+        (folder / "file").touch()
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nobody_holds_any_more_is_removed(tmp_path):
+    for name in ("horocache-a", "horocache-run-b"):
+        abandoned(tmp_path / name)
+    with temporary_folder("horocache-") as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_somebody_holds_stays(tmp_path):
+    first, second = temporary_folder("horocache-"), temporary_folder("horocache-run-")
+    with first as one, second as two, temporary_folder("horocache-") as three:
+        assert one.exists() and two.exists() and three.exists()
+    held = abandoned(tmp_path / "horocache-held")
+    with (held / "owner").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with temporary_folder("horocache-"):
+            assert (held / "more").exists()
+
+
+def test_what_may_be_somebody_else_s_stays(tmp_path):
+    open_to_all = abandoned(tmp_path / "horocache-open", 0o755)
+    other = abandoned(tmp_path / "other")
+    elsewhere = abandoned(tmp_path / "elsewhere")
+    (tmp_path / "horocache-link").symlink_to(elsewhere)
+    linked = abandoned(tmp_path / "horocache-linked")
+    (linked / "owner").unlink()
+    (linked / "owner").symlink_to(other / "owner")
+    unnamed = tmp_path / "horocache-1000"  # where ranks without a launcher meet
+    unnamed.mkdir(mode=0o700)
+    with temporary_folder("horocache-"):
+        for folder in (open_to_all, other, elsewhere, linked):
+            assert (folder / "more").exists(), folder
+        assert unnamed.exists()
