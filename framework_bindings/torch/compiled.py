@@ -200,6 +200,7 @@ def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
     group = kind.startswith("grouped")
     parameters = inspect.signature(function).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    names = frozenset(parameters)
     by_position = [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
 
     def twin(*given: Any, **named: Any) -> Any:
@@ -207,7 +208,7 @@ def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
         arguments = {**defaults, **at_positions, **named}
         if in_checkpoint():
             return _uncheckpointed(function, *given, **named)
-        known = len(given) <= len(by_position) and arguments.keys() == parameters.keys()
+        known = len(given) <= len(by_position) and names == arguments.keys()
         if not known or at_positions.keys() & named.keys() or not _fit(arguments, kind):
             return _eagerly(function, *given, **named)
         tensors = list(arguments["tensors"]) if group else [arguments["tensor"]]

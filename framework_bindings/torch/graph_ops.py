@@ -5,7 +5,8 @@ program, whatever a compiler finds out about the results: a rank that does not u
 
 * they are registered as effects of the kind ORDERED. Ahead-of-time autograd then threads a token through all of them,
   in the forward and in the backward graph: none can be removed, merged with an equal one, run twice to save memory, or
-  moved past another. Inductor turns tokens into dependencies of kernels with side effects;
+  moved past another. Inductor turns tokens into dependencies; :mod:`horocache.torch.code_order` sees to it that they
+  arrive;
 * they write to no tensor: torch has no tokens for operators that do. In-place forms copy the result;
 * everything that shapes and gradients depend on is an argument, this rank's place in the process set and the number
   of ranks, too. The compiler guards what arguments were computed from, so a graph made for another size of the job is
@@ -30,6 +31,7 @@ from torch._library.effects import EffectType
 
 from . import gradients
 from .adapter import collectives
+from .code_order import keep_order_in_generated_code
 from .compression import Compression
 from .gradients import Call, Reduction
 
@@ -349,19 +351,27 @@ _OPERATORS = (
     ),
 )
 
+_NAMES = tuple(operator.schema.partition("(")[0] for operator in _OPERATORS)
 _library: Any = cast(Any, torch.library.Library)("horocache", "DEF")
 
 
-def _register(operator: _Operator) -> None:
+def _fake_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    def fake(*arguments: Any) -> Any:
+        keep_order_in_generated_code(map(op, _NAMES))
+        return function(*arguments)
+
+    return fake
+
+
+def _register(name: str, operator: _Operator) -> None:
     _library.define(operator.schema)
-    name = operator.schema.partition("(")[0]
     qualified = f"horocache::{name}"
     _library.impl(name, operator.kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified, operator.fake, lib=_library)
+    torch.library.register_fake(qualified, _fake_kernel(operator.fake), lib=_library)
     if operator.backward is not None:
         torch.library.register_autograd(qualified, operator.backward, setup_context=operator.setup, lib=_library)
     _library._register_effectful_op(qualified, EffectType.ORDERED)
 
 
-for _operator in _OPERATORS:
-    _register(_operator)
+for _name, _operator in zip(_NAMES, _OPERATORS, strict=True):
+    _register(_name, _operator)

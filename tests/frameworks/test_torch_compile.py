@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -274,8 +276,9 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters(op
         for got in (trained(compiled, plain), trained(plain, compiled)):
             for a, b in zip(got, want, strict=True):
                 assert torch.equal(a, b)
-        # One for the forward pass, one for each optimizer's step; nothing of the hooks and the reductions.
-        assert len(graphs) == 3, graphs
+        # One for the forward pass, and for each optimizer one for its first step, which makes the momentum, and one for
+        # the others; nothing of the hooks and the reductions.
+        assert len(graphs) == 5, graphs
         lines = "".join(node.meta.get("stack_trace") or "" for graph in graphs for node in graph.graph.nodes)
         assert "reducer.py" not in lines and "horocache/handles.py" not in lines
 
@@ -306,7 +309,7 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
 
         def asynchronous(x):
             handle = hvd.allreduce_async(x * 2, op=hvd.Sum)
-            return hvd.synchronize(handle) + 1
+            return hvd.synchronize(handle) + 1  # torch does not compile a rest that begins without tensors
 
         def gathered(x):  # in part of a program, torch does not take results of unknown size into a graph
             return hvd.allgather(x * 2) + 1
@@ -330,11 +333,10 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
         def again_in_backward(x):
             return checkpoint(lambda x: hvd.allreduce(x.sin()).cos(), x, use_reentrant=False) * 2
 
-        breaks = {asynchronous: 2}
         for function in (asynchronous, gathered, objects, rooted, own_compressor, arrays, odd_name, again_in_backward):
             counters.clear()
             check_same(function, x.clone().requires_grad_(function is again_in_backward), fullgraph=False)
-            assert sum(counters["graph_break"].values()) == breaks.get(function, 1), (function, counters["graph_break"])
+            assert sum(counters["graph_break"].values()) == 1, (function, counters["graph_break"])
             assert counters["stats"]["unique_graphs"] <= 2, (function, counters["stats"])
             if function is not gathered:
                 torch.compiler.reset()
@@ -401,7 +403,8 @@ def test_errors_are_those_of_eager_calls():
             with pytest.raises(type(eager.value)) as in_a_graph:
                 compiled(tensor.clone().detach().requires_grad_(tensor.requires_grad))
             # Whichever rank comes first is named first.
-            assert sorted(str(in_a_graph.value).split()) == sorted(str(eager.value).split())
+            words = [sorted(re.findall(r"\w+", str(error.value))) for error in (in_a_graph, eager)]
+            assert words[0] == words[1]
         # Without fullgraph, what the compiler cannot make a call of is for the eager function to judge.
         for function in (lambda: hvd.allreduce(3.0), lambda: hvd.grouped_allreduce([]), lambda: hvd.allreduce(x, no=1)):
             with pytest.raises((hvd.HorocacheError, TypeError)) as eager:
