@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from horocache.errors import UnsupportedError
 from torch._library.effects import EffectType
 
 
@@ -33,6 +34,11 @@ def _lowering_of(operator: torch._ops.OpOverload[Any, Any], lowering: Any) -> An
 
     def lower(*arguments: Any) -> Any:
         graph = lowering.V.graph
+        if graph.cpp_wrapper:  # torch 2.13 crashes where operators return lists of tensors
+            raise UnsupportedError(
+                "collectives cannot be in the C++ code that Inductor generates with cpp_wrapper=True or for export. "
+                "Compile without it, or call them outside of the compiled part."
+            )
         first = len(graph.operations)
         previous = graph.effectful_ops.get(EffectType.ORDERED)
         result = call_it(*arguments)
