@@ -230,8 +230,8 @@ def test_generated_cpp_refuses_operations_instead_of_a_crash():
         from torch._inductor.exc import InductorError
 
         hvd.init()
-        compiled = torch.compile(lambda x: hvd.allreduce(x), fullgraph=True, options={"cpp_wrapper": True})
-        with pytest.raises(InductorError, match="cannot be in the C\\+\\+ code .* Compile without it"):
+        compiled = torch.compile(lambda x: hvd.allreduce(x * 2), fullgraph=True, options={"cpp_wrapper": True})
+        with pytest.raises(InductorError, match=r"cannot be in the C\+\+ code .* Compile without it"):
             compiled(numbers(3))
 
     run(body, 1)
@@ -269,8 +269,7 @@ def test_a_training_step_in_one_graph_gives_the_same_parameters():
     run(body, 2)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_groups": 2}])
-def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters(options):
+def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
     def body():
         import horocache.torch as hvd
 
@@ -284,7 +283,7 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters(op
             torch.compiler.reset()
             model = make_model()
             sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            optimizer = hvd.DistributedOptimizer(sgd, model.named_parameters(), **options)
+            optimizer = hvd.DistributedOptimizer(sgd, model.named_parameters(), num_groups=2)
             update = wrap_optimizer(optimizer.step)
 
             def step(x, y):
