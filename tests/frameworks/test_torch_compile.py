@@ -127,7 +127,7 @@ def test_operations_in_place_change_their_tensors():
         check_same(moves, numbers(2 * n, 2, rank=me), numbers(2 * n, rank=me))
         check_same(unseen_by_autograd, numbers(4, rank=me).requires_grad_())
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_the_code_generator_keeps_results_and_gradients():
@@ -266,7 +266,7 @@ def test_a_training_step_in_one_graph_gives_the_same_parameters():
         for got, want in zip(compiled, trained(step), strict=True):
             assert torch.equal(got, want)
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
@@ -313,7 +313,7 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
         lines = "".join(node.meta.get("stack_trace") or "" for graph in graphs for node in graph.graph.nodes)
         assert "reducer.py" not in lines and "horocache/handles.py" not in lines
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
@@ -404,7 +404,7 @@ def test_rank_and_size_are_constants_of_the_running_job():
         with pytest.raises(hvd.HorocacheError, match="not been initialized"):
             torch.compile(lambda x: hvd.allreduce(x, name="x"), backend="aot_eager", fullgraph=True)(x)
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_errors_are_those_of_eager_calls():
@@ -445,7 +445,7 @@ def test_errors_are_those_of_eager_calls():
             assert str(outside.value) == str(eager.value)
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="after").item() == hvd.size()
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_synchronized_batch_normalization_is_a_part_of_the_graph():
@@ -463,7 +463,7 @@ def test_synchronized_batch_normalization_is_a_part_of_the_graph():
         for a, b in zip(norms[0].state_dict().values(), norms[1].state_dict().values(), strict=True):
             assert torch.equal(a, b)
 
-    run(body, 2)
+    run(body, 2, timeout=120)
 
 
 def test_torch_without_effects_leaves_graphs_for_collectives():
