@@ -37,6 +37,7 @@ from horocache.observe.recording import start_timeline, stop_timeline
 from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
 from horocache.process_set import ProcessSet, global_process_set, process_sets
 
+from .adapter import collectives
 from .compression import Compression
 from .ddp import ddp_hook
 from .functions import (
@@ -106,6 +107,7 @@ from .functions import (
 from .optimizer import DistributedOptimizer
 from .parameters import broadcast_optimizer_state, broadcast_parameters
 from .sync_batch_norm import SyncBatchNorm
+from .tracing import tell_the_compiler
 
 register_torch_backend()
 
@@ -227,3 +229,5 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+tell_the_compiler({name: globals()[name] for name in __all__}, collectives)

@@ -53,6 +53,11 @@ def _version_counter() -> Callable[[Any], object] | None:
 _increment_versions = _version_counter()
 
 
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several elements are the same memory, as :meth:`torch.Tensor.expand` makes them."""
+    return any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 class TorchAdapter:
     """:class:`~horocache.adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
 
@@ -95,7 +100,7 @@ class TorchAdapter:
 
     def check_writable(self, tensor: torch.Tensor) -> None:
         """Refuse tensors whose elements share memory."""
-        if any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True)):
+        if is_expanded(tensor):
             raise InvalidArgumentError(
                 f"the tensor of shape {tuple(tensor.shape)} is expanded: several of its elements are the same memory, "
                 "so an in-place operation cannot store its result in it. Use .clone()."

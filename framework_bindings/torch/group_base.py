@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 from .group_calls import GroupCalls
 from .group_tensors import only, options, put_back, to_move
 from .other_devices import make_backend
-from .untraced import untraced
+from .tracing import untraced
 from .work import JointWork, OperationWork, Store, seconds_of
 
 _CPU = torch.device("cpu")

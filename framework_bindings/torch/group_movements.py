@@ -29,7 +29,7 @@ from .group_tensors import (
     results_of,
     to_move,
 )
-from .untraced import untraced
+from .tracing import untraced
 
 Tensor = torch.Tensor
 Tensors = Sequence[torch.Tensor]

@@ -26,7 +26,7 @@ from .group_tensors import (
     to_reduce,
 )
 from .sparse_tensors import sparse_parts
-from .untraced import untraced
+from .tracing import untraced
 from .work import OperationWork, Store
 
 Tensor = torch.Tensor

@@ -20,6 +20,7 @@ from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
 from .reducer import GradientReducer, ReducerOptions
+from .tracing import outside
 
 Groups = int | list[list[torch.Tensor]] | None
 _Mixin = TypeVar("_Mixin", bound=torch.optim.Optimizer)
@@ -39,6 +40,7 @@ class DistributedMixin(torch.optim.Optimizer):
     _should_synchronize: bool
     _synchronized_for_scaler = False
 
+    @outside
     def synchronize(self) -> None:
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
 

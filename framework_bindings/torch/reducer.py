@@ -24,6 +24,7 @@ from .adapter import collectives
 from .buckets import Bucket, Slot, is_lazy, no_gradient
 from .compression import is_cast, wire_dtype_of
 from .functions import sparse_allreduce_async
+from .tracing import outside
 
 
 class ReducerOptions(NamedTuple):
@@ -39,6 +40,7 @@ class ReducerOptions(NamedTuple):
     process_set: ProcessSet
 
 
+@outside
 def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch.Tensor) -> None:
     # A weak reference: hooks live as long as the parameter, the reducer only as long as its optimizer.
     reducer = reducer_ref()
@@ -68,16 +70,7 @@ class GradientReducer:
         self._set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         # submit()'s arguments after the tensors and names, in its order.
-        self._tail = (
-            self._op,
-            self._prescale,
-            self._postscale,
-            -1,
-            None,
-            self._set,
-            "",
-            layers.signature,
-        )
+        self._tail = (self._op, self._prescale, self._postscale, -1, None, self._set, "", layers.signature)
         self._plain = not layers.signature
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
@@ -278,6 +271,7 @@ class GradientReducer:
         """Whether gradients are in flight."""
         return bool(self._in_flight) or self._order is not None
 
+    @outside
     def synchronize(self) -> None:
         """Wait for all gradients, submitting those that no hook did.
 

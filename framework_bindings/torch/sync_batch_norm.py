@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .adapter import collectives
+from .functions import allgather, allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -112,7 +112,7 @@ def _statistics(batch: torch.Tensor, process_set: ProcessSet) -> tuple[torch.Ten
     variance = values.var(dimensions, unbiased=False) if count else values.new_zeros(channels)
     own = torch.cat([values.new_full((1,), count), mean, variance])
     # Layers take turns, and a name per size keeps each entry of the cache as it is.
-    everybody = collectives.allgather(own.unsqueeze(0), f"sync_batch_norm.{channels}", process_set)
+    everybody = allgather(own.unsqueeze(0), f"sync_batch_norm.{channels}", process_set)
     counts, means, variances = everybody[:, :1], everybody[:, 1 : channels + 1], everybody[:, channels + 1 :]
     total = counts.sum()
     whole_mean = (counts * means).sum(0) / total
@@ -155,7 +155,7 @@ class _Normalize(torch.autograd.Function):
         channels = batch.shape[1]
         own = torch.stack([grad.sum(dimensions), (grad * normalized).sum(dimensions)])
         name = f"sync_batch_norm.{channels}.backward"
-        everybody = collectives.allreduce(own, None, name, op=Sum, process_set=ctx.process_set) / total
+        everybody = allreduce(own, None, name, op=Sum, process_set=ctx.process_set) / total
         along_ones, along_normalized = everybody
         inner = grad - _channels(along_ones, batch) - normalized * _channels(along_normalized, batch)
         factor = scale if weight is None else scale * _wide(weight)

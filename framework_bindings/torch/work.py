@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from horocache.errors import HorocacheError, MismatchError, StallError
 
-from .untraced import untraced
+from .tracing import untraced
 from .waiting import Future, wait_apart, wait_here
 
 if TYPE_CHECKING:

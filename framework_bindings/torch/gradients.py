@@ -1,0 +1,170 @@
+"""The gradients of the collectives, as formulas over collectives.
+
+The convention is Horovod's: each rank differentiates its own loss, and what is optimized is the mean of the losses. So
+the gradient of a sum over ranks is a sum, and that of a copy to all ranks is the mean of what comes back.
+
+The formulas are written once, for operations that run at once (:mod:`horocache.torch.differentiable`) and for those of
+a compiled graph (:mod:`horocache.torch.graph_ops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from horocache.errors import UnsupportedError
+from horocache.ops import Average, Name, Sum
+
+
+def backward_name(name: Name) -> Name:
+    """The name of the operation that computes the gradient of ``name``."""
+    if name is None:
+        return None
+    return name + b".backward" if isinstance(name, bytes) else f"{name}.backward"
+
+
+def member_name(name: Name, index: int) -> Name:
+    """The name of one of a group's operations, where they are run one by one; the first keeps the group's."""
+    if name is None or index == 0:
+        return name
+    return name + b".%d" % index if isinstance(name, bytes) else f"{name}.{index}"
+
+
+def without_algorithm(backend: str | None) -> str | None:
+    """The backend alone: where the gradient is another operation, it has other algorithms."""
+    return None if backend is None else backend.partition("/")[0]
+
+
+def refuse_unless_linear(op: int, what: str) -> None:
+    """UnsupportedError for a reduction that has no gradient."""
+    if op not in (Average, Sum):
+        raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
+
+
+class Call(NamedTuple):
+    """What an operation and that of its gradient have in common."""
+
+    name: Name
+    process_set: Any  # as the operations take it
+    backend: str | None
+    group: bool
+
+    def of_gradient(self) -> Call:
+        """The same operation, for the gradient."""
+        return self._replace(name=backward_name(self.name))
+
+    def of_other_gradient(self) -> Call:
+        """Another operation, for the gradient."""
+        return self._replace(name=backward_name(self.name), backend=without_algorithm(self.backend))
+
+
+class Reduction(NamedTuple):
+    """How an allreduce reduces."""
+
+    compression: Any  # as the operations take it
+    op: int
+    scales: tuple[float, float]
+
+
+class Differentiable(Protocol):
+    """The operations that formulas use: they have gradients in turn."""
+
+    uncompressed: Any
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
+        """Reduce one tensor, or a group."""
+
+    def allgather(self, tensors: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
+        """Gather the rows of one tensor, or a group."""
+
+    def alltoall_back(self, tensor: torch.Tensor, splits: torch.Tensor, rows: Any, call: Call) -> torch.Tensor:
+        """Send ``splits`` rows to each rank, and receive ``rows``, of which those that do not come are zeros."""
+
+
+def of_allreduce(
+    run: Differentiable, grads: Sequence[torch.Tensor], how: Reduction, call: Call
+) -> Sequence[torch.Tensor]:
+    """Reduce the gradients the same way."""
+    return run.allreduce(grads, how, call.of_gradient())
+
+
+def _average(run: Differentiable, grads: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
+    return run.allreduce(grads, Reduction(run.uncompressed, Average, (1.0, 1.0)), call.of_other_gradient())
+
+
+def of_allgather(
+    run: Differentiable,
+    grads: Sequence[torch.Tensor],
+    starts: Sequence[Any],
+    shapes: Sequence[Sequence[Any]],
+    call: Call,
+) -> list[torch.Tensor]:
+    """The mean over the ranks, and of it this rank's rows.
+
+    Args:
+        run: the operations.
+        grads: of the results.
+        starts: of each result, the first row that is this rank's: an int, or a tensor of one element where rows are not
+            known before the graph runs.
+        shapes: of the tensors that were gathered.
+        call: what gathered them.
+    """
+    means = _average(run, grads, call)
+    return [_own_rows(*each) for each in zip(means, starts, shapes, strict=True)]
+
+
+def _own_rows(mean: torch.Tensor, start: Any, shape: Sequence[Any]) -> torch.Tensor:
+    rows = shape[0] if shape else 1
+    if isinstance(start, torch.Tensor):
+        own = mean.index_select(0, start + torch.arange(rows))
+    else:
+        own = mean[start : start + rows]
+    return own.reshape(shape)
+
+
+def of_broadcast(
+    run: Differentiable, grads: Sequence[torch.Tensor], is_root: bool, call: Call
+) -> Sequence[torch.Tensor]:
+    """The mean over the ranks on the root, zero elsewhere."""
+    means = _average(run, grads, call)
+    if is_root:
+        return means
+    # Zero, and still a part of the graph: all ranks have to run the gradient of this allreduce.
+    return [mean.masked_fill(torch.ones((), dtype=torch.bool), 0) for mean in means]
+
+
+def of_alltoall(
+    run: Differentiable,
+    grads: Sequence[torch.Tensor],
+    received: Sequence[torch.Tensor],
+    shapes: Sequence[Sequence[Any]],
+    call: Call,
+) -> list[torch.Tensor]:
+    """Alltoall the way back, with the splits that were received, of one tensor after the other."""
+    back = call.of_gradient()._replace(group=False)
+    results = []
+    for index, (grad, splits, shape) in enumerate(zip(grads, received, shapes, strict=True)):
+        own = back._replace(name=member_name(back.name, index))
+        results.append(run.alltoall_back(grad, splits, shape[0], own))
+    return results
+
+
+def of_reducescatter(
+    run: Differentiable,
+    grads: Sequence[torch.Tensor],
+    op: int,
+    scales: tuple[float, float],
+    ranks: int,
+    call: Call,
+) -> Sequence[torch.Tensor]:
+    """Allgather, times the number of ranks for Sum, times the scales."""
+    factor = scales[0] * scales[1] * (ranks if op == Sum else 1)
+    scaled = [grad if factor == 1.0 else grad * factor for grad in grads]
+    return run.allgather(scaled, call.of_other_gradient())
+
+
+def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """The tensor, with rows of zeros at its end where it has fewer than ``rows``."""
+    missing = rows - tensor.shape[0]
+    return torch.cat([tensor, tensor.new_zeros((missing, *tensor.shape[1:]))]) if missing else tensor
