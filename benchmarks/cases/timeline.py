@@ -18,10 +18,11 @@ ON, OFF = "horocache, timeline on", "timeline off"
 def jobs(quick: bool) -> list[Job]:
     """The model of many tensors, one by one and in groups, and the one of more arithmetic.
 
-    Turns are short and many: what is looked for is smaller than the machine's moods.
+    Turns are as short as can be, as what is looked for is smaller than the machine's moods, but long enough for the
+    memory and the pages of a file that has just begun to be no part of it.
     """
-    budget_s = 3.0 if quick else 16.0
-    settings = [("mlp", 0, 5)] if quick else [("mlp", 0, 5), ("mlp", 5, 5), ("cnn", 0, 2)]
+    budget_s = 4.0 if quick else 24.0
+    settings = [("mlp", 0, 25)] if quick else [("mlp", 0, 25), ("mlp", 5, 25), ("cnn", 0, 3)]
     return [
         Job("timeline", 2, {"model": model, "groups": groups, "steps": steps, "budget_s": budget_s}, own_launcher=True)
         for model, groups, steps in settings
