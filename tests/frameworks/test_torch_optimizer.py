@@ -89,7 +89,9 @@ def test_gradients_of_several_passes_add_up_before_they_are_reduced():
                 torch.nn.functional.cross_entropy(model(x), y).backward()
             with pytest.raises(hvd.HorocacheError, match="was changed while it was being reduced"):
                 optimizer.synchronize()
+            assert optimizer.backward_passes_per_step == 2
             optimizer.set_backward_passes_per_step(1)
+            assert optimizer.backward_passes_per_step == 1
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             with optimizer.skip_synchronize():
