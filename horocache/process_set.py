@@ -21,7 +21,7 @@ class ProcessSet:
     number 0, is always registered. Operations refuse a set that is not.
 
     Args:
-        ranks: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
+        ranks_or_comm: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
 
     Raises:
         InvalidArgumentError: the ranks are no whole numbers, negative, or not distinct; or the communicator is null
@@ -30,15 +30,20 @@ class ProcessSet:
 
     process_set_id: int | None
 
-    def __init__(self, ranks: Iterable[int] | Any) -> None:
-        self._ranks: list[int] | None = _checked_ranks(ranks)
-        self._communicator = ranks if is_communicator(ranks) else None
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self._ranks: list[int] | None = _checked_ranks(ranks_or_comm)
+        self._communicator = ranks_or_comm if is_communicator(ranks_or_comm) else None
         self.process_set_id = None
 
     @property
     def ranks(self) -> list[int]:
         """Global ranks of the set, ascending."""
         return list(range(_state.size())) if self._ranks is None else list(self._ranks)
+
+    @property
+    def mpi_comm(self) -> Any:
+        """The communicator that the set was made of, or None."""
+        return self._communicator
 
     def size(self) -> int:
         """Number of ranks in the set."""

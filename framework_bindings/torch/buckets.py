@@ -36,9 +36,13 @@ class Slot:
         self.version = grad._version
 
     def check_untouched(self) -> None:
-        """InvalidArgumentError if the gradient has been changed or replaced since it was submitted."""
+        """InvalidArgumentError if the gradient has been changed or replaced since it was submitted.
+
+        A gradient that is part of a larger memory, as views of one flat buffer are, may have been changed unseen: all
+        views count their changes together, so that another parameter's gradient looks like a change of this one.
+        """
         grad, now = self.grad, self.param.grad
-        if grad is None or (now is grad and grad._version == self.version):
+        if grad is None or (now is grad and (grad._version == self.version or _is_part(grad))):
             return
         how = "set to None" if now is None else "changed" if now is grad else "replaced"
         raise InvalidArgumentError(
@@ -76,6 +80,11 @@ def no_gradient(slot: Slot) -> torch.Tensor:
     indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
     return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+
+
+def _is_part(grad: torch.Tensor) -> bool:
+    """Whether its memory holds more than its own elements."""
+    return grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
 
 
 def is_lazy(grad: torch.Tensor) -> bool:

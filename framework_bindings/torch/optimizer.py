@@ -36,6 +36,7 @@ class DistributedMixin(torch.optim.Optimizer):
 
     _reducer: GradientReducer | None
     _names: dict[torch.Tensor, str]
+    _passes: int
     _synchronized: bool
     _should_synchronize: bool
     _synchronized_for_scaler = False
@@ -127,9 +128,15 @@ class DistributedMixin(torch.optim.Optimizer):
     def _in_flight(self) -> bool:
         return self._reducer is not None and self._reducer.busy
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes make one gradient."""
+        return self._passes
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
         _check_passes(passes)
+        self._passes = passes
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -320,7 +327,15 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set=process_set,
     )
     reducer = GradientReducer(named, fixed, options) if takes_part else None
-    return _wrapped(optimizer, DistributedMixin, named, _reducer=reducer, _synchronized=False, _should_synchronize=True)
+    return _wrapped(
+        optimizer,
+        DistributedMixin,
+        named,
+        _reducer=reducer,
+        _passes=backward_passes_per_step,
+        _synchronized=False,
+        _should_synchronize=True,
+    )
 
 
 def _wrapped(

@@ -17,16 +17,18 @@ from .functions import allgather, allreduce
 class SyncBatchNorm(_BatchNorm):
     """Normalizes each channel by mean and variance over the batches of all ranks; on tensors on the CPU, too.
 
-    In evaluation, and with one rank, it does what ``torch.nn.BatchNorm`` does. Ranks may have batches of different
-    sizes. All ranks must run the same layers in the same order. The gradients of weight and bias are this rank's own,
-    to be reduced with the others' by :func:`~horocache.torch.DistributedOptimizer`.
+    In evaluation with running statistics, and with one rank, it does what ``torch.nn.BatchNorm`` does, without the
+    others. Else all ranks must run the same layers in the same order; their batches may have different sizes. The
+    gradients of weight and bias are this rank's own, to be reduced with the others' by
+    :func:`~horocache.torch.DistributedOptimizer`.
 
     Args:
         num_features: number of channels ``C`` of inputs of shape ``(N, C, ...)``.
         eps: added to the variance.
         momentum: weight of the new batch in the running mean and variance; None: they are those of all batches.
         affine: whether there are a weight and a bias to learn, of shape ``(C,)``.
-        track_running_stats: whether to keep a running mean and variance, which evaluation then uses.
+        track_running_stats: whether to keep a running mean and variance, which evaluation then uses; if not, evaluation
+            normalizes over all ranks' batches, as training does.
         process_set: the ranks whose batches are one.
     """
 
@@ -53,12 +55,13 @@ class SyncBatchNorm(_BatchNorm):
             ValueError: fewer than two dimensions. The errors of an allgather, and in the backward pass of an allreduce.
         """
         self._check_input_dim(input)
-        if not self.training or not self.process_set.included() or self.process_set.size() == 1:
+        use_batch = self.training or self.running_mean is None
+        if not use_batch or not self.process_set.included() or self.process_set.size() == 1:
             return self._alone(input)
-        if self.num_batches_tracked is not None:
+        if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         statistics = _statistics(input, self.process_set)
-        if self.track_running_stats:
+        if self.training and self.track_running_stats:
             self._track(*statistics)
         apply: Any = _Normalize.apply
         output: torch.Tensor = apply(input, self.weight, self.bias, statistics, self.eps, self.process_set)
@@ -153,13 +156,15 @@ class _Normalize(torch.autograd.Function):
         normalized = (_wide(batch) - _channels(mean, batch)) * _channels(scale, batch)
         dimensions = _other_dimensions(batch)
         channels = batch.shape[1]
-        own = torch.stack([grad.sum(dimensions), (grad * normalized).sum(dimensions)])
+        # Two tensors, of which none is a view: the gradients of two parameters, which are reduced in place.
+        along_bias, along_weight = grad.sum(dimensions), (grad * normalized).sum(dimensions)
+        own = torch.stack([along_bias, along_weight])
         name = f"sync_batch_norm.{channels}.backward"
         everybody = allreduce(own, None, name, op=Sum, process_set=ctx.process_set) / total
         along_ones, along_normalized = everybody
         inner = grad - _channels(along_ones, batch) - normalized * _channels(along_normalized, batch)
         factor = scale if weight is None else scale * _wide(weight)
         grad_batch = (inner * _channels(factor, batch)).to(batch.dtype) if ctx.needs_input_grad[0] else None
-        grad_weight = own[1].to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
-        grad_bias = own[0].to(grads[0].dtype if weight is None else weight.dtype) if ctx.has_bias else None
+        grad_weight = along_weight.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
+        grad_bias = along_bias.to(grads[0].dtype if weight is None else weight.dtype) if ctx.has_bias else None
         return grad_batch, grad_weight, grad_bias, None, None, None

@@ -75,15 +75,13 @@ gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False,
 SyncBatchNorm(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True)
 """
 LINES = [line.format(**SHORT) for line in SIGNATURES.strip().splitlines()]
-# Positional only in practice: programs pass them by position, and the names here say more.
-OTHER_NAMES = {"ranks_or_comm": "ranks"}
 
 
 def expected(line):
     """The parameters that a line describes, as (name, default)."""
     names = vars(hvd) | {"__builtins__": {}}
     function = eval(f"lambda {line[line.index('(') + 1 : -1]}: 0", names)
-    return [(OTHER_NAMES.get(p.name, p.name), p.default) for p in inspect.signature(function).parameters.values()]
+    return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.partition("(")[0])

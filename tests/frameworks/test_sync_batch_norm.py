@@ -55,8 +55,34 @@ def test_it_equals_batch_norm_over_the_whole_batch(shape, options):
         torch.testing.assert_close(sum(r[2][index] for r in results), param.grad, **close)
     for _, _, _, values, _ in results:
         torch.testing.assert_close(values, layer.state_dict(), **close)
-    if options != {"track_running_stats": False}:  # else evaluation uses the rank's own batch
-        torch.testing.assert_close(torch.cat([r[4] for r in results]), layer(batch).detach(), **close)
+    torch.testing.assert_close(torch.cat([r[4] for r in results]), layer(batch).detach(), **close)
+
+
+def test_gradients_add_up_over_several_passes():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        layer = hvd.SyncBatchNorm(4).double()
+        plain = torch.optim.SGD(layer.parameters(), lr=0.5)
+        optimizer = hvd.DistributedOptimizer(plain, layer.named_parameters(), backward_passes_per_step=2)
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            for _ in range(2):
+                (layer(whole_batch([2] * 3, (4,))[hvd.rank() * 2 :][:2]) ** 3).sum().backward()
+            optimizer.step()
+        return [p.detach() for p in layer.parameters()]
+
+    layer = torch.nn.BatchNorm1d(4).double()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            ((layer(whole_batch([2] * 3, (4,))) ** 3).sum() / 3).backward()
+        optimizer.step()
+    for result in run(body, 3):
+        for got, expected in zip(result, layer.parameters(), strict=True):
+            torch.testing.assert_close(got, expected.detach(), rtol=1e-6, atol=1e-8)
 
 
 def test_half_precision_one_rank_and_bad_input():

@@ -89,7 +89,9 @@ def test_gradients_of_several_passes_add_up_before_they_are_reduced():
                 torch.nn.functional.cross_entropy(model(x), y).backward()
             with pytest.raises(hvd.HorocacheError, match="was changed while it was being reduced"):
                 optimizer.synchronize()
+            assert optimizer.backward_passes_per_step == 2
             optimizer.set_backward_passes_per_step(1)
+            assert optimizer.backward_passes_per_step == 1
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             with optimizer.skip_synchronize():
@@ -97,6 +99,37 @@ def test_gradients_of_several_passes_add_up_before_they_are_reduced():
                 optimizer.step()
 
     run(body, 2)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_gradients_that_are_views_of_one_buffer(groups, compression):
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
+        model = make_model()
+        params = list(model.parameters())
+        flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype)
+        for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.1),
+            model.named_parameters(),
+            compression=getattr(hvd.Compression, compression),
+            num_groups=groups,
+        )
+        for step in range(3):
+            flat.zero_()
+            x, y = batch(step, hvd.rank())
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        close = {"rtol": 1e-2, "atol": 1e-3} if compression == "fp16" else {}
+        for got, expected in zip(params, want, strict=True):
+            torch.testing.assert_close(got.detach(), expected, **close)
+
+    run(body, 3)
 
 
 def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():

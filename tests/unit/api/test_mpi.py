@@ -96,8 +96,10 @@ def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
 
 def test_a_process_set_takes_a_communicator_where_mpi4py_is_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=FakeComm([7, 8, 9])))
-    made = hc.ProcessSet(FakeComm([9, 7]))
+    comm = FakeComm([9, 7])
+    made = hc.ProcessSet(comm)
     assert made.ranks == [0, 2] and made.process_set_id is None
+    assert made.mpi_comm is comm and hc.ProcessSet([0]).mpi_comm is None
     assert is_communicator(FakeComm([1])) and not is_communicator([1]) and not is_communicator(made)
 
 

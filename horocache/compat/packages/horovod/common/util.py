@@ -1,5 +1,6 @@
 """``horovod.common.util``: the helpers that programs use."""
 
+import importlib.util
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -21,6 +22,11 @@ def split_list(values: Sequence[T], num_parts: int) -> list[Sequence[T]]:
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
     """Do nothing: there are no extensions that could be missing, as nothing is compiled for a framework."""
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether there is a binding for a framework, such as ``torch``."""
+    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
