@@ -40,8 +40,9 @@ def without_algorithm(backend: str | None) -> str | None:
 
 
 def _refuse_unless_linear(op: int, what: str) -> None:
+    """Only in the backward pass: who wants the result alone, of a loss for example, need not detach it."""
     if op not in (Average, Sum):
-        raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
+        raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}; detach the tensor.")
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -72,7 +73,6 @@ class Allreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce one tensor, or a group."""
-        _refuse_unless_linear(op, "allreduce")
         ctx.call = (name, compression, op, scales, process_set, backend, group)
         if group:
             call = (list(tensors), None, name, compression, op, *scales, process_set)
@@ -82,8 +82,9 @@ class Allreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Reduce the gradients the same way."""
-        name, *call = ctx.call
-        reduced = _apply(Allreduce, backward_name(name), *call, *grads)
+        name, compression, op, *call = ctx.call
+        _refuse_unless_linear(op, "allreduce")
+        reduced = _apply(Allreduce, backward_name(name), compression, op, *call, *grads)
         return (*[None] * len(ctx.call), *reduced)
 
 
@@ -200,13 +201,13 @@ class Reducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce and share out one tensor, or a group."""
-        _refuse_unless_linear(op, "reducescatter")
         call = (name, compression, op, process_set, *scales)
         if group:
             outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call, backend=backend))
         else:
             outputs = (collectives.reducescatter(tensors[0], *call, backend=backend),)
         # Afterwards: now the scales are numbers, and the process set is one.
+        ctx.op = op
         ctx.call = (name, process_set, without_algorithm(backend), group)
         ctx.factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         return outputs
@@ -214,6 +215,7 @@ class Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Gather the scaled gradients."""
+        _refuse_unless_linear(ctx.op, "reducescatter")
         name, process_set, backend, group = ctx.call
         scaled = [grad if ctx.factor == 1.0 else grad * ctx.factor for grad in grads]
         gathered = _apply(Allgather, backward_name(name), process_set, backend, group, *scaled)
