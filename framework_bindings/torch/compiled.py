@@ -55,17 +55,15 @@ def _tail(arguments: Arguments, group: bool) -> tuple[Any, ...]:
     return tail(Call(_name(arguments["name"]), _place(arguments["process_set"]), arguments["backend"], group))
 
 
-def _reduction(tensors: Tensors, arguments: Arguments) -> tuple[Any, ...]:
+def _reduction(arguments: Arguments) -> tuple[Any, ...]:
     compression, reduce_op, average = arguments.get("compression"), arguments["op"], arguments.get("average")
     if average is not None:
         reduce_op = Average if average else Sum
-    differentiable = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return (
         "" if compression is None else _NAME_OF[compression],
         Average if reduce_op is None else reduce_op,
         arguments["prescale_factor"],
         arguments["postscale_factor"],
-        differentiable,
     )
 
 
@@ -79,7 +77,7 @@ def _splits(splits: Any) -> torch.Tensor | None:
 
 
 def _allreduce(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
-    return op("allreduce")(tensors, *_reduction(tensors, arguments), *_tail(arguments, group))
+    return op("allreduce")(tensors, *_reduction(arguments), *_tail(arguments, group))
 
 
 def _allgather(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
@@ -93,7 +91,7 @@ def _broadcast(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
 
 
 def _reducescatter(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
-    return op("reducescatter")(tensors, *_reduction(tensors, arguments), *_tail(arguments, group))
+    return op("reducescatter")(tensors, *_reduction(arguments), *_tail(arguments, group))
 
 
 def _alltoall(tensors: Tensors, arguments: Arguments, group: bool) -> Any:

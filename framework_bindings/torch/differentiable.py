@@ -27,6 +27,9 @@ class _Operations:
 
     uncompressed = Compression.none
 
+    def refuse(self, grads: Sequence[torch.Tensor], op: int, what: str) -> Sequence[torch.Tensor]:
+        gradients.refuse(op, what)
+
     def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
         name, *where = call
         reduced: Sequence[torch.Tensor] = _apply(Allreduce, name, *how, *where, *tensors)
@@ -60,7 +63,6 @@ class Allreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce one tensor, or a group."""
-        gradients.refuse_unless_linear(op, "allreduce")
         ctx.call = Reduction(compression, op, scales), Call(name, process_set, backend, group)
         if group:
             call = (list(tensors), None, name, compression, op, *scales, process_set)
@@ -171,7 +173,6 @@ class Reducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce and share out one tensor, or a group."""
-        gradients.refuse_unless_linear(op, "reducescatter")
         call = (name, compression, op, process_set, *scales)
         if group:
             outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call, backend=backend))

@@ -10,7 +10,7 @@ a compiled graph (:mod:`horocache.torch.graph_ops`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from horocache.errors import UnsupportedError
@@ -36,10 +36,9 @@ def without_algorithm(backend: str | None) -> str | None:
     return None if backend is None else backend.partition("/")[0]
 
 
-def refuse_unless_linear(op: int, what: str) -> None:
+def refuse(op: int, what: str) -> NoReturn:
     """UnsupportedError for a reduction that has no gradient."""
-    if op not in (Average, Sum):
-        raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}.")
+    raise UnsupportedError(f"{what} has a gradient for Average and Sum only, not for op={op}; detach the tensor.")
 
 
 class Call(NamedTuple):
@@ -72,6 +71,9 @@ class Differentiable(Protocol):
 
     uncompressed: Any
 
+    def refuse(self, grads: Sequence[torch.Tensor], op: int, what: str) -> Sequence[torch.Tensor]:
+        """Raise UnsupportedError when it runs: a reduction has no gradient."""
+
     def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
         """Reduce one tensor, or a group."""
 
@@ -82,10 +84,16 @@ class Differentiable(Protocol):
         """Send ``splits`` rows to each rank, and receive ``rows``, of which those that do not come are zeros."""
 
 
+def _of_linear(run: Differentiable, grads: Sequence[torch.Tensor], op: int, what: str) -> Sequence[torch.Tensor]:
+    # Only in the backward pass: who wants the result alone, of a loss for example, need not detach it.
+    return grads if op in (Average, Sum) else run.refuse(grads, op, what)
+
+
 def of_allreduce(
     run: Differentiable, grads: Sequence[torch.Tensor], how: Reduction, call: Call
 ) -> Sequence[torch.Tensor]:
     """Reduce the gradients the same way."""
+    grads = _of_linear(run, grads, how.op, "allreduce")
     return run.allreduce(grads, how, call.of_gradient())
 
 
@@ -159,6 +167,7 @@ def of_reducescatter(
     call: Call,
 ) -> Sequence[torch.Tensor]:
     """Allgather, times the number of ranks for Sum, times the scales."""
+    grads = _of_linear(run, grads, op, "reducescatter")
     factor = scales[0] * scales[1] * (ranks if op == Sum else 1)
     scaled = [grad if factor == 1.0 else grad * factor for grad in grads]
     return run.allgather(scaled, call.of_other_gradient())

@@ -111,8 +111,12 @@ class _Graph:
 
     uncompressed = ""
 
+    def refuse(self, grads: Sequence[torch.Tensor], reduce_op: int, what: str) -> Sequence[torch.Tensor]:
+        refused: Tensors = op("no_gradient")(list(grads), reduce_op, what)
+        return refused
+
     def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
-        reduced: Tensors = op("allreduce")(list(tensors), how.compression, how.op, *how.scales, True, *tail(call))
+        reduced: Tensors = op("allreduce")(list(tensors), how.compression, how.op, *how.scales, *tail(call))
         return reduced
 
     def allgather(self, tensors: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
@@ -131,11 +135,7 @@ _graph = _Graph()
 
 
 def _reducing(kind: str) -> Callable[..., Tensors]:
-    def kernel(
-        tensors: Tensors, compression: str, op: int, pre: float, post: float, differentiable: bool, *where: Any
-    ) -> Tensors:
-        if differentiable:
-            gradients.refuse_unless_linear(op, kind)
+    def kernel(tensors: Tensors, compression: str, op: int, pre: float, post: float, *where: Any) -> Tensors:
         how = {"compression": COMPRESSORS[compression], "op": op, "prescale_factor": pre, "postscale_factor": post}
         return _run(kind, tensors, _call(*where), **how)
 
@@ -147,12 +147,12 @@ def _allreduce_fake(tensors: Tensors, *_: Any) -> Tensors:
 
 
 def _allreduce_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    _, compression, op, prescale, postscale, _, *where = inputs
+    _, compression, op, prescale, postscale, *where = inputs
     ctx.call = Reduction(compression, op, (prescale, postscale)), _call(*where)
 
 
 def _allreduce_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
-    return (list(gradients.of_allreduce(_graph, grads, *ctx.call)), *[None] * 11)
+    return (list(gradients.of_allreduce(_graph, grads, *ctx.call)), *[None] * 10)
 
 
 # ---- allgather
@@ -222,13 +222,13 @@ def _reducescatter_fake(tensors: Tensors, *arguments: Any) -> Tensors:
 
 
 def _reducescatter_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    _, _, op, prescale, postscale, _, *where = inputs
+    _, _, op, prescale, postscale, *where = inputs
     call = _call(*where)
     ctx.how = op, (prescale, postscale), call.process_set.ranks, call
 
 
 def _reducescatter_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
-    return (list(gradients.of_reducescatter(_graph, grads, *ctx.how)), *[None] * 11)
+    return (list(gradients.of_reducescatter(_graph, grads, *ctx.how)), *[None] * 10)
 
 
 # ---- alltoall
@@ -263,6 +263,14 @@ def _alltoall_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
 
 
 # ---- what has no gradient
+
+
+def _no_gradient(grads: Tensors, op: int, what: str) -> Tensors:
+    gradients.refuse(op, what)
+
+
+def _no_gradient_fake(grads: Tensors, *_: Any) -> Tensors:
+    return _like(grads)
 
 
 def _barrier(number: int, rank: int, ranks: int, backend: str | None) -> None:
@@ -302,7 +310,7 @@ class _Operator(NamedTuple):
     backward: Callable[..., tuple[Any, ...]] | None = None
 
 
-_REDUCTION = "str compression, int op, float prescale, float postscale, bool differentiable, "
+_REDUCTION = "str compression, int op, float prescale, float postscale, "
 _WHERE = "int process_set, int rank, int ranks, str? backend"
 _TAIL = f"str? name, {_WHERE}, bool group"
 
@@ -342,6 +350,7 @@ _OPERATORS = (
         _alltoall_setup,
         _alltoall_backward,
     ),
+    _Operator("no_gradient(Tensor[] grads, int op, str what) -> Tensor[]", _no_gradient, _no_gradient_fake),
     _Operator(f"barrier({_WHERE}) -> ()", _barrier, _barrier_fake),
     _Operator(f"allgather_in_place(Tensor[] tensors, {_TAIL}) -> Tensor[]", _allgather_in_place, _allreduce_fake),
     _Operator(

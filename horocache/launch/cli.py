@@ -123,7 +123,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
                 cpus=shares[rank] if shares is not None else None,
                 sinks=sinks,
                 prefix=Prefix(b"" if options.no_prefix else b"[%d] " % rank, options.timestamps),
-                output_dir=output_dir,
+                output_folder=environment.output_folder(rank),
             )
 
         guardian = Guardian(environment.job, options.grace, directory)

@@ -40,10 +40,16 @@ class JobEnvironment:
             environment["OMP_NUM_THREADS"] = str(self.threads)
         if self.packages:
             environment["PYTHONPATH"] = python_path(self.packages, environment.get("PYTHONPATH"))
-        if self.output_dir:
-            environment.setdefault("HOROCACHE_FLIGHT_RECORD", str(Path(self.output_dir) / f"rank.{rank}"))
+        folder = self.output_folder(rank)
+        if folder is not None:
+            environment.setdefault("HOROCACHE_FLIGHT_RECORD", str(folder))
         environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
         return environment
+
+    def output_folder(self, rank: int) -> Path | None:
+        """Where a rank's output is kept; numbers have equally many digits, so that folders sort by rank."""
+        width = len(str(self.size - 1))
+        return Path(self.output_dir) / f"rank.{rank:0{width}}" if self.output_dir else None
 
     def _identity(self, rank: int) -> dict[str, str]:
         ours = {

@@ -65,7 +65,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
         "--output-dir",
         "--output-filename",
         metavar="DIR",
-        help="keep each rank's output, too, in DIR/rank.N/stdout and DIR/rank.N/stderr",
+        help="keep each rank's output, too, in DIR/rank.N/stdout and DIR/rank.N/stderr (rank.07 of 12 ranks)",
     )
     parser.add_argument(
         "--grace",

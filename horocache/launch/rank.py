@@ -84,15 +84,14 @@ def start_rank(
     cpus: set[int] | None,
     sinks: tuple[Sink, Sink],
     prefix: Prefix,
-    output_dir: Path | None,
+    output_folder: Path | None,
 ) -> RankProcess:
     """Start one rank in a session of its own; raises OSError if that cannot be done."""
     copies = []
     for name in ("stdout", "stderr"):
-        if output_dir is not None:
-            folder = output_dir / f"rank.{rank}"
-            folder.mkdir(parents=True, exist_ok=True)
-            copies.append((folder / name).open("wb", buffering=0))
+        if output_folder is not None:
+            output_folder.mkdir(parents=True, exist_ok=True)
+            copies.append((output_folder / name).open("wb", buffering=0))
     with contextlib.ExitStack() as stack:
         stdin = 0 if rank == 0 and _is_open(0) else stack.enter_context(Path(os.devnull).open("rb")).fileno()
         if cpus is not None:  # inherited; setting it in the child would need code between fork and exec

@@ -399,12 +399,35 @@ def test_rank_and_size_are_constants_of_the_running_job():
             assert torch.equal(compiled(x), function(x)), hvd.size()
         # A graph without guards, as somebody could have kept it.
         with pytest.raises(ValueError, match=r"compiled for rank 0 of 5 .* is rank \d of 2. Compile it again"):
-            op("allreduce")([x], "", 1, 1.0, 1.0, False, None, 0, 0, 5, None, False)
+            op("allreduce")([x], "", 1, 1.0, 1.0, None, 0, 0, 5, None, False)
         hvd.shutdown()
         with pytest.raises(hvd.HorocacheError, match="not been initialized"):
             torch.compile(lambda x: hvd.allreduce(x, name="x"), backend="aot_eager", fullgraph=True)(x)
 
     run(body, 2, timeout=120)
+
+
+def test_a_reduction_without_a_gradient_fails_in_the_backward_pass():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+
+        def largest(x):
+            return hvd.allreduce(x, name="largest", op=hvd.Max)
+
+        def smallest_rows(x):
+            return hvd.grouped_reducescatter([x], name="smallest", op=hvd.Min)[0]
+
+        for function in (largest, smallest_rows):
+            torch.compiler.reset()
+            x = numbers(4, rank=hvd.rank()).requires_grad_()
+            result = torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+            assert torch.equal(result, function(x.detach()))
+            with pytest.raises(NotImplementedError, match="detach the tensor"):
+                result.sum().backward()
+
+    run(body, 2)
 
 
 def test_errors_are_those_of_eager_calls():
@@ -418,7 +441,6 @@ def test_errors_are_those_of_eager_calls():
             (lambda x: hvd.allreduce(x, name="shape"), numbers(2 + me)),
             (lambda x: hvd.allreduce(x, name="type"), x.double() if me else x),
             (lambda x: hvd.allreduce(x, name="op", op=hvd.Sum if me else hvd.Max), x),
-            (lambda x: hvd.allreduce(x, name="largest", op=hvd.Max), x.clone().requires_grad_()),
             (lambda x: hvd.allreduce(x, op=99), x),
             (lambda x: hvd.allreduce(x, backend="none"), x),
             (lambda x: hvd.broadcast(x, 7), x),
@@ -430,9 +452,9 @@ def test_errors_are_those_of_eager_calls():
             torch.compiler.reset()
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
             with pytest.raises(hvd.HorocacheError) as eager:
-                function(tensor.clone().detach().requires_grad_(tensor.requires_grad))
+                function(tensor.clone())
             with pytest.raises(type(eager.value)) as in_a_graph:
-                compiled(tensor.clone().detach().requires_grad_(tensor.requires_grad))
+                compiled(tensor.clone())
             # Whichever rank comes first is named first.
             words = [sorted(re.findall(r"\w+", str(error.value))) for error in (in_a_graph, eager)]
             assert words[0] == words[1]
@@ -492,7 +514,7 @@ def test_the_operators_are_what_torch_expects_of_operators():
 
         hvd.init()
         tail = ("name", 0, 0, 1, None, False)
-        reduction = ("fp16", hvd.Sum, 0.5, 1.0, True)
+        reduction = ("fp16", hvd.Sum, 0.5, 1.0)
         x = numbers(3, 2).requires_grad_()
         calls = {
             "allreduce": ([x, x], *reduction, *tail[:-1], True),

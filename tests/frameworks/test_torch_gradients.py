@@ -133,10 +133,17 @@ def test_operations_without_a_gradient_say_so_and_leaves_can_be_changed_in_place
 
         hvd.init()
         x = torch.ones(2, requires_grad=True)
-        with pytest.raises(NotImplementedError, match="Average and Sum"):
-            hvd.allreduce(x, op=hvd.Max)
+        for greatest in (
+            hvd.allreduce(x, op=hvd.Max),
+            hvd.grouped_allreduce([x], op=hvd.Max)[0],
+            hvd.reducescatter(x, op=hvd.Max),
+        ):
+            assert set(greatest.tolist()) == {1.0}
+            with pytest.raises(NotImplementedError, match="Average and Sum"):
+                greatest.sum().backward()
+        assert x.grad is None
         with torch.no_grad():
-            assert hvd.allreduce(x, op=hvd.Max).tolist() == [1.0, 1.0]
+            assert not hvd.allreduce(x, op=hvd.Max).requires_grad
         hvd.allreduce_(x, op=hvd.Sum)
         assert x.tolist() == [hvd.size()] * 2 and x.requires_grad
         for wrong in ({"prescale_factor": "x"}, {"op": hvd.Sum, "process_set": [0, 1]}, {"compression": "fp16"}):

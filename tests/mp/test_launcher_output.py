@@ -79,15 +79,19 @@ def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
     assert b"[1] got ''" in seen + out
 
 
-@pytest.mark.parametrize(("ranks", "option"), [(2, "--output-dir"), (1, "--output-filename")])
+@pytest.mark.parametrize(
+    ("ranks", "option"), [(2, "--output-dir"), (1, "--output-filename"), (11, "--output-filename")]
+)
 def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option):
     folder = launcher.scratch / "logs" / "today"
     code = "printf 'out%s\\r\\377' $RANK; echo err$RANK >&2"
     finished = launcher.run("-np", str(ranks), option, str(folder), "bash", "-c", code, env=OMP)
     assert finished.code == 0, finished.report()
-    for rank in range(ranks):
-        assert (folder / f"rank.{rank}" / "stdout").read_bytes() == f"out{rank}\r".encode() + b"\xff"
-        assert (folder / f"rank.{rank}" / "stderr").read_bytes() == f"err{rank}\n".encode()
+    numbers = [f"{rank:02}" if ranks > 10 else str(rank) for rank in range(ranks)]
+    assert sorted(path.name for path in folder.iterdir()) == [f"rank.{number}" for number in numbers]
+    for rank, number in enumerate(numbers):
+        assert (folder / f"rank.{number}" / "stdout").read_bytes() == f"out{rank}\r".encode() + b"\xff"
+        assert (folder / f"rank.{number}" / "stderr").read_bytes() == f"err{rank}\n".encode()
         assert f"[{rank}] err{rank}" in finished.stderr
 
 
