@@ -16,6 +16,13 @@ inline int64_t NowNs() {
       .count();
 }
 
+// When the steady clock was 0, in time since 1970, as this host's calendar clock has it now.
+inline int64_t SteadyEpochNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+             .count() -
+         NowNs();
+}
+
 // Less than a second; a signal may end it early.
 inline void Nap(int64_t ns) {
   const timespec nap{0, static_cast<long>(ns)};

@@ -95,7 +95,8 @@ TraceText::TraceText(const TimelineHeader& header) : rank_(header.rank) {
   Append(&text_, ",\"args\":{\"version\":", JsonText(header.version), ",\"rank\":", header.rank);
   Append(&text_, ",\"size\":", header.size, ",\"host\":", JsonText(header.host));
   Append(&text_, ",\"clock_offset_ns\":", header.clock_offset_ns, ",\"clock_error_ns\":", header.clock_error_ns);
-  Append(&text_, ",\"clock_measured_ns\":", header.clock_measured_ns, "}}");
+  Append(&text_, ",\"clock_measured_ns\":", header.clock_measured_ns);
+  Append(&text_, ",\"start_time_since_epoch_in_micros\":", header.epoch_us, "}}");
 }
 
 void TraceText::Begin(char kind, std::string_view name, int row) {

@@ -47,6 +47,7 @@ struct TimelineHeader {
   int64_t clock_offset_ns = 0;  // to be added to this host's times
   int64_t clock_error_ns = 0;   // at most so far off, when it was measured
   int64_t clock_measured_ns = 0;
+  int64_t epoch_us = 0;  // since 1970, when the clock of the times was 0
 };
 
 class TraceText {

@@ -30,6 +30,7 @@ observe::TimelineHeader Runtime::Header() const {
   header.clock_offset_ns = job_.clock.offset_ns;
   header.clock_error_ns = job_.clock.error_ns;
   header.clock_measured_ns = job_.clock.measured_ns;
+  header.epoch_us = SteadyEpochNs() / kNsPerUs;
   return header;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -64,12 +65,17 @@ def test_every_rank_writes_what_it_did(binding, tmp_path):
         hc.shutdown()
 
     file = tmp_path / "t.json"
+    began_us = time.time() * 1e6
     knobs = {"binding": binding, "timeline": str(file), "timeline_mark_cycles": "1"}
     run_ranks(body, 3, args=(HOSTILE,), knobs=knobs)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.rank1.json", "t.rank2.json"]
     traces = load_all([file])
     assert [trace.rank for trace in traces] == [0, 1, 2]
     for trace in traces:
+        (epoch_us,) = [
+            event["args"]["start_time_since_epoch_in_micros"] for event in trace.events if event["name"] == "horocache"
+        ]
+        assert began_us < epoch_us + min(span.begin for span in trace.spans) < time.time() * 1e6
         count = Counter(span.name for span in trace.spans)
         assert count["ALLREDUCE"] == count["NEGOTIATE_ALLREDUCE"] == count["SHM_ALLREDUCE"] == 15
         assert (

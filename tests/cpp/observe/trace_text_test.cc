@@ -12,9 +12,11 @@ TraceText Text() {
                   .size = 3,
                   .clock_offset_ns = -5,
                   .clock_error_ns = 7,
-                  .clock_measured_ns = 8});
+                  .clock_measured_ns = 8,
+                  .epoch_us = 9});
   EXPECT_NE(text.Take().find(R"({"ph":"M","name":"horocache","pid":2,"tid":0,"args":{"version":"1","rank":2,"size":3,)"
-                             R"("host":"a","clock_offset_ns":-5,"clock_error_ns":7,"clock_measured_ns":8}})"),
+                             R"("host":"a","clock_offset_ns":-5,"clock_error_ns":7,"clock_measured_ns":8,)"
+                             R"("start_time_since_epoch_in_micros":9}})"),
             std::string::npos);
   return text;
 }
