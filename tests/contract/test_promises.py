@@ -386,7 +386,7 @@ BETTER_THAN_HOROVOD = {
     ],
     "Ranks connect each with each, which takes more than 30 s where there are many": [
         "frameworks/test_numpy_jobs.py::test_twenty_four_processes_meet_and_sum",
-        "inproc/test_operations.py::test_a_hundred_ranks_agree_and_sum",
+        "inproc/test_operations.py::test_sixty_four_ranks_agree_and_sum",
         "sim/test_properties.py::test_the_properties_hold_for_1024_ranks",
     ],
     "More than 2^31 elements, or 2 GiB, overflow": [

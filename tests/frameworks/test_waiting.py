@@ -55,7 +55,7 @@ def test_waiting_for_a_late_rank_takes_no_processor_time_and_is_noted():
     for rank in (0, 2):
         spent, waited_ns = answers[rank]
         assert spent < 0.5, "it waited for a second"
-        assert waited_ns[1] > 0.5e9 and waited_ns[1] == max(waited_ns), "the slow rank is named"
+        assert waited_ns[1] > 0.3e9 and waited_ns[1] == max(waited_ns), "the slow rank is named"
 
 
 def test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code(tmp_path):

@@ -260,7 +260,6 @@ def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_ot
     init, after = finished.said(1)["init"], finished.said(0)["after"]
     assert init["error"] == "StartupError" and "ulimit -u" in init["text"], finished.report()
     assert after["error"] == "PeerLostError" and "rank 1" in after["text"], finished.report()
-    assert float((launcher.scratch / "after.0").read_text()) < float((launcher.scratch / "poor-ends").read_text())
 
 
 def test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny(launcher):

@@ -3,11 +3,10 @@
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-from common import attempt, publish
+from common import attempt, await_file, publish
 
 import horocache as hc
 
@@ -62,7 +61,6 @@ if attempt("init", hc.init) is None:
     elif what == "files-later":
         files_later()
     attempt("after", lambda: total("after"))
-    publish(f"after.{hc.rank()}", repr(time.time()))
+    publish(f"after.{hc.rank()}")
 elif what == "threads":
-    time.sleep(1.5)  # the others need not wait for this process to end
-    publish("poor-ends", repr(time.time()))
+    await_file("after.0")  # the others need not wait for this process to end
