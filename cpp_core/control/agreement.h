@@ -2,13 +2,15 @@
 // non-blocking step at a time.
 //
 // Note [When a round happens]
-// Event mode. Submissions are flushed into the rank's hint when somebody waits, when a status flag is raised, or
-// cycle_time after the first one. A rank proposes round k (freezes and publishes its snapshot) when it waits with
-// something pending, when it raises a status flag (uncached, leaving, joining, error, stalled), or when a flush finds
-// that the AND of all hints is not empty; it then rings the ranks that have not published k and have to: all of them
-// for a flag or a non-empty AND, those that linger when a wait begins. A rank that finds round k proposed for one of
-// these reasons answers with its own snapshot. The last to publish rings the others if there is a result. An idle job
-// does nothing. Tick mode. Every rank publishes every cycle_time, work or not.
+// Event mode. Submissions are flushed into the rank's hint when a thread of the rank waits, when a status flag is
+// raised, or after a while: others may be about to follow, and share the round. That is cycle_time after the first, or,
+// as long as another rank waits, a tenth of a millisecond after the last flush. A rank proposes round k (freezes and
+// publishes its snapshot) when it waits with something pending, when it raises a status flag (uncached, leaving,
+// joining, error, stalled), or when a flush finds that the AND of all hints is not empty; it then rings the ranks that
+// have not published k and have to: all of them for a flag or a non-empty AND, those that linger when a wait begins. A
+// rank that finds round k proposed for one of these reasons answers with its own snapshot. The last to publish rings
+// the others if there is a result. An idle job does nothing. Tick mode. Every rank publishes every cycle_time, work or
+// not.
 //
 // Strategies: "bits" (the paper's Algorithms 1 and 2), "leaders" (bits, with one leader per host that speaks for its
 // host), "coordinator" (every round, requests go to rank 0 and responses come back), "tree" (requests merge up a
@@ -37,6 +39,9 @@ class Agreement {
 
   // When Step must be called again even if nothing happens (linger, tick, stall limits); kNever for never.
   virtual int64_t NextWakeNs() const = 0;
+
+  // How long a submission waits for others as things are.
+  virtual int64_t LingerNs(const Controller& controller) const { return controller.config().cycle_time_ns; }
 };
 
 struct AgreementConfig {

@@ -49,14 +49,14 @@ Status CoordinatorLoop::Stop() {
 
 // ---- any thread
 
-Status CoordinatorLoop::NoteSubmission(bool wake) {
+Status CoordinatorLoop::NoteSubmission(bool wake, bool urgent) {
   const pid_t self = ThisThread();
   if (last_submitter_.load(std::memory_order_relaxed) != self) {
     MutexLock lock(threads_mutex_);
     if (std::ranges::find(submitters_, self) == submitters_.end()) submitters_.push_back(self);
     last_submitter_.store(self, std::memory_order_relaxed);
   }
-  if (wake && (!lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
+  if (wake && (urgent || !lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
   return faults_.At("submit");
 }
 
@@ -176,7 +176,8 @@ void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
     if (wire::IsPointToPoint(operation->request.signature.op)) {
       messages_->Submit(operation, now_ns);
     } else if (SetLoop* set = SetOf(operation->process_set); set != nullptr) {
-      set->Submit(operation, now_ns);
+      set->Submit(operation);
+      expects_more_ = true;
     } else {
       table_->Finish(operation,
                      InvalidArgumentError(control::Describe(operation->request.signature) + " came when process set " +

@@ -62,8 +62,9 @@ class CoordinatorLoop {
   ~CoordinatorLoop();
 
   // ---- any thread
-  // Something was submitted; `wake`: nobody else is going to drive this rank now. Not ok only for an injected fault.
-  Status NoteSubmission(bool wake);
+  // Something was submitted; `wake`: nobody else is going to drive this rank now; `urgent`: it does not wait for others
+  // to come along. Not ok only for an injected fault.
+  Status NoteSubmission(bool wake, bool urgent);
   // Drives or sleeps until the operation is done; false at the deadline (steady-clock ns), or when `go_on`, which is
   // asked several times a second without the role, says no. `go_on` may be null. `for_good`: the caller does nothing
   // else until it is done.
@@ -129,6 +130,7 @@ class CoordinatorLoop {
   void CheckOverdue(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
+  int64_t ShortestLingerNs() const HC_REQUIRES(role_);
   int64_t LongestNapNs(int64_t now_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void StepOn() HC_REQUIRES(role_);
@@ -161,6 +163,8 @@ class CoordinatorLoop {
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.
   int64_t nap_ns_ HC_GUARDED_BY(role_) = 0;
   int64_t moved_ns_ HC_GUARDED_BY(role_) = 0;  // when something moved last
+  // Collectives were submitted since the coordinator thread last slept: a backward pass submits many, one by one.
+  bool expects_more_ HC_GUARDED_BY(role_) = false;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
 
@@ -215,7 +219,7 @@ class CoordinatorLoop {
   std::atomic<bool> waits_changed_{false};  // since the sets were told
   std::atomic<pid_t> last_submitter_{0};
   std::atomic<int> waiting_{0};
-  // The coordinator thread sleeps until a linger ends and looks at the queue then: submissions need not wake it.
+  // The coordinator thread sleeps no longer than a linger and looks at the queue then: submissions need not wake it.
   std::atomic<bool> lingers_{false};
   std::atomic<bool> stop_{false};
   NamedThread thread_;  // last: it uses everything above

@@ -132,6 +132,12 @@ int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   return std::min(sleep_ns, nap_ns_);
 }
 
+int64_t CoordinatorLoop::ShortestLingerNs() const {
+  int64_t shortest_ns = kLongestSleepNs;
+  for (const auto& set : sets_) shortest_ns = std::min(shortest_ns, set->LingerNs());
+  return shortest_ns;
+}
+
 void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   const uint32_t seen = doorbell_.Rung();
   doorbell_.Arm(Armed(who));
@@ -196,10 +202,12 @@ void CoordinatorLoop::Run() {
     const int64_t now_ns = NowNs();
     const bool moved = Step(now_ns);
     CheckOverdue(now_ns);
-    const int64_t sleep_ns = SleepNs(now_ns, kNever);
-    const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
-    const bool lingers = std::ranges::any_of(sets_, has_unflushed);
+    int64_t sleep_ns = SleepNs(now_ns, kNever);
     slept = !moved && !stop_.load();
+    const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
+    const bool expects_more = slept && std::exchange(expects_more_, false);
+    if (expects_more) sleep_ns = std::min(sleep_ns, ShortestLingerNs());
+    const bool lingers = expects_more || std::ranges::any_of(sets_, has_unflushed);
     if (slept) metrics_->sleeps.Add(1);
     role_.Release();
     rung = true;

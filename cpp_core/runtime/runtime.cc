@@ -221,7 +221,9 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
     table_.Recycle(operation);
     return status;
   }
-  if (const Status fault = loop_->NoteSubmission(first && !wait_follows); !fault.ok()) loop_->Abort(fault.message());
+  const bool message = wire::IsPointToPoint(operation->request.signature.op);
+  const bool wake = (first || message) && !wait_follows;
+  if (const Status fault = loop_->NoteSubmission(wake, message); !fault.ok()) loop_->Abort(fault.message());
   return Status::Ok();
 }
 

@@ -36,9 +36,9 @@ bool SetLoop::Has(int world_rank) const { return std::ranges::find(config_.ranks
 
 // ---- orders
 
-void SetLoop::Submit(Operation* operation, int64_t now_ns) {
+void SetLoop::Submit(Operation* operation) {
   const uint64_t op = OperationTable::IdOf(operation);
-  if (const Status status = controller_->Submit(op, operation->request, now_ns); !status.ok()) {
+  if (const Status status = controller_->Submit(op, operation->request, operation->submitted_ns); !status.ok()) {
     FailOperation(op, status);
   }
 }

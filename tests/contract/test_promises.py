@@ -356,7 +356,7 @@ BETTER_THAN_HOROVOD = {
     ],
     "A round of messages each millisecond, also when idle": [
         "mp/test_jobs.py::test_an_idle_job_exchanges_nothing",
-        "cpp/control/agreement_bits_test.cc::Bits.NobodyLingersWhileAnybodyWaits",
+        "cpp/control/agreement_bits_test.cc::Bits.WhoLingersStopsWhenAnybodyWaits",
         "cpp/control/agreement_bits_test.cc::BitsOfRanks.AnIdleJobExchangesNothing",
     ],
     "`synchronize()` spins, and takes the interpreter's lock again and again": [

@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
+// Between two flushes while other ranks wait: the first comes at once, yet a rank that still computes is not held up by
+// a round for each of its gradients.
+constexpr int64_t kHurriedNs = 100'000;
 
 bool SomeonePublished(const Controller& controller, ControlChannel& channel) {
   for (int rank = 0; rank < channel.size(); ++rank) {
@@ -77,8 +80,23 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 
 bool BitsAgreement::FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const {
   if (controller.waiting() || controller.Raised() != 0 || channel.size() == 1) return true;
-  if ((DecodeFlags(hint_and_[kFlagWord]) & (kWaiting | kGatherFlags)) != 0) return true;
-  return now_ns - controller.UnflushedSinceNs() >= controller.config().cycle_time_ns;
+  if ((DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0) return true;
+  return now_ns >= FlushNs(controller);
+}
+
+bool BitsAgreement::OthersWait() const {
+  return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kWaiting) != 0;
+}
+
+int64_t BitsAgreement::LingerNs(const Controller& controller) const {
+  const int64_t usual_ns = controller.config().cycle_time_ns;
+  return OthersWait() ? std::min(usual_ns, kHurriedNs) : usual_ns;
+}
+
+// When what was submitted is flushed at the latest.
+int64_t BitsAgreement::FlushNs(const Controller& controller) const {
+  const int64_t usual_ns = controller.UnflushedSinceNs() + controller.config().cycle_time_ns;
+  return OthersWait() ? std::min(usual_ns, flushed_ns_ + kHurriedNs) : usual_ns;
 }
 
 bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering) {
@@ -95,6 +113,7 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
   channel.HintAnd(&hint_and_);
   if (controller.HasUnflushed() && FlushIsDue(controller, channel, now_ns)) {
     controller.Flush();
+    flushed_ns_ = now_ns;
     shown |= RefreshHint(controller, channel, false);
     channel.HintAnd(&hint_and_);
     ResetPause(now_ns);
@@ -140,6 +159,7 @@ StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& c
 void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   const bool tick = controller.config().tick;
   controller.Freeze(&words_);
+  flushed_ns_ = now_ns;
   if (!tick) {
     RefreshHint(controller, channel, false);  // before the snapshot, so that who sees that one sees why
     channel.HintAnd(&hint_and_);
@@ -339,7 +359,7 @@ int64_t BitsAgreement::ComputeWake(const Controller& controller) const {
   }
   // While requests are gathered nothing is flushed: the end of the gather is what to wait for.
   const bool flushes = !config.tick && (state_ == State::kOpen || state_ == State::kPublished);
-  if (flushes && controller.HasUnflushed()) by(controller.UnflushedSinceNs() + config.cycle_time_ns);
+  if (flushes && controller.HasUnflushed()) by(FlushNs(controller));
   const bool in_round = state_ != State::kOpen && (demanded_since_ns_ >= 0 || config.tick);
   if (in_round || controller.HasPending()) by(pause_until_ns_);
   return wake_ns;

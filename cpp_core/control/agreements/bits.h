@@ -26,6 +26,7 @@ class BitsAgreement final : public Agreement {
  public:
   StatusOr<bool> Step(Controller& controller, ControlChannel& channel, int64_t now_ns) override;
   int64_t NextWakeNs() const override { return wake_ns_; }
+  int64_t LingerNs(const Controller& controller) const override;
 
  private:
   enum class State { kOpen, kPublished, kGathering, kAwaiting };
@@ -40,6 +41,8 @@ class BitsAgreement final : public Agreement {
   // Flushes what is due, brings the hint up to date and reads the others': true if something new was shown.
   bool Observe(Controller& controller, ControlChannel& channel, int64_t now_ns);
   bool FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const;
+  bool OthersWait() const;
+  int64_t FlushNs(const Controller& controller) const;
   bool RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering);
   bool MustPropose(const Controller& controller) const;
   void Publish(Controller& controller, ControlChannel& channel, int64_t now_ns);
@@ -71,6 +74,7 @@ class BitsAgreement final : public Agreement {
   std::vector<wire::RequestList> lists_;  // rank 0: of the gather under way
   std::string frame_;
 
+  int64_t flushed_ns_ = 0;  // when what was submitted was shown to the others last
   int64_t next_tick_ns_ = 0;
   int64_t pause_ns_ = 0;
   int64_t pause_until_ns_ = 0;

@@ -102,9 +102,10 @@ TEST(Bits, LingeringTakesAsLongAsTheCycleTimeSays) {
   }
 }
 
-TEST(Bits, NobodyLingersWhileAnybodyWaits) {
+TEST(Bits, WhoLingersStopsWhenAnybodyWaits) {
   TestJob job(2);
   RunStep(job, {"a"});
+  job.RunFor(kMs);
   const OpId one = job.Submit(1, Tensor("a"));
   job.Settle();  // rank 1 lingers
   EXPECT_FALSE(job.Of(1, one).done());
@@ -112,6 +113,28 @@ TEST(Bits, NobodyLingersWhileAnybodyWaits) {
   job.Wait(0);
   job.Settle();  // no time has passed
   EXPECT_TRUE(job.Done({zero, one}));
+}
+
+TEST(Bits, GradientsThatComeWhileAnotherRankWaitsShareARound) {
+  TestJob job(2);
+  RunStep(job, {"a", "b", "c"});
+  job.RunFor(kMs);
+  std::vector<OpId> early;
+  for (const char* name : {"a", "b", "c"}) early.push_back(job.Submit(0, Tensor(name)));
+  job.Wait(0);
+  job.Settle();
+  const OpId a = job.Submit(1, Tensor("a"));
+  job.Settle();
+  EXPECT_TRUE(job.Done({early[0], a})) << "nothing was flushed for a while, so the first goes at once";
+  const uint64_t rounds = job[1].round();
+  const OpId b = job.Submit(1, Tensor("b"));
+  job.RunFor(kMs / 20);
+  const OpId c = job.Submit(1, Tensor("c"));
+  job.Settle();
+  EXPECT_FALSE(job.Of(1, b).done());
+  job.RunFor(kMs / 10);
+  EXPECT_TRUE(job.Done({early[1], early[2], b, c}));
+  EXPECT_EQ(job[1].round(), rounds + 1);
 }
 
 TEST(Bits, TheLastRankCompletesARoundThatTheOthersPublishedEarly) {
