@@ -226,9 +226,10 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
   DropFinishedOwners();
   Operation* operation = runtime.NewOperation();
   wire::Signature& signature = operation->request.signature;
-  // Whatever is wrong with them, the general way has the error for it, or a copy.
+  // Whatever is wrong with them, the general way has the error for it, or a copy. Complex numbers in memory may be the
+  // conjugates of a tensor's, which their framework has to be asked.
   if (!NameAllreduce(name, &signature.name) || !ReadBackend(backend, &signature.backend) ||
-      !caster_.Read(tensor, &view_).ok() || !view_.writable) {
+      !caster_.Read(tensor, &view_).ok() || !view_.writable || IsComplex(view_.dtype)) {
     runtime.Recycle(operation);
     return -1;
   }

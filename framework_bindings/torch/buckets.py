@@ -30,6 +30,16 @@ class Slot:
         self.sparse: Callable[[], torch.Tensor] | None = None
         self.sparse_dims = 0  # of its gradient, once it has had a sparse one
 
+    def check_delay(self, passes: int) -> None:
+        """AssertionError if there was one backward pass too many; ``passes`` make a gradient."""
+        if self.delay > 0:
+            return
+        self.delay = 0
+        raise AssertionError(
+            f"Gradients were computed more than backward_passes_per_step times ({passes}) before call to step(); the "
+            f"parameter is {self.name}. Increase backward_passes_per_step to accumulate gradients locally."
+        )
+
     def departs(self, grad: torch.Tensor) -> None:
         """Note what is submitted."""
         self.grad = grad

@@ -44,8 +44,21 @@ class ReducerOptions(NamedTuple):
 def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch.Tensor) -> None:
     # A weak reference: hooks live as long as the parameter, the reducer only as long as its optimizer.
     reducer = reducer_ref()
-    if reducer is not None:
-        reducer.gradient_ready(slot)
+    if reducer is None:
+        return
+    # Every gradient of every step comes through here: what most of them need is done without a call.
+    slot.delay -= 1
+    if slot.delay != 0:
+        slot.check_delay(reducer.passes)
+        return
+    bucket = slot.bucket
+    bucket.missing -= 1
+    if reducer.ready is not None:
+        reducer.ready.append(slot.index)
+    if bucket.missing == 0:
+        reducer.bucket_ready(bucket, slot)
+    elif bucket.first_ready_ns == 0:
+        bucket.first_ready_ns = time.monotonic_ns()
 
 
 class GradientReducer:
@@ -80,7 +93,7 @@ class GradientReducer:
         self._in_flight: list[Bucket] = []
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
-        self._ready: list[int] | None = [] if options.num_groups > 0 else None
+        self.ready: list[int] | None = [] if options.num_groups > 0 else None
         self._order: tuple[np.ndarray[Any, Any], int] | None = None  # what is to be the order, and its handle
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
@@ -134,7 +147,7 @@ class GradientReducer:
 
     def _start_order(self) -> None:
         """Send rank 0's order of readiness to all, in every rank's first step."""
-        measured, self._ready = self._ready, None
+        measured, self.ready = self.ready, None
         if measured is None:
             return
         order = np.array(complete_order(measured, len(self._slots)), dtype=np.int64)
@@ -161,27 +174,27 @@ class GradientReducer:
 
     # ---- the backward pass
 
-    def gradient_ready(self, slot: Slot) -> None:
-        """Count one backward pass of a parameter; called by its hook."""
-        delay = slot.delay = slot.delay - 1
-        if delay > 0:
-            return
-        if delay < 0:
-            slot.delay = 0
-            raise AssertionError(
-                f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to "
-                f"step(); the parameter is {slot.name}. Increase backward_passes_per_step to accumulate gradients "
-                "locally."
+    def bucket_ready(self, bucket: Bucket, last: Slot) -> None:
+        """Submit a bucket whose gradients are all there; called by the hook of the last.
+
+        One gradient of the usual kind is sent from where it is. All other ways are _submit's.
+        """
+        # Calls are spared here, too: departs() and is_lazy() are written out, and the core refuses complex numbers,
+        # which alone can be conjugates.
+        grad = last.param.grad
+        session = _state.current()
+        if bucket.names is None and self._plain and grad is not None and not session.logs_layers and not grad.is_neg():
+            last.grad = grad
+            last.version = grad._version
+            handle = session.runtime.allreduce_in_place(
+                grad, last.name, self._op, self._prescale, self._postscale, False, self._set, None
             )
-        bucket = slot.bucket
-        if self._ready is not None:
-            self._ready.append(slot.index)
-        bucket.missing -= 1
-        if bucket.missing == 0:
-            if bucket.names is not None or not self._plain or not self._submit_alone(bucket, slot):
-                self._submit(bucket)
-        elif bucket.first_ready_ns == 0:
-            bucket.first_ready_ns = time.monotonic_ns()
+            if handle is not None:
+                bucket.handle = handle
+                bucket.submitted = True
+                self._in_flight.append(bucket)
+                return
+        self._submit(bucket)
 
     def _submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
@@ -219,25 +232,6 @@ class GradientReducer:
             )
         bucket.submitted = True
         self._in_flight.append(bucket)
-
-    def _submit_alone(self, bucket: Bucket, slot: Slot) -> bool:
-        """Send one gradient from where it is; False if that takes more than the core does by itself."""
-        # Every gradient of every step comes through here, so calls are spared: departs() and is_lazy() are written out.
-        grad = slot.param.grad
-        session = _state.current()
-        if grad is None or session.logs_layers or grad.is_conj() or grad.is_neg():
-            return False
-        slot.grad = grad
-        slot.version = grad._version
-        handle = session.runtime.allreduce_in_place(
-            grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None
-        )
-        if handle is None:
-            return False
-        bucket.handle = handle
-        bucket.submitted = True
-        self._in_flight.append(bucket)
-        return True
 
     def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
         if not self._plain:
