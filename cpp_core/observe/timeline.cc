@@ -9,8 +9,8 @@
 namespace horocache::observe {
 namespace {
 
-constexpr int64_t kFlushNs = 200 * kNsPerMs;
-constexpr size_t kMostRecords = 1 << 18;  // that wait to be written
+constexpr int64_t kFlushNs = 50 * kNsPerMs;  // what comes in that time is still in a cache
+constexpr size_t kMostRecords = 1 << 18;     // that wait to be written
 
 }  // namespace
 
@@ -22,7 +22,8 @@ Status Timeline::Start(const std::string& path, bool mark_rounds, const Timeline
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
   text_ = std::make_unique<TraceText>(header);
-  HC_RETURN_IF_ERROR(file_->Append(text_->Take()));
+  text_->Take(&news_);
+  HC_RETURN_IF_ERROR(file_->Append(&news_));
   {
     MutexLock queue(queue_mutex_);
     stop_ = false;
@@ -122,7 +123,8 @@ bool Timeline::Write(const Batch& batch) {
   }
   for (const Batch::Round& round : batch.rounds) text_->AddRound(round.process_set, round.round, round.at_ns);
   if (batch.dropped > 0) text_->AddDropped(batch.dropped, NowNs());
-  const Status written = file_->Append(text_->Take());
+  text_->Take(&news_);
+  const Status written = file_->Append(&news_);
   if (written.ok()) return true;
   on_ = false;
   warn_("the timeline ends here: " + written.message());

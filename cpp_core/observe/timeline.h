@@ -81,6 +81,7 @@ class Timeline {
   // Of the thread, while it runs.
   std::unique_ptr<TraceFile> file_;
   std::unique_ptr<TraceText> text_;
+  std::string news_;  // kept for its memory
 
   Mutex control_mutex_;
   NamedThread thread_ HC_GUARDED_BY(control_mutex_);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,12 @@ namespace {
 
 constexpr std::string_view kOpening = "[";
 constexpr std::string_view kClosing = "\n]\n";
+constexpr std::string_view kComma = ",\n";
+
+// What comes between what a copy has, which ends there, and more elements.
+std::string_view Separator(int64_t end) {
+  return end == static_cast<int64_t>(kOpening.size()) ? kComma.substr(1) : kComma;
+}
 
 }  // namespace
 
@@ -38,8 +45,7 @@ Status TraceFile::Open() {
   if (stat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
     copies_[0].fd = UniqueFd(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
     if (copies_[0].fd.get() < 0) return Failed("open");
-    std::string opening(kOpening);
-    return Write(&copies_[0], &opening);
+    return Write(&copies_[0], std::array{kOpening});
   }
   HC_RETURN_IF_ERROR(MakeSpare(&copies_[0]));
   if (rename(spare_path().c_str(), path_.c_str()) != 0) {
@@ -62,8 +68,7 @@ Status TraceFile::MakeSpare(Copy* copy) {
   unlink(spare_path().c_str());  // of a process that was killed
   copy->fd = UniqueFd(open(spare_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (copy->fd.get() < 0) return Failed("make");
-  std::string opening(kOpening);
-  const Status written = Write(copy, &opening);
+  const Status written = Write(copy, std::array{kOpening});
   if (!written.ok()) unlink(spare_path().c_str());
   return written;
 }
@@ -81,19 +86,23 @@ void TraceFile::CloseInChild() {
   exchanges_ = false;  // the other copy is the parent's
 }
 
-Status TraceFile::Write(Copy* copy, std::string* text) {
-  const size_t size = text->size();
-  *text += kClosing;
-  Status written = WriteAll(*copy, *text);
-  text->resize(size);
-  if (written.ok()) copy->end += static_cast<int64_t>(size);
+Status TraceFile::Write(Copy* copy, std::span<const std::string_view> pieces) {
+  std::array<iovec, 6> parts;  // NOLINT: as many as are used are filled
+  size_t count = 0;
+  int64_t bytes = 0;
+  for (const std::string_view piece : pieces) {
+    parts.at(count++) = {const_cast<char*>(piece.data()), piece.size()};
+    bytes += static_cast<int64_t>(piece.size());
+  }
+  parts.at(count++) = {const_cast<char*>(kClosing.data()), kClosing.size()};
+  Status written = WriteAll(*copy, std::span(parts).first(count));
+  if (written.ok()) copy->end += bytes;
   return written;
 }
 
-Status TraceFile::WriteAll(const Copy& copy, std::string_view bytes) const {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t wrote =
-        pwrite(copy.fd.get(), bytes.data() + done, bytes.size() - done, copy.end + static_cast<int64_t>(done));
+Status TraceFile::WriteAll(const Copy& copy, std::span<iovec> parts) const {
+  for (int64_t done = 0; !parts.empty();) {
+    ssize_t wrote = pwritev(copy.fd.get(), parts.data(), static_cast<int>(parts.size()), copy.end + done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       Status failed = Failed("write");
@@ -102,31 +111,31 @@ Status TraceFile::WriteAll(const Copy& copy, std::string_view bytes) const {
         static_cast<void>(!pwrite(copy.fd.get(), kClosing.data(), kClosing.size(), copy.end));
       return failed;
     }
-    done += static_cast<size_t>(wrote);
+    done += wrote;
+    for (; !parts.empty() && wrote >= static_cast<ssize_t>(parts[0].iov_len); parts = parts.subspan(1))
+      wrote -= static_cast<ssize_t>(parts[0].iov_len);
+    if (wrote > 0)
+      parts[0] = {static_cast<char*>(parts[0].iov_base) + wrote, parts[0].iov_len - static_cast<size_t>(wrote)};
   }
   return Status::Ok();
 }
 
-Status TraceFile::AppendToSpare() {
-  const size_t lacked = missing_.size();
-  missing_ += news_;
-  Status written = Write(&copies_[1], &missing_);
-  missing_.resize(lacked);
-  return written;
+Status TraceFile::AppendToSpare(std::string_view elements) {
+  Copy* const spare = &copies_[1];
+  if (missing_.empty()) return Write(spare, std::array{Separator(spare->end), elements});
+  return Write(spare, std::array{Separator(spare->end), std::string_view(missing_), kComma, elements});
 }
 
-Status TraceFile::Append(std::string_view elements) {
-  news_ = empty_ ? "\n" : ",\n";
-  news_ += elements;
+Status TraceFile::Append(std::string* elements) {
   if (!exchanges_) {
-    HC_RETURN_IF_ERROR(Write(&copies_[0], &news_));
-  } else {
-    HC_RETURN_IF_ERROR(AppendToSpare());
-    if (!Exchange()) return Failed("exchange the copies of");
-    std::swap(copies_[0], copies_[1]);
-    std::swap(missing_, news_);
+    HC_RETURN_IF_ERROR(Write(&copies_[0], std::array{Separator(copies_[0].end), std::string_view(*elements)}));
+    elements->clear();
+    return Status::Ok();
   }
-  empty_ = false;
+  HC_RETURN_IF_ERROR(AppendToSpare(*elements));
+  if (!Exchange()) return Failed("exchange the copies of");
+  std::swap(copies_[0], copies_[1]);
+  std::swap(missing_, *elements);
   return Status::Ok();
 }
 

@@ -11,9 +11,12 @@
 // One thread at a time.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,8 +33,9 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Some elements, with commas between them. After an error the file is as it was before.
-  Status Append(std::string_view elements);
+  // Some elements, with commas between them; their memory is kept, and other memory given for it. After an error the
+  // file is as it was before.
+  Status Append(std::string* elements);
   bool exchanges() const { return exchanges_; }
   // For the child of a fork: nothing but close(2).
   void CloseInChild();
@@ -46,18 +50,16 @@ class TraceFile {
   Status Open();
   Status MakeSpare(Copy* copy);
   bool Exchange() const;
-  // The text has the closing bracket while it is written.
-  Status Write(Copy* copy, std::string* text);
-  Status WriteAll(const Copy& copy, std::string_view bytes) const;
-  Status AppendToSpare();
+  // Appends pieces of text in the place of the closing bracket, and a new one.
+  Status Write(Copy* copy, std::span<const std::string_view> pieces);
+  Status WriteAll(const Copy& copy, std::span<iovec> parts) const;
+  Status AppendToSpare(std::string_view elements);
   Status Failed(const char* what) const;
   std::string spare_path() const { return path_ + ".spare"; }
 
   const std::string path_;
   std::array<Copy, 2> copies_;  // the first has the name
   bool exchanges_ = false;
-  bool empty_ = true;
-  std::string news_;     // kept for its memory
   std::string missing_;  // what the second copy lacks
 };
 

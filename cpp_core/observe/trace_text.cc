@@ -1,10 +1,6 @@
 #include "observe/trace_text.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <concepts>
-#include <utility>
 
 #include "base/text.h"
 
@@ -13,119 +9,48 @@ namespace {
 
 constexpr int kRoundsRow = 0;
 
-// All of this appends to one text: a job writes several events for each operation, and may have no core to spare.
-
-void Append(std::string* out, std::string_view text) { *out += text; }
-
-void Append(std::string* out, char c) { *out += c; }
-
-template <std::integral T>
-void Append(std::string* out, T value) {
-  std::array<char, 20> digits;  // NOLINT: filled by to_chars
-  *out += std::string_view(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
-}
-
-template <typename... Parts>
-  requires(sizeof...(Parts) > 1)
-void Append(std::string* out, const Parts&... parts) {
-  (Append(out, parts), ...);
-}
-
-// Nanoseconds as the microseconds of the format, with all digits.
-void AppendMicroseconds(std::string* out, int64_t ns) {
-  const int64_t rest = ns % 1000;
-  const auto digit = [rest](int64_t unit) { return static_cast<char>('0' + rest / unit % 10); };
-  Append(out, ns / 1000, '.', digit(100), digit(10), digit(1));
-}
-
-std::string Upper(std::string_view text) {
-  std::string out(text);
-  std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return out;
-}
-
-std::string PhaseName(Phase phase, const OperationTrace& trace) {
-  switch (phase) {
-    case Phase::kWaitForData:
-      return "WAIT_FOR_DATA";
-    case Phase::kPack:
-      return "MEMCPY_IN_FUSION_BUFFER";
-    case Phase::kTransfer:
-      return Upper(trace.backend) + "_" + Upper(trace.op);
-    case Phase::kUnpack:
-      return "MEMCPY_OUT_FUSION_BUFFER";
-  }
-  return "";
-}
-
-std::string_view PhaseCategory(Phase phase) {
-  switch (phase) {
-    case Phase::kWaitForData:
-      return "wait";
-    case Phase::kTransfer:
-      return "collective";
-    default:
-      return "copy";
-  }
-}
-
-void AppendError(std::string* out, std::string_view error) {
-  if (!error.empty()) Append(out, ",\"error\":", JsonText(error));
-}
-
-void AppendArgs(std::string* out, const OperationTrace& trace) {
-  Append(out, ",\"args\":{\"process_set\":", trace.process_set, ",\"tensors\":", trace.tensors);
-  Append(out, ",\"bytes\":", trace.bytes);
-  if (trace.started_ns > 0) {
-    Append(out, ",\"sequence\":", trace.sequence, ",\"item\":", trace.item, ",\"fused\":", trace.fused);
-    Append(out, ",\"backend\":", JsonText(trace.backend));
-  }
-  AppendError(out, trace.error);
-  *out += '}';
-}
-
 }  // namespace
 
 TraceText::TraceText(const TimelineHeader& header) : rank_(header.rank) {
   AddName("process_name", kRoundsRow, "rank " + std::to_string(header.rank) + " on " + header.host);
-  Begin('M', "process_sort_index", kRoundsRow);
-  Append(&text_, ",\"args\":{\"sort_index\":", header.rank, "}}");
+  Begin('M', kRoundsRow, "process_sort_index");
+  text_.Append(",\"args\":{\"sort_index\":", header.rank, "}}");
   AddName("thread_name", kRoundsRow, "rounds");
-  Begin('M', "horocache", kRoundsRow);
-  Append(&text_, ",\"args\":{\"version\":", JsonText(header.version), ",\"rank\":", header.rank);
-  Append(&text_, ",\"size\":", header.size, ",\"host\":", JsonText(header.host));
-  Append(&text_, ",\"clock_offset_ns\":", header.clock_offset_ns, ",\"clock_error_ns\":", header.clock_error_ns);
-  Append(&text_, ",\"clock_measured_ns\":", header.clock_measured_ns);
-  Append(&text_, ",\"start_time_since_epoch_in_micros\":", header.epoch_us, "}}");
+  Begin('M', kRoundsRow, "horocache");
+  text_.Append(",\"args\":{\"version\":", JsonText(header.version), ",\"rank\":", header.rank);
+  text_.Append(",\"size\":", header.size, ",\"host\":", JsonText(header.host));
+  text_.Append(",\"clock_offset_ns\":", header.clock_offset_ns, ",\"clock_error_ns\":", header.clock_error_ns);
+  text_.Append(",\"clock_measured_ns\":", header.clock_measured_ns);
+  text_.Append(",\"start_time_since_epoch_in_micros\":", header.epoch_us, "}}");
 }
 
-void TraceText::Begin(char kind, std::string_view name, int row) {
-  if (!text_.empty()) text_ += ",\n";
-  Append(&text_, "{\"ph\":\"", kind, "\",\"name\":\"", name, "\",\"pid\":", rank_, ",\"tid\":", row);
+template <typename... Name>
+void TraceText::Begin(char kind, int row, const Name&... name) {
+  if (!text_.empty()) text_.Append(",\n");
+  text_.Append("{\"ph\":\"", kind, "\",\"name\":\"", name..., "\",\"pid\":", rank_, ",\"tid\":", row);
 }
 
-void TraceText::AddName(std::string_view what, int row, std::string_view name) {
-  Begin('M', what, row);
-  Append(&text_, ",\"args\":{\"name\":", JsonText(name), "}}");
+template <typename... Name>
+void TraceText::BeginSpan(int row, const Span& span, const Name&... name) {
+  Begin('X', row, name...);
+  const Microseconds begin{span.begin_ns}, duration{std::max<int64_t>(span.end_ns - span.begin_ns, 0)};
+  text_.Append(",\"cat\":\"", span.category, "\",\"ts\":", begin, ",\"dur\":", duration);
 }
 
-void TraceText::BeginSpan(std::string_view name, int row, const Span& span) {
-  Begin('X', name, row);
-  Append(&text_, ",\"cat\":\"", span.category, "\",\"ts\":");
-  AppendMicroseconds(&text_, span.begin_ns);
-  text_ += ",\"dur\":";
-  AppendMicroseconds(&text_, std::max<int64_t>(span.end_ns - span.begin_ns, 0));
-}
-
-void TraceText::AddSpan(std::string_view name, int row, const Span& span) {
-  BeginSpan(name, row, span);
-  text_ += '}';
+template <typename... Name>
+void TraceText::AddSpan(int row, const Span& span, const Name&... name) {
+  BeginSpan(row, span, name...);
+  text_.Append('}');
 }
 
 void TraceText::BeginInstant(std::string_view name, int64_t at_ns) {
-  Begin('i', name, kRoundsRow);
-  text_ += ",\"s\":\"t\",\"ts\":";
-  AppendMicroseconds(&text_, at_ns);
+  Begin('i', kRoundsRow, name);
+  text_.Append(",\"s\":\"t\",\"ts\":", Microseconds{at_ns});
+}
+
+void TraceText::AddName(std::string_view what, int row, std::string_view name) {
+  Begin('M', row, what);
+  text_.Append(",\"args\":{\"name\":", JsonText(name), "}}");
 }
 
 int TraceText::RowOf(uint32_t process_set, std::string_view name) {
@@ -142,17 +67,45 @@ int TraceText::RowOf(std::string_view key) {
   return row;
 }
 
+void TraceText::AppendError(std::string_view error) {
+  if (!error.empty()) text_.Append(",\"error\":", JsonText(error));
+}
+
+void TraceText::AppendArgs(const OperationTrace& trace) {
+  text_.Append(",\"args\":{\"process_set\":", trace.process_set, ",\"tensors\":", trace.tensors);
+  text_.Append(",\"bytes\":", trace.bytes);
+  if (trace.started_ns > 0) {
+    text_.Append(",\"sequence\":", trace.sequence, ",\"item\":", trace.item, ",\"fused\":", trace.fused);
+    text_.Append(",\"backend\":", JsonText(trace.backend));
+  }
+  AppendError(trace.error);
+  text_.Append('}');
+}
+
+void TraceText::AddPhase(Phase phase, const OperationTrace& trace, int row, int64_t begin_ns, int64_t end_ns) {
+  switch (phase) {
+    case Phase::kWaitForData:
+      return AddSpan(row, {"wait", begin_ns, end_ns}, "WAIT_FOR_DATA");
+    case Phase::kPack:
+      return AddSpan(row, {"copy", begin_ns, end_ns}, "MEMCPY_IN_FUSION_BUFFER");
+    case Phase::kTransfer:
+      return AddSpan(row, {"collective", begin_ns, end_ns}, UpperCase{trace.backend}, '_', UpperCase{trace.op});
+    case Phase::kUnpack:
+      return AddSpan(row, {"copy", begin_ns, end_ns}, "MEMCPY_OUT_FUSION_BUFFER");
+  }
+}
+
 void TraceText::AddPhases(const OperationTrace& trace, int row) {
-  AddSpan("QUEUE", row, {"queue", trace.agreed_ns, trace.started_ns});
-  for (int phase = 0; phase < kNumPhases; ++phase) {
-    const int64_t begin_ns = trace.phase_ns[static_cast<size_t>(phase)];
-    if (begin_ns == 0) continue;
-    int64_t end_ns = trace.ended_ns;  // or the begin of the next phase that there was
-    for (int next = kNumPhases - 1; next > phase; --next) {
-      if (trace.phase_ns[static_cast<size_t>(next)] != 0) end_ns = trace.phase_ns[static_cast<size_t>(next)];
-    }
-    const auto which = static_cast<Phase>(phase);
-    AddSpan(PhaseName(which, trace), row, {PhaseCategory(which), begin_ns, end_ns});
+  AddSpan(row, {"queue", trace.agreed_ns, trace.started_ns}, "QUEUE");
+  int64_t end_ns = trace.ended_ns;  // or the begin of the next phase that there was
+  std::array<int64_t, kNumPhases> ends_ns;
+  for (size_t phase = kNumPhases; phase-- > 0;) {
+    ends_ns.at(phase) = end_ns;
+    if (trace.phase_ns.at(phase) != 0) end_ns = trace.phase_ns.at(phase);
+  }
+  for (size_t phase = 0; phase < kNumPhases; ++phase) {
+    const int64_t begin_ns = trace.phase_ns.at(phase);
+    if (begin_ns != 0) AddPhase(static_cast<Phase>(phase), trace, row, begin_ns, ends_ns.at(phase));
   }
 }
 
@@ -160,46 +113,40 @@ void TraceText::AddMessage(const OperationTrace& trace) {
   const bool sends = trace.op == "send";
   const int row = RowOf(trace.process_set,
                         std::string(trace.op) + (sends ? " to rank " : " from rank ") + std::to_string(trace.peer));
-  BeginSpan(Upper(trace.op), row, {"message", trace.submitted_ns, trace.ended_ns});
-  Append(&text_, ",\"args\":{\"process_set\":", trace.process_set, ",\"peer\":", trace.peer);
-  Append(&text_, ",\"tag\":", trace.tag, ",\"bytes\":", trace.bytes);
-  if (trace.sequence > 0) Append(&text_, ",\"message\":", trace.sequence);
-  AppendError(&text_, trace.error);
-  text_ += "}}";
+  BeginSpan(row, {"message", trace.submitted_ns, trace.ended_ns}, UpperCase{trace.op});
+  text_.Append(",\"args\":{\"process_set\":", trace.process_set, ",\"peer\":", trace.peer);
+  text_.Append(",\"tag\":", trace.tag, ",\"bytes\":", trace.bytes);
+  if (trace.sequence > 0) text_.Append(",\"message\":", trace.sequence);
+  AppendError(trace.error);
+  text_.Append("}}");
 }
 
 void TraceText::AddOperation(const OperationTrace& trace) {
   if (trace.peer >= 0) return AddMessage(trace);
   const int row = RowOf(trace.process_set, trace.name);
-  const std::string op = Upper(trace.op);
   if (trace.first_ready_ns > 0) {
-    AddSpan("WAIT_FOR_OTHER_TENSOR_DATA", row, {"wait", trace.first_ready_ns, trace.submitted_ns});
+    AddSpan(row, {"wait", trace.first_ready_ns, trace.submitted_ns}, "WAIT_FOR_OTHER_TENSOR_DATA");
   }
   const bool agreed = trace.agreed_ns > 0;
-  BeginSpan("NEGOTIATE_" + op, row, {"control", trace.submitted_ns, agreed ? trace.agreed_ns : trace.ended_ns});
+  const Span negotiated{"control", trace.submitted_ns, agreed ? trace.agreed_ns : trace.ended_ns};
+  BeginSpan(row, negotiated, "NEGOTIATE_", UpperCase{trace.op});
   if (agreed) {
-    text_ += '}';
-    BeginSpan(op, row, {"operation", trace.agreed_ns, trace.ended_ns});
+    text_.Append('}');
+    BeginSpan(row, {"operation", trace.agreed_ns, trace.ended_ns}, UpperCase{trace.op});
   }
-  AppendArgs(&text_, trace);
-  text_ += '}';
+  AppendArgs(trace);
+  text_.Append('}');
   if (agreed && trace.started_ns > 0) AddPhases(trace, row);
 }
 
 void TraceText::AddRound(uint32_t process_set, uint64_t round, int64_t at_ns) {
   BeginInstant("CYCLE_START", at_ns);
-  Append(&text_, ",\"args\":{\"process_set\":", process_set, ",\"round\":", round, "}}");
+  text_.Append(",\"args\":{\"process_set\":", process_set, ",\"round\":", round, "}}");
 }
 
 void TraceText::AddDropped(uint64_t records, int64_t at_ns) {
   BeginInstant("DROPPED", at_ns);
-  Append(&text_, ",\"args\":{\"records\":", records, "}}");
-}
-
-const std::string& TraceText::Take() {
-  std::swap(taken_, text_);
-  text_.clear();
-  return taken_;
+  text_.Append(",\"args\":{\"records\":", records, "}}");
 }
 
 }  // namespace horocache::observe

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "control/string_map.h"
+#include "observe/text_builder.h"
 
 namespace horocache::observe {
 
@@ -57,9 +58,8 @@ class TraceText {
   void AddOperation(const OperationTrace& trace);
   void AddRound(uint32_t process_set, uint64_t round, int64_t at_ns);
   void AddDropped(uint64_t records, int64_t at_ns);
-  // The events since the last call, with commas between them; valid until the next one. The memory of both texts is
-  // kept: new pages cost as much as what is written on them.
-  const std::string& Take();
+  // The events since the last call, with commas between them, in exchange for the memory of `into`.
+  void Take(std::string* into) { text_.Swap(into); }
 
  private:
   struct Span {
@@ -72,18 +72,23 @@ class TraceText {
   int RowOf(std::string_view key);
   void AddMessage(const OperationTrace& trace);
   void AddPhases(const OperationTrace& trace, int row);
-  // `name` is a word of ours.
-  void AddSpan(std::string_view name, int row, const Span& span);
+  void AddPhase(Phase phase, const OperationTrace& trace, int row, int64_t begin_ns, int64_t end_ns);
   void AddName(std::string_view what, int row, std::string_view name);
+  // Names are words of ours, in one part or more.
+  template <typename... Name>
+  void AddSpan(int row, const Span& span, const Name&... name);
   // The caller adds what else there is, and the brace that ends it.
-  void Begin(char kind, std::string_view name, int row);
-  void BeginSpan(std::string_view name, int row, const Span& span);
+  template <typename... Name>
+  void Begin(char kind, int row, const Name&... name);
+  template <typename... Name>
+  void BeginSpan(int row, const Span& span, const Name&... name);
   void BeginInstant(std::string_view name, int64_t at_ns);
+  void AppendArgs(const OperationTrace& trace);
+  void AppendError(std::string_view error);
 
   const int rank_;
   control::StringMap<int> rows_;
-  std::string text_;
-  std::string taken_;
+  TextBuilder text_;
 };
 
 }  // namespace horocache::observe

@@ -29,6 +29,7 @@ class TraceFileTest : public ::testing::Test {
     text << std::ifstream(path).rdbuf();
     return text.str();
   }
+  static bool Append(TraceFile* file, std::string elements) { return file->Append(&elements).ok(); }
   std::unique_ptr<TraceFile> Create(const std::string& path) {
     StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Create(path);
     EXPECT_TRUE(file.ok()) << file.status().ToString();
@@ -44,7 +45,7 @@ TEST_F(TraceFileTest, IsAWholeArrayAfterEveryAppend) {
   EXPECT_EQ(Read(path_), "[\n]\n");
   std::string elements;
   for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE(file->Append(std::to_string(i)).ok());
+    ASSERT_TRUE(Append(file.get(), std::to_string(i)));
     elements += (i == 0 ? "\n" : ",\n") + std::to_string(i);
     EXPECT_EQ(Read(path_), "[" + elements + "\n]\n");
   }
@@ -56,9 +57,9 @@ TEST_F(TraceFileTest, IsAWholeArrayAfterEveryAppend) {
 
 TEST_F(TraceFileTest, WhoReadsItKeepsAWholeOne) {
   auto file = Create(path_);
-  ASSERT_TRUE(file->Append("1").ok());
+  ASSERT_TRUE(Append(file.get(), "1"));
   std::ifstream reader(path_);  // which has opened it, and reads later
-  ASSERT_TRUE(file->Append("2").ok());
+  ASSERT_TRUE(Append(file.get(), "2"));
   std::ostringstream text;
   text << reader.rdbuf();
   EXPECT_EQ(text.str(), "[\n1\n]\n");
@@ -74,7 +75,7 @@ TEST_F(TraceFileTest, AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp) {
     if (child == 0) {
       static_cast<void>(!write(begun[1], "x", 1));
       auto file = TraceFile::Create(path_);
-      while (file.ok() && (*file)->Append(element).ok()) {
+      while (file.ok() && Append(file->get(), element)) {
       }
       _exit(1);
     }
@@ -101,7 +102,7 @@ TEST_F(TraceFileTest, ALinkStaysALink) {
   fs::create_symlink("target.json", folder_ / "trace.json");
   std::ofstream(folder_ / "target.json") << "old";
   auto file = Create(path_);
-  ASSERT_TRUE(file->Append("1").ok());
+  ASSERT_TRUE(Append(file.get(), "1"));
   EXPECT_TRUE(fs::is_symlink(path_));
   EXPECT_EQ(Read(folder_ / "target.json"), "[\n1\n]\n");
 }
@@ -118,7 +119,7 @@ TEST_F(TraceFileTest, WhatCannotBeWrittenIsAnErrorThatNamesIt) {
 TEST_F(TraceFileTest, ADeviceHasOneCopy) {
   auto file = Create("/dev/null");
   EXPECT_FALSE(file->exchanges());
-  EXPECT_TRUE(file->Append("1").ok());
+  EXPECT_TRUE(Append(file.get(), "1"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 

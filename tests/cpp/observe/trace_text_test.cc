@@ -5,6 +5,12 @@
 namespace horocache::observe {
 namespace {
 
+std::string Take(TraceText* text) {
+  std::string events;
+  text->Take(&events);
+  return events;
+}
+
 TraceText Text() {
   TraceText text({.version = "1",
                   .host = "a",
@@ -14,7 +20,7 @@ TraceText Text() {
                   .clock_error_ns = 7,
                   .clock_measured_ns = 8,
                   .epoch_us = 9});
-  EXPECT_NE(text.Take().find(R"({"ph":"M","name":"horocache","pid":2,"tid":0,"args":{"version":"1","rank":2,"size":3,)"
+  EXPECT_NE(Take(&text).find(R"({"ph":"M","name":"horocache","pid":2,"tid":0,"args":{"version":"1","rank":2,"size":3,)"
                              R"("host":"a","clock_offset_ns":-5,"clock_error_ns":7,"clock_measured_ns":8,)"
                              R"("start_time_since_epoch_in_micros":9}})"),
             std::string::npos);
@@ -41,13 +47,28 @@ OperationTrace Allreduce() {
 TEST(TraceText, ShowsAnOperationWithItsPhasesInARowOfItsOwn) {
   TraceText text = Text();
   text.AddOperation(Allreduce());
-  EXPECT_EQ(text.Take(), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"grad"}},
+  EXPECT_EQ(Take(&text), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"grad"}},
 {"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":2.500},
 {"ph":"X","name":"ALLREDUCE","pid":2,"tid":1,"cat":"operation","ts":3.500,"dur":5.500,"args":{"process_set":0,"tensors":1,"bytes":400,"sequence":9,"item":1,"fused":2,"backend":"shm"}},
 {"ph":"X","name":"QUEUE","pid":2,"tid":1,"cat":"queue","ts":3.500,"dur":0.500},
 {"ph":"X","name":"SHM_ALLREDUCE","pid":2,"tid":1,"cat":"collective","ts":4.001,"dur":4.999})");
   text.AddOperation(Allreduce());
-  EXPECT_EQ(text.Take().find("thread_name"), std::string::npos) << "the row is there";
+  EXPECT_EQ(Take(&text).find("thread_name"), std::string::npos) << "the row is there";
+}
+
+TEST(TextBuilder, GrowsWithWhatIsAppendedAndKeepsTheMemoryThatItIsGiven) {
+  TextBuilder text;
+  std::string wanted, taken(100, 'x');
+  for (int i = 0; i < 3; ++i) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{300}, size_t{7}}) {
+      const std::string part(size, 'a');
+      text.Append(part, INT64_MIN, UpperCase{"aZ_9"}, Microseconds{1'002'003}, '.', uint64_t{UINT64_MAX});
+      wanted += part + "-9223372036854775808AZ_91002.003.18446744073709551615";
+    }
+    text.Swap(&taken);
+    EXPECT_EQ(taken, std::exchange(wanted, ""));
+    EXPECT_TRUE(text.empty());
+  }
 }
 
 TEST(TraceText, PhasesFollowEachOther) {
@@ -56,7 +77,7 @@ TEST(TraceText, PhasesFollowEachOther) {
   trace.first_ready_ns = 500;
   trace.phase_ns = {4'000, 5'000, 6'000, 8'000};
   text.AddOperation(trace);
-  const std::string events = text.Take();
+  const std::string events = Take(&text);
   for (const char* event :
        {R"("name":"WAIT_FOR_OTHER_TENSOR_DATA","pid":2,"tid":1,"cat":"wait","ts":0.500,"dur":0.500})",
         R"("name":"WAIT_FOR_DATA","pid":2,"tid":1,"cat":"wait","ts":4.000,"dur":1.000})",
@@ -75,7 +96,7 @@ TEST(TraceText, WhatWasNeverAgreedOnIsANegotiationWithItsError) {
   trace.error = "rank 1 \"left\"";
   trace.agreed_ns = trace.started_ns = 0;
   text.AddOperation(trace);
-  EXPECT_EQ(text.Take(), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"set 3: a\"b"}},
+  EXPECT_EQ(Take(&text), R"({"ph":"M","name":"thread_name","pid":2,"tid":1,"args":{"name":"set 3: a\"b"}},
 {"ph":"X","name":"NEGOTIATE_ALLREDUCE","pid":2,"tid":1,"cat":"control","ts":1.000,"dur":8.000,"args":{"process_set":3,"tensors":1,"bytes":400,"error":"rank 1 \"left\""}})");
 }
 
@@ -83,7 +104,7 @@ TEST(TraceText, RoundsAndWhatWasDroppedAreInstants) {
   TraceText text = Text();
   text.AddRound(1, 12, 34'567);
   text.AddDropped(5, 40'000);
-  EXPECT_EQ(text.Take(),
+  EXPECT_EQ(Take(&text),
             R"({"ph":"i","name":"CYCLE_START","pid":2,"tid":0,"s":"t","ts":34.567,"args":{"process_set":1,"round":12}},
 {"ph":"i","name":"DROPPED","pid":2,"tid":0,"s":"t","ts":40.000,"args":{"records":5}})");
 }
