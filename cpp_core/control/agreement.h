@@ -4,7 +4,7 @@
 // Note [When a round happens]
 // Event mode. Submissions are flushed into the rank's hint when a thread of the rank waits, when a status flag is
 // raised, or after a while: others may be about to follow, and share the round. That is cycle_time after the first, or,
-// as long as another rank waits, a tenth of a millisecond after the last flush. A rank proposes round k (freezes and
+// with "bits" as long as another rank waits, 0.3 ms after the last flush. A rank proposes round k (freezes and
 // publishes its snapshot) when it waits with something pending, when it raises a status flag (uncached, leaving,
 // joining, error, stalled), or when a flush finds that the AND of all hints is not empty; it then rings the ranks that
 // have not published k and have to: all of them for a flag or a non-empty AND, those that linger when a wait begins. A
@@ -39,9 +39,6 @@ class Agreement {
 
   // When Step must be called again even if nothing happens (linger, tick, stall limits); kNever for never.
   virtual int64_t NextWakeNs() const = 0;
-
-  // How long a submission waits for others as things are.
-  virtual int64_t LingerNs(const Controller& controller) const { return controller.config().cycle_time_ns; }
 };
 
 struct AgreementConfig {

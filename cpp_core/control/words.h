@@ -18,8 +18,8 @@ enum WordFlag : uint64_t {
   kJoining = 1 << 2,    // has no more data
   kError = 1 << 3,      // aborts
   kStalled = 1 << 4,    // has something pending for too long
-  kWaiting = 1 << 5,    // some thread waits: nobody should linger
-  kLingering = 1 << 6,  // holds submissions back for a while
+  kWaiting = 1 << 5,    // some thread waits: nobody should linger for long
+  kLingering = 1 << 6,  // holds submissions back for a while, and knows of nobody who waits
 };
 // Flags that need the coordinator: the round gathers.
 inline constexpr uint64_t kGatherFlags = kUncached | kLeaving | kJoining | kError | kStalled;

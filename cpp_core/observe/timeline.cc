@@ -9,8 +9,9 @@
 namespace horocache::observe {
 namespace {
 
-constexpr int64_t kFlushNs = 50 * kNsPerMs;  // what comes in that time is still in a cache
-constexpr size_t kMostRecords = 1 << 18;     // that wait to be written
+constexpr int64_t kTextNs = 50 * kNsPerMs;  // what comes in that time is still in a cache when it becomes text
+constexpr int kTextsPerWrite = 4;
+constexpr size_t kMostRecords = 1 << 18;  // that wait to be written
 
 }  // namespace
 
@@ -93,24 +94,25 @@ void Timeline::Batch::Clear() {
 
 void Timeline::Run() {
   Batch batch;
-  bool writable = true;
-  for (bool stop = false; !stop;) {
+  bool writable = true, stop = false;
+  for (int texts = 1; !stop; ++texts) {
     {
       MutexLock lock(queue_mutex_);
       // Adopted: the lock above is the same mutex, and lets go of it at the end.
       std::unique_lock<std::mutex> waiting(queue_mutex_.native(), std::adopt_lock);
-      wake_.wait_for(waiting, std::chrono::nanoseconds(kFlushNs),
+      wake_.wait_for(waiting, std::chrono::nanoseconds(kTextNs),
                      [this]() HC_NO_THREAD_SAFETY_ANALYSIS { return stop_; });
       waiting.release();
       stop = stop_;
       std::swap(batch, queue_);
     }
-    if (writable && !batch.empty()) writable = Write(batch);
+    if (writable) AddText(batch);
     batch.Clear();
+    if (writable && (stop || texts % kTextsPerWrite == 0)) writable = Write();
   }
 }
 
-bool Timeline::Write(const Batch& batch) {
+void Timeline::AddText(const Batch& batch) {
   std::string_view texts = batch.texts;
   for (size_t i = 0; i < batch.operations.size(); ++i) {
     OperationTrace trace = batch.operations[i];
@@ -123,6 +125,10 @@ bool Timeline::Write(const Batch& batch) {
   }
   for (const Batch::Round& round : batch.rounds) text_->AddRound(round.process_set, round.round, round.at_ns);
   if (batch.dropped > 0) text_->AddDropped(batch.dropped, NowNs());
+}
+
+bool Timeline::Write() {
+  if (text_->empty()) return true;
   text_->Take(&news_);
   const Status written = file_->Append(&news_);
   if (written.ok()) return true;

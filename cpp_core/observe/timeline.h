@@ -61,14 +61,14 @@ class Timeline {
     std::vector<Round> rounds;
     uint64_t dropped = 0;
 
-    bool empty() const { return operations.empty() && rounds.empty() && dropped == 0; }
     void Clear();
   };
 
   void EndThread() HC_REQUIRES(control_mutex_);
   bool Full() HC_REQUIRES(queue_mutex_);
   void Run();
-  bool Write(const Batch& batch);  // false if nothing can be written any more
+  void AddText(const Batch& batch);
+  bool Write();  // false if nothing can be written any more
 
   const std::function<void(const std::string&)> warn_;
   std::atomic<bool> on_{false}, marks_rounds_{false};

@@ -58,6 +58,7 @@ class TraceText {
   void AddOperation(const OperationTrace& trace);
   void AddRound(uint32_t process_set, uint64_t round, int64_t at_ns);
   void AddDropped(uint64_t records, int64_t at_ns);
+  bool empty() const { return text_.empty(); }
   // The events since the last call, with commas between them, in exchange for the memory of `into`.
   void Take(std::string* into) { text_.Swap(into); }
 

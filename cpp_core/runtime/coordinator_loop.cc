@@ -176,8 +176,8 @@ void CoordinatorLoop::TakeSubmissions(int64_t now_ns) {
     if (wire::IsPointToPoint(operation->request.signature.op)) {
       messages_->Submit(operation, now_ns);
     } else if (SetLoop* set = SetOf(operation->process_set); set != nullptr) {
-      set->Submit(operation);
-      expects_more_ = true;
+      set->Submit(operation, now_ns);
+      expects_more_ |= !set->alone();
     } else {
       table_->Finish(operation,
                      InvalidArgumentError(control::Describe(operation->request.signature) + " came when process set " +

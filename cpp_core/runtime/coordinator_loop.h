@@ -34,8 +34,9 @@ namespace horocache::runtime {
 
 class HC_CAPABILITY("role") Role {
  public:
-  bool TryTake() HC_TRY_ACQUIRE(true) { return !held_.exchange(true, std::memory_order_acquire); }
-  void Release() HC_RELEASE() { held_.store(false, std::memory_order_release); }
+  bool TryTake() HC_TRY_ACQUIRE(true) { return !held_.exchange(true); }
+  // In one order with all else: who looks at the queue after it sees what was there when somebody could not take it.
+  void Release() HC_RELEASE() { held_.exchange(false); }
 
  private:
   std::atomic<bool> held_{false};
@@ -44,6 +45,7 @@ class HC_CAPABILITY("role") Role {
 struct LoopConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
+  int64_t linger_ns = 0;  // how long what was submitted may wait for more
 };
 
 class CoordinatorLoop {
@@ -130,7 +132,6 @@ class CoordinatorLoop {
   void CheckOverdue(int64_t now_ns) HC_REQUIRES(role_);
   uint32_t Armed(uint32_t who) const HC_REQUIRES(role_);
   int64_t SleepNs(int64_t now_ns, int64_t deadline_ns) HC_REQUIRES(role_);
-  int64_t ShortestLingerNs() const HC_REQUIRES(role_);
   int64_t LongestNapNs(int64_t now_ns) const HC_REQUIRES(role_);
   void HandBack() HC_RELEASE(role_);
   void StepOn() HC_REQUIRES(role_);
@@ -163,7 +164,8 @@ class CoordinatorLoop {
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.
   int64_t nap_ns_ HC_GUARDED_BY(role_) = 0;
   int64_t moved_ns_ HC_GUARDED_BY(role_) = 0;  // when something moved last
-  // Collectives were submitted since the coordinator thread last slept: a backward pass submits many, one by one.
+  // Collectives were submitted since the coordinator thread last slept: a backward pass submits many, one by one. It
+  // then naps once before it sleeps until it is rung.
   bool expects_more_ HC_GUARDED_BY(role_) = false;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;

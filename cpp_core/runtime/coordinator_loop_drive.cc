@@ -21,6 +21,8 @@ constexpr int64_t kLongestNapNs = kNsPerMs;
 // with the silence, and the first news after it are late by a twentieth of it at most.
 constexpr int64_t kIdleNapNs = 10 * kNsPerMs;
 constexpr int64_t kSilencePerNap = 20;
+// After a submission; of the next one nobody knows until it is over.
+constexpr int64_t kExpectingNapNs = 300 * kNsPerUs;
 // A library that moves data only while it is called is called for so long without a pause; after that, whoever is
 // waited for is late.
 constexpr int64_t kDrivingNs = 5 * kNsPerMs;
@@ -132,12 +134,6 @@ int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   return std::min(sleep_ns, nap_ns_);
 }
 
-int64_t CoordinatorLoop::ShortestLingerNs() const {
-  int64_t shortest_ns = kLongestSleepNs;
-  for (const auto& set : sets_) shortest_ns = std::min(shortest_ns, set->LingerNs());
-  return shortest_ns;
-}
-
 void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   const uint32_t seen = doorbell_.Rung();
   doorbell_.Arm(Armed(who));
@@ -173,10 +169,10 @@ void CoordinatorLoop::HandBack() {
   const auto has_pending = [](const auto& set) { return set->HasPending(); };
   // Messages that came before that woke nobody. Those that wait for a peer need no thread until it rings.
   const bool messages = StepMessages(NowNs()) || messages_->Transferring();
-  const bool more = messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || table_->HasQueued() ||
-                    ordered_.load() || waiting_.load() > 0;
+  const bool more =
+      messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || ordered_.load() || waiting_.load() > 0;
   role_.Release();
-  if (more) doorbell_.Ring();
+  if (more || table_->HasQueued()) doorbell_.Ring();
 }
 
 // Steps while anything moves, and for a while longer where a collective is under way.
@@ -206,8 +202,9 @@ void CoordinatorLoop::Run() {
     slept = !moved && !stop_.load();
     const auto has_unflushed = [](const auto& set) { return set->HasUnflushed(); };
     const bool expects_more = slept && std::exchange(expects_more_, false);
-    if (expects_more) sleep_ns = std::min(sleep_ns, ShortestLingerNs());
-    const bool lingers = expects_more || std::ranges::any_of(sets_, has_unflushed);
+    if (expects_more) sleep_ns = std::min({sleep_ns, config_.linger_ns, kExpectingNapNs});
+    const bool soon = sleep_ns <= config_.linger_ns;
+    const bool lingers = soon && (expects_more || std::ranges::any_of(sets_, has_unflushed));
     if (slept) metrics_->sleeps.Add(1);
     role_.Release();
     rung = true;

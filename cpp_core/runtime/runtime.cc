@@ -36,6 +36,7 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   // With more ranks than cores, a rank that spins keeps the core from the rank it waits for.
   out.spin_ns = identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
+  out.linger_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
   return out;
 }
 
@@ -210,6 +211,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 }
 
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
+  const bool message = wire::IsPointToPoint(operation->request.signature.op);
   bool first = false;
   Status status = Check(*operation);
   if (status.ok()) status = CheckApart(*operation);
@@ -221,7 +223,6 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
     table_.Recycle(operation);
     return status;
   }
-  const bool message = wire::IsPointToPoint(operation->request.signature.op);
   const bool wake = (first || message) && !wait_follows;
   if (const Status fault = loop_->NoteSubmission(wake, message); !fault.ok()) loop_->Abort(fault.message());
   return Status::Ok();

@@ -36,9 +36,11 @@ bool SetLoop::Has(int world_rank) const { return std::ranges::find(config_.ranks
 
 // ---- orders
 
-void SetLoop::Submit(Operation* operation) {
+void SetLoop::Submit(Operation* operation, int64_t now_ns) {
   const uint64_t op = OperationTable::IdOf(operation);
-  if (const Status status = controller_->Submit(op, operation->request, operation->submitted_ns); !status.ok()) {
+  const int64_t since_ns =
+      std::min(operation->submitted_ns, now_ns);  // later than this look's time if it came during it
+  if (const Status status = controller_->Submit(op, operation->request, since_ns); !status.ok()) {
     FailOperation(op, status);
   }
 }

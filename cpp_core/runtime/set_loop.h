@@ -69,7 +69,7 @@ class SetLoop {
   bool Has(int world_rank) const;
 
   // ---- orders
-  void Submit(Operation* operation);
+  void Submit(Operation* operation, int64_t now_ns);
   // Whether a thread of this rank waits for an operation of this set.
   void SetWaiting(bool waiting) { waiting_ = waiting; }
   void Leave(int64_t now_ns);
@@ -99,10 +99,10 @@ class SetLoop {
   // ---- what the rank's loop asks
   bool LanesBusy() const;
   bool HasPending() const { return controller_->HasPending(); }
+  bool alone() const { return config_.ranks.size() == 1; }
   bool HasUnflushed() const { return controller_->HasUnflushed(); }
   bool Ended() const { return (controller_->closed() || !lost_.ok()) && !LanesBusy(); }
   int64_t NextWakeNs() const;
-  int64_t LingerNs() const { return agreement_->LingerNs(*controller_); }
   // Whether there may be news that wake nobody; and whether something that runs goes on only while it is stepped.
   bool must_poll() const { return channel_->must_poll() || lanes_must_poll(); }
   bool lanes_must_poll() const;

@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
-// Between two flushes while other ranks wait: the first comes at once, yet a rank that still computes is not held up by
-// a round for each of its gradients.
-constexpr int64_t kHurriedNs = 100'000;
+// Between two flushes while other ranks wait: they get what they wait for soon, yet a rank that still computes is not
+// held up by a round for each of its gradients.
+constexpr int64_t kHurriedNs = 300'000;
 
 bool SomeonePublished(const Controller& controller, ControlChannel& channel) {
   for (int rank = 0; rank < channel.size(); ++rank) {
@@ -88,10 +88,8 @@ bool BitsAgreement::OthersWait() const {
   return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kWaiting) != 0;
 }
 
-int64_t BitsAgreement::LingerNs(const Controller& controller) const {
-  const int64_t usual_ns = controller.config().cycle_time_ns;
-  return OthersWait() ? std::min(usual_ns, kHurriedNs) : usual_ns;
-}
+// Whether who begins to wait has to say so: a rank that knows of others that wait is hurrying already.
+bool BitsAgreement::Lingers(const Controller& controller) const { return controller.HasUnflushed() && !OthersWait(); }
 
 // When what was submitted is flushed at the latest.
 int64_t BitsAgreement::FlushNs(const Controller& controller) const {
@@ -108,9 +106,13 @@ bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& ch
 }
 
 bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
-  bool shown = RefreshHint(controller, channel, controller.HasUnflushed());
+  bool shown = RefreshHint(controller, channel, Lingers(controller));
   // Read after setting: of two ranks that do so, one sees the other.
   channel.HintAnd(&hint_and_);
+  if (Lingers(controller) && RefreshHint(controller, channel, true)) {
+    shown = true;
+    channel.HintAnd(&hint_and_);
+  }
   if (controller.HasUnflushed() && FlushIsDue(controller, channel, now_ns)) {
     controller.Flush();
     flushed_ns_ = now_ns;
@@ -231,7 +233,7 @@ Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, 
   HC_RETURN_IF_ERROR(controller.Finish(responses));
   state_ = State::kOpen;
   demanded_since_ns_ = -1;
-  if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
+  if (!controller.config().tick) RefreshHint(controller, channel, Lingers(controller));
   return Status::Ok();
 }
 
@@ -240,7 +242,7 @@ Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, 
 StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel& channel, const RoundOutcome& outcome,
                                           int64_t now_ns) {
   // The agreed hits of this round are planned already and shall not be proposed again.
-  if (!controller.config().tick) RefreshHint(controller, channel, controller.HasUnflushed());
+  if (!controller.config().tick) RefreshHint(controller, channel, Lingers(controller));
   demanded_since_ns_ = now_ns;
   overdue_reported_ = false;
   wire::RequestList list;

@@ -26,7 +26,6 @@ class BitsAgreement final : public Agreement {
  public:
   StatusOr<bool> Step(Controller& controller, ControlChannel& channel, int64_t now_ns) override;
   int64_t NextWakeNs() const override { return wake_ns_; }
-  int64_t LingerNs(const Controller& controller) const override;
 
  private:
   enum class State { kOpen, kPublished, kGathering, kAwaiting };
@@ -42,6 +41,7 @@ class BitsAgreement final : public Agreement {
   bool Observe(Controller& controller, ControlChannel& channel, int64_t now_ns);
   bool FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const;
   bool OthersWait() const;
+  bool Lingers(const Controller& controller) const;
   int64_t FlushNs(const Controller& controller) const;
   bool RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering);
   bool MustPropose(const Controller& controller) const;
