@@ -45,7 +45,8 @@ class HC_CAPABILITY("role") Role {
 struct LoopConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
-  int64_t linger_ns = 0;  // how long what was submitted may wait for more
+  int64_t linger_ns = 0;   // how long what was submitted may wait for more
+  bool spare_core = true;  // for the coordinator thread, while the ranks of the host compute
 };
 
 class CoordinatorLoop {
@@ -125,6 +126,8 @@ class CoordinatorLoop {
   void Drive(uint32_t who, int64_t deadline_ns, const std::function<bool()>& finished) HC_REQUIRES(role_);
   // How long it looks again and again before it sleeps.
   int64_t PatienceNs() const HC_REQUIRES(role_);
+  // Whether something runs in a library that moves data only while it is called.
+  bool DrivesLibrary() const HC_REQUIRES(role_);
   // Spins, then yields, while there is hope that a peer answers soon; true if something moved.
   bool StepPatiently(const std::function<bool()>& finished) HC_REQUIRES(role_);
   void Sleep(uint32_t who, int64_t deadline_ns) HC_REQUIRES(role_);

@@ -96,10 +96,13 @@ bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
 
 // ---- driving and sleeping
 
+bool CoordinatorLoop::DrivesLibrary() const {
+  return std::ranges::any_of(sets_, [](const auto& set) { return set->lanes_must_poll(); });
+}
+
 int64_t CoordinatorLoop::PatienceNs() const {
   const int64_t usual_ns = config_.spin_ns + config_.yield_ns;
-  const bool drives = std::ranges::any_of(sets_, [](const auto& set) { return set->lanes_must_poll(); });
-  return drives ? std::max(usual_ns, kDrivingNs) : usual_ns;
+  return DrivesLibrary() ? std::max(usual_ns, kDrivingNs) : usual_ns;
 }
 
 bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
@@ -180,7 +183,9 @@ void CoordinatorLoop::StepOn() {
   const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
   while (Step(NowNs()) && !stop_.load()) {
   }
-  if (LanesBusy() || messages_->Transferring()) StepPatiently(wanted);
+  if (!LanesBusy() && !messages_->Transferring()) return;
+  // Without a core to spare, patience would be at the cost of the thread that computes.
+  if (config_.spare_core || DrivesLibrary()) StepPatiently(wanted);
 }
 
 void CoordinatorLoop::Run() {

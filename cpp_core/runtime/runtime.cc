@@ -36,6 +36,7 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   // With more ranks than cores, a rank that spins keeps the core from the rank it waits for.
   out.spin_ns = identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
+  out.spare_core = identity.local_size < UsableCores();
   out.linger_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
   return out;
 }
