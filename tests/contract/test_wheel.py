@@ -48,6 +48,7 @@ def dist(tmp_path_factory) -> Path:
         folder,
         "-Ccmake.build-type=Debug",
         "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
+        "-Ccmake.define.CMAKE_UNITY_BUILD=ON",
         folder / "source",
     )
     return folder
