@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,15 @@ class Slot:
     """One parameter and what its gradient needs on the way."""
 
     __slots__ = (
-        "bucket", "buffer", "context", "delay", "grad", "index", "name", "param", "sparse", "sparse_dims", "version"
+        "bucket", "buffer", "bytes", "context", "delay", "grad", "index", "name", "param", "sparse", "sparse_dims",
+        "version",
     )  # fmt: skip
 
     def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
         self.index = index
         self.name = name
         self.param = param
+        self.bytes = param.numel() * param.element_size()
         self.delay = delay  # backward passes until the gradient is complete
         self.bucket: Bucket  # set by the bucket
         self.grad: torch.Tensor | None = None  # the dense gradient that is in flight...
@@ -80,6 +82,23 @@ class Bucket:
         self.finish: list[Slot] = []  # whose gradient went through a buffer
         for slot in slots:
             slot.bucket = self
+
+
+def of_one_dtype(slots: Sequence[Slot]) -> list[Bucket]:
+    """One group of these parameters, or one for each element type among them."""
+    by_dtype: dict[torch.dtype, list[Slot]] = {}
+    for slot in slots:
+        by_dtype.setdefault(slot.param.dtype, []).append(slot)
+    return [Bucket(same, True) for same in by_dtype.values()]
+
+
+def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot]) -> list[Bucket]:
+    """The user's groups of parameters, and all others by themselves."""
+    slot_of = {slot.param: slot for slot in slots}
+    buckets = []
+    for group in groups:
+        buckets.extend(of_one_dtype([slot_of.pop(param) for param in group if param in slot_of]))
+    return buckets + [Bucket([slot], False) for slot in slot_of.values()]
 
 
 def no_gradient(slot: Slot) -> torch.Tensor:

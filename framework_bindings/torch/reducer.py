@@ -8,23 +8,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
 import torch
 from horocache import _state
 from horocache.errors import UnsupportedError
-from horocache.grouping import complete_order, split_by_bytes, split_by_count
-from horocache.handles import OP_ALLREDUCE, synchronize
+from horocache.grouping import split_by_bytes, split_by_count
+from horocache.handles import OP_ALLREDUCE
 from horocache.layers import AnyCompressor, LoggingLayer, layer_list
-from horocache.numpy_binding import collectives as numpy_collectives
 from horocache.ops import set_id
 from horocache.process_set import ProcessSet
 
 from .adapter import collectives
-from .buckets import Bucket, Slot, is_lazy, no_gradient
+from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
 from .compression import is_cast, wire_dtype_of
 from .functions import sparse_allreduce_async
+from .ready_order import ReadyOrder
 from .tracing import outside
+
+# Small gradients are sent together, each under its own name: one by one, each would find cold caches, and wake the
+# coordinator thread, which takes a core away from the backward pass.
+_HELD_BYTES = 1 << 18
 
 
 class ReducerOptions(NamedTuple):
@@ -53,8 +55,9 @@ def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch
         return
     bucket = slot.bucket
     bucket.missing -= 1
-    if reducer.ready is not None:
-        reducer.ready.append(slot.index)
+    measured = reducer.order.measured
+    if measured is not None:
+        measured.append(slot.index)
     if bucket.missing == 0:
         reducer.bucket_ready(bucket, slot)
     elif bucket.first_ready_ns == 0:
@@ -91,10 +94,12 @@ class GradientReducer:
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
+        self._held: list[Slot] = []  # whose gradients are complete and not submitted yet
+        self._held_bytes = 0
+        self._sends_at_end = False  # of the backward pass under way
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
-        self.ready: list[int] | None = [] if options.num_groups > 0 else None
-        self._order: tuple[np.ndarray[Any, Any], int] | None = None  # what is to be the order, and its handle
+        self.order = ReadyOrder(options.num_groups > 0, options.process_set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -121,80 +126,81 @@ class GradientReducer:
     def _make_buckets(self, order: list[int]) -> None:
         wanted = min(self._options.num_groups, len(order))
         if self._fixed_groups is not None:
-            self._buckets = self._fixed_buckets(self._fixed_groups)
+            self._buckets = fixed_buckets(self._fixed_groups, self._slots)
         elif wanted == 0:
             self._buckets = [Bucket([slot], False) for slot in self._slots]
         else:
             by_count = _state.current().runtime.knobs()["group_by"][0] == "count"
             sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
-            self._buckets = [bucket for run in runs for bucket in self._of_one_dtype([self._slots[i] for i in run])]
-
-    def _fixed_buckets(self, groups: list[list[torch.Tensor]]) -> list[Bucket]:
-        slot_of = {slot.param: slot for slot in self._slots}
-        buckets = []
-        for group in groups:
-            slots = [slot_of.pop(param) for param in group if param in slot_of]
-            buckets.extend(self._of_one_dtype(slots))
-        return buckets + [Bucket([slot], False) for slot in slot_of.values()]
-
-    @staticmethod
-    def _of_one_dtype(slots: list[Slot]) -> list[Bucket]:
-        by_dtype: dict[torch.dtype, list[Slot]] = {}
-        for slot in slots:
-            by_dtype.setdefault(slot.param.dtype, []).append(slot)
-        return [Bucket(same, True) for same in by_dtype.values()]
+            self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
 
     def _start_order(self) -> None:
-        """Send rank 0's order of readiness to all, in every rank's first step."""
-        measured, self.ready = self.ready, None
-        if measured is None:
-            return
-        order = np.array(complete_order(measured, len(self._slots)), dtype=np.int64)
-        root = self._options.process_set.ranks[0]
-        name = f"ready_order.{self._slots[0].name}" if self._slots else "ready_order"
         try:
-            self._order = order, numpy_collectives.broadcast_async_(order, root, name, self._options.process_set)
+            self.order.start([slot.name for slot in self._slots])
         except Exception as error:
             self._failure = self._failure or error
 
     def _finish_order(self) -> list[int] | None:
-        """The order that was sent, in which to group from now on; None if there is none."""
-        if self._order is None:
-            return None
-        order, handle = self._order
         try:
-            synchronize(handle)
+            return self.order.finish()
         except Exception as error:
             self._failure = self._failure or error
-            self._order = None
             return None
-        self._order = None
-        return [int(index) for index in order]
 
     # ---- the backward pass
 
     def bucket_ready(self, bucket: Bucket, last: Slot) -> None:
-        """Submit a bucket whose gradients are all there; called by the hook of the last.
-
-        One gradient of the usual kind is sent from where it is. All other ways are _submit's.
-        """
-        # Calls are spared here, too: departs() and is_lazy() are written out, and the core refuses complex numbers,
-        # which alone can be conjugates.
+        """Submit a bucket whose gradients are all there; called by the hook of the last."""
         grad = last.param.grad
+        if bucket.names is not None or not self._plain or grad is None:
+            self._submit(bucket)
+            return
+        last.grad = grad  # departs() without a call
+        last.version = grad._version
+        self._held.append(last)
+        self._held_bytes += last.bytes
+        if self._held_bytes >= _HELD_BYTES:
+            self.send_held()
+        elif not self._sends_at_end:
+            self._send_at_end()
+
+    def _send_at_end(self) -> None:
+        """See to it that nothing is held when the backward pass is over: another rank may wait for it."""
+        try:
+            cast(Any, torch.autograd.Variable)._execution_engine.queue_callback(self.backward_ended)
+            self._sends_at_end = True
+        except RuntimeError:  # the hook was not called by a backward pass
+            self.send_held()
+
+    @outside
+    def backward_ended(self) -> None:
+        """Submit what is still held."""
+        self._sends_at_end = False
+        if self._held:
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Submit the gradients that are held, each by itself.
+
+        Raises:
+            HorocacheError: one of them could not be submitted; those after it will be by synchronize.
+        """
+        held, self._held, self._held_bytes = self._held, [], 0
         session = _state.current()
-        if bucket.names is None and self._plain and grad is not None and not session.logs_layers and not grad.is_neg():
-            last.grad = grad
-            last.version = grad._version
-            handle = session.runtime.allreduce_in_place(
-                grad, last.name, self._op, self._prescale, self._postscale, False, self._set, None
-            )
-            if handle is not None:
+        submit = session.runtime.allreduce_in_place
+        for slot in held:
+            grad, handle = slot.grad, None
+            # The core refuses complex numbers, which alone can be conjugates: is_lazy() without a call.
+            if grad is not None and not session.logs_layers and not grad.is_neg():
+                handle = submit(grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None)
+            bucket = slot.bucket
+            if handle is None:
+                self._submit(bucket)
+            else:
                 bucket.handle = handle
                 bucket.submitted = True
                 self._in_flight.append(bucket)
-                return
-        self._submit(bucket)
 
     def _submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
@@ -263,7 +269,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Whether gradients are in flight."""
-        return bool(self._in_flight) or self._order is not None
+        return bool(self._in_flight) or bool(self._held) or self.order.busy
 
     @outside
     def synchronize(self) -> None:
@@ -281,6 +287,8 @@ class GradientReducer:
 
     def _submit_rest(self) -> None:
         """Submit what no hook did, each bucket whatever became of the others."""
+        self._held.clear()  # after a backward pass that failed
+        self._held_bytes, self._sends_at_end = 0, False
         for bucket in self._buckets:
             if bucket.submitted:
                 continue
@@ -368,6 +376,7 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
+        self._held.clear()
         for bucket in self._buckets:
             if not bucket.submitted:
                 bucket.finish.clear()
