@@ -113,7 +113,7 @@ def no_gradient(slot: Slot) -> torch.Tensor:
 
 def _is_part(grad: torch.Tensor) -> bool:
     """Whether its memory holds more than its own elements."""
-    return grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
+    return grad.layout is torch.strided and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
 
 
 def is_lazy(grad: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from horocache import _state
-from horocache.errors import UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE
 from horocache.layers import AnyCompressor, LoggingLayer, layer_list
@@ -21,12 +21,9 @@ from .adapter import collectives
 from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
 from .compression import is_cast, wire_dtype_of
 from .functions import sparse_allreduce_async
+from .held import HeldGradients
 from .ready_order import ReadyOrder
 from .tracing import outside
-
-# Small gradients are sent together, each under its own name: one by one, each would find cold caches, and wake the
-# coordinator thread, which takes a core away from the backward pass.
-_HELD_BYTES = 1 << 18
 
 
 class ReducerOptions(NamedTuple):
@@ -94,9 +91,7 @@ class GradientReducer:
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
-        self._held: list[Slot] = []  # whose gradients are complete and not submitted yet
-        self._held_bytes = 0
-        self._sends_at_end = False  # of the backward pass under way
+        self._held = HeldGradients(self._send_held)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
         self.order = ReadyOrder(options.num_groups > 0, options.process_set)
@@ -156,51 +151,36 @@ class GradientReducer:
         if bucket.names is not None or not self._plain or grad is None:
             self._submit(bucket)
             return
-        last.grad = grad  # departs() without a call
-        last.version = grad._version
-        self._held.append(last)
-        self._held_bytes += last.bytes
-        if self._held_bytes >= _HELD_BYTES:
-            self.send_held()
-        elif not self._sends_at_end:
-            self._send_at_end()
+        self._held.add(last, grad)
 
-    def _send_at_end(self) -> None:
-        """See to it that nothing is held when the backward pass is over: another rank may wait for it."""
-        try:
-            cast(Any, torch.autograd.Variable)._execution_engine.queue_callback(self.backward_ended)
-            self._sends_at_end = True
-        except RuntimeError:  # the hook was not called by a backward pass
-            self.send_held()
-
-    @outside
-    def backward_ended(self) -> None:
-        """Submit what is still held."""
-        self._sends_at_end = False
-        if self._held:
-            self.send_held()
-
-    def send_held(self) -> None:
+    def _send_held(self) -> None:
         """Submit the gradients that are held, each by itself.
 
         Raises:
             HorocacheError: one of them could not be submitted; those after it will be by synchronize.
         """
-        held, self._held, self._held_bytes = self._held, [], 0
         session = _state.current()
         submit = session.runtime.allreduce_in_place
-        for slot in held:
+        for slot in self._held.take():
             grad, handle = slot.grad, None
             # The core refuses complex numbers, which alone can be conjugates: is_lazy() without a call.
             if grad is not None and not session.logs_layers and not grad.is_neg():
                 handle = submit(grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None)
             bucket = slot.bucket
             if handle is None:
+                self._note_change(slot)
                 self._submit(bucket)
             else:
                 bucket.handle = handle
                 bucket.submitted = True
                 self._in_flight.append(bucket)
+
+    def _note_change(self, slot: Slot) -> None:
+        """Keep the error for a gradient that is to be copied and has been changed since its hook."""
+        try:
+            slot.check_untouched()
+        except InvalidArgumentError as error:
+            self._failure = self._failure or error
 
     def _submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
@@ -287,8 +267,7 @@ class GradientReducer:
 
     def _submit_rest(self) -> None:
         """Submit what no hook did, each bucket whatever became of the others."""
-        self._held.clear()  # after a backward pass that failed
-        self._held_bytes, self._sends_at_end = 0, False
+        self._held.forget()
         for bucket in self._buckets:
             if bucket.submitted:
                 continue
@@ -376,7 +355,7 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
-        self._held.clear()
+        self._held.forget()
         for bucket in self._buckets:
             if not bucket.submitted:
                 bucket.finish.clear()

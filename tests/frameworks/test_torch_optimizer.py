@@ -321,47 +321,6 @@ def test_compressed_and_strided_gradients_arrive_in_their_own_type_and_layout():
     run(body, 3)
 
 
-def test_small_gradients_are_under_way_when_the_backward_pass_is_over():
-    """So ranks may wait for them and for something else in different orders."""
-
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        me = hvd.rank()
-        model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(4)))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
-        model(torch.full((1, 2), float(me))).sum().backward()
-        if me == 0:
-            other = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="between")
-            optimizer.step()
-        else:
-            optimizer.step()
-            other = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="between")
-        return other.item()
-
-    assert run(body, 2) == [2.0, 2.0]
-
-
-def test_a_gradient_that_a_later_hook_changes_is_an_error_also_where_it_was_held():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        weight = torch.nn.Parameter(torch.ones(3))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)])
-
-        def change(parameter):
-            parameter.grad.mul_(2)
-
-        weight.register_post_accumulate_grad_hook(change)
-        weight.sum().backward()
-        with pytest.raises(ValueError, match="gradient of weight was changed while"):
-            optimizer.step()
-
-    run(body, 2)
-
-
 class _Lazy(torch.autograd.Function):
     """The identity, whose gradient says that its values in memory are the negatives or the conjugates."""
 

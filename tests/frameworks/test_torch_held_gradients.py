@@ -1,0 +1,136 @@
+"""Small gradients are sent together, and none later than the backward pass that computed it ends.
+
+What shows it: ranks may wait for gradients and for something else in different orders. A rank whose gradients were sent
+by ``step`` only would never come to what the other one waits for.
+"""
+
+import pytest
+import torch
+
+from horocache.testing import run_ranks as run
+
+
+def _model_and_optimizer(hvd):
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
+    return model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
+
+
+def _step_in_different_orders(hvd, optimizer):
+    def other():
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="between").item()
+
+    first = other() if hvd.rank() == 0 else None
+    optimizer.step()
+    return first or other()
+
+
+class _Fails(torch.autograd.Function):
+    """The identity, whose gradient is an error while ``Fails.now``."""
+
+    now = True
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        if _Fails.now:
+            raise RuntimeError("no gradient")
+        return gradient
+
+
+def test_they_are_under_way_when_the_backward_pass_is_over():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model, optimizer = _model_and_optimizer(hvd)
+        model(torch.ones(1, 4)).sum().backward()
+        return _step_in_different_orders(hvd, optimizer)
+
+    assert run(body, 2) == [2.0, 2.0]
+
+
+def test_they_are_under_way_when_a_compiled_backward_pass_is_over():
+    def body():
+        import horocache.torch as hvd
+        import torch._dynamo
+
+        hvd.init()
+        model, optimizer = _model_and_optimizer(hvd)
+        torch._dynamo.config.compiled_autograd = True
+
+        @torch.compile(backend="eager")
+        def compute():
+            model(torch.ones(1, 4)).sum().backward()
+
+        compute()
+        return _step_in_different_orders(hvd, optimizer)
+
+    assert run(body, 2) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("forget", ["load_state_dict", "set_backward_passes_per_step"])
+def test_they_are_under_way_also_after_a_backward_pass_that_failed(forget):
+    def body(forget):
+        import horocache.torch as hvd
+
+        hvd.init()
+        model, optimizer = _model_and_optimizer(hvd)
+        state = optimizer.state_dict()
+        _Fails.now = True
+        with pytest.raises(RuntimeError, match="no gradient"):
+            model[1:](_Fails.apply(model[:1](torch.ones(1, 4)))).sum().backward()
+        getattr(optimizer, forget)(state if forget == "load_state_dict" else 1)
+        optimizer.zero_grad()
+        _Fails.now = False
+        model(torch.ones(1, 4)).sum().backward()
+        return _step_in_different_orders(hvd, optimizer)
+
+    assert run(body, 2, args=(forget,)) == [2.0, 2.0]
+
+
+def test_they_are_under_way_also_after_a_backward_pass_within_another_failed():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model, optimizer = _model_and_optimizer(hvd)
+        _Fails.now = True
+
+        class TriesInside(torch.autograd.Function):
+            @staticmethod
+            def forward(_, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(_, gradient):
+                with pytest.raises(RuntimeError, match="no gradient"), torch.enable_grad():
+                    model[1](_Fails.apply(torch.ones(1, 4, requires_grad=True))).sum().backward()
+                return gradient
+
+        TriesInside.apply(model[2:](model[0](torch.ones(1, 4)))).sum().backward()
+        return _step_in_different_orders(hvd, optimizer)
+
+    assert run(body, 2) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("steps", [(3, 1), (1, 3)], ids=["contiguous", "strided"])
+def test_one_that_a_later_hook_changes_is_an_error(steps):
+    def body(steps):
+        import horocache.torch as hvd
+
+        hvd.init()
+        weight = torch.nn.Parameter(torch.empty_strided((3, 3), steps).fill_(1.0))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)])
+
+        def change(parameter):
+            parameter.grad.mul_(2)
+
+        weight.register_post_accumulate_grad_hook(change)
+        (weight * 2).sum().backward()
+        with pytest.raises(ValueError, match="gradient of weight was changed while"):
+            optimizer.step()
+
+    run(body, 2, args=(steps,))
