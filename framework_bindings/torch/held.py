@@ -38,9 +38,11 @@ class HeldGradients:
     def __bool__(self) -> bool:
         return bool(self._slots)
 
-    def add(self, slot: Slot, grad: torch.Tensor) -> None:
+    def add(self, slot: Slot) -> None:
         """Hold a gradient, or send it with all others that are held."""
-        slot.departs(grad)
+        grad = slot.grad = slot.param.grad  # departs() without a call
+        if grad is not None:  # no other hook has taken it away
+            slot.version = grad._version
         self._slots.append(slot)
         self._bytes += slot.bytes
         if self._bytes >= _ENOUGH_BYTES:

@@ -56,7 +56,10 @@ def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch
     if measured is not None:
         measured.append(slot.index)
     if bucket.missing == 0:
-        reducer.bucket_ready(bucket, slot)
+        if bucket.names is None and reducer.plain:
+            reducer.held.add(slot)
+        else:
+            reducer.submit(bucket)
     elif bucket.first_ready_ns == 0:
         bucket.first_ready_ns = time.monotonic_ns()
 
@@ -84,14 +87,14 @@ class GradientReducer:
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         # submit()'s arguments after the tensors and names, in its order.
         self._tail = (self._op, self._prescale, self._postscale, -1, None, self._set, "", layers.signature)
-        self._plain = not layers.signature
+        self.plain = not layers.signature
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
         self.passes = options.passes
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
-        self._held = HeldGradients(self._send_held)
+        self.held = HeldGradients(self._send_held)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = groups
         self.order = ReadyOrder(options.num_groups > 0, options.process_set)
@@ -145,14 +148,6 @@ class GradientReducer:
 
     # ---- the backward pass
 
-    def bucket_ready(self, bucket: Bucket, last: Slot) -> None:
-        """Submit a bucket whose gradients are all there; called by the hook of the last."""
-        grad = last.param.grad
-        if bucket.names is not None or not self._plain or grad is None:
-            self._submit(bucket)
-            return
-        self._held.add(last, grad)
-
     def _send_held(self) -> None:
         """Submit the gradients that are held, each by itself.
 
@@ -161,7 +156,7 @@ class GradientReducer:
         """
         session = _state.current()
         submit = session.runtime.allreduce_in_place
-        for slot in self._held.take():
+        for slot in self.held.take():
             grad, handle = slot.grad, None
             # The core refuses complex numbers, which alone can be conjugates: is_lazy() without a call.
             if grad is not None and not session.logs_layers and not grad.is_neg():
@@ -169,7 +164,7 @@ class GradientReducer:
             bucket = slot.bucket
             if handle is None:
                 self._note_change(slot)
-                self._submit(bucket)
+                self.submit(bucket)
             else:
                 bucket.handle = handle
                 bucket.submitted = True
@@ -182,7 +177,7 @@ class GradientReducer:
         except InvalidArgumentError as error:
             self._failure = self._failure or error
 
-    def _submit(self, bucket: Bucket) -> None:
+    def submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
         bucket.finish.clear()
         tensors = []
@@ -198,7 +193,7 @@ class GradientReducer:
                     continue
                 grad = slot.param.grad = grad.to_dense()
             slot.departs(grad)
-            if not (self._plain and grad.is_contiguous()) or is_lazy(grad):
+            if not (self.plain and grad.is_contiguous()) or is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)
             tensors.append(grad)
         if tensors:
@@ -220,7 +215,7 @@ class GradientReducer:
         self._in_flight.append(bucket)
 
     def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
-        if not self._plain:
+        if not self.plain:
             raise UnsupportedError(
                 f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
                 "Compression.none."
@@ -231,7 +226,7 @@ class GradientReducer:
     def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
         """A contiguous tensor of the type to send; kept for the next step unless a compressor of the user's made it."""
         bucket.finish.append(slot)
-        if not self._plain and not self._cast:
+        if not self.plain and not self._cast:
             packed, slot.context = self._options.compression.compress(grad.detach())
             slot.buffer, _ = collectives.adapter.dense(packed)
             if slot.buffer.data_ptr() == grad.data_ptr():
@@ -249,7 +244,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Whether gradients are in flight."""
-        return bool(self._in_flight) or bool(self._held) or self.order.busy
+        return bool(self._in_flight) or bool(self.held) or self.order.busy
 
     @outside
     def synchronize(self) -> None:
@@ -267,12 +262,12 @@ class GradientReducer:
 
     def _submit_rest(self) -> None:
         """Submit what no hook did, each bucket whatever became of the others."""
-        self._held.forget()
+        self.held.forget()
         for bucket in self._buckets:
             if bucket.submitted:
                 continue
             try:
-                self._submit(bucket)
+                self.submit(bucket)
             except Exception as error:
                 self._failure = self._failure or error
                 # Sparse gradients of it may be on their way, and are waited for. Nothing else will come back.
@@ -337,7 +332,7 @@ class GradientReducer:
         for slot in bucket.finish:
             grad, buffer = slot.param.grad, slot.buffer
             assert buffer is not None and grad is not None
-            if self._plain or self._cast:
+            if self.plain or self._cast:
                 grad.copy_(buffer)
             else:
                 grad.copy_(self._options.compression.decompress(buffer, slot.context))
@@ -355,7 +350,7 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
-        self._held.forget()
+        self.held.forget()
         for bucket in self._buckets:
             if not bucket.submitted:
                 bucket.finish.clear()
