@@ -2,10 +2,12 @@
 
 from setuptools import find_packages, setup
 
+BINDINGS = {f"horocache.{name}": f"framework_bindings/{name}" for name in ("jax", "keras", "tensorflow", "torch")}
+
 setup(
     cmake_source_dir=".",
-    packages=[*find_packages(include=["horocache", "horocache.*"]), "horocache.torch"],
-    package_dir={"horocache.torch": "framework_bindings/torch"},
+    packages=[*find_packages(include=["horocache", "horocache.*"]), *BINDINGS],
+    package_dir=BINDINGS,
     package_data={"horocache": ["py.typed", "*.pyi"]},
     exclude_package_data={"": ["*.cc", "*.h", "*.def", "*.so"]},
 )

@@ -361,6 +361,11 @@ class Runtime:
         """Finish the file."""
         self._lib.hc_stop_timeline(self._live())
 
+    def c_api(self) -> tuple[int, int]:
+        """Addresses of a ``hc_api`` and of this as its ``hc_runtime``."""
+        address = self._ffi.cast
+        return int(address("uintptr_t", self._lib.hc_get_api())), int(address("uintptr_t", self._live()))
+
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
         self._lib.hc_abort(self._live(), why.encode())

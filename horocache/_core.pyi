@@ -110,6 +110,7 @@ class Runtime:
         """
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...
+    def c_api(self) -> tuple[int, int]: ...  # addresses of a hc_api of hc.h and of this as its hc_runtime
     def abort(self, why: str) -> None: ...  # all ranks' pending operations fail with AbortedError
 
 def knob_table() -> list[dict[str, str]]: ...  # name type default minimum maximum alias scope doc

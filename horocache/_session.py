@@ -115,6 +115,9 @@ class Runtime(Protocol):
     def watch_stacks(self, signal: int, file: int, own_folder: str, /) -> None:
         """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
 
+    def c_api(self) -> tuple[int, int]:
+        """Addresses of a ``hc_api`` of ``hc.h`` and of this as its ``hc_runtime``."""
+
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horocache import mpi
 from horocache._session import Runtime, Session
@@ -15,6 +15,19 @@ from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitia
 
 if TYPE_CHECKING:
     from horocache.process_set import ProcessSet
+
+
+class Follower(Protocol):
+    """Who has to know which session is running: kernels that a framework calls from threads of its own."""
+
+    def started(self, session: Session) -> None:
+        """A session runs now."""
+
+    def ended(self) -> None:
+        """It has been stopped; its runtime must not be used after this call."""
+
+    def forked_child(self) -> None:
+        """This is a child of the process in which the session runs."""
 
 
 class _Default:
@@ -26,6 +39,7 @@ class _Default:
         self.epochs: Counter[tuple[int, ...]] = Counter()  # how often each job was started: () is that of the launcher
         self.hooks_registered = False
         self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session has
+        self.followers: list[Follower] = []
 
 
 _default = _Default()
@@ -70,10 +84,19 @@ def call_at_exit(function: Callable[[], None]) -> None:
     _default.last_words.append(function)
 
 
+def follow(follower: Follower) -> None:
+    """Tell ``follower`` of the running session, if there is one, and of all later ones."""
+    _default.followers.append(follower)
+    if _default.session is not None:
+        follower.started(_default.session)
+
+
 def _after_fork_in_child() -> None:
     session = _default.session
     if session is None:
         return
+    for follower in _default.followers:
+        follower.forked_child()
     _default.orphan, _default.session = session, None
     session.pending = {}
     session.runtime.forked_child()
@@ -127,6 +150,8 @@ def init(
         raise _why_not_running()
     _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
     _default.session.watch_stacks()
+    for follower in _default.followers:
+        follower.started(_default.session)
     _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
@@ -171,6 +196,8 @@ def shutdown() -> None:
     try:
         session.runtime.stop()
     finally:
+        for follower in _default.followers:
+            follower.ended()
         session.end()
 
 

@@ -10,7 +10,7 @@ everywhere, at the price of memory for the tensors of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache.adapter import TensorAdapter
@@ -106,29 +106,31 @@ def _scaled(parts: Sequence[Any], scales: tuple[float, float], adapter: TensorAd
     before, after = scales
     if before != 1.0:
         parts = [None if part is None else part * before for part in parts]
-    result = combine(parts, adapter)
+    result = combine(parts, adapter.dot)
     return result if after == 1.0 else result * after
 
 
-def combine(parts: Sequence[Any], adapter: TensorAdapter[Any]) -> Any:
-    """The adaptive sum of the ranks' tensors, in their type; scalar products are computed in float64.
+def _weight(common: float, own: float) -> float:
+    # Where one of them is zero, nothing is in common.
+    return 1.0 - common / (2.0 * own) if own else 1.0
+
+
+def combine(parts: Sequence[Any], dot: Callable[[Any, Any], Any], weight: Callable[[Any, Any], Any] = _weight) -> Any:
+    """The adaptive sum of the ranks' tensors, in their type.
 
     Args:
         parts: of equal shapes, a power of two of them; None counts as zeros. Not modified.
-        adapter: of the tensors' framework.
+        dot: the scalar product of two of them, in float64.
+        weight: ``1 - common / (2 own)``, and 1 where ``own`` is 0; of whatever ``dot`` returns.
     """
     level = list(parts)
     while len(level) > 1:
-        level = [_pair(level[i], level[i + 1], adapter) for i in range(0, len(level), 2)]
+        level = [_pair(level[i], level[i + 1], dot, weight) for i in range(0, len(level), 2)]
     return level[0]
 
 
-def _pair(a: Any, b: Any, adapter: TensorAdapter[Any]) -> Any:
+def _pair(a: Any, b: Any, dot: Callable[[Any, Any], Any], weight: Callable[[Any, Any], Any]) -> Any:
     if a is None or b is None:
         return b if a is None else a
-    common = adapter.dot(a, b)
-    own_a, own_b = adapter.dot(a, a), adapter.dot(b, b)
-    # Where one of them is zero, nothing is in common.
-    weight_a = 1.0 - common / (2.0 * own_a) if own_a else 1.0
-    weight_b = 1.0 - common / (2.0 * own_b) if own_b else 1.0
-    return a * weight_a + b * weight_b
+    common, own_a, own_b = dot(a, b), dot(a, a), dot(b, b)
+    return a * weight(common, own_a) + b * weight(common, own_b)

@@ -4,9 +4,15 @@ Where Horovod's users catch ``RuntimeError`` or ``ValueError``, the class here d
 handlers keep working. A message names the rank, the tensor, both values where two disagree, and what to do.
 """
 
+from typing import TYPE_CHECKING
+
 
 class HorocacheError(Exception):
     """Base of all errors of horocache."""
+
+    if not TYPE_CHECKING:
+        # TensorFlow, which adds the place in the program to the message, keeps the type of errors that have this one.
+        __init__ = Exception.__init__
 
 
 class InvalidArgumentError(HorocacheError, ValueError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from horocache.compression import CastCompressor, Compressor, NoneCompressor
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.ops import Collectives
 
@@ -118,52 +119,31 @@ class NumpyAdapter:
         return np.array(values, dtype=np.int32)
 
 
-class NoneCompressor:
-    """Sends tensors as they are."""
-
-    wire_name = ""
-
-    @staticmethod
-    def compress(tensor: Array) -> tuple[Array, Any]:
-        """The array itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
-        """The array itself."""
-        return tensor
-
-
-class FP16Compressor:
+class FP16Compressor(CastCompressor):
     """Sends float32 and float64 as float16; values beyond 65504 become infinite. Other arrays travel as they are."""
 
     wire_name = "fp16"
+    wire_dtype = np.dtype(np.float16)
+    wide = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
-    @staticmethod
-    def compress(tensor: Array) -> tuple[Array, Any]:
-        """The array in half precision, and its dtype."""
-        if tensor.dtype.kind == "f" and tensor.dtype.itemsize > 2:
-            return np.asarray(tensor.astype(np.float16)), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
-        """The array in its own precision."""
-        return tensor if ctx is None else np.asarray(tensor.astype(ctx))
+    @classmethod
+    def cast(cls, tensor: Array, dtype: np.dtype[Any]) -> Array:
+        """The array in another element type."""
+        return np.asarray(tensor.astype(dtype))
 
 
-class BF16Compressor:
+class BF16Compressor(Compressor):
     """NumPy has no bfloat16: every use raises UnsupportedError. ``horocache.torch`` has it."""
 
     wire_name = "bf16"
 
-    @staticmethod
-    def compress(tensor: Array) -> tuple[Array, Any]:
+    @classmethod
+    def compress(cls, tensor: Array) -> tuple[Array, Any]:
         """Raise UnsupportedError."""
         raise UnsupportedError("NumPy has no bfloat16; use Compression.fp16, or horocache.torch.")
 
-    @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
+    @classmethod
+    def decompress(cls, tensor: Array, ctx: Any) -> Array:
         """Never reached."""
         return tensor
 
@@ -171,9 +151,9 @@ class BF16Compressor:
 class Compression:
     """The compressors, by Horovod's names."""
 
-    none = NoneCompressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+    none: Any = NoneCompressor
+    fp16: Any = FP16Compressor
+    bf16: Any = BF16Compressor
 
 
 collectives: Collectives[Array] = Collectives(NumpyAdapter())

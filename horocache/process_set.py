@@ -103,6 +103,21 @@ global_process_set = ProcessSet._world()
 world = global_process_set
 
 
+def registered_set(number: int) -> ProcessSet:
+    """The set of that number; 0 is that of all ranks.
+
+    Raises:
+        NotInitializedError, InvalidArgumentError: there is none.
+    """
+    found = _state.current().process_sets.get(number) if number else global_process_set
+    if found is None:
+        raise InvalidArgumentError(
+            "Process set provided does not exist, or had not been registered when the graph was made. Use "
+            "global_process_set, or give the set to init(process_sets=[...])."
+        )
+    return found
+
+
 def process_sets() -> list[ProcessSet]:
     """The registered process sets, by ``process_set_id``; the first is the global one.
 

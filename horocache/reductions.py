@@ -21,6 +21,7 @@ from horocache.handles import (
 )
 from horocache.layers import AnyCompressor, LayerList, layer_list
 from horocache.process_set import ProcessSet, global_process_set
+from horocache.training import GradientOptions
 
 T = TypeVar("T")
 
@@ -70,6 +71,12 @@ class Allreduce(AdaptiveSum[T]):
             wait_follows=wait_follows,
             backend=backend,
         )
+
+    def start_gradients(self, tensors: Sequence[T], name: Name, options: GradientOptions, group: bool) -> int:
+        """Start the allreduce of some gradients of a step; :func:`synchronize` returns their list, or the only one."""
+        scales = (options.prescale, options.postscale)
+        call = (options.op, scales, options.process_set, options.compression)
+        return self._reduce(tensors, name, *call, group=group)
 
     def _in_place(
         self,

@@ -13,6 +13,7 @@
 #include "base/environment.h"
 #include "capi/hc.h"
 #include "capi/header.h"
+#include "capi/wrap.h"
 #include "runtime/runtime.h"
 #include "runtime/submission.h"
 
@@ -21,12 +22,9 @@ using horocache::InvalidArgumentError;
 using horocache::Status;
 using horocache::StatusCode;
 using horocache::runtime::Operation;
+using horocache::runtime::Result;
 using horocache::runtime::Runtime;
 namespace wire = horocache::wire;
-
-struct hc_runtime {
-  std::unique_ptr<Runtime> runtime;
-};
 
 namespace {
 
@@ -156,7 +154,8 @@ Status Start(const std::map<std::string, std::string>& arguments, const hc_job& 
   config.communicator = job.communicator;
   auto runtime = Runtime::Start(std::move(config), Asking(job.go_on, job.context));
   if (!runtime.ok()) return runtime.status();
-  *out = new hc_runtime{std::move(*runtime)};
+  Runtime* const started = runtime->get();
+  *out = new hc_runtime{started, std::move(*runtime)};
   return Status::Ok();
 }
 
@@ -181,6 +180,12 @@ Status Submit(Runtime& runtime, const hc_request& request, int64_t* handle) {
 Operation* Done(hc_runtime* runtime, int64_t handle) {
   Operation* operation = runtime->runtime->Find(handle);
   return operation != nullptr && IsDone(*operation) ? operation : nullptr;
+}
+
+Result* ResultOf(hc_runtime* runtime, int64_t handle, int index) {
+  Operation* operation = Done(runtime, handle);
+  if (operation == nullptr || index < 0 || index >= static_cast<int>(operation->results.size())) return nullptr;
+  return &operation->results[static_cast<size_t>(index)];
 }
 
 }  // namespace
@@ -242,6 +247,13 @@ int hc_get(hc_runtime* runtime, hc_property property) {
   return -1;
 }
 
+int hc_get_in_set(hc_runtime* runtime, int32_t number, hc_property property) {
+  const std::vector<int> ranks = runtime->runtime->RanksOf(static_cast<uint32_t>(number));
+  if (property == HC_SIZE) return static_cast<int>(ranks.size());
+  const auto own = std::ranges::find(ranks, runtime->runtime->identity().rank);
+  return own == ranks.end() ? -1 : static_cast<int>(own - ranks.begin());
+}
+
 int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error) {
   return Guarded(error, [&] { return Submit(*runtime->runtime, *request, handle); });
 }
@@ -273,15 +285,23 @@ int hc_num_results(hc_runtime* runtime, int64_t handle) {
 }
 
 int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* out, const int64_t** rows, int* num_rows) {
-  const Operation* operation = Done(runtime, handle);
-  if (operation == nullptr || index < 0 || index >= static_cast<int>(operation->results.size()))
-    return HC_INVALID_ARGUMENT;
-  const horocache::runtime::Result& result = operation->results[static_cast<size_t>(index)];
-  *out = {result.bytes.get(), static_cast<int32_t>(result.dtype), static_cast<int32_t>(result.shape.size()),
-          result.shape.data()};
-  *rows = result.rows.empty() ? nullptr : result.rows.data();
-  *num_rows = static_cast<int>(result.rows.size());
+  const Result* result = ResultOf(runtime, handle, index);
+  if (result == nullptr) return HC_INVALID_ARGUMENT;
+  *out = {result->bytes.get(), static_cast<int32_t>(result->dtype), static_cast<int32_t>(result->shape.size()),
+          result->shape.data()};
+  *rows = result->rows.empty() ? nullptr : result->rows.data();
+  *num_rows = static_cast<int>(result->rows.size());
   return HC_OK;
+}
+
+int hc_divisor(hc_runtime* runtime, int64_t handle, int index) {
+  const Result* result = ResultOf(runtime, handle, index);
+  return result == nullptr ? 0 : result->divisor_ranks;
+}
+
+void* hc_take_result(hc_runtime* runtime, int64_t handle, int index) {
+  Result* result = ResultOf(runtime, handle, index);
+  return result == nullptr ? nullptr : result->bytes.release();
 }
 
 int hc_last_joined(hc_runtime* runtime, int64_t handle) {
@@ -351,4 +371,10 @@ void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*
     visit(context, std::string(horocache::KnobTable()[i].name).c_str(), entries[i].text.c_str(),
           std::string(horocache::KnobSourceName(entries[i].source)).c_str());
   }
+}
+
+const hc_api* hc_get_api(void) {
+  static constexpr hc_api kApi = {HC_ABI_VERSION, hc_get,    hc_get_in_set, hc_submit,      hc_poll,        hc_wait,
+                                  hc_outcome,     hc_result, hc_divisor,    hc_take_result, hc_last_joined, hc_consume};
+  return &kApi;
 }

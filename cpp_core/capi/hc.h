@@ -14,8 +14,10 @@
 extern "C" {
 #endif
 
+#ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
-#define HC_ABI_VERSION 3
+#endif
+#define HC_ABI_VERSION 4
 
 typedef enum {
   HC_OK = 0,
@@ -144,6 +146,9 @@ typedef enum {
 } hc_property;
 /* HC_MPI: 0 without MPI, 1 if one thread at a time may call it, 2 if any may. */
 HC_API int hc_get(hc_runtime* runtime, hc_property property);
+/* HC_RANK and HC_SIZE within a process set: -1 for a rank outside of it, 0 ranks where there is none of that number.
+ * Since version 4. */
+HC_API int hc_get_in_set(hc_runtime* runtime, int32_t number, hc_property property);
 
 /* Queues an operation. The tensors' memory must stay valid until it is done. */
 HC_API int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error);
@@ -160,6 +165,10 @@ HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
 HC_API int hc_num_results(hc_runtime* runtime, int64_t handle);
 HC_API int hc_result(hc_runtime* runtime, int64_t handle, int index, hc_tensor* out, const int64_t** rows,
                      int* num_rows);
+/* How many ranks an average of the parts of a result divides by; 0 if there is none. Since version 4. */
+HC_API int hc_divisor(hc_runtime* runtime, int64_t handle, int index);
+/* The memory of a result, which is the caller's from now on, for free(). Null if there is none. Since version 4. */
+HC_API void* hc_take_result(hc_runtime* runtime, int64_t handle, int index);
 /* The last rank that joined, for an operation `join` that is done; -1 otherwise. */
 HC_API int hc_last_joined(hc_runtime* runtime, int64_t handle);
 /* Gives the handle back. Not before the operation is done. */
@@ -198,6 +207,24 @@ HC_API void hc_metrics(hc_runtime* runtime, void (*visit)(void* context, const c
 HC_API void hc_knobs(hc_runtime* runtime,
                      void (*visit)(void* context, const char* name, const char* value, const char* source),
                      void* context);
+
+/* The functions that kernels of a framework need, for libraries that are loaded beside this one and may not link it.
+ * Since version 4. */
+typedef struct {
+  int abi_version;
+  int (*get)(hc_runtime*, hc_property);
+  int (*get_in_set)(hc_runtime*, int32_t, hc_property);
+  int (*submit)(hc_runtime*, const hc_request*, int64_t*, hc_error*);
+  int (*poll)(hc_runtime*, int64_t);
+  int (*wait)(hc_runtime*, int64_t, double, int);
+  int (*outcome)(hc_runtime*, int64_t, hc_error*);
+  int (*result)(hc_runtime*, int64_t, int, hc_tensor*, const int64_t**, int*);
+  int (*divisor)(hc_runtime*, int64_t, int);
+  void* (*take_result)(hc_runtime*, int64_t, int);
+  int (*last_joined)(hc_runtime*, int64_t);
+  int (*consume)(hc_runtime*, int64_t);
+} hc_api;
+HC_API const hc_api* hc_get_api(void);
 
 #ifdef __cplusplus
 }

@@ -219,6 +219,7 @@ void BindRuntime(py::module_& module) {
       .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("own_folder"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
+      .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),
              py::arg("process_sets") = RankLists());

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/text.h"
+#include "capi/hc.h"
 #include "control/signature.h"
 #include "python/errors.h"
 #include "runtime/submission.h"
@@ -133,6 +134,11 @@ runtime::Runtime& PyRuntime::Get() {
     ThrowIfError(
         {StatusCode::kForked, "horocache cannot be used in a child of fork(); call init() in a new process instead."});
   return *runtime_;
+}
+
+std::pair<uintptr_t, uintptr_t> PyRuntime::CApi() {
+  as_c_.runtime = &Get();
+  return {reinterpret_cast<uintptr_t>(hc_get_api()), reinterpret_cast<uintptr_t>(&as_c_)};
 }
 
 Operation* PyRuntime::FindOrThrow(int64_t handle) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi/wrap.h"
 #include "python/errors.h"
 #include "python/tensor_caster.h"
 #include "runtime/runtime.h"
@@ -66,6 +67,8 @@ class PyRuntime {
 
   // Throws in a child of fork.
   runtime::Runtime& Get();
+  // Addresses of a hc_api and of this as its hc_runtime.
+  std::pair<uintptr_t, uintptr_t> CApi();
 
  private:
   void Start(runtime::RuntimeConfig config);
@@ -86,6 +89,7 @@ class PyRuntime {
   void DropFinishedOwners();
 
   std::unique_ptr<runtime::Runtime> runtime_;
+  hc_runtime as_c_ = {};
   TensorCaster caster_;
   TensorView view_;
   std::vector<void*> owners_;  // empty, with capacity

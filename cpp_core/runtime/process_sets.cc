@@ -103,6 +103,12 @@ std::vector<int> ProcessSets::ranks(uint32_t number) const {
   return sets_.at(number).ranks;
 }
 
+std::vector<int> ProcessSets::OpenRanks(uint32_t number) const {
+  MutexLock lock(mutex_);
+  const Set* set = FindOpen(number);
+  return set == nullptr ? std::vector<int>() : set->ranks;
+}
+
 const ProcessSets::Set* ProcessSets::FindOpen(uint32_t number) const {
   return number < sets_.size() && sets_[number].state == State::kOpen ? &sets_[number] : nullptr;
 }

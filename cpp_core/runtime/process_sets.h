@@ -50,6 +50,8 @@ class ProcessSets {
 
   // Of proposed and open ones.
   std::vector<int> ranks(uint32_t number) const HC_EXCLUDES(mutex_);
+  // Empty if it is not open.
+  std::vector<int> OpenRanks(uint32_t number) const HC_EXCLUDES(mutex_);
   // kInvalidArgument if there is no such set, or the rank is no member of it; `what` is the subject of the message.
   Status CheckMember(uint32_t number, int rank, std::string_view what) const HC_EXCLUDES(mutex_);
   // kInvalidArgument unless the number is that of a set that was proposed, or is open, and not the global one.

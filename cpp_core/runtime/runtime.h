@@ -81,6 +81,9 @@ class Runtime {
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
+  // Of a process set; empty where there is none of that number.
+  std::vector<int> RanksOf(uint32_t number) const { return sets_.OpenRanks(number); }
+
   // ---- process sets that come and go: see Note [Process sets at run time] in process_sets.h
   // Every rank of the job calls these, in the same order. `handle` is that of the operation in which the ranks agree;
   // MeetSet, then EnterSet when it has succeeded on all ranks, and LeaveSet follow when the operation has succeeded.

@@ -14,11 +14,11 @@ import numpy as np
 
 import torch
 from horocache import _state, handles
+from horocache.gradients import Call
 from horocache.ops import Average, Sum
 from horocache.process_set import ProcessSet, global_process_set
 
 from .adapter import collectives, is_expanded
-from .gradients import Call
 from .graph_ops import COMPRESSORS, Place, op, own_rows, tail
 from .tracing import in_checkpoint, outside, traced_as
 

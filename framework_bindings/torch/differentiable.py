@@ -1,4 +1,4 @@
-"""The collectives for autograd: operations that run at once, with the gradients of :mod:`horocache.torch.gradients`."""
+"""The collectives for autograd: operations that run at once, with the gradients of :mod:`horocache.gradients`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from horocache import gradients
+from horocache.gradients import Call, Reduction
 from horocache.handles import synchronize
 from horocache.layers import AnyCompressor
 from horocache.ops import Name
 from horocache.process_set import ProcessSet
 
-from . import gradients
 from .adapter import collectives
+from .arithmetic import Arithmetic, with_rows
 from .compression import Compression
-from .gradients import Call, Reduction
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -22,8 +23,8 @@ def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
 
 
-class _Operations:
-    """:class:`horocache.torch.gradients.Differentiable` for tensors of a graph that autograd records as it runs."""
+class _Operations(Arithmetic):
+    """:class:`horocache.gradients.Differentiable` for tensors of a graph that autograd records as it runs."""
 
     uncompressed = Compression.none
 
@@ -41,7 +42,7 @@ class _Operations:
 
     def alltoall_back(self, tensor: torch.Tensor, splits: torch.Tensor, rows: Any, call: Call) -> torch.Tensor:
         back, _ = _apply(Alltoall, splits, *call, tensor)
-        return gradients.with_rows(back, rows)
+        return with_rows(back, rows)
 
 
 _operations = _Operations()

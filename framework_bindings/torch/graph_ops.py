@@ -24,16 +24,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from horocache import _state, handles
+from horocache import gradients, handles
 from horocache.errors import InvalidArgumentError
-from horocache.process_set import ProcessSet, global_process_set
+from horocache.gradients import Call, Reduction
+from horocache.process_set import ProcessSet, registered_set
 from torch._library.effects import EffectType
 
-from . import gradients
 from .adapter import collectives
+from .arithmetic import Arithmetic, with_rows
 from .code_order import keep_order_in_generated_code
 from .compression import Compression
-from .gradients import Call, Reduction
 
 Tensors = list[torch.Tensor]
 Nothings = tuple[None, ...]
@@ -58,13 +58,7 @@ class Place(NamedTuple):
             NotInitializedError, InvalidArgumentError: there is no such set, or this is another place than the graph was
                 made for.
         """
-        registered = _state.current().process_sets
-        process_set = registered.get(self.number) if self.number else global_process_set
-        if process_set is None:
-            raise InvalidArgumentError(
-                "Process set provided does not exist, or had not been registered when the graph was compiled. Use "
-                "global_process_set, or give the set to init(process_sets=[...])."
-            )
+        process_set = registered_set(self.number)
         if self.rank >= 0 and (self.rank, self.ranks) != (process_set.rank(), process_set.size()):
             raise InvalidArgumentError(
                 f"the graph was compiled for rank {self.rank} of {self.ranks} of process set {self.number}, but this "
@@ -106,8 +100,8 @@ def _unknown_rows(at_least: Any = 0) -> Any:
     return torch.library.get_ctx().new_dynamic_size(min=at_least if isinstance(at_least, int) else 0)
 
 
-class _Graph:
-    """:class:`horocache.torch.gradients.Differentiable` for graphs."""
+class _Graph(Arithmetic):
+    """:class:`horocache.gradients.Differentiable` for graphs."""
 
     uncompressed = ""
 
@@ -237,7 +231,7 @@ def _reducescatter_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
 def _alltoall(tensors: Tensors, splits: torch.Tensor | None, rows: int | None, *where: Any) -> Tensors:
     """The results, with zeros at their ends where they have fewer than ``rows``, and how many came from each rank."""
     pairs = _run("alltoall_async", tensors, _call(*where), splits=splits)
-    outputs = [output if rows is None else gradients.with_rows(output, rows) for output, _ in pairs]
+    outputs = [output if rows is None else with_rows(output, rows) for output, _ in pairs]
     return [*outputs, *(received for _, received in pairs)]
 
 

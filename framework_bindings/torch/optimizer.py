@@ -5,21 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Integral
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 from horocache.adasum import check_floating, check_ranks
 from horocache.errors import InvalidArgumentError
-from horocache.handles import check_number
-from horocache.layers import AnyCompressor, check_compressor
-from horocache.ops import Adasum, Average, check_op, set_id
+from horocache.layers import AnyCompressor
+from horocache.ops import Adasum, Average
 from horocache.process_set import ProcessSet, global_process_set
+from horocache.training import check_passes, gradient_options
 
 from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
-from .reducer import GradientReducer, ReducerOptions
+from .reducer import GradientReducer
 from .tracing import outside
 
 Groups = int | list[list[torch.Tensor]] | None
@@ -135,7 +135,7 @@ class DistributedMixin(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
-        _check_passes(passes)
+        check_passes(passes)
         self._passes = passes
         if self._reducer is not None:
             self._reducer.set_passes(passes)
@@ -171,11 +171,6 @@ class DistributedMixin(torch.optim.Optimizer):
 cast(Any, DistributedMixin.step).hooked = True
 
 
-def _check_passes(passes: int) -> None:
-    if not isinstance(passes, Integral) or passes <= 0:
-        raise InvalidArgumentError(f"backward_passes_per_step must be a whole number > 0; it is {passes!r}.")
-
-
 def _checked_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> list[tuple[str, torch.Tensor]]:
@@ -208,26 +203,6 @@ def _check_pairs(named: list[Any]) -> None:
         raise InvalidArgumentError(
             f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(repeated)}."
         )
-
-
-def _checked_groups(
-    optimizer: torch.optim.Optimizer, num_groups: int, groups: Groups
-) -> tuple[int, list[list[torch.Tensor]] | None]:
-    """The number of groups to make (0: none), or the user's groups."""
-    if not isinstance(num_groups, Integral) or num_groups < 0:
-        raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
-    if groups is None:
-        return num_groups, None
-    if num_groups:
-        raise InvalidArgumentError(f"num_groups={num_groups} and groups are both given; give one of them.")
-    if isinstance(groups, Integral) and not isinstance(groups, bool) and groups > 0:
-        return groups, None
-    if not isinstance(groups, list):
-        raise InvalidArgumentError(
-            f"groups should be a positive integer or a list of lists of torch.Tensor, not {groups!r}."
-        )
-    _check_members(optimizer, groups)
-    return 0, groups
 
 
 def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
@@ -297,36 +272,26 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """
     if isinstance(optimizer, (DistributedMixin, AdasumMixin)):
         raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
-    if op != Adasum:
-        check_op(op)
-    set_id(process_set)
-    compression = Compression.none if compression is None else compression
-    check_compressor(compression)
-    check_number("gradient_predivide_factor", gradient_predivide_factor)
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average.")
-    if not gradient_predivide_factor > 0:  # nor NaN
-        raise InvalidArgumentError(f"gradient_predivide_factor must be > 0; it is {gradient_predivide_factor}.")
-    _check_passes(backward_passes_per_step)
+    options = gradient_options(
+        compression=Compression.none if compression is None else compression,
+        backward_passes_per_step=backward_passes_per_step,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        check_members=partial(_check_members, optimizer),
+    )
     named = _checked_names(optimizer, named_parameters)
-    count, fixed = _checked_groups(optimizer, num_groups, groups)
-    takes_part = process_set.included() and process_set.size() > 1
     if op == Adasum:
         check_ranks(process_set.size())
         for _, param in named:
             check_floating(param, collectives.adapter)
-        return _wrapped(optimizer, AdasumMixin, named, _adasum=AdasumOptions(compression, process_set, takes_part))
-    options = ReducerOptions(
-        compression=compression,
-        passes=backward_passes_per_step,
-        op=op,
-        prescale=1.0 / gradient_predivide_factor,
-        postscale=gradient_predivide_factor,
-        num_groups=count,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-    )
-    reducer = GradientReducer(named, fixed, options) if takes_part else None
+        return _wrapped(
+            optimizer, AdasumMixin, named, _adasum=AdasumOptions(options.compression, process_set, options.takes_part)
+        )
+    reducer = GradientReducer(named, options) if options.takes_part else None
     return _wrapped(
         optimizer,
         DistributedMixin,

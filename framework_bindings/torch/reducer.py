@@ -6,37 +6,24 @@ import time
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from horocache import _state
+from horocache.compression import is_cast
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import split_by_bytes, split_by_count
 from horocache.handles import OP_ALLREDUCE
-from horocache.layers import AnyCompressor, LoggingLayer, layer_list
+from horocache.layers import LoggingLayer, layer_list
 from horocache.ops import set_id
-from horocache.process_set import ProcessSet
+from horocache.training import GradientOptions
 
 from .adapter import collectives
 from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
-from .compression import is_cast, wire_dtype_of
 from .functions import sparse_allreduce_async
 from .held import HeldGradients
 from .ready_order import ReadyOrder
 from .tracing import outside
-
-
-class ReducerOptions(NamedTuple):
-    """How gradients are reduced; the same on all ranks."""
-
-    compression: AnyCompressor
-    passes: int  # backward passes before a gradient is complete
-    op: int
-    prescale: float
-    postscale: float
-    num_groups: int  # 0: every gradient by itself, or in the fixed groups
-    sparse_as_dense: bool
-    process_set: ProcessSet
 
 
 @outside
@@ -78,8 +65,7 @@ class GradientReducer:
     def __init__(
         self,
         named: Sequence[tuple[str, torch.Tensor]],
-        groups: list[list[torch.Tensor]] | None,
-        options: ReducerOptions,
+        options: GradientOptions,
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
@@ -96,7 +82,7 @@ class GradientReducer:
         self._in_flight: list[Bucket] = []
         self.held = HeldGradients(self._send_held)
         self._frozen: list[tuple[str, torch.Tensor]] = []
-        self._fixed_groups = groups
+        self._fixed_groups = options.groups
         self.order = ReadyOrder(options.num_groups > 0, options.process_set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
@@ -232,7 +218,8 @@ class GradientReducer:
             if slot.buffer.data_ptr() == grad.data_ptr():
                 slot.buffer = slot.buffer.clone()
             return slot.buffer
-        dtype = wire_dtype_of(grad.dtype, self._options.compression)
+        compression = self._options.compression
+        dtype = compression.wire_dtype_of(grad.dtype) if is_cast(compression) else grad.dtype
         buffer = slot.buffer
         if buffer is None or buffer.shape != grad.shape or buffer.dtype is not dtype:
             buffer = slot.buffer = torch.empty(grad.shape, dtype=dtype, device=grad.device)

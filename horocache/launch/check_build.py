@@ -19,7 +19,10 @@ def report(version: str) -> str:
 
 def _sections(found: dict[str, bool]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
     mpi = found.get("MPI", False)
-    yield "Frameworks", [("NumPy", True), ("TensorFlow", False), ("PyTorch", found["torch"]), ("MXNet", False)]
+    yield (
+        "Frameworks",
+        [("NumPy", True), ("TensorFlow", found["tensorflow"]), ("PyTorch", found["torch"]), ("MXNet", False)],
+    )
     yield "Controllers", [("shared memory", True), ("MPI", mpi), ("Gloo", False)]
     operations = [("NCCL", False), ("DDL", False), ("CCL", False), ("MPI", mpi), ("Gloo", False)]
     yield "Tensor Operations", [("shared memory", True), *operations]

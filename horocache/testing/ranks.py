@@ -99,8 +99,8 @@ def run_ranks(
         knobs: settings by name, passed as ``HOROCACHE_<NAME>``.
         environment: more variables.
         faults: what goes wrong where; see :class:`~horocache.testing.Fault`.
-        preload: more modules that the server imports, to save every rank the time. Effective in the first call of a
-            process only; NumPy and torch are among them wherever they are installed.
+        preload: more modules that the server imports, to save every rank the time; it is started anew where it has
+            not. NumPy and torch are among them wherever they are installed.
         check: raise if some rank did not return.
 
     Returns:
@@ -149,13 +149,26 @@ def _start_server(context: Any, preload: Sequence[str]) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         installed = [name for name in _SLOW_IMPORTS if importlib.util.find_spec(name.partition(".")[0]) is not None]
-        context.set_forkserver_preload([*installed, *preload, "horocache.testing._worker"])
+        wanted = [*installed, *preload, "horocache.testing._worker"]
+        if not _server_has(wanted):
+            context.set_forkserver_preload(wanted)
         forkserver.ensure_running()
     finally:
         if had is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = had
+
+
+def _server_has(wanted: Sequence[str]) -> bool:
+    """Whether a server runs that has imported all of these; ends one that has not, as ranks would import them."""
+    running: Any = forkserver._forkserver
+    if running._forkserver_pid is None:
+        return False
+    if set(wanted) <= set(running._preload_modules):
+        return True
+    running._stop()
+    return False
 
 
 class _Job:

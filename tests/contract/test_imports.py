@@ -72,4 +72,4 @@ def test_extras_of_frameworks_are_those_with_a_binding():
         r"^(\w+) = \[", text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0], re.M
     )
     bindings = {folder.name for folder in (ROOT / "framework_bindings").iterdir() if (folder / "__init__.py").exists()}
-    assert set(extras) - {"demo", "test", "bench", "lint"} == bindings
+    assert set(extras) - {"demo", "test", "bench", "lint"} == bindings - {"keras"}, "Keras is on one of the others"

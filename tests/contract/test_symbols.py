@@ -45,10 +45,13 @@ def test_the_python_module_exports_its_entry_point_only():
     assert visible(Path(_core.__file__)) == {"PyInit__core"}
 
 
-@pytest.mark.parametrize("name", ["_core", "libhorocache"])
+def test_tensorflows_library_exports_what_python_calls():
+    names = visible(Path(horocache.__file__).parent / "libhorocache_tf.so")
+    assert names == {"hc_tf_attach", "hc_tf_detach", "hc_tf_forked_child", "hc_tf_problem"}
+
+
+@pytest.mark.parametrize("name", [Path(_core.__file__).name, "libhorocache.so", "libhorocache_tf.so"])
 def test_the_binaries_need_no_framework_and_no_mpi(name):
-    [library] = Path(_core.__file__).parent.glob(
-        f"{name}*{'.so' if name == 'libhorocache' else Path(_core.__file__).name[5:]}"
-    )
+    library = Path(_core.__file__).parent / name
     needed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=True).stdout
     assert not re.search(r"torch|tensorflow|libmpi|nccl|cuda|python", needed)

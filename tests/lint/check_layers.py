@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import Finding, files, run
 
-TOP = ("capi", "python")
+TOP = ("capi", "python", "tensorflow")
 PURE = ("wire", "control")
 IMPURE_HEADERS = {
     *("chrono", "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch"),
@@ -38,8 +38,8 @@ def check_include(layer: str, header: str, layers: tuple[str, ...]) -> str | Non
         return None
     if layers.index(below) > layers.index(layer):
         return f"{layer}/ must not include {header}: {below}/ is above it ({' < '.join(layers)})"
-    if layer == "python" and below == "capi":
-        return "python/ and capi/ stand side by side; neither includes the other"
+    if layer == "tensorflow" and below not in ("tensorflow", "base") and header != "capi/hc.h":
+        return "tensorflow/ is a library of its own, which has the core's C interface and base/ alone"
     return None
 
 

@@ -27,7 +27,7 @@ assert horovod.__version__ == "0.28.1"
 assert hvd.mpi_ops.allreduce is hvd.allreduce and hvd.Compression.fp16 is FP16Compressor
 assert hvd.Average == 0 and HorovodInternalError is hvd.HorovodInternalError
 assert [len(part) for part in split_list(range(5), 2)] == [3, 2]
-assert extension_available("torch") and not extension_available("tensorflow")
+assert extension_available("torch") and not extension_available("mxnet")
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size())
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

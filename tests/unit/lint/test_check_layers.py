@@ -17,10 +17,14 @@ def test_a_pure_layer_must_not_know_the_clock_or_threads(lint):
     assert all("control/ is pure" in finding for finding in findings)
 
 
-def test_the_two_bindings_do_not_include_each_other(lint):
-    assert len(lint("check_layers", {"cpp_core/python/module.cc": '#include "capi/hc.h"\n'})) == 1
-    findings = lint("check_layers", {"cpp_core/capi/capi.cc": '#include "python/bind.h"\n'})
-    assert len(findings) == 2
+def test_the_c_interface_does_not_include_the_binding_above_it(lint):
+    assert len(lint("check_layers", {"cpp_core/capi/capi.cc": '#include "python/bind.h"\n'})) == 1
+
+
+def test_the_library_for_tensorflow_has_the_c_interface_and_the_base_alone(lint):
+    assert not lint("check_layers", {"cpp_core/tensorflow/wait.cc": '#include "capi/hc.h"\n#include "base/dtype.h"\n'})
+    [finding] = lint("check_layers", {"cpp_core/tensorflow/wait.cc": '#include "runtime/runtime.h"\n'})
+    assert "tensorflow/ is a library of its own" in finding
 
 
 def test_a_folder_that_is_no_layer_is_found(lint):

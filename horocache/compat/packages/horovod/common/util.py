@@ -26,7 +26,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether there is a binding for a framework, such as ``torch``."""
-    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    return ext_base_name in ("tensorflow", "torch") and importlib.util.find_spec(ext_base_name) is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

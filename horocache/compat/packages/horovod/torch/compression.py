@@ -1,5 +1,7 @@
 """``horovod.torch.compression``: compressors."""
 
-from horocache.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
+from horocache.torch.compression import Compression, FP16Compressor
+
+from horocache.compression import Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

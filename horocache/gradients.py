@@ -3,18 +3,20 @@
 The convention is Horovod's: each rank differentiates its own loss, and what is optimized is the mean of the losses. So
 the gradient of a sum over ranks is a sum, and that of a copy to all ranks is the mean of what comes back.
 
-The formulas are written once, for operations that run at once (:mod:`horocache.torch.differentiable`) and for those of
-a compiled graph (:mod:`horocache.torch.graph_ops`).
+The formulas are written once, for all frameworks: for torch's operations that run at once
+(:mod:`horocache.torch.differentiable`) and those of a compiled graph (:mod:`horocache.torch.graph_ops`), and for
+TensorFlow's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-import torch
 from horocache.errors import UnsupportedError
-from horocache.ops import Average, Name, Sum
+from horocache.handles import Average, Name, Sum
+
+T = TypeVar("T")
 
 
 def backward_name(name: Name) -> Name:
@@ -66,48 +68,55 @@ class Reduction(NamedTuple):
     scales: tuple[float, float]
 
 
-class Differentiable(Protocol):
+class Differentiable(Protocol[T]):
     """The operations that formulas use: they have gradients in turn."""
 
     uncompressed: Any
 
-    def refuse(self, grads: Sequence[torch.Tensor], op: int, what: str) -> Sequence[torch.Tensor]:
+    def refuse(self, grads: Sequence[T], op: int, what: str) -> Sequence[T]:
         """Raise UnsupportedError when it runs: a reduction has no gradient."""
 
-    def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
+    def allreduce(self, tensors: Sequence[T], how: Reduction, call: Call) -> Sequence[T]:
         """Reduce one tensor, or a group."""
 
-    def allgather(self, tensors: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
+    def allgather(self, tensors: Sequence[T], call: Call) -> Sequence[T]:
         """Gather the rows of one tensor, or a group."""
 
-    def alltoall_back(self, tensor: torch.Tensor, splits: torch.Tensor, rows: Any, call: Call) -> torch.Tensor:
+    def alltoall_back(self, tensor: T, splits: T, rows: Any, call: Call) -> T:
         """Send ``splits`` rows to each rank, and receive ``rows``, of which those that do not come are zeros."""
 
+    def own_rows(self, tensor: T, start: Any, shape: Sequence[Any]) -> T:
+        """The part of the given shape that begins at row ``start``; a scalar is one row."""
 
-def _of_linear(run: Differentiable, grads: Sequence[torch.Tensor], op: int, what: str) -> Sequence[torch.Tensor]:
+    def zeros(self, tensor: T) -> T:
+        """Zeros that depend on the tensor: all ranks have to run what computes it, and its gradient."""
+
+    def scale(self, tensor: T, factor: float) -> T:
+        """Every element times a number."""
+
+
+def _of_linear(run: Differentiable[T], grads: Sequence[T], op: int, what: str) -> Sequence[T]:
     # Only in the backward pass: who wants the result alone, of a loss for example, need not detach it.
     return grads if op in (Average, Sum) else run.refuse(grads, op, what)
 
 
-def of_allreduce(
-    run: Differentiable, grads: Sequence[torch.Tensor], how: Reduction, call: Call
-) -> Sequence[torch.Tensor]:
+def of_allreduce(run: Differentiable[T], grads: Sequence[T], how: Reduction, call: Call) -> Sequence[T]:
     """Reduce the gradients the same way."""
     grads = _of_linear(run, grads, how.op, "allreduce")
     return run.allreduce(grads, how, call.of_gradient())
 
 
-def _average(run: Differentiable, grads: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
+def _average(run: Differentiable[T], grads: Sequence[T], call: Call) -> Sequence[T]:
     return run.allreduce(grads, Reduction(run.uncompressed, Average, (1.0, 1.0)), call.of_other_gradient())
 
 
 def of_allgather(
-    run: Differentiable,
-    grads: Sequence[torch.Tensor],
+    run: Differentiable[T],
+    grads: Sequence[T],
     starts: Sequence[Any],
     shapes: Sequence[Sequence[Any]],
     call: Call,
-) -> list[torch.Tensor]:
+) -> list[T]:
     """The mean over the ranks, and of it this rank's rows.
 
     Args:
@@ -119,36 +128,24 @@ def of_allgather(
         call: what gathered them.
     """
     means = _average(run, grads, call)
-    return [_own_rows(*each) for each in zip(means, starts, shapes, strict=True)]
+    return [run.own_rows(*each) for each in zip(means, starts, shapes, strict=True)]
 
 
-def _own_rows(mean: torch.Tensor, start: Any, shape: Sequence[Any]) -> torch.Tensor:
-    rows = shape[0] if shape else 1
-    if isinstance(start, torch.Tensor):
-        own = mean.index_select(0, start + torch.arange(rows))
-    else:
-        own = mean[start : start + rows]
-    return own.reshape(shape)
-
-
-def of_broadcast(
-    run: Differentiable, grads: Sequence[torch.Tensor], is_root: bool, call: Call
-) -> Sequence[torch.Tensor]:
+def of_broadcast(run: Differentiable[T], grads: Sequence[T], is_root: bool, call: Call) -> Sequence[T]:
     """The mean over the ranks on the root, zero elsewhere."""
     means = _average(run, grads, call)
     if is_root:
         return means
-    # Zero, and still a part of the graph: all ranks have to run the gradient of this allreduce.
-    return [mean.masked_fill(torch.ones((), dtype=torch.bool), 0) for mean in means]
+    return [run.zeros(mean) for mean in means]
 
 
 def of_alltoall(
-    run: Differentiable,
-    grads: Sequence[torch.Tensor],
-    received: Sequence[torch.Tensor],
+    run: Differentiable[T],
+    grads: Sequence[T],
+    received: Sequence[T],
     shapes: Sequence[Sequence[Any]],
     call: Call,
-) -> list[torch.Tensor]:
+) -> list[T]:
     """Alltoall the way back, with the splits that were received, of one tensor after the other."""
     back = call.of_gradient()._replace(group=False)
     results = []
@@ -159,21 +156,15 @@ def of_alltoall(
 
 
 def of_reducescatter(
-    run: Differentiable,
-    grads: Sequence[torch.Tensor],
+    run: Differentiable[T],
+    grads: Sequence[T],
     op: int,
     scales: tuple[float, float],
     ranks: int,
     call: Call,
-) -> Sequence[torch.Tensor]:
+) -> Sequence[T]:
     """Allgather, times the number of ranks for Sum, times the scales."""
     grads = _of_linear(run, grads, op, "reducescatter")
     factor = scales[0] * scales[1] * (ranks if op == Sum else 1)
-    scaled = [grad if factor == 1.0 else grad * factor for grad in grads]
+    scaled = [grad if factor == 1.0 else run.scale(grad, factor) for grad in grads]
     return run.allgather(scaled, call.of_other_gradient())
-
-
-def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """The tensor, with rows of zeros at its end where it has fewer than ``rows``."""
-    missing = rows - tensor.shape[0]
-    return torch.cat([tensor, tensor.new_zeros((missing, *tensor.shape[1:]))]) if missing else tensor

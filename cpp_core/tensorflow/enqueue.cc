@@ -1,0 +1,119 @@
+// HorocacheEnqueue and HorocacheEnqueueInto: submit an operation and return at once.
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "tensorflow/kernel.h"
+#include "tensorflow/kernels.h"
+
+namespace horocache::tensorflow {
+namespace {
+
+// A node's request, but for its tensors.
+struct Enqueue {
+  std::string name, layers, backend;
+  hc_request request = {};
+  int num_splits = 0;  // 0 or 1 tensors of them, after the others
+  bool into = false;   // the operation's results have their tensors' shapes and are outputs of this kernel
+
+  Enqueue(Attributes&& attributes, bool makes_outputs) : into(makes_outputs) {
+    name = attributes.Text("tensor_name");
+    layers = attributes.Text("layers");
+    backend = attributes.Text("backend");
+    request.name = {name.data(), name.size()};
+    request.layers = {layers.data(), layers.size()};
+    request.backend = {backend.data(), backend.size()};
+    request.op = static_cast<int32_t>(attributes.Integer("op"));
+    request.reduce_op = static_cast<int32_t>(attributes.Integer("reduce_op"));
+    request.root = static_cast<int32_t>(attributes.Integer("root"));
+    request.prescale = attributes.Number("prescale");
+    request.postscale = attributes.Number("postscale");
+    request.process_set = static_cast<int32_t>(attributes.Integer("process_set"));
+    request.group = attributes.Flag("group") ? 1 : 0;
+    request.wait_follows = attributes.Flag("wait_follows") ? 1 : 0;
+    if (!into) num_splits = static_cast<int>(attributes.Integer("num_splits"));
+  }
+};
+
+// The tensors of one call as hc_submit takes them. What is in `kept` must live as long as the operation.
+struct Tensors {
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<hc_tensor> inputs, outputs;
+  std::vector<OwnedTensor> kept;
+};
+
+hc_tensor Describe(const OwnedTensor& tensor, int32_t dtype, const std::vector<int64_t>& shape) {
+  return {Tf().TensorData(tensor.get()), dtype, static_cast<int32_t>(shape.size()), shape.data()};
+}
+
+void ReadInput(const Enqueue& self, int index, Call* call, Tensors* tensors) {
+  OwnedTensor input = call->Input(index);
+  if (!call->ok()) return;
+  int32_t dtype = 0;
+  if (!FromTensorflow(Tf().TensorType(input.get()), &dtype)) {
+    call->status().Set(kUnimplemented, "'" + self.name + "': tensors of this element type (TF_DataType " +
+                                           std::to_string(Tf().TensorType(input.get())) + ") cannot be sent");
+    return;
+  }
+  const std::vector<int64_t>& shape = tensors->shapes.emplace_back(ShapeOf(input));
+  if (self.into) {
+    input.reset();  // the only reference but TensorFlow's would keep it from being forwarded
+    bool in_place = false;
+    OwnedTensor output = call->ForwardOrAllocate(index, 1 + index, shape, &in_place);
+    if (!call->ok()) return;
+    tensors->outputs.push_back(Describe(output, dtype, shape));
+    if (in_place) tensors->inputs.push_back(tensors->outputs.back());
+    tensors->kept.push_back(std::move(output));
+    if (in_place) return;
+    input = call->Input(index);
+  }
+  tensors->inputs.push_back(Describe(input, dtype, shape));
+  tensors->kept.push_back(std::move(input));
+}
+
+void* CreateEnqueue(TF_OpKernelConstruction* construction) { return new Enqueue(Attributes(construction), false); }
+void* CreateEnqueueInto(TF_OpKernelConstruction* construction) { return new Enqueue(Attributes(construction), true); }
+void DeleteEnqueue(void* self) { delete static_cast<Enqueue*>(self); }
+
+void ComputeEnqueue(void* kernel, TF_OpKernelContext* context) {
+  const Enqueue& self = *static_cast<Enqueue*>(kernel);
+  Call call(context);
+  const Bridge::Use use(Bridge::Get());
+  if (!use) {
+    call.status().Set(kFailedPrecondition, kNotRunning);
+    return;
+  }
+  Flights::Get().Reap(use);
+  const int count = call.num_inputs() - self.num_splits;
+  Tensors tensors;
+  tensors.shapes.reserve(static_cast<size_t>(count));  // what points into them must not move
+  for (int i = 0; i < count && call.ok(); ++i) ReadInput(self, i, &call, &tensors);
+  OwnedTensor splits;
+  if (call.ok() && self.num_splits > 0) splits = call.Input(count);
+  if (!call.ok()) return;
+  hc_request request = self.request;
+  request.num_tensors = count;
+  request.inputs = tensors.inputs.data();
+  request.outputs = self.into ? tensors.outputs.data() : nullptr;
+  if (splits != nullptr) {
+    request.splits = static_cast<const int64_t*>(Tf().TensorData(splits.get()));
+    request.num_splits = static_cast<int32_t>(Tf().TensorByteSize(splits.get()) / sizeof(int64_t));
+  }
+  auto flight = std::make_unique<Flight>();
+  hc_error error;
+  const int code = use.api().submit(use.runtime(), &request, &flight->handle, &error);
+  if (code != HC_OK) {
+    call.status().Set(code, error);
+    return;
+  }
+  flight->session = use.session();
+  flight->kept = std::move(tensors.kept);
+  call.SetOutput(0, Flights::Get().Add(std::move(flight)));
+}
+
+}  // namespace
+
+const KernelFunctions kEnqueue = {&CreateEnqueue, &ComputeEnqueue, &DeleteEnqueue};
+const KernelFunctions kEnqueueInto = {&CreateEnqueueInto, &ComputeEnqueue, &DeleteEnqueue};
+
+}  // namespace horocache::tensorflow

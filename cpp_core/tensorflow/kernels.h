@@ -1,0 +1,18 @@
+// The kernels, as they are registered.
+#pragma once
+
+#include "tensorflow/tf_api.h"
+
+namespace horocache::tensorflow {
+
+struct KernelFunctions {
+  Create create;
+  Compute compute;
+  Delete destroy;
+};
+
+extern const KernelFunctions kEnqueue, kEnqueueInto, kWait, kWaitResults, kWaitJoin, kPlace;
+
+inline constexpr char kNotRunning[] = "horocache has not been initialized; call hvd.init() first.";
+
+}  // namespace horocache::tensorflow

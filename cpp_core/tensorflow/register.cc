@@ -1,0 +1,146 @@
+// What happens when TensorFlow loads this library: the operations and their kernels are registered.
+//
+// All are stateful, so that none is left out, merged with an equal one or computed in advance.
+#include <string>
+#include <vector>
+
+#include "tensorflow/bridge.h"
+#include "tensorflow/flights.h"
+#include "tensorflow/kernel.h"
+#include "tensorflow/kernels.h"
+
+namespace horocache::tensorflow {
+namespace {
+
+using Specs = std::vector<const char*>;
+
+struct OpDefinition {
+  const char* name;
+  Specs attributes, inputs, outputs;
+  InferShape infer_shape;
+  const KernelFunctions& kernel;
+};
+
+// As ranks compare it; see hc_request.
+const Specs kRequest = {"tensor_name: string",       "op: int",
+                        "reduce_op: int = 1",        "root: int = -1",
+                        "prescale: string",          "postscale: string",
+                        "process_set: int",          "layers: string = ''",
+                        "backend: string = ''",      "group: bool = false",
+                        "wait_follows: bool = false"};
+const Specs kWaiting = {"num_order: int >= 0", "alone: bool = false"};
+
+Specs With(Specs specs, const Specs& more) {
+  specs.insert(specs.end(), more.begin(), more.end());
+  return specs;
+}
+
+void InferUnknown(TF_ShapeInferenceContext* context, TF_Status* status) {
+  Tf().ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* const scalar = Tf().ShapeInferenceContextScalar(context);
+  Tf().ShapeInferenceContextSetOutput(context, 0, scalar, status);
+  Tf().DeleteShapeHandle(scalar);
+}
+
+// A scalar, then the shapes of the inputs.
+void InferEnqueueInto(TF_ShapeInferenceContext* context, TF_Status* status) {
+  InferScalar(context, status);
+  TF_ShapeHandle* const shape = Tf().NewShapeHandle();
+  const auto count = static_cast<int>(Tf().ShapeInferenceContextNumInputs(context));
+  for (int i = 0; i < count && Tf().GetCode(status) == kOk; ++i) {
+    Tf().ShapeInferenceContextGetInput(context, i, shape, status);
+    if (Tf().GetCode(status) == kOk) Tf().ShapeInferenceContextSetOutput(context, 1 + i, shape, status);
+  }
+  Tf().DeleteShapeHandle(shape);
+}
+
+const std::vector<OpDefinition>& Definitions() {
+  static const std::vector<OpDefinition> definitions = {
+      {"HorocacheEnqueue",
+       With(kRequest, {"T: list(type) >= 0", "num_splits: int >= 0"}),
+       {"tensors: T", "splits: num_splits * int64"},
+       {"handle: int64"},
+       &InferScalar,
+       kEnqueue},
+      {"HorocacheEnqueueInto",
+       With(kRequest, {"T: list(type) >= 1"}),
+       {"tensors: T"},
+       {"handle: int64", "results: T"},
+       &InferEnqueueInto,
+       kEnqueueInto},
+      {"HorocacheWait",
+       With(kWaiting, {"num_handles: int >= 1", "T: list(type) >= 0"}),
+       {"order: num_order * resource", "handles: num_handles * int64", "tensors: T"},
+       {"results: T"},
+       &InferUnknown,
+       kWait},
+      {"HorocacheWaitResults",
+       // What was enqueued, for the gradient.
+       With(With(kWaiting, kRequest), {"T: list(type) >= 1", "num_received: int >= 1"}),
+       {"order: num_order * resource", "handle: int64", "tensors: T"},
+       {"results: T", "received: num_received * int32", "divisor: int32"},
+       &InferUnknown,
+       kWaitResults},
+      {"HorocacheWaitJoin",
+       kWaiting,
+       {"order: num_order * resource", "handle: int64"},
+       {"last: int32"},
+       &InferScalar,
+       kWaitJoin},
+      {"HorocachePlace", {"property: int", "process_set: int = 0"}, {}, {"value: int32"}, &InferScalar, kPlace},
+  };
+  return definitions;
+}
+
+Status RegisterOne(const OpDefinition& definition) {
+  TF_OpDefinitionBuilder* const builder = Tf().NewOpDefinitionBuilder(definition.name);
+  for (const char* spec : definition.attributes) Tf().OpDefinitionBuilderAddAttr(builder, spec);
+  for (const char* spec : definition.inputs) Tf().OpDefinitionBuilderAddInput(builder, spec);
+  for (const char* spec : definition.outputs) Tf().OpDefinitionBuilderAddOutput(builder, spec);
+  Tf().OpDefinitionBuilderSetIsStateful(builder, true);
+  Tf().OpDefinitionBuilderSetShapeInferenceFunction(builder, definition.infer_shape);
+  TfStatus status;
+  Tf().RegisterOpDefinition(builder, status.get());
+  if (status.ok()) {
+    const KernelFunctions& kernel = definition.kernel;
+    TF_KernelBuilder* const made =
+        Tf().NewKernelBuilder(definition.name, "CPU", kernel.create, kernel.compute, kernel.destroy);
+    Tf().RegisterKernelBuilder(definition.name, made, status.get());
+  }
+  if (status.ok()) return Status::Ok();
+  return UnsupportedError(std::string(definition.name) + ": " + Tf().Message(status.get()));
+}
+
+Status RegisterAll() {
+  HC_RETURN_IF_ERROR(FindTensorflow());
+  for (const OpDefinition& definition : Definitions()) HC_RETURN_IF_ERROR(RegisterOne(definition));
+  return Status::Ok();
+}
+
+// TensorFlow takes the operations that are registered while it loads a library for the library's.
+const Status g_registered = RegisterAll();
+
+}  // namespace
+}  // namespace horocache::tensorflow
+
+using horocache::tensorflow::Bridge;
+using horocache::tensorflow::Flights;
+
+extern "C" {
+
+// Why the operations could not be registered; empty if they are.
+HC_API const char* hc_tf_problem(void) { return horocache::tensorflow::g_registered.message().c_str(); }
+
+HC_API void hc_tf_attach(const hc_api* api, hc_runtime* runtime) { Bridge::Get().Attach(api, runtime); }
+
+// The runtime has been stopped.
+HC_API void hc_tf_detach(void) {
+  Bridge::Get().Detach();
+  Flights::Get().Clear();
+}
+
+HC_API void hc_tf_forked_child(void) { Bridge::Get().ForkedChild(); }
+}

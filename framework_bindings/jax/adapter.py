@@ -1,0 +1,66 @@
+"""JAX arrays, as the operations of horocache see them: on the host, through NumPy's views of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import jax
+import jax.numpy as jnp
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.numpy_binding import DTYPES, Array, NumpyAdapter
+from horocache.ops import Collectives
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+
+_BFLOAT16 = np.dtype(jnp.bfloat16)
+
+
+class JaxAdapter(NumpyAdapter):
+    """:class:`~horocache.adapter.TensorAdapter` for ``jax.Array``; results are NumPy arrays, see :func:`to_jax`.
+
+    JAX's arrays do not change, so nothing is done in place: every operation reads a view and writes to a new array.
+    """
+
+    def check(self, value: Any) -> Array:
+        """A view of the array's memory."""
+        if not isinstance(value, (jax.Array, np.ndarray)):
+            raise InvalidArgumentError(
+                f"expected a jax.Array, got {type(value).__module__}.{type(value).__qualname__}."
+            )
+        if isinstance(value, jax.Array):
+            _check_on_host(value)
+        array = np.asarray(value)
+        if array.dtype not in DTYPES and array.dtype != _BFLOAT16:
+            raise UnsupportedError(f"arrays of dtype {array.dtype} cannot be sent.")
+        return array
+
+    def as_is(self, value: Any, writable: bool) -> bool:
+        """Never without a view."""
+        return False
+
+    def plain(self, value: Any) -> bool:
+        """Never without a view."""
+        return False
+
+    def floating(self, tensor: Array) -> bool:
+        """Whether the elements are real floating-point numbers."""
+        return tensor.dtype == _BFLOAT16 or super().floating(tensor)
+
+    def from_result(self, result: Result) -> Array:
+        """An array on the core's memory, by DLPack: the buffer protocol has no bfloat16."""
+        return np.asarray(jax.dlpack.from_dlpack(result))
+
+
+def _check_on_host(value: jax.Array) -> None:
+    platforms = {device.platform for device in value.devices()}
+    if platforms != {"cpu"} or len(value.devices()) != 1:
+        raise UnsupportedError(
+            f"the array is on {', '.join(str(device) for device in value.devices())}; horocache.jax works on arrays of "
+            "one CPU device. Use jax.device_get, or call it inside of jax.jit."
+        )
+
+
+collectives: Collectives[Any] = Collectives(JaxAdapter())

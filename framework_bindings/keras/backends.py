@@ -1,0 +1,56 @@
+"""What Keras's three backends do differently: the gradients of a step, and where variables are.
+
+Everything else in ``horocache.keras`` is written with Keras's own operations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import keras
+from horocache.errors import UnsupportedError
+from horocache.training import GradientOptions
+
+
+class Backend(Protocol):
+    """What DistributedOptimizer and the callbacks need of a binding.
+
+    Role: stateless; a module.
+    """
+
+    Compression: Any
+
+    def reduce_gradients(
+        self, gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
+    ) -> list[Any]:
+        """The gradients of Keras variables, reduced over the ranks; None stays."""
+
+    def prepare(self) -> None:
+        """Whatever has to be done before a model is compiled with a distributed optimizer."""
+
+
+@functools.cache
+def backend() -> Backend:
+    """That of the Keras of this process.
+
+    Raises:
+        UnsupportedError: there is no binding for it.
+    """
+    name = keras.config.backend()
+    if name == "tensorflow":
+        from . import on_tensorflow  # noqa: PLC0415  (a backend's framework is imported where it is used)
+
+        return on_tensorflow
+    if name == "torch":
+        from . import on_torch  # noqa: PLC0415
+
+        return on_torch
+    if name == "jax":
+        from . import on_jax  # noqa: PLC0415
+
+        return on_jax
+    raise UnsupportedError(
+        f"horocache.keras works with Keras on TensorFlow, torch or JAX; this one is on {name}. Set KERAS_BACKEND."
+    )

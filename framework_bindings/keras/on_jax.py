@@ -1,0 +1,44 @@
+"""Keras on JAX: in compiled steps, all gradients of one go to the host, and come back reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horocache.jax.adapter import collectives
+from horocache.jax.compression import Compression
+from horocache.jax.functions import call_on_host
+
+from horocache.gradient_lists import reduce_list
+from horocache.training import GradientOptions
+
+from .names import names_of, numbers_of
+
+__all__ = ["Compression", "prepare", "reduce_gradients"]
+
+
+def prepare() -> None:
+    """Nothing has to be done."""
+
+
+def reduce_gradients(
+    gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
+) -> list[Any]:
+    """The gradients of Keras variables, reduced over the ranks; None stays."""
+    if not options.takes_part:
+        return list(gradients)
+    names = names_of(gradients, variables, prefix)
+    present = [number for number, gradient in enumerate(gradients) if gradient is not None]
+    number_of = numbers_of(variables)
+
+    def reduce(arrays: list[Any]) -> list[Any]:
+        every: list[Any] = [None] * len(gradients)
+        for number, array in zip(present, arrays, strict=True):
+            every[number] = array
+        reduced = reduce_list(collectives, every, names, options, number_of)
+        return [reduced[number] for number in present]
+
+    result: list[Any] = list(gradients)
+    for number, each in zip(present, call_on_host(reduce, [gradients[n] for n in present]), strict=True):
+        result[number] = each
+    return result

@@ -1,0 +1,38 @@
+"""Keras on TensorFlow."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from horocache.tensorflow.compression import Compression
+from horocache.tensorflow.reduction import reduce_gradients
+
+__all__ = ["Compression", "prepare", "reduce_gradients"]
+
+
+def prepare() -> None:
+    """Let Keras know that models with a distributed optimizer are not for XLA.
+
+    Keras asks the layers of a model whether XLA can compile it, but not its optimizer. Where it is told to compile all
+    the same, the operations refuse.
+    """
+    from keras.src.trainers import trainer  # noqa: PLC0415
+
+    supports = trainer.model_supports_jit
+    if getattr(supports, "asks_the_optimizer", False):
+        return
+
+    def model_supports_jit(model: Any) -> bool:
+        from .optimizer import DistributedMixin  # noqa: PLC0415
+
+        if not isinstance(getattr(model, "optimizer", None), DistributedMixin):
+            return bool(supports(model))
+        if supports(model):
+            warnings.warn(
+                "XLA cannot compile horocache's operations: this model is trained without jit_compile.", stacklevel=3
+            )
+        return False
+
+    model_supports_jit.asks_the_optimizer = True  # type: ignore[attr-defined]
+    trainer.model_supports_jit = model_supports_jit

@@ -1,0 +1,132 @@
+"""Pairs of operations: one that enqueues and returns at once, and one that waits.
+
+What an operation means, and which arguments go together, is checked here by the rules of :mod:`horocache.ops`, while a
+graph is made or an eager operation is called; whether tensors can be sent is checked by the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from horocache.arguments import check_backend
+from horocache.handles import check_scales
+from horocache.ops import Sum, set_id
+from horocache.process_set import ProcessSet
+
+from . import order
+from .library import operations
+
+Scales = tuple[float, float]
+ONE: Scales = (1.0, 1.0)
+
+
+class Call(NamedTuple):
+    """Everything that ranks must agree on but the tensors."""
+
+    op: int
+    name: str | bytes
+    process_set: ProcessSet
+    reduce_op: int = Sum
+    scales: Scales = ONE
+    root: int = -1
+    layers: str = ""
+    backend: str | None = None
+    group: bool = False
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the operation that enqueues.
+
+        Raises:
+            InvalidArgumentError: factors that are no numbers; a process set that is not registered.
+        """
+        check_scales(self.scales)
+        before, after = self.scales
+        return {
+            "op": self.op,
+            "tensor_name": self.name,
+            "process_set": set_id(self.process_set),
+            "reduce_op": self.reduce_op,
+            "prescale": float(before).hex(),
+            "postscale": float(after).hex(),
+            "root": self.root,
+            "layers": self.layers,
+            "backend": "" if self.backend is None else check_backend(self.backend),
+            "group": self.group,
+        }
+
+
+class Results(NamedTuple):
+    """Tensors whose sizes the ranks had to find out."""
+
+    tensors: list[tf.Tensor]
+    rows: list[tf.Tensor]  # of each, how many came from each rank
+    divisor: tf.Tensor  # by which an average of them divides
+
+
+class Enqueued(NamedTuple):
+    """An operation that is under way, and the tensors that will hold its results."""
+
+    handle: tf.Tensor
+    results: list[tf.Tensor]
+
+
+def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
+    """Start an operation whose results have the shapes of its tensors."""
+    order.check_not_compiled("an operation of horocache")
+    attributes = call.attributes()
+    with order.earlier():
+        handle, results = operations.horocache_enqueue_into(
+            tensors=tensors, wait_follows=wait_follows and tf.executing_eagerly(), **attributes
+        )
+    order.enqueued(handle)
+    return Enqueued(handle, results)
+
+
+def wait(started: Sequence[Enqueued]) -> list[tf.Tensor]:
+    """The results of operations, when all of them are over."""
+    flat = [tensor for each in started for tensor in each.results]
+    handles = [each.handle for each in started]
+    eager = tf.executing_eagerly()
+    results = list(operations.horocache_wait(order=order.waiting_order(), handles=handles, tensors=flat, alone=eager))
+    if not eager:
+        for result, tensor in zip(results, flat, strict=True):
+            result.set_shape(tensor.shape)
+    return results
+
+
+def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
+    """An operation whose results have the shapes of its tensors."""
+    return wait([enqueue_into(tensors, call, wait_follows=True)])
+
+
+def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
+    """An operation whose results have shapes that the ranks find out."""
+    order.check_not_compiled("an operation of horocache")
+    attributes = call.attributes()
+    eager = tf.executing_eagerly()
+    with order.earlier():
+        handle = operations.horocache_enqueue(
+            tensors=tensors, splits=[] if splits is None else [splits], wait_follows=eager, **attributes
+        )
+    order.enqueued(handle)
+    results, rows, divisor = operations.horocache_wait_results(
+        order=order.waiting_order(),
+        handle=handle,
+        tensors=tensors,
+        num_received=len(tensors),
+        alone=eager,
+        **attributes,
+    )
+    return Results(list(results), list(rows), divisor)
+
+
+def run_without_tensors(call: Call) -> tf.Tensor:
+    """A barrier or a join; a scalar, the rank that joined last."""
+    order.check_not_compiled("an operation of horocache")
+    eager = tf.executing_eagerly()
+    with order.earlier():
+        handle = operations.horocache_enqueue(tensors=[], splits=[], wait_follows=eager, **call.attributes())
+    order.enqueued(handle)
+    return operations.horocache_wait_join(order=order.waiting_order(), handle=handle, alone=eager)

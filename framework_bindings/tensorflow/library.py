@@ -1,0 +1,55 @@
+"""TensorFlow's operations of horocache: loaded once, and told which runtime is running."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import horocache
+import tensorflow as tf
+from horocache import _state
+from horocache._session import Session
+from horocache.errors import UnsupportedError
+
+_PATH = Path(horocache.__file__).parent / "libhorocache_tf.so"
+
+
+def _load() -> tuple[Any, ctypes.CDLL]:
+    if not _PATH.exists():
+        raise UnsupportedError(f"horocache.tensorflow needs {_PATH}, which is not there. Install horocache again.")
+    # By TensorFlow first: it takes the operations that are registered meanwhile for the library's.
+    operations = tf.load_op_library(str(_PATH))
+    library = ctypes.CDLL(str(_PATH))
+    library.hc_tf_problem.restype = ctypes.c_char_p
+    problem = library.hc_tf_problem().decode()
+    if problem:
+        raise UnsupportedError(
+            f"TensorFlow {tf.__version__} cannot run the operations of horocache: {problem}. They need the C interface "
+            "for kernels and operations of TensorFlow 2.12 or newer, for Linux."
+        )
+    library.hc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.hc_tf_attach.restype = library.hc_tf_detach.restype = library.hc_tf_forked_child.restype = None
+    return operations, library
+
+
+operations, _library = _load()
+
+
+class _Kernels:
+    """The kernels of this process, which submit to the session that is running; see :func:`horocache._state.follow`."""
+
+    def started(self, session: Session) -> None:
+        """Hand them the runtime."""
+        _library.hc_tf_attach(*session.runtime.c_api())
+
+    def ended(self) -> None:
+        """Take it away again. It has been stopped, so no kernel waits."""
+        _library.hc_tf_detach()
+
+    def forked_child(self) -> None:
+        """Make every use an error."""
+        _library.hc_tf_forked_child()
+
+
+_state.follow(_Kernels())

@@ -1,0 +1,88 @@
+"""Variables and objects that all ranks are to have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from horocache import objects
+from horocache.errors import UnsupportedError
+from horocache.ops import Name
+from horocache.process_set import ProcessSet, global_process_set
+
+from .autograph import as_it_is
+from .functions import broadcast_
+
+
+@as_it_is
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+    *,
+    name: str | None = None,
+) -> list[Any]:
+    """Overwrite every rank's variables with the root's; eagerly, or as part of a function.
+
+    Args:
+        variables: of TensorFlow or Keras; the same shapes and types in the same order on all ranks.
+        root_rank: whose values to take; a global rank in the set.
+        process_set: the ranks that take part.
+        inplace: accepted because Horovod has it; variables are always overwritten.
+        name: identifies the operation across ranks.
+
+    Returns:
+        The variables.
+
+    Raises:
+        tf.errors.FailedPreconditionError: the ranks' variables do not correspond.
+    """
+    return broadcast_(list(variables), root_rank, name, process_set)
+
+
+@as_it_is
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: Name = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send one rank's object to all ranks; see :func:`horocache.broadcast_object`.
+
+    Args:
+        obj: anything that can be pickled; matters on the root alone.
+        root_rank: a global rank in the set.
+        session: of TensorFlow 1; must be None.
+        name: identifies the operation across ranks.
+        process_set: the ranks that take part.
+    """
+    _check_no_session(session)
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+@as_it_is
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
+) -> Callable[[Any], Any]:
+    """A function that is :func:`broadcast_object` with these arguments."""
+    _check_no_session(session)
+    return lambda obj: broadcast_object(obj, root_rank, None, name, process_set)
+
+
+@as_it_is
+def allgather_object(
+    obj: Any, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Send every rank's object to all ranks; see :func:`horocache.allgather_object`."""
+    _check_no_session(session)
+    return objects.allgather_object(obj, name, process_set)
+
+
+def _check_no_session(session: Any) -> None:
+    if session is not None:
+        raise UnsupportedError("sessions of TensorFlow 1 are not supported; call it in eager mode, without session=.")
+    if not tf.executing_eagerly():
+        raise UnsupportedError("objects of Python are exchanged outside of functions and graphs, in eager mode only.")

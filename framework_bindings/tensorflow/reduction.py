@@ -1,0 +1,139 @@
+"""The gradients of one step: enqueued one after the other, the last layer's first, and waited for together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from horocache.gradient_lists import gradient_names
+from horocache.handles import OP_ALLREDUCE
+from horocache.layers import layer_list
+from horocache.ops import Adasum
+from horocache.training import Bucket, GradientOptions, buckets
+
+from . import calls
+from .calls import Call, Enqueued
+from .functions import allreduce, grouped_allreduce
+from .naming import operation_name
+
+
+def reduce_gradients(
+    gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
+) -> list[Any]:
+    """The gradients, reduced over the ranks.
+
+    Args:
+        gradients: of the variables, in their order: tensors, ``tf.IndexedSlices`` or None, which stays.
+        variables: what the gradients are of; names and groups refer to them.
+        options: how to reduce.
+        prefix: the beginning of the operations' names.
+
+    Returns:
+        A new list.
+    """
+    reduced = [
+        tf.convert_to_tensor(each) if options.sparse_as_dense and _is_slices(each) else each for each in gradients
+    ]
+    if not options.takes_part:
+        return reduced
+    # Backward passes compute the gradient of the last variable first.
+    dense = [i for i in reversed(range(len(reduced))) if isinstance(reduced[i], tf.Tensor)]
+    names = _names(reduced, variables, prefix)
+    if options.op == Adasum:
+        return _adaptive(reduced, dense, options, names)
+    started = [_start(bucket, reduced, names, options) for bucket in _buckets(dense, reduced, variables, options)]
+    reduced = [
+        _reduce_slices(each, name, options) if _is_slices(each) else each
+        for each, name in zip(reduced, names, strict=True)
+    ]
+    _finish(started, reduced, options)
+    return reduced
+
+
+def _is_slices(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+class _Started(NamedTuple):
+    """Gradients that are under way, and what it takes to decode them."""
+
+    bucket: Bucket
+    enqueued: Enqueued
+    context: Any
+
+
+def _start(bucket: Bucket, gradients: Sequence[Any], names: Sequence[str], options: GradientOptions) -> _Started:
+    layers = layer_list(options.compression, False)
+    encoded, context = layers.encode([gradients[i] for i in bucket.members])
+    return _Started(bucket, calls.enqueue_into(encoded, _call(bucket, names, layers.signature, options)), context)
+
+
+def _finish(started: Sequence[_Started], reduced: list[Any], options: GradientOptions) -> None:
+    """Wait for all, and put the results in their places."""
+    if not started:
+        return
+    results = iter(calls.wait([each.enqueued for each in started]))
+    for bucket, _, context in started:
+        decoded = layer_list(options.compression, False).decode([next(results) for _ in bucket.members], context)
+        for index, each in zip(bucket.members, decoded, strict=True):
+            reduced[index] = each
+
+
+def _call(bucket: Bucket, names: Sequence[str], layers: str, options: GradientOptions) -> Call:
+    return Call(
+        OP_ALLREDUCE,
+        operation_name(*bucket.name(names)),
+        options.process_set,
+        options.op,
+        (options.prescale, options.postscale),
+        layers=layers,
+        group=bucket.group,
+    )
+
+
+def _reduce_slices(slices: tf.IndexedSlices, name: str, options: GradientOptions) -> tf.IndexedSlices:
+    return allreduce(slices, op=options.op, name=name, process_set=options.process_set)
+
+
+def _adaptive(gradients: list[Any], dense: Sequence[int], options: GradientOptions, names: Sequence[str]) -> list[Any]:
+    if dense:
+        combined = grouped_allreduce(
+            [gradients[i] for i in dense],
+            op=Adasum,
+            compression=options.compression,
+            process_set=options.process_set,
+            name=names[dense[0]],
+        )
+        for index, each in zip(dense, combined, strict=True):
+            gradients[index] = each
+    return gradients
+
+
+def _buckets(
+    dense: Sequence[int], gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions
+) -> list[Bucket]:
+    number_of = {variable_key(variables[i]): i for i in dense} if options.groups is not None else {}
+    sizes = [_bytes(each) for each in gradients]
+    dtypes = [getattr(each, "dtype", None) for each in gradients]
+    return buckets(dense, sizes, dtypes, options, lambda variable: number_of.get(variable_key(variable)))
+
+
+def _bytes(gradient: Any) -> int:
+    """0 if that is not known before it is computed."""
+    if not isinstance(gradient, tf.Tensor) or not gradient.shape.is_fully_defined():
+        return 0
+    return int(gradient.shape.num_elements()) * int(gradient.dtype.size)
+
+
+def variable_key(variable: Any) -> Any:
+    """What is equal for the same variable of TensorFlow or Keras, and can be in a dictionary."""
+    value = getattr(variable, "value", None)
+    if isinstance(value, tf.Variable):  # a variable of Keras
+        variable = value
+    return variable.ref() if hasattr(variable, "ref") else id(variable)
+
+
+def _names(gradients: Sequence[Any], variables: Sequence[Any], prefix: str) -> list[str]:
+    kinds = [f"{each.dtype.name}{each.shape}" if isinstance(each, tf.Tensor) else "" for each in gradients]
+    return gradient_names(kinds, variables, prefix)

@@ -1,0 +1,3 @@
+"""``horovod.keras.callbacks``: callbacks for ``fit``."""
+
+from horocache.keras.callbacks import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""``horovod.tensorflow.functions``: broadcasts of variables and objects."""
+
+from horocache.tensorflow import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""``horovod.tensorflow.keras.callbacks``: callbacks for ``fit``."""
+
+from horocache.keras.callbacks import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""``horovod.tensorflow.mpi_ops``: the operations."""
+
+from horocache.tensorflow import *  # noqa: F403
