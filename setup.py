@@ -2,7 +2,8 @@
 
 from setuptools import find_packages, setup
 
-BINDINGS = {f"horocache.{name}": f"framework_bindings/{name}" for name in ("jax", "keras", "tensorflow", "torch")}
+NAMES = ("jax", "keras", "tensorflow", "tensorflow.keras", "torch")
+BINDINGS = {f"horocache.{name}": f"framework_bindings/{name.replace('.', '/')}" for name in NAMES}
 
 setup(
     cmake_source_dir=".",

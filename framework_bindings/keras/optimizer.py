@@ -40,9 +40,8 @@ class DistributedMixin:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        self.__dict__["_hc_variables"] = list(
-            trainable_variables
-        )  # Keras would take an attribute for the optimizer's own
+        # Keras would take an attribute for variables of the optimizer's own.
+        self.__dict__["_hc_variables"] = list(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
@@ -70,21 +69,15 @@ class DistributedMixin:
         """Leave the gradient of a Keras variable on this rank."""
         self._hc_local.add(id(variable))
 
-    @property
-    def loss_scale_factor(self) -> float | None:
-        """Keras's own option. A LossScaleOptimizer sets it when it takes the optimizer over."""
-        value: float | None = self.__dict__.get("loss_scale_factor")
-        return value
-
-    @loss_scale_factor.setter
-    def loss_scale_factor(self, value: float | None) -> None:
-        if value is None:
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keras's, which tracks variables; but a LossScaleOptimizer that takes the optimizer over shows itself here."""
+        if name == "loss_scale_factor" and value is None:
             raise UnsupportedError(
                 "a LossScaleOptimizer around a DistributedOptimizer would skip steps on some ranks only. Wrap the "
                 "other way round, DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), or compile the "
                 "model with auto_scale_loss=False."
             )
-        self.__dict__["loss_scale_factor"] = value
+        super().__setattr__(name, value)
 
 
 class ScaledDistributedMixin(DistributedMixin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ def main(sender: Connection, payload: bytes, environment: Mapping[str, str], log
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     os.environ.update(environment)
+    tempfile.tempdir = None  # what the server has found, which had another environment
     faulthandler.enable()
     # The watchdog's thread outlives a hang in C code that never returns to Python.
     faulthandler.dump_traceback_later(timeout, exit=False)

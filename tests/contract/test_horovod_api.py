@@ -6,14 +6,11 @@ import inspect
 
 import pytest
 
+from .signatures import check_signature, lines_of
+
 hvd = pytest.importorskip("horocache.torch")
 
 # From Horovod 0.28: horovod/common/basics.py and process_sets.py, torch/mpi_ops.py, functions.py and optimizer.py.
-SHORT = {
-    "ps": "process_set=global_process_set",
-    "scales": "prescale_factor=1.0, postscale_factor=1.0",
-    "compression": "compression=Compression.none",
-}
 SIGNATURES = """
 init(comm=None, process_sets=None)
 shutdown()
@@ -74,30 +71,12 @@ DistributedOptimizer(optimizer, named_parameters=None, {compression}, backward_p
 gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, {ps})
 SyncBatchNorm(num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True)
 """
-LINES = [line.format(**SHORT) for line in SIGNATURES.strip().splitlines()]
 
 
-def expected(line):
-    """The parameters that a line describes, as (name, default)."""
-    names = vars(hvd) | {"__builtins__": {}}
-    function = eval(f"lambda {line[line.index('(') + 1 : -1]}: 0", names)
-    return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
-
-
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.partition("(")[0])
+@pytest.mark.parametrize("line", lines_of(SIGNATURES), ids=lambda line: line.partition("(")[0])
 def test_a_name_has_horovod_s_arguments(line):
-    name = line.partition("(")[0]
-    assert name in hvd.__all__
-    parameters = list(inspect.signature(getattr(hvd, name)).parameters.values())
-    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    wanted = expected(line)
-    got = [(p.name, p.default) for p in positional[: len(wanted)]]
-    assert [n for n, _ in got] == [n for n, _ in wanted]
-    for (argument, default), (_, want) in zip(got, wanted, strict=True):
-        # None stands for Compression.none where a function is the same for all frameworks.
-        assert default == want or (argument == "compression" and default is None), argument
-    more = [p for p in parameters if p not in positional[: len(wanted)]]
-    assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in more)
+    assert line.partition("(")[0] in hvd.__all__
+    check_signature(line, hvd)
 
 
 def test_the_operations_have_horovod_s_numbers_and_the_errors_its_bases():

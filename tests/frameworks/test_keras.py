@@ -1,6 +1,7 @@
 """horocache.keras: optimizers, callbacks and saved models, with Keras on each of its backends."""
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ BACKENDS = [
 
 
 def _job(body, size, backend, *args):
-    return run(body, size, args=(*args,), environment={"KERAS_BACKEND": backend}, timeout=120)
+    def with_backend(*args):
+        # The server has imported TensorFlow, which has imported Keras.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "keras"]:
+            del sys.modules[name]
+        import keras
+
+        assert keras.config.backend() == backend
+        return body(*args)
+
+    return run(with_backend, size, args=args, environment={"KERAS_BACKEND": backend}, timeout=120)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -53,3 +63,109 @@ def test_fit_equals_one_process_on_the_joint_batch(backend):
 
     replicas = _job(body, 2, backend)
     assert replicas[0] == replicas[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_callbacks_and_saved_models(backend, tmp_path):
+    def body(folder):
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+        me = hvd.rank()
+        keras.utils.set_random_seed(me)
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        plain = keras.optimizers.SGD(0.1, momentum=0.5)
+        model.compile(hvd.DistributedOptimizer(plain, num_groups=1), "mse", metrics=["mae"])
+        x, y = np.ones((8, 3), "float32") * (me + 1), np.zeros((8, 1), "float32")
+        rates = []
+
+        class Note(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                rates.append((logs["lr"], logs["loss"]))
+
+        best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=f"{folder}/best{me}.keras")
+        model.fit(
+            x,
+            y,
+            2,
+            3,
+            verbose=0,
+            callbacks=[
+                hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+                hvd.callbacks.MetricAverageCallback(),
+                hvd.callbacks.LearningRateWarmupCallback(0.02, 2),
+                hvd.callbacks.LearningRateScheduleCallback(0.02, 0.1, start_epoch=2),
+                Note(),
+                best,
+            ],
+        )
+        loaded = hvd.load_model(f"{folder}/best{me}.keras", num_groups=1)
+        assert type(loaded.optimizer).__name__ == "SGD" and loaded.optimizer is not plain
+        before = loaded.get_weights()[0].copy()
+        loaded.fit(x, y, 2, 1, verbose=0)
+        assert (loaded.get_weights()[0] != before).any()
+        assert "DistributedMixin" in [base.__name__ for base in type(loaded.optimizer).__mro__]
+        # Without horocache, too.
+        alone = keras.saving.load_model(f"{folder}/best{me}.keras").optimizer
+        assert type(alone) is type(plain)
+        return rates, [weights.tobytes() for weights in loaded.get_weights()]
+
+    first, second = _job(body, 2, backend, str(tmp_path))
+    assert first == second  # rates, averaged losses, and replicas after further training
+    rates = [rate for rate, _ in first[0]]
+    np.testing.assert_allclose(rates, [0.015, 0.02, 0.002], rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_passes_are_added_up_before_they_are_reduced(backend):
+    def body():
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+        me = hvd.rank()
+
+        def weights_after(optimizer, gradients):
+            variable = keras.Variable(np.zeros(2, "float32"))
+            optimizer.build([variable])
+            for gradient in gradients:
+                optimizer.apply([keras.ops.convert_to_tensor(np.full(2, gradient, "float32"))], [variable])
+            return float(keras.ops.convert_to_numpy(variable)[0])
+
+        summed = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        averaged = hvd.DistributedOptimizer(
+            keras.optimizers.SGD(1.0), backward_passes_per_step=2, average_aggregated_gradients=True
+        )
+        operations = hvd.metrics().get("op_count.allreduce", 0)
+        results = weights_after(summed, [1.0 + me, 3.0]), weights_after(averaged, [1.0 + me, 3.0, 5.0])
+        return results, hvd.metrics()["op_count.allreduce"] - operations
+
+    for results, operations in _job(body, 2, backend):
+        assert results == (-4.5, -2.25)
+        assert operations == (2 if backend != "jax" else 5)  # JAX computes both branches
+
+
+def test_what_cannot_be_is_refused():
+    def body():
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+        distributed = hvd.DistributedOptimizer(keras.optimizers.Adam())
+        with pytest.raises(ValueError, match="is distributed already"):
+            hvd.DistributedOptimizer(distributed)
+        with pytest.raises(ValueError, match=r"keras\.optimizers\.Optimizer of Keras 3"):
+            hvd.DistributedOptimizer("sgd")
+        with pytest.raises(hvd.HorocacheError, match="would skip steps on some ranks only"):
+            keras.optimizers.LossScaleOptimizer(distributed)
+        with pytest.raises(ValueError, match="backward_passes_per_step must be a whole number"):
+            hvd.DistributedOptimizer(keras.optimizers.Adam(), backward_passes_per_step=0)
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        with pytest.warns(UserWarning, match="XLA cannot compile horocache's operations"):
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=True)
+        assert not model.jit_compile
+        with pytest.raises(hvd.HorocacheError, match="no global variables"):
+            hvd.broadcast_global_variables(0)
+
+    _job(body, 1, "tensorflow")
