@@ -20,6 +20,9 @@ Array = npt.NDArray[Any]
 # What the core moves and NumPy has. bfloat16 is not among NumPy's types.
 _NAMES = (
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "int8",
     "int16",
     "int32",

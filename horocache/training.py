@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -164,3 +164,14 @@ def _of_one_dtype(members: Sequence[int], dtypes: Sequence[Any]) -> list[Bucket]
     for number in members:
         by_dtype.setdefault(dtypes[number], []).append(number)
     return [Bucket(same, True) for same in by_dtype.values()]
+
+
+def variables_of_layers(layers: Any) -> Iterable[Any]:
+    """The trainable variables of a layer, or of several; none for None."""
+    if layers is None:
+        return
+    for layer in layers if isinstance(layers, (list, tuple, set)) else [layers]:
+        weights = getattr(layer, "trainable_weights", None)
+        if weights is None:
+            raise InvalidArgumentError(f"local_layers must be Keras layers; {layer!r} has no trainable_weights.")
+        yield from weights

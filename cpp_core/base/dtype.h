@@ -22,7 +22,10 @@ namespace horocache {
   X(kFloat64, "float64", 8, 2, 64)         \
   X(kComplex64, "complex64", 8, 5, 64)     \
   X(kComplex128, "complex128", 16, 5, 128) \
-  X(kBool, "bool", 1, 6, 8)
+  X(kBool, "bool", 1, 6, 8)                \
+  X(kUint16, "uint16", 2, 1, 16)           \
+  X(kUint32, "uint32", 4, 1, 32)           \
+  X(kUint64, "uint64", 8, 1, 64)
 
 enum class DType : uint8_t {
 #define HC_ENUM(id, name, bytes, code, bits) id,
@@ -30,7 +33,7 @@ enum class DType : uint8_t {
 #undef HC_ENUM
 };
 
-inline constexpr int kNumDTypes = 12;
+inline constexpr int kNumDTypes = 15;
 
 size_t DTypeBytes(DType dtype);
 std::string_view DTypeName(DType dtype);

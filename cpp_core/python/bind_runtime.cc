@@ -19,8 +19,8 @@ namespace {
 
 const char* BufferFormat(DType dtype) {
   // The buffer protocol has no bfloat16: its bits go out as uint16, and `dtype` tells what they are.
-  static constexpr std::array<const char*, kNumDTypes> kFormats = {"B", "b", "h", "i",  "q",  "e",
-                                                                   "H", "f", "d", "Zf", "Zd", "?"};
+  static constexpr std::array<const char*, kNumDTypes> kFormats = {"B", "b",  "h",  "i", "q", "e", "H", "f",
+                                                                   "d", "Zf", "Zd", "?", "H", "I", "Q"};
   return kFormats.at(static_cast<size_t>(dtype));
 }
 

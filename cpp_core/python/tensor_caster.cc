@@ -64,9 +64,10 @@ std::optional<DType> FromFormat(std::string_view format, int64_t item_bytes) {
   if (format == "Zd") return DType::kComplex128;
   if (format.size() != 1) return std::nullopt;
   static constexpr std::string_view kSigned = "bhilq";
+  static constexpr std::string_view kUnsigned = "BHILQ";
   const int bits = static_cast<int>(item_bytes * 8);
   if (kSigned.find(format[0]) != std::string_view::npos) return DTypeFromDlpack(0, bits, 1);
-  if (format[0] == 'B') return DType::kUint8;
+  if (kUnsigned.find(format[0]) != std::string_view::npos) return DTypeFromDlpack(1, bits, 1);
   if (format[0] == '?') return DType::kBool;
   if (format[0] == 'e' || format[0] == 'f' || format[0] == 'd') return DTypeFromDlpack(2, bits, 1);
   return std::nullopt;

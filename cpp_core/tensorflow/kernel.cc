@@ -7,7 +7,7 @@ namespace horocache::tensorflow {
 namespace {
 
 // TF_DataType of each DType, in its order.
-constexpr std::array<int, kNumDTypes> kTypes = {4, 6, 5, 3, 9, 19, 14, 1, 2, 8, 18, 10};
+constexpr std::array<int, kNumDTypes> kTypes = {4, 6, 5, 3, 9, 19, 14, 1, 2, 8, 18, 10, 17, 22, 23};
 
 // What TensorFlow calls each hc_status, in its order.
 constexpr std::array kCodes = {

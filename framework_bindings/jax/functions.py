@@ -14,7 +14,7 @@ import numpy as np
 
 import jax
 import jax.numpy as jnp
-from horocache.errors import UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.handles import check_list
 from horocache.layers import AnyCompressor
 from horocache.ops import Average, Name
@@ -29,10 +29,23 @@ def _traced(arrays: Sequence[Any]) -> bool:
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
+def to_jax(value: Any) -> jax.Array:
+    """The array for what the caller passed.
+
+    Raises:
+        InvalidArgumentError: JAX takes it for no array.
+    """
+    try:
+        return jnp.asarray(value)
+    except TypeError as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InvalidArgumentError(f"expected a jax.Array, got {kind}: {error}.") from error
+
+
 def call_on_host(function: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any]) -> list[jax.Array]:
     """``function`` of arrays, whose results have their shapes and types: at once, or when a graph runs."""
     if not _traced(arrays):
-        return [jnp.asarray(each) for each in function([jnp.asarray(array) for array in arrays])]
+        return [jnp.asarray(each) for each in function([to_jax(array) for array in arrays])]
     shapes = [jax.eval_shape(lambda value: value, array) for array in arrays]
 
     def run(*values: Any) -> list[Any]:
@@ -101,7 +114,7 @@ def allgather(
 ) -> jax.Array:
     """Concatenate the ranks' arrays along the first dimension; see :meth:`horocache.ops.Collectives.allgather`."""
     _outside_only(tensor, "allgather")
-    return jnp.asarray(collectives.allgather(jnp.asarray(tensor), name, process_set, backend=backend))
+    return jnp.asarray(collectives.allgather(to_jax(tensor), name, process_set, backend=backend))
 
 
 def alltoall(
@@ -114,7 +127,7 @@ def alltoall(
 ) -> Any:
     """Send a slice of rows to every rank; see :meth:`horocache.ops.Collectives.alltoall`."""
     _outside_only(tensor, "alltoall")
-    result = collectives.alltoall(jnp.asarray(tensor), splits, name, process_set, backend=backend)
+    result = collectives.alltoall(to_jax(tensor), splits, name, process_set, backend=backend)
     return jnp.asarray(result) if splits is None else tuple(jnp.asarray(each) for each in result)
 
 
@@ -132,5 +145,5 @@ def reducescatter(
     """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`."""
     _outside_only(tensor, "reducescatter")
     scales = (prescale_factor, postscale_factor)
-    call = (jnp.asarray(tensor), name, compression, op, process_set, *scales)
+    call = (to_jax(tensor), name, compression, op, process_set, *scales)
     return jnp.asarray(collectives.reducescatter(*call, backend=backend))

@@ -14,7 +14,7 @@ from horocache.training import gradient_options
 
 from .adapter import collectives
 from .compression import Compression
-from .functions import call_on_host
+from .functions import call_on_host, to_jax
 
 
 def reduce_gradients(
@@ -72,7 +72,7 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, process_set: Proce
     """
     leaves, structure = jax.tree.flatten(parameters)
     handles = [
-        collectives.broadcast_async(jnp.asarray(leaf), root_rank, f"parameter.{number}", process_set)
+        collectives.broadcast_async(to_jax(leaf), root_rank, f"parameter.{number}", process_set)
         for number, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, [jnp.asarray(synchronize(handle)) for handle in handles])

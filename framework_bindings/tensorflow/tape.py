@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ from horocache.errors import InvalidArgumentError
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import GradientOptions, gradient_options
+from horocache.training import GradientOptions, gradient_options, variables_of_layers
 
 from .autograph import as_it_is
 from .compression import Compression
@@ -211,14 +211,3 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
     for variable in variables_of_layers(local_layers):
         tape.register_local_source(variable)
     return tape
-
-
-def variables_of_layers(layers: Any) -> Iterable[Any]:
-    """The trainable variables of a layer, or of several; none for None."""
-    if layers is None:
-        return
-    for layer in layers if isinstance(layers, (list, tuple, set)) else [layers]:
-        weights = getattr(layer, "trainable_weights", None)
-        if weights is None:
-            raise InvalidArgumentError(f"local_layers must be Keras layers; {layer!r} has no trainable_weights.")
-        yield from weights

@@ -27,6 +27,8 @@ DTYPES = frozenset(
         torch.complex64,
         torch.complex128,
         torch.bool,
+        # torch has these since 2.3.
+        *(getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)),
     )
 )
 

@@ -11,7 +11,7 @@ from horocache.tools import dump, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
-_TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+_TYPES = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 DTYPES = (*INTEGERS, *FLOATS, *COMPLEX, "bool")
@@ -83,7 +83,7 @@ def values(rank: int, shape: Sequence[int], dtype: str, seed: int = 0) -> np.nda
         base = base % 2
     elif dtype in COMPLEX:
         base = base + 1j * ((base + rank) % 3)
-    elif dtype not in ("uint8", "bool"):
+    elif not dtype.startswith("uint"):
         base = np.where((index + seed) % 5 == 2, -base, base)
     return base.reshape(shape).astype(compute_type(dtype))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from horocache.numpy_binding import DTYPES
 from horocache.testing import run_ranks
 
-NUMPY_DTYPES = [
-    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128", "bool")
-]
+NUMPY_DTYPES = sorted(map(str, DTYPES))
 
 
 @pytest.mark.parametrize(("size", "binding"), [(2, "native"), (4, "native"), (3, "cffi")])

@@ -7,7 +7,7 @@ import pytest
 
 from horocache.testing import run_ranks
 
-INTEGERS = ["uint8", "int8", "int16", "int32", "int64"]
+INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
 FLOATS = ["float16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 

@@ -6,7 +6,8 @@ import pytest
 from .tensorflow_ranks import run
 
 MODES = pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
-REDUCED = ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
+REDUCED = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+REDUCED += ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 
 
 def _maybe_function(eager):

@@ -331,3 +331,29 @@ def test_gradients_go_by_the_backend_of_the_call():
             assert asked == ["shm"] * 2
 
     run(body, 2)
+
+
+def test_unsigned_types_that_torch_has_few_operations_for():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        me = hvd.rank()
+        for dtype in (torch.uint16, torch.uint32, torch.uint64):
+            largest = 2 ** torch.iinfo(dtype).bits - 1
+
+            def of(*values, dtype=dtype):
+                return torch.tensor(values, dtype=dtype)
+
+            # Twice the largest wraps, the mean of it and of zero does not fit into a signed number.
+            assert hvd.allreduce(of(3, largest), op=hvd.Sum).tolist() == [6, largest - 1]
+            assert hvd.allreduce(of(3, largest * me)).tolist() == [3, largest // 2]
+            assert hvd.allreduce(of(me, largest - me), op=hvd.Max).tolist() == [1, largest]
+            assert hvd.allgather(of(me, largest)).tolist() == [0, largest, 1, largest]
+            assert hvd.broadcast(of(me), 1).tolist() == [1]
+            assert hvd.alltoall(of(me, largest)).tolist() == ([0, 1] if me == 0 else [largest, largest])
+            assert hvd.reducescatter(of(me, largest), op=hvd.Min).tolist() == [[0], [largest]][me]
+            held = of(7 + me)
+            assert hvd.allreduce_(held, op=hvd.Sum) is held and held.tolist() == [15]
+
+    run(body, 2)

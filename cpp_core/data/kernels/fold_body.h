@@ -157,6 +157,9 @@ constexpr KernelTable MakeTable() {
   AddComplex<float>(table.functions[static_cast<int>(DType::kComplex64)]);
   AddComplex<double>(table.functions[static_cast<int>(DType::kComplex128)]);
   AddBool(table.functions[static_cast<int>(DType::kBool)]);
+  AddInteger<uint16_t>(table.functions[static_cast<int>(DType::kUint16)]);
+  AddInteger<uint32_t>(table.functions[static_cast<int>(DType::kUint32)]);
+  AddInteger<uint64_t>(table.functions[static_cast<int>(DType::kUint64)]);
   return table;
 }
 

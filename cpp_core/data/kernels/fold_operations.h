@@ -149,7 +149,10 @@ struct Factors {
       return divisor == 1 ? value : value / static_cast<A>(divisor);
     } else {
       if (after != 1.0) value = Truncate<A>(static_cast<double>(value) * after);
-      return divisor == 1 ? value : static_cast<A>(static_cast<int64_t>(value) / divisor);
+      if (divisor == 1) return value;
+      // A divisor is a number of ranks. Signed, a uint64 would lose its upper half.
+      if constexpr (kSame<A, uint64_t>) return value / static_cast<uint64_t>(divisor);
+      return static_cast<A>(static_cast<int64_t>(value) / divisor);
     }
   }
 };

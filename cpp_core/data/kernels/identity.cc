@@ -66,20 +66,31 @@ std::complex<T> Complex(ReduceOp op) {
 
 uint8_t Bool(ReduceOp op) { return op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kAnd ? 1 : 0; }
 
-}  // namespace
-
-void FillIdentity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
+void FillIntegers(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
   switch (dtype) {
     case DType::kUint8:
       return Fill(Integer<uint8_t>(op), out, count);
+    case DType::kUint16:
+      return Fill(Integer<uint16_t>(op), out, count);
+    case DType::kUint32:
+      return Fill(Integer<uint32_t>(op), out, count);
+    case DType::kUint64:
+      return Fill(Integer<uint64_t>(op), out, count);
     case DType::kInt8:
       return Fill(Integer<int8_t>(op), out, count);
     case DType::kInt16:
       return Fill(Integer<int16_t>(op), out, count);
     case DType::kInt32:
       return Fill(Integer<int32_t>(op), out, count);
-    case DType::kInt64:
+    default:
       return Fill(Integer<int64_t>(op), out, count);
+  }
+}
+
+}  // namespace
+
+void FillIdentity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
+  switch (dtype) {
     case DType::kFloat16:
       return Fill(Half(op, 0x7c00, 0x3c00), out, count);
     case DType::kBfloat16:
@@ -94,6 +105,8 @@ void FillIdentity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
       return Fill(Complex<double>(op), out, count);
     case DType::kBool:
       return Fill(Bool(op), out, count);
+    default:
+      return FillIntegers(dtype, op, out, count);
   }
 }
 

@@ -6,14 +6,16 @@ namespace horocache::net {
 namespace {
 
 // In the order of DType; what MPI has no arithmetic for is an unsigned integer of its size.
-constexpr uintptr_t kStandardTypes[kNumDTypes] = {0x241, 0x240, 0x248, 0x250, 0x258, 0x249,
-                                                  0x249, 0x210, 0x214, 0x212, 0x216, 0x241};
-constexpr uintptr_t kMpichTypes[kNumDTypes] = {0x4c00013b, 0x4c000137, 0x4c000238, 0x4c000439, 0x4c00083a, 0x4c00023c,
-                                               0x4c00023c, 0x4c00040a, 0x4c00080b, 0x4c000840, 0x4c001041, 0x4c00013b};
+constexpr uintptr_t kStandardTypes[kNumDTypes] = {0x241, 0x240, 0x248, 0x250, 0x258, 0x249, 0x249, 0x210,
+                                                  0x214, 0x212, 0x216, 0x241, 0x249, 0x251, 0x259};
+constexpr uintptr_t kMpichTypes[kNumDTypes] = {0x4c00013b, 0x4c000137, 0x4c000238, 0x4c000439, 0x4c00083a,
+                                               0x4c00023c, 0x4c00023c, 0x4c00040a, 0x4c00080b, 0x4c000840,
+                                               0x4c001041, 0x4c00013b, 0x4c00023c, 0x4c00043d, 0x4c00083e};
 constexpr const char* kOpenMpiTypes[kNumDTypes] = {
-    "ompi_mpi_uint8_t", "ompi_mpi_int8_t",          "ompi_mpi_int16_t",          "ompi_mpi_int32_t",
-    "ompi_mpi_int64_t", "ompi_mpi_uint16_t",        "ompi_mpi_uint16_t",         "ompi_mpi_float",
-    "ompi_mpi_double",  "ompi_mpi_c_float_complex", "ompi_mpi_c_double_complex", "ompi_mpi_uint8_t"};
+    "ompi_mpi_uint8_t",  "ompi_mpi_int8_t",          "ompi_mpi_int16_t",          "ompi_mpi_int32_t",
+    "ompi_mpi_int64_t",  "ompi_mpi_uint16_t",        "ompi_mpi_uint16_t",         "ompi_mpi_float",
+    "ompi_mpi_double",   "ompi_mpi_c_float_complex", "ompi_mpi_c_double_complex", "ompi_mpi_uint8_t",
+    "ompi_mpi_uint16_t", "ompi_mpi_uint32_t",        "ompi_mpi_uint64_t"};
 
 // In the order of MpiReduction: sum, product, min, max, and, or, xor (of bits).
 constexpr uintptr_t kStandardOps[kNumMpiReductions] = {0x21, 0x24, 0x22, 0x23, 0x28, 0x29, 0x2a};

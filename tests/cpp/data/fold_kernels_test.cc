@@ -196,6 +196,10 @@ TEST(Fold, AveragesIntegersAndTruncatesTowardsZero) {
   const Scaling third = MakeScaling(DType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 3);
   const std::vector<Bytes> inputs = {Of<int32_t>({-1, 7, -6}), Of<int32_t>({-1, 0, 0}), Of<int32_t>({0, 1, 0})};
   EXPECT_EQ(FoldAll(Kernels("auto"), DType::kInt32, ReduceOp::kAverage, inputs, third), Of<int32_t>({0, 2, -2}));
+  constexpr uint64_t kLarge = ~uint64_t{0} - 2;  // a multiple of 3 that no int64 holds
+  const Scaling wide = MakeScaling(DType::kUint64, ReduceOp::kAverage, 1.0, 1.0, 3);
+  const std::vector<Bytes> large = {Of<uint64_t>({kLarge}), Of<uint64_t>({0}), Of<uint64_t>({0})};
+  EXPECT_EQ(FoldAll(Kernels("auto"), DType::kUint64, ReduceOp::kAverage, large, wide), Of<uint64_t>({kLarge / 3}));
 }
 
 TEST(Fold, ScalesIntegersInDoubleAndTruncatesAndSaturates) {
@@ -205,6 +209,8 @@ TEST(Fold, ScalesIntegersInDoubleAndTruncatesAndSaturates) {
   const std::vector<Bytes> unsigned_input = {Of<uint8_t>({10, 200})};
   EXPECT_EQ(FoldAll(Kernels("auto"), DType::kUint8, ReduceOp::kSum, unsigned_input, {-1.0, 1.0, 1}),
             Of<uint8_t>({0, 0}));
+  EXPECT_EQ(FoldAll(Kernels("auto"), DType::kUint64, ReduceOp::kSum, {Of<uint64_t>({3})}, {1e300, 1.0, 1}),
+            Of<uint64_t>({std::numeric_limits<uint64_t>::max()}));
   const std::vector<Bytes> wide = {Of<int64_t>({1, -1})};
   EXPECT_EQ(FoldAll(Kernels("auto"), DType::kInt64, ReduceOp::kSum, wide, {1e300, 1.0, 1}),
             Of<int64_t>({std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}));

@@ -131,6 +131,15 @@ inline Bytes SmallNumbers(DType dtype, size_t count, uint64_t seed) {
       case DType::kBool:
         Append<uint8_t>(&bytes, value > 0 ? 1 : 0);
         break;
+      case DType::kUint16:
+        Append<uint16_t>(&bytes, static_cast<uint16_t>(value + 3));
+        break;
+      case DType::kUint32:
+        Append<uint32_t>(&bytes, static_cast<uint32_t>(value + 3));
+        break;
+      case DType::kUint64:
+        Append<uint64_t>(&bytes, static_cast<uint64_t>(value + 3));
+        break;
     }
   }
   return bytes;

@@ -25,7 +25,7 @@ TEST(PointToPoint, FramesThatNobodyMaySendBreakTheEngineWithAnErrorThatNamesTheS
   const auto u8 = static_cast<uint8_t>(DType::kUint8);
   const std::pair<FrameHead, size_t> frames[] = {
       {{.kind = static_cast<FrameKind>(99)}, 0},
-      {{.kind = FrameKind::kEager, .dtype = 12}, 0},
+      {{.kind = FrameKind::kEager, .dtype = kNumDTypes}, 0},
       {{.kind = FrameKind::kEager, .dtype = u8, .count = 5}, 4},
       {{.kind = FrameKind::kEager, .dtype = u8, .count = -1}, 0},
       {{.kind = FrameKind::kEager, .dtype = u8, .tag = -1}, 0},

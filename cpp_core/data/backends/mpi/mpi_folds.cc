@@ -64,6 +64,8 @@ net::MpiFold FunctionOf(DType dtype, ReduceOp op) {
       return FunctionOf<DType::kInt8>(op);
     case DType::kInt16:
       return FunctionOf<DType::kInt16>(op);
+    case DType::kUint16:
+      return FunctionOf<DType::kUint16>(op);
     default:
       return nullptr;
   }
@@ -71,9 +73,7 @@ net::MpiFold FunctionOf(DType dtype, ReduceOp op) {
 
 bool IsOurs(DType dtype, ReduceOp op) {
   if (dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kBool) return true;
-  if (dtype == DType::kUint8 || dtype == DType::kInt8 || dtype == DType::kInt16) {
-    return op == ReduceOp::kSum || op == ReduceOp::kAverage;
-  }
+  if (IsInteger(dtype) && DTypeBytes(dtype) <= 2) return op == ReduceOp::kSum || op == ReduceOp::kAverage;
   return IsFloat(dtype) && (op == ReduceOp::kMin || op == ReduceOp::kMax);
 }
 

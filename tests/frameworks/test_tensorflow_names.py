@@ -1,0 +1,144 @@
+"""How ranks that trace their functions differently still mean the same operations, and process sets in functions."""
+
+import numpy as np
+import pytest
+
+from .tensorflow_ranks import run
+
+
+def test_names_and_scopes():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        names = []
+
+        @tf.function
+        def step(x):
+            with tf.name_scope("outer"):
+                names.extend(
+                    [
+                        hvd.allreduce(x, name="loss", op=hvd.Sum),
+                        hvd.allreduce(x, name="loss", op=hvd.Sum),
+                        hvd.allreduce(x, name="everywhere", ignore_name_scope=True, op=hvd.Sum),
+                        hvd.allreduce(x, op=hvd.Sum),
+                    ]
+                )
+            return names[-1]
+
+        graph = step.get_concrete_function(tf.ones([1])).graph
+        return [
+            node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Enqueue" in node.type
+        ], float(step(tf.ones([1]))[0])
+
+    for names, total in run(body, 2):
+        scoped = [f"step/outer/allreduce.loss{number}" for number in ("", "_1")]
+        assert names == [*scoped, "step/allreduce.everywhere", "step/outer/allreduce"]
+        assert total == 2.0
+
+
+def test_a_rank_may_trace_a_function_more_often_than_others():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+
+        @tf.function
+        def mean(x):
+            return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+
+        @tf.function
+        def unrelated(x):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x)
+
+        # Rank 1 sees batches of other sizes, and has functions that the others have not.
+        totals = []
+        for size in ([4, 4, 4], [4, 3, 2])[me]:
+            if me == 1:
+                unrelated(tf.ones([size]))
+            totals.append(float(mean(tf.ones([size]))))
+        return totals, mean.experimental_get_tracing_count()
+
+    assert run(body, 2) == [([8.0, 7.0, 6.0], 1), ([8.0, 7.0, 6.0], 3)]
+
+
+def test_two_models_in_turns():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+
+        def trainer():
+            weight = tf.Variable([1.0])
+
+            @tf.function
+            def step(x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(weight * x)
+                (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [weight])
+                weight.assign_sub(gradient)
+                return gradient
+
+            return step
+
+        generator, discriminator = trainer(), trainer()
+        return [
+            (float(generator(tf.constant([me + i * 1.0]))[0]), float(discriminator(tf.constant([10.0 * me]))[0]))
+            for i in range(3)
+        ]
+
+    assert run(body, 2) == [[(0.5, 5.0), (1.5, 5.0), (2.5, 5.0)]] * 2
+
+
+def test_operations_of_process_sets():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+        even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 3])
+        mine, others = (even, odd) if me % 2 == 0 else (odd, even)
+        first, second = mine.ranks
+
+        @tf.function
+        def step(x):
+            gathered = hvd.allgather(x, process_set=mine)
+            rows = hvd.alltoall(tf.stack([x[0], x[0] + 100]), process_set=mine)
+            return (
+                hvd.allreduce(x, op=hvd.Sum, process_set=mine),
+                gathered,
+                hvd.broadcast(x, second, process_set=mine),
+                rows,
+                hvd.reducescatter(tf.stack([x, x]), op=hvd.Sum, process_set=mine),
+                *hvd.grouped_allreduce([x, x], op=hvd.Sum, process_set=mine),
+            )
+
+        results = [result.numpy().reshape(-1).tolist() for result in step(tf.constant([float(me)]))]
+        total, column = float(first + second), mine.ranks.index(me) * 100
+        assert results == [
+            [total],
+            [first, second],
+            [second],
+            [first + column, second + column],
+            [total],
+            [total],
+            [total],
+        ]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {me} is not in process set"):
+            hvd.allreduce(tf.ones([1]), process_set=others)
+        with pytest.raises(ValueError, match="root"):
+            hvd.broadcast(tf.ones([1]), others.ranks[0], process_set=mine)
+        # A tape of the others leaves this rank's gradient as it is.
+        x = tf.Variable([float(me + 1)])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(x * x)
+        (gradient,) = hvd.DistributedGradientTape(tape, process_set=even).gradient(loss, [x])
+        np.testing.assert_allclose(gradient, [4.0 if me % 2 == 0 else 2.0 * (me + 1)])
+
+    run(body, 4)
