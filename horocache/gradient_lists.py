@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.ops import Collectives, synchronize
@@ -13,19 +13,21 @@ from horocache.training import GradientOptions, buckets
 T = TypeVar("T")
 
 
-def gradient_names(kinds: Sequence[str], variables: Sequence[Any], prefix: str) -> list[str]:
+def gradient_names(variables: Sequence[Any], prefix: str) -> list[str]:
     """A name for each gradient that is the same on all ranks.
 
     Frameworks number layers through all models of a process, which need not be the same everywhere. So names have a
-    gradient's place in the list, the last part of its variable's name, and what tells the list from other models'.
+    gradient's place in the list, the last part of its variable's name, and what tells the list from those of models
+    of another structure. Sizes are no part of that: where ranks' sizes differ, they are to be told so.
 
     Args:
-        kinds: element type and shape of each.
-        variables: what each is the gradient of.
+        variables: what each is the gradient of; ``name`` and ``shape`` are used where there are any.
         prefix: the beginning of all names.
     """
+    leaves = [_leaf(variable) for variable in variables]
+    kinds = [f"{leaf}:{_dimensions(variable)}" for leaf, variable in zip(leaves, variables, strict=True)]
     model = f"{zlib.crc32(';'.join(kinds).encode()):08x}"
-    return [f"{prefix}.{model}.{number}.{leaf}" for number, leaf in enumerate(map(_leaf, variables))]
+    return [f"{prefix}.{model}.{number}.{leaf}" for number, leaf in enumerate(leaves)]
 
 
 def _leaf(variable: Any) -> str:
@@ -33,21 +35,26 @@ def _leaf(variable: Any) -> str:
     return re.sub(r"(_\d+)?(:\d+)?$", "", name)
 
 
+def _dimensions(variable: Any) -> int:
+    shape = getattr(variable, "shape", ())
+    return -1 if getattr(shape, "rank", 0) is None else len(shape)  # TensorFlow may not know before a graph runs
+
+
 def reduce_list(
     collectives: Collectives[T],
     gradients: Sequence[T | None],
-    names: Sequence[str],
+    variables: Sequence[Any],
     options: GradientOptions,
-    number_of: Callable[[Any], int | None],
+    prefix: str,
 ) -> list[T | None]:
     """The gradients, reduced over the ranks.
 
     Args:
         collectives: of the tensors' framework.
         gradients: with None for what has none, on all ranks alike.
-        names: of all of them; see :func:`gradient_names`.
+        variables: what each is the gradient of, which names and the user's groups go by.
         options: how to reduce.
-        number_of: the number of a parameter of the user's groups; None if it has no gradient.
+        prefix: the beginning of the operations' names.
 
     Returns:
         New tensors, and None where there was None.
@@ -55,13 +62,15 @@ def reduce_list(
     reduced = list(gradients)
     if not options.takes_part:
         return reduced
+    names = gradient_names(variables, prefix)
+    number_of = {id(variable): number for number, variable in enumerate(variables)}
     # Backward passes compute the gradient of the last variable first.
     order = [number for number in reversed(range(len(reduced))) if reduced[number] is not None]
     known: list[Any] = list(gradients)
     sizes = [0 if each is None else int(each.nbytes) for each in known]
     dtypes = [None if each is None else each.dtype for each in known]
     started = []
-    for bucket in buckets(order, sizes, dtypes, options, number_of):
+    for bucket in buckets(order, sizes, dtypes, options, lambda variable: number_of.get(id(variable))):
         _, name = bucket.name(names)
         tensors = [known[number] for number in bucket.members]
         started.append((bucket, collectives.start_gradients(tensors, name, options, bucket.group)))

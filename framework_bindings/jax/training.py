@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from horocache.gradient_lists import gradient_names, reduce_list
+from horocache.gradient_lists import reduce_list
 from horocache.layers import AnyCompressor
 from horocache.ops import Average, synchronize
 from horocache.process_set import ProcessSet, global_process_set
@@ -47,16 +47,20 @@ def reduce_gradients(
         process_set=process_set,
         check_members=lambda _: None,
     )
-    leaves, structure = jax.tree.flatten(gradients)
-    if not leaves or not options.takes_part:
+    paths, structure = jax.tree_util.tree_flatten_with_path(gradients)
+    if not paths or not options.takes_part:
         return gradients
-    names = gradient_names([f"{leaf.dtype}{leaf.shape}" for leaf in leaves], [None] * len(leaves), "gradient")
-    reduced = call_on_host(lambda arrays: reduce_list(collectives, arrays, names, options, _no_number), leaves)
+    leaves = [leaf for _, leaf in paths]
+    variables = [_Variable(jax.tree_util.keystr(path), leaf.shape) for path, leaf in paths]
+    reduced = call_on_host(lambda arrays: reduce_list(collectives, arrays, variables, options, "gradient"), leaves)
     return jax.tree.unflatten(structure, reduced)
 
 
-def _no_number(_: Any) -> None:
-    return None
+class _Variable(NamedTuple):
+    """Of which a gradient is: where it is in the structure."""
+
+    name: str
+    shape: tuple[int, ...]
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:

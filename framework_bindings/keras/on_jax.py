@@ -12,8 +12,6 @@ from horocache.jax.functions import call_on_host
 from horocache.gradient_lists import reduce_list
 from horocache.training import GradientOptions
 
-from .names import names_of, numbers_of
-
 __all__ = ["Compression", "prepare", "reduce_gradients"]
 
 
@@ -27,15 +25,13 @@ def reduce_gradients(
     """The gradients of Keras variables, reduced over the ranks; None stays."""
     if not options.takes_part:
         return list(gradients)
-    names = names_of(gradients, variables, prefix)
     present = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    number_of = numbers_of(variables)
 
     def reduce(arrays: list[Any]) -> list[Any]:
         every: list[Any] = [None] * len(gradients)
         for number, array in zip(present, arrays, strict=True):
             every[number] = array
-        reduced = reduce_list(collectives, every, names, options, number_of)
+        reduced = reduce_list(collectives, every, variables, options, prefix)
         return [reduced[number] for number in present]
 
     result: list[Any] = list(gradients)

@@ -11,8 +11,6 @@ from horocache.torch.compression import Compression
 from horocache.gradient_lists import reduce_list
 from horocache.training import GradientOptions
 
-from .names import names_of, numbers_of
-
 __all__ = ["Compression", "prepare", "reduce_gradients"]
 
 
@@ -24,5 +22,4 @@ def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
 ) -> list[Any]:
     """The gradients of Keras variables, reduced over the ranks; None stays."""
-    names = names_of(gradients, variables, prefix)
-    return reduce_list(collectives, gradients, names, options, numbers_of(variables))
+    return reduce_list(collectives, gradients, variables, options, prefix)

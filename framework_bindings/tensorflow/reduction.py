@@ -39,7 +39,7 @@ def reduce_gradients(
         return reduced
     # Backward passes compute the gradient of the last variable first.
     dense = [i for i in reversed(range(len(reduced))) if isinstance(reduced[i], tf.Tensor)]
-    names = _names(reduced, variables, prefix)
+    names = gradient_names(variables, prefix)
     if options.op == Adasum:
         return _adaptive(reduced, dense, options, names)
     started = [_start(bucket, reduced, names, options) for bucket in _buckets(dense, reduced, variables, options)]
@@ -132,8 +132,3 @@ def variable_key(variable: Any) -> Any:
     if isinstance(value, tf.Variable):  # a variable of Keras
         variable = value
     return variable.ref() if hasattr(variable, "ref") else id(variable)
-
-
-def _names(gradients: Sequence[Any], variables: Sequence[Any], prefix: str) -> list[str]:
-    kinds = [f"{each.dtype.name}{each.shape}" if isinstance(each, tf.Tensor) else "" for each in gradients]
-    return gradient_names(kinds, variables, prefix)

@@ -1,30 +1,9 @@
 """horocache.keras: optimizers, callbacks and saved models, with Keras on each of its backends."""
 
-import importlib.util
-import sys
-
 import numpy as np
 import pytest
 
-from .tensorflow_ranks import run
-
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"))
-    for name in ("tensorflow", "torch", "jax")
-]
-
-
-def _job(body, size, backend, *args):
-    def with_backend(*args):
-        # The server has imported TensorFlow, which has imported Keras.
-        for name in [name for name in sys.modules if name.partition(".")[0] == "keras"]:
-            del sys.modules[name]
-        import keras
-
-        assert keras.config.backend() == backend
-        return body(*args)
-
-    return run(with_backend, size, args=args, environment={"KERAS_BACKEND": backend}, timeout=120)
+from .tensorflow_ranks import BACKENDS, run_keras
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -61,7 +40,7 @@ def test_fit_equals_one_process_on_the_joint_batch(backend):
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         return [weights.tobytes() for weights in ours.get_weights()]
 
-    replicas = _job(body, 2, backend)
+    replicas = run_keras(body, 2, backend)
     assert replicas[0] == replicas[1]
 
 
@@ -111,7 +90,7 @@ def test_callbacks_and_saved_models(backend, tmp_path):
         assert type(alone) is type(plain)
         return rates, [weights.tobytes() for weights in loaded.get_weights()]
 
-    first, second = _job(body, 2, backend, str(tmp_path))
+    first, second = run_keras(body, 2, backend, str(tmp_path))
     assert first == second  # rates, averaged losses, and replicas after further training
     rates = [rate for rate, _ in first[0]]
     np.testing.assert_allclose(rates, [0.015, 0.02, 0.002], rtol=1e-5)
@@ -141,7 +120,7 @@ def test_passes_are_added_up_before_they_are_reduced(backend):
         results = weights_after(summed, [1.0 + me, 3.0]), weights_after(averaged, [1.0 + me, 3.0, 5.0])
         return results, hvd.metrics()["op_count.allreduce"] - operations
 
-    for results, operations in _job(body, 2, backend):
+    for results, operations in run_keras(body, 2, backend):
         assert results == (-4.5, -2.25)
         assert operations == (2 if backend != "jax" else 5)  # JAX computes both branches
 
@@ -168,4 +147,4 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(hvd.HorocacheError, match="no global variables"):
             hvd.broadcast_global_variables(0)
 
-    _job(body, 1, "tensorflow")
+    run_keras(body, 1, "tensorflow")
