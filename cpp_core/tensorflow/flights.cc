@@ -38,11 +38,15 @@ std::unique_ptr<Flight> Flights::Take(int64_t number) {
 
 void Flights::Dropped(void* number, size_t, void* self) {
   auto* flights = static_cast<Flights*>(self);
+  if (flights->forked_.load()) return;
   std::unique_ptr<Flight> flight = flights->Take(*static_cast<int64_t*>(number));
   std::free(number);
-  if (flight == nullptr) return;
-  const MutexLock lock(flights->mutex_);
-  flights->abandoned_.push_back(std::move(flight));
+  if (flight != nullptr) flights->Abandon(std::move(flight));
+}
+
+void Flights::Abandon(std::unique_ptr<Flight> flight) {
+  const MutexLock lock(mutex_);
+  abandoned_.push_back(std::move(flight));
 }
 
 void Flights::Reap(const Bridge::Use& use) {

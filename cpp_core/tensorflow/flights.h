@@ -7,6 +7,7 @@
 // Threads: any. One in a process, see Bridge.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -37,14 +38,19 @@ class Flights {
   OwnedTensor Add(std::unique_ptr<Flight> flight) HC_EXCLUDES(mutex_);
   // Null if it was taken before.
   std::unique_ptr<Flight> Take(int64_t number) HC_EXCLUDES(mutex_);
+  // Keeps what an operation works on that nobody waits for any more.
+  void Abandon(std::unique_ptr<Flight> flight) HC_EXCLUDES(mutex_);
   // Gives back what abandoned operations of `use`'s session that are over have kept.
   void Reap(const Bridge::Use& use) HC_EXCLUDES(mutex_);
   // All flights' operations are over, as their runtime has been stopped.
   void Clear() HC_EXCLUDES(mutex_);
+  // In the child of a fork, where a thread that held the lock may be missing: what is dropped there stays as it is.
+  void ForkedChild() { forked_.store(true); }
 
  private:
   static void Dropped(void* number, size_t bytes, void* flights);
 
+  std::atomic<bool> forked_{false};
   Mutex mutex_;
   int64_t next_ HC_GUARDED_BY(mutex_) = 1;
   std::unordered_map<int64_t, std::unique_ptr<Flight>> flying_ HC_GUARDED_BY(mutex_);

@@ -53,6 +53,7 @@ class Call {
   ~Call();
 
   bool ok() const { return status_.ok(); }
+  bool interrupted() const { return Tf().GetCode(status_.get()) == kCancelled; }
   TfStatus& status() { return status_; }
   int num_inputs() const { return Tf().NumInputs(context_); }
   OwnedTensor Input(int index);

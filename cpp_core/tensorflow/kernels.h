@@ -11,7 +11,7 @@ struct KernelFunctions {
   Delete destroy;
 };
 
-extern const KernelFunctions kEnqueue, kEnqueueInto, kWait, kWaitResults, kWaitJoin, kPlace;
+extern const KernelFunctions kSubmit, kSubmitInto, kWait, kWaitResults, kWaitJoin, kPlace;
 
 inline constexpr char kNotRunning[] = "horocache has not been initialized; call hvd.init() first.";
 

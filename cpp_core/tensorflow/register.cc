@@ -1,11 +1,13 @@
 // What happens when TensorFlow loads this library: the operations and their kernels are registered.
 //
-// All are stateful, so that none is left out, merged with an equal one or computed in advance.
+// All are stateful, so that none is left out, merged with an equal one or computed in advance. None has "Enqueue" in
+// its name: TensorFlow's optimizers take those for operations of its queues.
 #include <string>
 #include <vector>
 
 #include "tensorflow/bridge.h"
 #include "tensorflow/flights.h"
+#include "tensorflow/interrupt.h"
 #include "tensorflow/kernel.h"
 #include "tensorflow/kernels.h"
 
@@ -28,7 +30,7 @@ const Specs kRequest = {"tensor_name: string",       "op: int",
                         "process_set: int",          "layers: string = ''",
                         "backend: string = ''",      "group: bool = false",
                         "wait_follows: bool = false"};
-const Specs kWaiting = {"num_order: int >= 0", "alone: bool = false"};
+const Specs kWaiting = {"alone: bool = false"};
 
 Specs With(Specs specs, const Specs& more) {
   specs.insert(specs.end(), more.begin(), more.end());
@@ -46,7 +48,7 @@ void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 // A scalar, then the shapes of the inputs.
-void InferEnqueueInto(TF_ShapeInferenceContext* context, TF_Status* status) {
+void InferSubmitInto(TF_ShapeInferenceContext* context, TF_Status* status) {
   InferScalar(context, status);
   TF_ShapeHandle* const shape = Tf().NewShapeHandle();
   const auto count = static_cast<int>(Tf().ShapeInferenceContextNumInputs(context));
@@ -59,37 +61,32 @@ void InferEnqueueInto(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 const std::vector<OpDefinition>& Definitions() {
   static const std::vector<OpDefinition> definitions = {
-      {"HorocacheEnqueue",
+      {"HorocacheSubmit",
        With(kRequest, {"T: list(type) >= 0", "num_splits: int >= 0"}),
        {"tensors: T", "splits: num_splits * int64"},
        {"handle: int64"},
        &InferScalar,
-       kEnqueue},
-      {"HorocacheEnqueueInto",
+       kSubmit},
+      {"HorocacheSubmitInto",
        With(kRequest, {"T: list(type) >= 1"}),
        {"tensors: T"},
        {"handle: int64", "results: T"},
-       &InferEnqueueInto,
-       kEnqueueInto},
+       &InferSubmitInto,
+       kSubmitInto},
       {"HorocacheWait",
        With(kWaiting, {"num_handles: int >= 1", "T: list(type) >= 0"}),
-       {"order: num_order * resource", "handles: num_handles * int64", "tensors: T"},
+       {"handles: num_handles * int64", "tensors: T"},
        {"results: T"},
        &InferUnknown,
        kWait},
       {"HorocacheWaitResults",
        // What was enqueued, for the gradient.
        With(With(kWaiting, kRequest), {"T: list(type) >= 1", "num_received: int >= 1"}),
-       {"order: num_order * resource", "handle: int64", "tensors: T"},
+       {"handle: int64", "tensors: T"},
        {"results: T", "received: num_received * int32", "divisor: int32"},
        &InferUnknown,
        kWaitResults},
-      {"HorocacheWaitJoin",
-       kWaiting,
-       {"order: num_order * resource", "handle: int64"},
-       {"last: int32"},
-       &InferScalar,
-       kWaitJoin},
+      {"HorocacheWaitJoin", kWaiting, {"handle: int64"}, {"last: int32"}, &InferScalar, kWaitJoin},
       {"HorocachePlace", {"property: int", "process_set: int = 0"}, {}, {"value: int32"}, &InferScalar, kPlace},
   };
   return definitions;
@@ -142,5 +139,11 @@ HC_API void hc_tf_detach(void) {
   Flights::Get().Clear();
 }
 
-HC_API void hc_tf_forked_child(void) { Bridge::Get().ForkedChild(); }
+// Raises the exception of a signal handler that ended a wait, if there is one; to be called with Python's lock.
+HC_API void hc_tf_raise_interrupt(void) { horocache::tensorflow::RaiseInterrupt(); }
+
+HC_API void hc_tf_forked_child(void) {
+  Bridge::Get().ForkedChild();
+  Flights::Get().ForkedChild();
+}
 }

@@ -23,6 +23,7 @@ namespace horocache::tensorflow {
 // TF_Code.
 enum Code : int {
   kOk = 0,
+  kCancelled = 1,
   kUnknown = 2,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,

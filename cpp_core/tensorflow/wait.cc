@@ -4,28 +4,57 @@
 // Note [No waiting kernel starves another rank]: the kernels that wait may take all threads that TensorFlow has. A
 // waiting kernel runs after all enqueueing kernels that come before it in the program, see order.py; so of the
 // operations that ranks are blocked in, the earliest has been submitted by all blocked ranks, and comes to its end.
+#include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "base/log.h"
+#include "tensorflow/interrupt.h"
 #include "tensorflow/kernel.h"
 #include "tensorflow/kernels.h"
 
 namespace horocache::tensorflow {
 namespace {
 
-constexpr double kSliceS = 60.0;  // the core ends every operation in time; a slice has no meaning of its own
+// The core ends every operation in time. Between slices a waiting kernel looks around.
+constexpr double kAloneSliceS = 0.1;
+constexpr double kSliceS = 10.0;
 
 struct Wait {
-  int num_order = 0;  // resources that only order this kernel, its first inputs
   int num_handles = 1;
   bool alone = false;  // nothing else of this rank goes on meanwhile
 
   Wait(Attributes&& attributes, bool several) {
-    num_order = static_cast<int>(attributes.Integer("num_order"));
     alone = attributes.Flag("alone");
     if (several) num_handles = static_cast<int>(attributes.Integer("num_handles"));
   }
+};
+
+// Counts the kernels that block one of TensorFlow's threads each. Those of one function run one after the other.
+class Blocked {
+ public:
+  explicit Blocked(bool counts) : counts_(counts) { count_ += counts_ ? 1 : 0; }
+  ~Blocked() { count_ -= counts_ ? 1 : 0; }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+
+  void WarnIfSeveral() const {
+    const int count = count_;
+    if (count < 2 || warned_.exchange(true)) return;
+    Logger().Warning(
+        std::to_string(count) +
+        " of TensorFlow's threads wait for other ranks, as functions are called from several threads of the program. "
+        "If no thread is left, what the other ranks wait for is never submitted. Give TensorFlow more threads than "
+        "that: tf.config.threading.set_inter_op_parallelism_threads().");
+  }
+
+ private:
+  static inline std::atomic<int> count_{0};
+  static inline std::atomic<bool> warned_{false};
+  const bool counts_;
 };
 
 // An operation that a kernel waits for; gives it back in the end.
@@ -35,7 +64,12 @@ class Awaited {
     known_ = use_ && flight_ != nullptr && flight_->session == use_.session();
   }
   ~Awaited() {
-    if (known_) use_.api().consume(use_.runtime(), flight_->handle);
+    if (!known_) return;
+    if (use_.api().poll(use_.runtime(), flight_->handle) == 0) {
+      Flights::Get().Abandon(std::move(flight_));
+    } else {
+      use_.api().consume(use_.runtime(), flight_->handle);
+    }
   }
   Awaited(const Awaited&) = delete;
   Awaited& operator=(const Awaited&) = delete;
@@ -43,10 +77,13 @@ class Awaited {
   int64_t handle() const { return flight_->handle; }
 
   void Wait(bool alone, Call* call) {
-    while (known_) {
-      const int done = use_.api().wait(use_.runtime(), flight_->handle, kSliceS, alone ? 1 : 0);
+    const Blocked blocked(!alone);
+    while (known_ && !call->interrupted()) {
+      const int done = use_.api().wait(use_.runtime(), flight_->handle, alone ? kAloneSliceS : kSliceS, alone ? 1 : 0);
       if (done < 0) known_ = false;
       if (done > 0) break;
+      if (!alone) blocked.WarnIfSeveral();
+      if (done == 0 && alone && InterruptPython()) call->status().Set(kCancelled, "interrupted while waiting.");
     }
     if (!call->ok()) return;
     if (!known_) {
@@ -73,19 +110,19 @@ void* CreateWait(TF_OpKernelConstruction* construction) { return new Wait(Attrib
 void* CreateWaitOne(TF_OpKernelConstruction* construction) { return new Wait(Attributes(construction), false); }
 void DeleteWait(void* self) { delete static_cast<Wait*>(self); }
 
-// Waits for all, whatever becomes of the first; then passes on what the enqueueing kernels allocated.
+// Waits for all, whatever becomes of the first, but for an interrupt; then passes on what the enqueueing kernels
+// allocated.
 void ComputeWait(void* kernel, TF_OpKernelContext* context) {
   const Wait& self = *static_cast<Wait*>(kernel);
   Call call(context);
   const Bridge::Use use(Bridge::Get());
-  const int first_tensor = self.num_order + self.num_handles;
-  for (int i = self.num_order; i < first_tensor; ++i) {
+  for (int i = 0; i < self.num_handles; ++i) {
     Awaited operation(use, FlightOf(i, &call));
     operation.Wait(self.alone, &call);
   }
-  for (int i = first_tensor; i < call.num_inputs() && call.ok(); ++i) {
+  for (int i = self.num_handles; i < call.num_inputs() && call.ok(); ++i) {
     const OwnedTensor tensor = call.Input(i);
-    if (call.ok()) call.SetOutput(i - first_tensor, tensor);
+    if (call.ok()) call.SetOutput(i - self.num_handles, tensor);
   }
 }
 
@@ -106,7 +143,15 @@ void PassResult(const Bridge::Use& use, int64_t handle, int index, int count, Ca
   const OwnedTensor received = call->Allocate(count + index, kInt32, {num_rows}, sizeof(int32_t) * num_rows);
   if (!call->ok()) return;
   auto* const out = static_cast<int32_t*>(Tf().TensorData(received.get()));
-  for (int i = 0; i < num_rows; ++i) out[i] = static_cast<int32_t>(rows[i]);
+  for (int i = 0; i < num_rows; ++i) {
+    if (rows[i] > std::numeric_limits<int32_t>::max()) {
+      call->status().Set(kUnimplemented, std::to_string(rows[i]) + " rows came from rank " + std::to_string(i) +
+                                             " of the set; more than 2147483647 cannot be counted here. Send less at "
+                                             "a time.");
+      return;
+    }
+    out[i] = static_cast<int32_t>(rows[i]);
+  }
   size_t bytes = DTypeBytes(static_cast<DType>(result.dtype));
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
   void* const data = use.api().take_result(use.runtime(), handle, index);
@@ -119,9 +164,9 @@ void ComputeWaitResults(void* kernel, TF_OpKernelContext* context) {
   const Wait& self = *static_cast<Wait*>(kernel);
   Call call(context);
   const Bridge::Use use(Bridge::Get());
-  Awaited operation(use, FlightOf(self.num_order, &call));
+  Awaited operation(use, FlightOf(0, &call));
   operation.Wait(self.alone, &call);
-  const int count = call.num_inputs() - self.num_order - 1;
+  const int count = call.num_inputs() - 1;
   if (call.ok()) PassNumber(use.api().divisor(use.runtime(), operation.handle(), 0), 2 * count, &call);
   for (int i = 0; i < count && call.ok(); ++i) PassResult(use, operation.handle(), i, count, &call);
 }
@@ -130,7 +175,7 @@ void ComputeWaitJoin(void* kernel, TF_OpKernelContext* context) {
   const Wait& self = *static_cast<Wait*>(kernel);
   Call call(context);
   const Bridge::Use use(Bridge::Get());
-  Awaited operation(use, FlightOf(self.num_order, &call));
+  Awaited operation(use, FlightOf(0, &call));
   operation.Wait(self.alone, &call);
   if (call.ok()) PassNumber(use.api().last_joined(use.runtime(), operation.handle()), 0, &call);
 }

@@ -21,6 +21,7 @@ class Backend(Protocol):
     """
 
     Compression: Any
+    functions: Any  # the binding's package
 
     def reduce_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str

@@ -18,11 +18,14 @@ from horocache.process_set import ProcessSet, global_process_set
 
 from .variables import broadcast_variables
 
+_SEED = "seed_generator_state"  # what Keras calls the variable of a keras.random.SeedGenerator
+
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the root's variables before the first batch: those of the model and those of its optimizer.
 
-    Needed where ranks start from random weights, or where only the root has loaded a checkpoint.
+    Needed where ranks start from random weights, or where only the root has loaded a checkpoint. The states of random
+    generators are left alone: ranks with seeds of their own drop out units of their own.
 
     Args:
         root_rank: whose values to take.
@@ -61,8 +64,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if optimizer is not None and not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         variables = [*self.model.variables, *(optimizer.variables if optimizer is not None else ())]
-        kept = [variable for variable in variables if variable.path not in self._local]
-        broadcast_variables(kept, self._root_rank, self._process_set)
+        shared = [each for each in variables if each.path not in self._local and each.name != _SEED]
+        broadcast_variables(shared, self._root_rank, self._process_set)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

@@ -1,22 +1,17 @@
-"""Collectives on single values, for code around ``fit``: they return NumPy arrays, whatever Keras is on."""
+"""Collectives on single values, for code around ``fit``: they return tensors of what Keras is on."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import numpy as np
-
 import keras
 from horocache.errors import UnsupportedError
 from horocache.layers import AnyCompressor
-from horocache.numpy_binding import collectives
 from horocache.ops import Average, Name
 
+from .backends import backend
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    if keras.ops.is_tensor(value) or hasattr(value, "path"):
-        return np.asarray(keras.ops.convert_to_numpy(value))
-    return np.asarray(value)
+_tensor = keras.ops.convert_to_tensor
 
 
 def allreduce(
@@ -37,24 +32,32 @@ def allreduce(
         prescale_factor: multiplies every rank's value before the reduction.
         postscale_factor: multiplies the result.
         op: Average by default.
-        compression: of ``horocache.Compression``.
+        compression: of ``horocache.keras.Compression``.
     """
-    return collectives.allreduce(_array(value), average, name, compression, op, prescale_factor, postscale_factor)
+    return backend().functions.allreduce(
+        _tensor(value),
+        average=average,
+        name=name,
+        compression=backend().Compression.none if compression is None else compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
 
 
 def allgather(value: Any, name: Name = None) -> Any:
     """Concatenate the ranks' values along the first dimension; see :meth:`horocache.ops.Collectives.allgather`."""
-    return collectives.allgather(_array(value), name)
+    return backend().functions.allgather(_tensor(value), name=name)
 
 
 def broadcast(value: Any, root_rank: int, name: Name = None) -> Any:
     """Copy one rank's value to all ranks; see :meth:`horocache.ops.Collectives.broadcast`."""
-    return collectives.broadcast(_array(value), root_rank, name)
+    return backend().functions.broadcast(_tensor(value), root_rank, name=name)
 
 
 def reducescatter(value: Any, name: Name = None, op: int = Average) -> Any:
     """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`."""
-    return collectives.reducescatter(_array(value), name, op=op)
+    return backend().functions.reducescatter(_tensor(value), name=name, op=op)
 
 
 def broadcast_global_variables(root_rank: int) -> NoReturn:
@@ -70,6 +73,7 @@ def load_model(
     custom_optimizers: Any = None,
     custom_objects: dict[str, Any] | None = None,
     compression: AnyCompressor | None = None,
+    legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
     """Load a model that was saved with an optimizer, and distribute the optimizer.
@@ -79,6 +83,7 @@ def load_model(
         custom_optimizers: classes of optimizers that Keras does not know.
         custom_objects: as for ``keras.saving.load_model``.
         compression: as for :func:`DistributedOptimizer`.
+        legacy_opts: accepted because Horovod has it; must be false.
         options: more arguments of :func:`DistributedOptimizer`, as they were when the model was saved.
 
     Returns:
@@ -86,8 +91,15 @@ def load_model(
     """
     from .optimizer import DistributedOptimizer  # noqa: PLC0415
 
+    if legacy_opts:
+        raise UnsupportedError("legacy_opts: optimizers of tf_keras and tf.compat.v1 are not supported.")
     known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
     model = keras.saving.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression, **options)
+        if model.jit_compile:
+            # Asked again whether XLA can compile the model, Keras looks at the new optimizer. It ignores the assignment
+            # of what is there.
+            model.jit_compile = False
+            model.jit_compile = True
     return model

@@ -9,10 +9,11 @@ from horocache.jax.adapter import collectives
 from horocache.jax.compression import Compression
 from horocache.jax.functions import call_on_host
 
+from horocache import jax as functions
 from horocache.gradient_lists import reduce_list
 from horocache.training import GradientOptions
 
-__all__ = ["Compression", "prepare", "reduce_gradients"]
+__all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 from horocache.tensorflow.compression import Compression
 from horocache.tensorflow.reduction import reduce_gradients
 
-__all__ = ["Compression", "prepare", "reduce_gradients"]
+from horocache import tensorflow as functions
+
+__all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare() -> None:

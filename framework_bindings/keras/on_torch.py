@@ -8,10 +8,11 @@ from typing import Any
 from horocache.torch.adapter import collectives
 from horocache.torch.compression import Compression
 
+from horocache import torch as functions
 from horocache.gradient_lists import reduce_list
 from horocache.training import GradientOptions
 
-__all__ = ["Compression", "prepare", "reduce_gradients"]
+__all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare() -> None:

@@ -14,7 +14,7 @@ from horocache.objects import allgather_object
 from horocache.ops import synchronize
 from horocache.process_set import ProcessSet, global_process_set
 
-# NumPy has these as types of its own if at all; they travel as what they are made of.
+# bfloat16 and float8 are no types of NumPy's own; they travel as the bits that they are made of.
 _MOVED_AS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 

@@ -15,7 +15,7 @@ from horocache.handles import check_scales
 from horocache.ops import Sum, set_id
 from horocache.process_set import ProcessSet
 
-from . import order
+from . import library, order
 from .library import operations
 
 Scales = tuple[float, float]
@@ -34,6 +34,11 @@ class Call(NamedTuple):
     layers: str = ""
     backend: str | None = None
     group: bool = False
+
+    def described(self) -> str:
+        """For errors while a graph is made, where every operation has its name."""
+        name = self.name if isinstance(self.name, str) else self.name.decode(errors="backslashreplace")
+        return f"the operation '{name}'"
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the operation that enqueues.
@@ -74,10 +79,10 @@ class Enqueued(NamedTuple):
 
 def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
     """Start an operation whose results have the shapes of its tensors."""
-    order.check_not_compiled("an operation of horocache")
+    order.check_not_compiled(call.described())
     attributes = call.attributes()
     with order.earlier():
-        handle, results = operations.horocache_enqueue_into(
+        handle, results = operations.horocache_submit_into(
             tensors=tensors, wait_follows=wait_follows and tf.executing_eagerly(), **attributes
         )
     order.enqueued(handle)
@@ -89,7 +94,7 @@ def wait(started: Sequence[Enqueued]) -> list[tf.Tensor]:
     flat = [tensor for each in started for tensor in each.results]
     handles = [each.handle for each in started]
     eager = tf.executing_eagerly()
-    results = list(operations.horocache_wait(order=order.waiting_order(), handles=handles, tensors=flat, alone=eager))
+    results = list(library.wait(operations.horocache_wait, handles=handles, tensors=flat, alone=eager))
     if not eager:
         for result, tensor in zip(results, flat, strict=True):
             result.set_shape(tensor.shape)
@@ -103,16 +108,16 @@ def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 
 def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
     """An operation whose results have shapes that the ranks find out."""
-    order.check_not_compiled("an operation of horocache")
+    order.check_not_compiled(call.described())
     attributes = call.attributes()
     eager = tf.executing_eagerly()
     with order.earlier():
-        handle = operations.horocache_enqueue(
+        handle = operations.horocache_submit(
             tensors=tensors, splits=[] if splits is None else [splits], wait_follows=eager, **attributes
         )
     order.enqueued(handle)
-    results, rows, divisor = operations.horocache_wait_results(
-        order=order.waiting_order(),
+    results, rows, divisor = library.wait(
+        operations.horocache_wait_results,
         handle=handle,
         tensors=tensors,
         num_received=len(tensors),
@@ -124,9 +129,11 @@ def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = Non
 
 def run_without_tensors(call: Call) -> tf.Tensor:
     """A barrier or a join; a scalar, the rank that joined last."""
-    order.check_not_compiled("an operation of horocache")
+    order.check_not_compiled(call.described())
     eager = tf.executing_eagerly()
+    # Where TensorFlow orders what has effects, this stays where it is in the program.
     with order.earlier():
-        handle = operations.horocache_enqueue(tensors=[], splits=[], wait_follows=eager, **call.attributes())
-    order.enqueued(handle)
-    return operations.horocache_wait_join(order=order.waiting_order(), handle=handle, alone=eager)
+        handle = operations.horocache_submit(tensors=[], splits=[], wait_follows=eager, **call.attributes())
+    result = library.wait(operations.horocache_wait_join, handle=handle, alone=eager)
+    order.everybody_came(result)
+    return result

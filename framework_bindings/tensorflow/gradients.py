@@ -39,7 +39,7 @@ class _Operations:
         return calls.run([tensor], _call(OP_ALLTOALL, call), tf.cast(splits, tf.int64)).tensors[0]
 
     def own_rows(self, tensor: tf.Tensor, start: Any, shape: Sequence[Any]) -> tf.Tensor:
-        return tensor[start : start + shape[0]]
+        return tensor[start : start + tf.cast(shape[0], start.dtype)]
 
     def zeros(self, tensor: tf.Tensor) -> tf.Tensor:
         return tf.where(tf.fill(tf.shape(tensor), True), tf.zeros_like(tensor), tensor)
@@ -76,7 +76,7 @@ def _of_wait(op: Any, *grads: Any) -> list[Any]:
     return [*[None] * (len(op.inputs) - len(grads)), *grads]
 
 
-@tf.RegisterGradient("HorocacheEnqueueInto")
+@tf.RegisterGradient("HorocacheSubmitInto")
 def _of_enqueue_into(op: Any, _: Any, *grads: Any) -> list[tf.Tensor]:
     call = _formula_call(op)
     if op.get_attr("op") == OP_BROADCAST:
@@ -102,7 +102,7 @@ def _of_kind(
     shapes = [tf.shape(tensor) for tensor in inputs]
     if kind == OP_ALLGATHER:
         rank = call.process_set.rank()
-        starts = [tf.reduce_sum(rows[:rank]) for rows in received]
+        starts = [tf.reduce_sum(tf.cast(rows[:rank], tf.int64)) for rows in received]
         return gradients.of_allgather(_run, grads, starts, shapes, call)
     if kind == OP_ALLTOALL:
         return gradients.of_alltoall(_run, grads, received, shapes, call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ def _load() -> tuple[Any, ctypes.CDLL]:
 
 
 operations, _library = _load()
+_raise_interrupt = ctypes.PyDLL(str(_PATH)).hc_tf_raise_interrupt
+_raise_interrupt.restype = None
+
+
+def wait(operation: Callable[..., Any], **arguments: Any) -> Any:
+    """Call an operation that waits, so that a signal handler's exception, such as Ctrl-C's, comes out of it."""
+    try:
+        return operation(**arguments)
+    except tf.errors.CancelledError:
+        _raise_interrupt()
+        raise
 
 
 class _Kernels:

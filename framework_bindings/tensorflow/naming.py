@@ -1,9 +1,12 @@
 """The names by which ranks match operations.
 
 Eager operations are named as in all bindings: by the user, or by the core in program order. The operations of a graph
-run in any order, so each gets its name while the graph is made: the function's name, name scopes, the operation's or
-the user's name, and a number where that is not unique. TensorFlow's own numbers of functions are left out: they count
-everything that a process has traced, which need not be the same on all ranks.
+run in any order, so each gets its name while the graph is made: the function's name, branches and loops, name scopes,
+the operation's or the user's name, and a number where that is not unique in the graph.
+
+The numbers that TensorFlow and Keras put into the names of functions, scopes and layers are left out: they count
+everything that a process has made, which need not be the same on all ranks. So are the functions that a function is
+called from: a rank may trace it by itself, and another one within a function.
 """
 
 from __future__ import annotations
@@ -15,9 +18,13 @@ from typing import Any
 import tensorflow as tf
 from horocache.gradients import backward_name
 from horocache.ops import Name, full_name
+from tensorflow.python.ops import control_flow_v2_func_graphs as func_graphs
 
-# Of each graph, the names of the functions within it, and how many were traced under each.
-_inner: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+# Traced with the function that they are in, never by themselves.
+_PARTS = (func_graphs.CondBranchFuncGraph, func_graphs.WhileCondFuncGraph, func_graphs.WhileBodyFuncGraph)
+
+# Of each graph, the names that were given in it, and how many operations asked for each.
+_given: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 _paths: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
@@ -27,13 +34,8 @@ def operation_name(kind: str, name: Name, ignore_name_scope: bool = False) -> st
         return full_name(kind, name) or ""
     graph = tf.compat.v1.get_default_graph()
     own = kind if name is None else _text(full_name(kind, name))
-    if ignore_name_scope:
-        with tf.name_scope("/"):
-            own = graph.unique_name(own)
-    else:
-        own = graph.unique_name(own)
-    path = _path(graph)
-    return f"{path}/{own}" if path else str(own)
+    scope = "" if ignore_name_scope else _unnumbered(graph.get_name_scope())
+    return _unique(graph, _joined(_path(graph), scope, own))
 
 
 def name_of_gradient(kind: str, forward: Name) -> str | bytes:
@@ -47,22 +49,32 @@ def _text(name: str | bytes | None) -> str:
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
 
 
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+(?=[_/]|$)", "", name)
+
+
+def _joined(*parts: str) -> str:
+    return "/".join(filter(None, parts))
+
+
+def _unique(graph: Any, name: str) -> str:
+    given = _given.setdefault(graph, {})
+    number = given.get(name, 0)
+    unique = name
+    while unique in given:
+        number += 1
+        unique = f"{name}_{number}"
+    given[unique] = 0
+    given[name] = number
+    return unique
+
+
 def _path(graph: Any) -> str:
-    """The functions that a graph is within, the outermost first."""
+    """The function of a graph, and the branches and loops of it that the graph is within."""
     path = _paths.get(graph)
     if path is None:
-        outer = getattr(graph, "outer_graph", None)
-        own = _own_name(graph, outer)
-        before = "" if outer is None else _path(outer)
-        path = _paths[graph] = f"{before}/{own}" if before and own else before or own
+        own = _unnumbered(str(getattr(graph, "name", "")))
+        if isinstance(graph, _PARTS):
+            own = _unique(graph.outer_graph, _joined(_path(graph.outer_graph), own))
+        path = _paths[graph] = own
     return path
-
-
-def _own_name(graph: Any, outer: Any) -> str:
-    name = re.sub(r"(_\d+)+$", "", str(getattr(graph, "name", "")))
-    # Functions that are traced by themselves are not counted: ranks may trace one more often than others.
-    if not name or not getattr(outer, "building_function", False):
-        return name
-    counts = _inner.setdefault(outer, {})
-    counts[name] = counts.get(name, -1) + 1
-    return f"{name}_{counts[name]}" if counts[name] else name

@@ -8,57 +8,114 @@ be one. So that no rank waits for an operation that another one's blocked thread
   these. A call of a function, a loop or a branch with operations in it counts as a waiting kernel.
 
 Of the operations that some ranks are blocked in, the first in the program has then been submitted by all of these; the
-ranks that are not blocked will come to it. So it ends.
+ranks that are not blocked will come to it. So it ends, as long as one thread of each rank calls functions.
 
-In functions the second rule is kept by TensorFlow itself, which orders what uses one resource: all waiting kernels take
-the same one. In graphs of TensorFlow 1 they get control inputs.
+In functions the second rule is kept by TensorFlow itself, which orders what has effects: it is told that waiting
+kernels, and calls of functions with waiting kernels in them, have some on the place that it keeps for effects on
+nothing in particular. In other graphs operations get control inputs.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 from horocache.errors import UnsupportedError
+from tensorflow.python.eager import context
+from tensorflow.python.framework import auto_control_deps
 
-_resource: list[tf.Tensor] = []
-# The last waiting operation of each graph of TensorFlow 1, and what was enqueued there.
+# The functions that an operation calls, by its type: the names of its attributes.
+_CALLEES = {
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "While": ("cond", "body"),
+}
+_WAITING = frozenset(("HorocacheWait", "HorocacheWaitResults", "HorocacheWaitJoin"))
+
+# Of functions by name, whether they wait. TensorFlow gives no two functions of a process the same name.
+_functions: dict[str, bool] = {}
+# What later operations of a graph run after: in graphs that TensorFlow does not order, all that was enqueued there; in
+# others, barriers and joins.
 _earlier: weakref.WeakKeyDictionary[Any, list[tf.Operation]] = weakref.WeakKeyDictionary()
 
 
-def _is_function(graph: Any) -> bool:
-    return bool(getattr(graph, "building_function", False))
+class _Effects:
+    """What TensorFlow's automatic control dependencies take for a resource that an operation writes to.
+
+    Role: one object, immutable. Its number is the one under which TensorFlow orders operations without resources.
+    """
+
+    _id = None
+    op = SimpleNamespace(type="")
 
 
-def waiting_order() -> list[tf.Tensor]:
-    """What a waiting kernel takes as its first inputs."""
-    if tf.executing_eagerly() or not _is_function(tf.compat.v1.get_default_graph()):
-        return []
-    if not _resource:
-        with tf.init_scope():
-            _resource.append(tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="horocache_order"))
-    return _resource
+_EFFECTS = _Effects()
+
+
+@auto_control_deps.register_acd_resource_resolver
+def horocache_effects(op: tf.Operation, _: Any, writes: Any) -> bool:
+    """Tell TensorFlow that an operation waits; whether it had not been told."""
+    if _EFFECTS in writes or not _waits(op.type, op.get_attr):
+        return False
+    writes.add(_EFFECTS)
+    return True
+
+
+def _waits(kind: str, attribute: Any) -> bool:
+    if kind in _WAITING:
+        return True
+    return any(_function_waits(name) for callee in _CALLEES.get(kind, ()) for name in _names(attribute(callee)))
+
+
+def _names(callees: Any) -> Iterable[str]:
+    """The functions' names of an attribute, as operations or as nodes have it."""
+    for callee in callees if isinstance(callees, (list, tuple)) else [callees]:
+        if hasattr(callee, "list"):  # a node's
+            yield from (each.name for each in (callee.list.func or [callee.func]))
+        else:
+            yield callee.name
+
+
+def _function_waits(name: str) -> bool:
+    known = _functions.get(name)
+    if known is None:
+        try:
+            nodes = context.context().get_function_def(name).node_def
+        except tf.errors.NotFoundError:
+            return False  # of a graph of TensorFlow 1, whose operations are ordered without this
+        known = _functions[name] = any(_waits(node.op, node.attr.__getitem__) for node in nodes)
+    return known
+
+
+def _is_ordered(graph: Any) -> bool:
+    return getattr(graph, "experimental_acd_manager", None) is not None
 
 
 def earlier() -> Any:
-    """A context in which operations run after all that are in this graph, where TensorFlow does not see to that."""
+    """A context in which operations run after all that are in this graph, as far as TensorFlow does not see to that."""
     if tf.executing_eagerly():
         return tf.control_dependencies([])
-    graph = tf.compat.v1.get_default_graph()
-    return tf.control_dependencies([] if _is_function(graph) else _earlier.setdefault(graph, []))
+    return tf.control_dependencies(_earlier.get(tf.compat.v1.get_default_graph(), []))
 
 
 def enqueued(handle: tf.Tensor) -> None:
     """Let an enqueueing kernel depend on nothing but its tensors."""
     if tf.executing_eagerly():
         return
-    graph = handle.graph
-    manager = getattr(graph, "experimental_acd_manager", None)
-    if manager is not None:
-        manager.run_independently(handle.op)
-    elif not _is_function(graph):
-        _earlier.setdefault(graph, []).append(handle.op)
+    if _is_ordered(handle.graph):
+        handle.graph.experimental_acd_manager.run_independently(handle.op)
+    else:
+        _earlier.setdefault(handle.graph, []).append(handle.op)
+
+
+def everybody_came(result: tf.Tensor) -> None:
+    """Let what is enqueued later in the program run after a barrier or a join."""
+    if not tf.executing_eagerly():
+        _earlier.setdefault(result.graph, []).append(result.op)
 
 
 def check_not_compiled(what: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from horocache.errors import UnsupportedError
 from horocache.gradient_lists import gradient_names
 from horocache.handles import OP_ALLREDUCE
 from horocache.layers import layer_list
@@ -97,6 +98,8 @@ def _reduce_slices(slices: tf.IndexedSlices, name: str, options: GradientOptions
 
 
 def _adaptive(gradients: list[Any], dense: Sequence[int], options: GradientOptions, names: Sequence[str]) -> list[Any]:
+    if any(map(_is_slices, gradients)):
+        raise UnsupportedError("Adasum does not combine tf.IndexedSlices; use sparse_as_dense=True.")
     if dense:
         combined = grouped_allreduce(
             [gradients[i] for i in dense],

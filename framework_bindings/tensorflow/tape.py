@@ -143,11 +143,11 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         check_members=check_lists_of_variables,
     )
     plain_class = type(gradtape)
-    made: Any = type(plain_class.__name__, (DistributedTape, plain_class), {})
+    # What is the wrapper's own is its class's: one tape has several faces.
+    own = {"_options": options, "_local": LocalSources(scale_local_gradients)}
+    made: Any = type(plain_class.__name__, (DistributedTape, plain_class), own)
     tape = cast(DistributedTape, made.__new__(made))
-    tape.__dict__ = gradtape.__dict__  # one tape, with two faces
-    tape._options = options
-    tape._local = LocalSources(scale_local_gradients)
+    tape.__dict__ = gradtape.__dict__
     return tape
 
 

@@ -148,3 +148,49 @@ def test_what_cannot_be_is_refused():
             hvd.broadcast_global_variables(0)
 
     run_keras(body, 1, "tensorflow")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_random_generators_keep_their_seeds_and_values_come_back_as_tensors(backend):
+    def body():
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+        me = hvd.rank()
+        keras.utils.set_random_seed(me)
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+        begin = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        model.fit(np.ones((8, 3)), np.ones((8, 1)), 4, 1, verbose=0, callbacks=begin)
+        value = keras.ops.convert_to_tensor(np.float32(me))
+        mean, everybody = hvd.allreduce(value, name="mean"), hvd.allgather(keras.ops.reshape(value, (1,)))
+        assert keras.ops.is_tensor(mean) and float(mean) == 0.5
+        assert keras.ops.convert_to_numpy(everybody).tolist() == [0.0, 1.0]
+        assert float(hvd.broadcast(value, 1)) == 1.0
+        with pytest.raises(hvd.HorocacheError, match="legacy_opts"):
+            hvd.load_model("model.keras", legacy_opts=True)
+        seed, *rest = (keras.ops.convert_to_numpy(variable).tobytes() for variable in model.variables)
+        return seed, rest
+
+    (seed, replica), (other_seed, other) = run_keras(body, 2, backend)
+    assert replica == other and seed != other_seed
+
+
+def test_a_loaded_model_is_not_compiled_by_xla(tmp_path):
+    def body(folder):
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+        path = f"{folder}/{hvd.rank()}.keras"
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+        model.fit(np.ones((4, 3)), np.ones((4, 1)), 4, 1, verbose=0)
+        model.save(path)
+        with pytest.warns(UserWarning, match="trained without jit_compile"):
+            loaded = hvd.load_model(path)
+        loaded.fit(np.ones((4, 3)), np.ones((4, 1)), 4, 1, verbose=0)
+        return loaded.jit_compile
+
+    assert run_keras(body, 2, "tensorflow", str(tmp_path)) == [False, False]

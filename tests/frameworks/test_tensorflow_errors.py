@@ -92,3 +92,74 @@ def test_torch_and_tensorflow_in_one_process_share_one_daemon():
         return me, by_tensorflow.numpy().tolist(), hvd_torch.synchronize(handle).tolist()
 
     assert run(body, 2) == [(0, [2.0, 2.0], [2.0, 2.0]), (1, [2.0, 2.0], [2.0, 2.0])]
+
+
+def test_ctrl_c_ends_an_eager_wait(tmp_path):
+    def body(interrupted):
+        import threading
+        import time
+        from pathlib import Path
+
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        if hvd.rank() == 0:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                hvd.allreduce(tf.ones([1]), name="waited for")
+            Path(interrupted).touch()
+        else:
+            while not Path(interrupted).exists():
+                time.sleep(0.01)
+            hvd.allreduce(tf.ones([1]), name="waited for")
+        return float(hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after")[0])
+
+    assert run(body, 2, args=(str(tmp_path / "interrupted"),)) == [2.0, 2.0]
+
+
+def test_errors_while_a_graph_is_made_name_the_operation():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+
+        @tf.function(jit_compile=True)
+        def step(x):
+            return hvd.allreduce(x, name="loss")
+
+        with pytest.raises(hvd.HorocacheError, match=r"the operation 'step/allreduce\.loss' cannot be compiled by XLA"):
+            step(tf.ones([1]))
+        with pytest.raises(
+            tf.errors.UnimplementedError, match=r"'allreduce\.words', tensor 0: elements of TF_DataType 7"
+        ):
+            hvd.allreduce(tf.constant(["a"]), name="words")
+        table = tf.Variable(tf.zeros([4, 2]))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1]))
+        first, second = (hvd.DistributedGradientTape(tape, op=op) for op in (hvd.Adasum, hvd.Sum))
+        assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each has options of its own
+        return type(first).__name__
+
+    assert run(body, 1) == ["GradientTape"]
+
+
+def test_adasum_of_slices_is_refused():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        table = tf.Variable(tf.zeros([4, 2]))
+
+        def gradient(**options):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(table, [hvd.rank()]))
+            return hvd.DistributedGradientTape(tape, op=hvd.Adasum, **options).gradient(loss, table)
+
+        with pytest.raises(hvd.HorocacheError, match="use sparse_as_dense=True"):
+            gradient()
+        return gradient(sparse_as_dense=True).numpy()[:2].tolist()
+
+    assert run(body, 2) == [[[1.0, 1.0], [1.0, 1.0]]] * 2

@@ -29,7 +29,7 @@ def test_names_and_scopes():
 
         graph = step.get_concrete_function(tf.ones([1])).graph
         return [
-            node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Enqueue" in node.type
+            node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Submit" in node.type
         ], float(step(tf.ones([1]))[0])
 
     for names, total in run(body, 2):
@@ -142,3 +142,52 @@ def test_operations_of_process_sets():
         np.testing.assert_allclose(gradient, [4.0 if me % 2 == 0 else 2.0 * (me + 1)])
 
     run(body, 4)
+
+
+def test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_on_the_next():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+
+        @tf.function
+        def total(x):
+            return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+
+        @tf.function
+        def twice(x):
+            return total(x) + total(2.0 * x)
+
+        if me == 1:
+            total.get_concrete_function(tf.ones([3]))
+        alone = float(total(tf.ones([4])))
+        # Rank 0 traces `total` anew within `twice`, where rank 1 has it.
+        return alone, float(twice(tf.ones([3])))
+
+    assert run(body, 2) == [(8.0, 18.0)] * 2
+
+
+def test_keras_may_have_numbered_layers_differently():
+    def body():
+        import horocache.tensorflow as hvd
+        import keras
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+        for _ in range(me):  # another model, which has the first numbers
+            keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
+
+        @tf.function
+        def forward(x):
+            return model(x, training=True)
+
+        forward(tf.constant([[1.0 + me, 2.0]]))
+        return model.layers[0].moving_mean.numpy().tolist()
+
+    first, second = run(body, 2)
+    assert first == second
+    np.testing.assert_allclose(first, [0.015, 0.02], rtol=1e-5)

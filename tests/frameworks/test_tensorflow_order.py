@@ -76,3 +76,114 @@ def test_the_last_layers_gradient_is_on_its_way_before_the_first_layers_exists()
 
     # 3 * 2 of the first layer, and 1 for the operation that was over.
     assert run(body, 2) == [[[7.0], [2.0, 2.0, 2.0]]] * 2
+
+
+def test_barriers_and_joins_stay_where_they_are_in_the_program():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+        passed = []
+
+        def note(what):
+            tf.py_function(lambda: passed.append((what, time.monotonic())), [], [])
+
+        @tf.function
+        def meet():
+            note("before")
+            hvd.barrier()
+            note("between")
+            hvd.barrier()
+            note("after")
+
+        meet()
+        passed.clear()
+        time.sleep(0.5 * me)
+        arrived = time.monotonic()
+        meet()
+        clock = {what: at for what, at in passed}
+        arrivals = hvd.allgather_object(arrived)  # of one clock, as the ranks are on one host
+        assert clock["before"] < clock["between"] < clock["after"] and max(arrivals) < clock["between"]
+
+        @tf.function
+        def finish(x):
+            total = hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(2.0 * x, op=hvd.Sum)
+            last = hvd.join()
+            return total, last, hvd.allreduce(x, op=hvd.Sum, name="after")
+
+        return [value.numpy().tolist() for value in finish(tf.constant([1.0]))]
+
+    for total, last, after in run(body, 2):
+        assert (total, after) == ([6.0], [2.0]) and last in (0, 1)
+
+
+def test_gradients_of_branches_and_loops():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        me = hvd.rank()
+        if me == 1:  # what TensorFlow counts is different from here on
+            tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
+
+        def branch(x):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: hvd.allreduce(x * x, op=hvd.Sum), lambda: x)
+
+        def loop(x):
+            for _ in tf.range(3):
+                x = hvd.allreduce(x, op=hvd.Sum)
+            return x
+
+        def gradient(operation, x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(operation(x))
+            return tape.gradient(y, x)
+
+        x = tf.constant([me + 1.0, 1.0])
+        results = []
+        for operation in (branch, loop):
+            inner = tf.function(operation)
+
+            @tf.function
+            def outer(x, inner=inner, operation=operation):
+                return gradient(inner, x) + gradient(operation, x)
+
+            results.append([gradient(inner, x).numpy().tolist(), (outer(x) / 2).numpy().tolist()])
+        return results
+
+    for rank, (branch, loop) in enumerate(run(body, 2)):
+        assert branch == [[4.0 * (rank + 1), 4.0]] * 2
+        assert loop == [[8.0, 8.0]] * 2
+
+
+def test_functions_with_operations_can_be_saved(tmp_path):
+    def body(folder):
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+
+        class Trainer(tf.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = tf.Variable([1.0])
+
+            @tf.function(input_signature=[tf.TensorSpec([1])])
+            def step(self, x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(self.weight * x)
+                self.weight.assign_sub(hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, self.weight))
+                return hvd.rank_op()
+
+        path = f"{folder}/{hvd.rank()}"
+        trainer = Trainer()
+        trainer.step(tf.constant([2.0]))
+        tf.saved_model.save(trainer, path)
+        loaded = tf.saved_model.load(path)
+        return int(loaded.step(tf.constant([1.0]))), loaded.weight.numpy().tolist()
+
+    assert run(body, 2, args=(str(tmp_path),)) == [(0, [-5.0]), (1, [-5.0])]

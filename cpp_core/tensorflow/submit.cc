@@ -1,4 +1,4 @@
-// HorocacheEnqueue and HorocacheEnqueueInto: submit an operation and return at once.
+// HorocacheSubmit and HorocacheSubmitInto: submit an operation and return at once.
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -10,13 +10,13 @@ namespace horocache::tensorflow {
 namespace {
 
 // A node's request, but for its tensors.
-struct Enqueue {
+struct Submit {
   std::string name, layers, backend;
   hc_request request = {};
   int num_splits = 0;  // 0 or 1 tensors of them, after the others
   bool into = false;   // the operation's results have their tensors' shapes and are outputs of this kernel
 
-  Enqueue(Attributes&& attributes, bool makes_outputs) : into(makes_outputs) {
+  Submit(Attributes&& attributes, bool makes_outputs) : into(makes_outputs) {
     name = attributes.Text("tensor_name");
     layers = attributes.Text("layers");
     backend = attributes.Text("backend");
@@ -46,13 +46,14 @@ hc_tensor Describe(const OwnedTensor& tensor, int32_t dtype, const std::vector<i
   return {Tf().TensorData(tensor.get()), dtype, static_cast<int32_t>(shape.size()), shape.data()};
 }
 
-void ReadInput(const Enqueue& self, int index, Call* call, Tensors* tensors) {
+void ReadInput(const Submit& self, int index, Call* call, Tensors* tensors) {
   OwnedTensor input = call->Input(index);
   if (!call->ok()) return;
   int32_t dtype = 0;
   if (!FromTensorflow(Tf().TensorType(input.get()), &dtype)) {
-    call->status().Set(kUnimplemented, "'" + self.name + "': tensors of this element type (TF_DataType " +
-                                           std::to_string(Tf().TensorType(input.get())) + ") cannot be sent");
+    call->status().Set(kUnimplemented, (self.name.empty() ? "an operation" : "'" + self.name + "'") + ", tensor " +
+                                           std::to_string(index) + ": elements of TF_DataType " +
+                                           std::to_string(Tf().TensorType(input.get())) + " cannot be sent.");
     return;
   }
   const std::vector<int64_t>& shape = tensors->shapes.emplace_back(ShapeOf(input));
@@ -71,12 +72,12 @@ void ReadInput(const Enqueue& self, int index, Call* call, Tensors* tensors) {
   tensors->kept.push_back(std::move(input));
 }
 
-void* CreateEnqueue(TF_OpKernelConstruction* construction) { return new Enqueue(Attributes(construction), false); }
-void* CreateEnqueueInto(TF_OpKernelConstruction* construction) { return new Enqueue(Attributes(construction), true); }
-void DeleteEnqueue(void* self) { delete static_cast<Enqueue*>(self); }
+void* CreateSubmit(TF_OpKernelConstruction* construction) { return new Submit(Attributes(construction), false); }
+void* CreateSubmitInto(TF_OpKernelConstruction* construction) { return new Submit(Attributes(construction), true); }
+void DeleteSubmit(void* self) { delete static_cast<Submit*>(self); }
 
-void ComputeEnqueue(void* kernel, TF_OpKernelContext* context) {
-  const Enqueue& self = *static_cast<Enqueue*>(kernel);
+void ComputeSubmit(void* kernel, TF_OpKernelContext* context) {
+  const Submit& self = *static_cast<Submit*>(kernel);
   Call call(context);
   const Bridge::Use use(Bridge::Get());
   if (!use) {
@@ -113,7 +114,7 @@ void ComputeEnqueue(void* kernel, TF_OpKernelContext* context) {
 
 }  // namespace
 
-const KernelFunctions kEnqueue = {&CreateEnqueue, &ComputeEnqueue, &DeleteEnqueue};
-const KernelFunctions kEnqueueInto = {&CreateEnqueueInto, &ComputeEnqueue, &DeleteEnqueue};
+const KernelFunctions kSubmit = {&CreateSubmit, &ComputeSubmit, &DeleteSubmit};
+const KernelFunctions kSubmitInto = {&CreateSubmitInto, &ComputeSubmit, &DeleteSubmit};
 
 }  // namespace horocache::tensorflow
