@@ -15,6 +15,8 @@ ORDER = (
     "training",
     "hooks",
     "timeline",
+    "functions",
+    "keras_fit",
     "mpi",
     "rounds",
     "hosts",

@@ -47,7 +47,7 @@ def test_the_python_module_exports_its_entry_point_only():
 
 def test_tensorflows_library_exports_what_python_calls():
     names = visible(Path(horocache.__file__).parent / "libhorocache_tf.so")
-    assert names == {"hc_tf_attach", "hc_tf_detach", "hc_tf_forked_child", "hc_tf_problem"}
+    assert names == {"hc_tf_attach", "hc_tf_detach", "hc_tf_forked_child", "hc_tf_problem", "hc_tf_raise_interrupt"}
 
 
 @pytest.mark.parametrize("name", [Path(_core.__file__).name, "libhorocache.so", "libhorocache_tf.so"])
