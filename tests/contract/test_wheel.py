@@ -77,12 +77,12 @@ def test_the_source_distribution_holds_the_whole_source(dist):
 
 def test_the_wheel_holds_packages_and_binaries_and_no_source_of_the_core(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {
-        "horocache/py.typed",
-        "horocache/_core.pyi",
-        "horocache/torch/__init__.py",
-        "horocache/libhorocache.so",
-    } <= names
+    bindings = ROOT / "framework_bindings"
+    modules = {f"horocache/{path.relative_to(bindings)}" for path in bindings.rglob("*.py")}
+    modules |= {str(path.relative_to(ROOT)) for path in (ROOT / "horocache").rglob("*.py")}
+    others = {"py.typed", "_core.pyi", "libhorocache.so", "libhorocache_tf.so"}
+    missing = (modules | {f"horocache/{name}" for name in others}) - names
+    assert "horocache/tensorflow/keras/__init__.py" in modules and not missing
     assert not [name for name in names if name.endswith((".cc", ".h", ".def", ".in"))]
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"horocache"}
 

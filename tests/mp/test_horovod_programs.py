@@ -85,3 +85,59 @@ def test_worker_processes_find_it_too(launcher, tmp_path):
     finished = launcher.run("-np", "1", sys.executable, "-m", "horocache.compat", str(program), deadline_s=60.0)
     assert finished.code == 0, finished.report()
     assert "workers [False]" in finished.of_rank(0)
+
+
+TENSORFLOW = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras as hvd_keras
+from horovod.keras.callbacks import MetricAverageCallback
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.functions import broadcast_object
+from horovod.tensorflow.mpi_ops import allreduce, size_op
+
+hvd.init()
+assert hvd_keras.size() == hvd.size() == int(size_op()) == 2
+assert broadcast_object(hvd.rank(), root_rank=1) == 1 and hvd.Compression is Compression
+try:
+    hvd.elastic
+except ImportError as error:
+    assert "no elastic mode yet" in str(error), error
+
+layer = tf.Variable([1.0 + hvd.rank()])
+
+@tf.function
+def training_step(x, first_batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer * x)
+    tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.fp16)
+    layer.assign_sub(tape.gradient(loss, [layer])[0])
+    if first_batch:
+        hvd.broadcast_variables([layer], root_rank=0)
+    return loss
+
+for batch in range(3):
+    training_step(tf.constant([hvd.rank() + 1.0]), batch == 0)
+
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
+model.compile(loss="mse", optimizer=optimizer, metrics=["mae"])
+callbacks = [hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0), MetricAverageCallback()]
+callbacks.append(hvd_keras.callbacks.LearningRateWarmupCallback(initial_lr=0.002, warmup_epochs=2, verbose=0))
+history = model.fit(np.ones((8, 2)), np.ones((8, 1)) * hvd.rank(), 4, 2, verbose=0, callbacks=callbacks).history
+print("layer", layer.numpy().tolist(), "loss", round(float(history["loss"][-1]), 6))
+"""
+
+
+def test_a_program_for_tensorflow_runs_unchanged(launcher, tmp_path):
+    pytest.importorskip("tensorflow")
+    program = tmp_path / "train.py"
+    program.write_text(TENSORFLOW)
+    finished = launcher.run("-np", "2", "--horovod", sys.executable, str(program), deadline_s=100.0)
+    assert finished.code == 0, finished.report()
+    (first,), (second,) = ([line for line in finished.of_rank(rank) if line.startswith("layer")] for rank in range(2))
+    # From rank 0's 1.0, three steps of the mean of 1 and 2.
+    assert first == second and "layer [-3.5]" in first, finished.report()
