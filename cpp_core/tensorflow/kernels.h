@@ -13,6 +13,8 @@ struct KernelFunctions {
 
 extern const KernelFunctions kSubmit, kSubmitInto, kWait, kWaitResults, kWaitJoin, kPlace;
 
-inline constexpr char kNotRunning[] = "horocache has not been initialized; call hvd.init() first.";
+inline constexpr char kNotRunning[] =
+    "horocache has not been initialized in this process; call hvd.init() first. The child of a fork cannot use its "
+    "parent's.";
 
 }  // namespace horocache::tensorflow

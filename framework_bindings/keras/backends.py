@@ -13,6 +13,12 @@ import keras
 from horocache.errors import UnsupportedError
 from horocache.training import GradientOptions
 
+if int(keras.__version__.partition(".")[0]) < 3:
+    raise UnsupportedError(
+        f"horocache.keras needs Keras 3; this is Keras {keras.__version__}. Install keras>=3, or use the tapes of "
+        "horocache.tensorflow."
+    )
+
 
 class Backend(Protocol):
     """What DistributedOptimizer and the callbacks need of a binding.

@@ -27,7 +27,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     if problem:
         raise UnsupportedError(
             f"TensorFlow {tf.__version__} cannot run the operations of horocache: {problem}. They need the C interface "
-            "for kernels and operations of TensorFlow 2.12 or newer, for Linux."
+            "for kernels and operations of TensorFlow 2.16 or newer, for Linux."
         )
     library.hc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.hc_tf_attach.restype = library.hc_tf_detach.restype = library.hc_tf_forked_child.restype = None

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_the_python_module_exports_its_entry_point_only():
 def test_tensorflows_library_exports_what_python_calls():
     names = visible(Path(horocache.__file__).parent / "libhorocache_tf.so")
     assert names == {"hc_tf_attach", "hc_tf_detach", "hc_tf_forked_child", "hc_tf_problem", "hc_tf_raise_interrupt"}
+
+
+def test_tensorflows_library_says_what_it_misses():
+    library = Path(horocache.__file__).parent / "libhorocache_tf.so"
+    program = f"import ctypes; f = ctypes.CDLL({str(library)!r}).hc_tf_problem; f.restype = ctypes.c_char_p; print(f())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "this process has not loaded TensorFlow's libtensorflow_framework.so" in done.stdout
 
 
 @pytest.mark.parametrize("name", [Path(_core.__file__).name, "libhorocache.so", "libhorocache_tf.so"])

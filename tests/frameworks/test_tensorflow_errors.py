@@ -163,3 +163,27 @@ def test_adasum_of_slices_is_refused():
         return gradient(sparse_as_dense=True).numpy()[:2].tolist()
 
     assert run(body, 2) == [[[1.0, 1.0], [1.0, 1.0]]] * 2
+
+
+def test_a_forked_child_gets_errors_and_its_parent_goes_on():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        hvd.allreduce(tf.ones([1]), name="before")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                text = str(hvd.allreduce(tf.ones([1]), name="of the child"))
+            except tf.errors.FailedPreconditionError as error:
+                text = error.message
+            os.write(writer, text.encode())
+            os._exit(0)
+        os.close(writer)
+        said = os.read(reader, 10000).decode()
+        os.waitpid(child, 0)
+        return "The child of a fork cannot use its parent's" in said, float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0])
+
+    assert run(body, 2) == [(True, 2.0)] * 2
