@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import numpy as np
 
 from horocache.errors import ForkedProcessError, InvalidArgumentError, UnsupportedError, error_for
 
-_SLICE_S = 0.1  # Python gets to run signal handlers at least this often while it waits
 _PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi")
 _DIVIDE_BY = ("all", "active")
 _JOIN = 9
@@ -252,13 +250,12 @@ class Runtime:
 
     def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
         """Wait for the operation and consume its handle; TimeoutError leaves it as it was."""
-        deadline = None if timeout_s < 0 else time.monotonic() + timeout_s
-        while not self.poll(handle):
-            left = _SLICE_S if deadline is None else min(_SLICE_S, deadline - time.monotonic())
-            if left <= 0:
+        null = self._ffi.NULL
+        if not self.poll(handle):
+            call = self._lib.hc_wait
+            if self._asked(lambda go_on: int(call(self._live(), handle, timeout_s, go_on, null))) == 0:
                 msg = f"handle {handle} is not done on rank {self.rank} after {timeout_s} s"
                 raise TimeoutError(msg)
-            self._lib.hc_wait(self._live(), handle, left, deadline is None)
         kept = self._kept.pop(handle, None)
         if kept is None:  # another thread that waited for it has it
             raise _unknown(handle)
@@ -331,8 +328,8 @@ class Runtime:
         """Undo an addition."""
         self._check(self._lib.hc_drop_set(self._live(), number, self._error))
 
-    def _patiently(self, call: Callable[[Any], int]) -> None:
-        """Call a function that waits, with its ``go_on``; what a signal's handler raises ends it."""
+    def _asked(self, call: Callable[[Any], int]) -> int:
+        """What a function that waits returns, called with its ``go_on``; what a signal's handler raises ends it."""
         raised: list[BaseException] = []
 
         def keep(kind: Any, value: BaseException, trace: Any) -> None:
@@ -343,7 +340,10 @@ class Runtime:
         code = call(go_on)
         if raised:
             raise raised[0]
-        self._check(code)
+        return code
+
+    def _patiently(self, call: Callable[[Any], int]) -> None:
+        self._check(self._asked(call))
 
     def _without_tensors(self, handle: int) -> int:
         self._kept[handle] = (_REGISTER, False)

@@ -13,12 +13,12 @@ class Compressor:
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
         """What to send, and a context for :meth:`decompress`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__} defines no compress().")
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
         """The values in the original element type."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__} defines no decompress().")
 
 
 class NoneCompressor(Compressor):
@@ -49,7 +49,7 @@ class CastCompressor(Compressor):
     @classmethod
     def cast(cls, tensor: Any, dtype: Any) -> Any:
         """The values in another element type."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{cls.__name__} defines no cast().")
 
     @classmethod
     def wire_dtype_of(cls, dtype: Any) -> Any:

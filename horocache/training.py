@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -164,6 +164,32 @@ def _of_one_dtype(members: Sequence[int], dtypes: Sequence[Any]) -> list[Bucket]
     for number in members:
         by_dtype.setdefault(dtypes[number], []).append(number)
     return [Bucket(same, True) for same in by_dtype.values()]
+
+
+def members_of_lists(
+    groups: Sequence[Any], what: str, accepts: Callable[[Any], bool], key: Callable[[Any], Any]
+) -> Iterator[tuple[str, Any]]:
+    """The members of the user's groups, each with its place for errors.
+
+    Args:
+        groups: what the user gave.
+        what: of which there should be lists.
+        accepts: whether an object is one.
+        key: equal for the same one.
+
+    Raises:
+        InvalidArgumentError: these are no lists of them, or one is in groups more than once.
+    """
+    seen: set[Any] = set()
+    for number, group in enumerate(groups):
+        if not isinstance(group, (list, tuple)) or not all(map(accepts, group)):
+            raise InvalidArgumentError(f"groups must consist of lists of {what}; groups[{number}] is {group!r}.")
+        for position, member in enumerate(group):
+            place = f"groups[{number}][{position}], of shape {tuple(member.shape)},"
+            if key(member) in seen:
+                raise InvalidArgumentError(f"{place} is in groups more than once.")
+            seen.add(key(member))
+            yield place, member
 
 
 def variables_of_layers(layers: Any) -> Iterable[Any]:

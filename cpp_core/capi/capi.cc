@@ -263,13 +263,16 @@ int hc_poll(hc_runtime* runtime, int64_t handle) {
   return operation == nullptr ? -1 : static_cast<int>(IsDone(*operation));
 }
 
-int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good) {
+int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_on go_on, void* context) {
   Operation* operation = runtime->runtime->Find(handle);
   if (operation == nullptr) return -1;
   // Another thread that waits may consume it: the record is then somebody else's.
-  const auto goes_on = [&] { return runtime->runtime->Find(handle) == operation; };
-  const bool done = runtime->runtime->Wait(operation, horocache::DeadlineNs(timeout_s), for_good != 0, goes_on);
-  return goes_on() ? static_cast<int>(done) : -1;
+  const auto is_there = [&] { return runtime->runtime->Find(handle) == operation; };
+  const auto goes_on = [&] { return is_there() && (go_on == nullptr || go_on(context) != 0); };
+  const bool for_good = timeout_s < 0;
+  const int64_t deadline_ns = for_good ? horocache::kNever : horocache::DeadlineNs(timeout_s);
+  const bool done = runtime->runtime->Wait(operation, deadline_ns, for_good, goes_on);
+  return is_there() ? static_cast<int>(done) : -1;
 }
 
 int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error) {

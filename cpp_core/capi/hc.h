@@ -17,7 +17,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 4
+#define HC_ABI_VERSION 5
 
 typedef enum {
   HC_OK = 0,
@@ -108,7 +108,7 @@ typedef struct {
   int32_t count;
 } hc_process_set;
 
-/* Asked several times a second by calls that wait; 0 ends the call with HC_ABORTED. */
+/* Asked several times a second by calls that wait; 0 ends the call, with HC_ABORTED where it gives a code. */
 typedef int (*hc_go_on)(void* context);
 
 typedef struct {
@@ -154,10 +154,9 @@ HC_API int hc_get_in_set(hc_runtime* runtime, int32_t number, hc_property proper
 HC_API int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error);
 /* 1 done, 0 not yet, -1 no such handle. */
 HC_API int hc_poll(hc_runtime* runtime, int64_t handle);
-/* Waits at most `timeout_s`. `for_good`: not 0 if the caller, should it not be done, will wait again and do nothing
-   else before; only such waits count when ranks wait for each other in a circle. 1 done, 0 not yet, -1 no such handle.
- */
-HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, int for_good);
+/* Waits at most `timeout_s`, or for good where that is negative; only waits for good count when ranks wait for each
+ * other in a circle. `go_on` may be null. 1 done, 0 not yet, -1 no such handle. Without `go_on` before version 5. */
+HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_on go_on, void* context);
 /* The outcome of an operation that is done; the handle stays. */
 HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);
 /* Tensors that the library allocated for an operation that is done, and the rows from each rank (null if it has none).
@@ -216,7 +215,7 @@ typedef struct {
   int (*get_in_set)(hc_runtime*, int32_t, hc_property);
   int (*submit)(hc_runtime*, const hc_request*, int64_t*, hc_error*);
   int (*poll)(hc_runtime*, int64_t);
-  int (*wait)(hc_runtime*, int64_t, double, int);
+  int (*wait)(hc_runtime*, int64_t, double, hc_go_on, void*);
   int (*outcome)(hc_runtime*, int64_t, hc_error*);
   int (*result)(hc_runtime*, int64_t, int, hc_tensor*, const int64_t**, int*);
   int (*divisor)(hc_runtime*, int64_t, int);

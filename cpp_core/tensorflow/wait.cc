@@ -19,8 +19,8 @@
 namespace horocache::tensorflow {
 namespace {
 
-// The core ends every operation in time. Between slices a waiting kernel looks around.
-constexpr double kAloneSliceS = 0.1;
+constexpr double kForGood = -1.0;
+// How long it takes until the program is warned that several kernels wait at once.
 constexpr double kSliceS = 10.0;
 
 struct Wait {
@@ -76,14 +76,15 @@ class Awaited {
 
   int64_t handle() const { return flight_->handle; }
 
+  // The core ends every operation in time.
   void Wait(bool alone, Call* call) {
     const Blocked blocked(!alone);
     while (known_ && !call->interrupted()) {
-      const int done = use_.api().wait(use_.runtime(), flight_->handle, alone ? kAloneSliceS : kSliceS, alone ? 1 : 0);
+      const int done =
+          use_.api().wait(use_.runtime(), flight_->handle, alone ? kForGood : kSliceS, alone ? &GoOn : nullptr, call);
       if (done < 0) known_ = false;
       if (done > 0) break;
-      if (!alone) blocked.WarnIfSeveral();
-      if (done == 0 && alone && InterruptPython()) call->status().Set(kCancelled, "interrupted while waiting.");
+      blocked.WarnIfSeveral();
     }
     if (!call->ok()) return;
     if (!known_) {
@@ -96,6 +97,12 @@ class Awaited {
   }
 
  private:
+  static int GoOn(void* call) {
+    if (!InterruptPython()) return 1;
+    static_cast<Call*>(call)->status().Set(kCancelled, "interrupted while waiting.");
+    return 0;
+  }
+
   const Bridge::Use& use_;
   std::unique_ptr<Flight> flight_;
   bool known_ = false;

@@ -10,7 +10,7 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import GradientOptions, gradient_options, variables_of_layers
+from horocache.training import GradientOptions, gradient_options, members_of_lists, variables_of_layers
 
 from .backends import backend
 
@@ -216,16 +216,8 @@ def _shared(optimizer: Any, mixin: type[DistributedMixin]) -> Any:
 
 def _check_lists_of_variables(groups: list[Any]) -> None:
     """InvalidArgumentError unless these are lists of Keras variables, each in one list at most."""
-    seen: set[int] = set()
-    for number, group in enumerate(groups):
-        if not isinstance(group, (list, tuple)) or any(not hasattr(variable, "path") for variable in group):
-            raise InvalidArgumentError(
-                f"groups must consist of lists of Keras variables; groups[{number}] is {group!r}."
-            )
-        for variable in group:
-            if id(variable) in seen:
-                raise InvalidArgumentError(f"{variable.path} is in groups more than once.")
-            seen.add(id(variable))
+    for _ in members_of_lists(groups, "Keras variables", lambda each: hasattr(each, "path"), id):
+        pass
 
 
 def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)

@@ -35,11 +35,6 @@ class Call(NamedTuple):
     backend: str | None = None
     group: bool = False
 
-    def described(self) -> str:
-        """For errors while a graph is made, where every operation has its name."""
-        name = self.name if isinstance(self.name, str) else self.name.decode(errors="backslashreplace")
-        return f"the operation '{name}'"
-
     def attributes(self) -> dict[str, Any]:
         """The attributes of the operation that enqueues.
 
@@ -79,7 +74,7 @@ class Enqueued(NamedTuple):
 
 def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
     """Start an operation whose results have the shapes of its tensors."""
-    order.check_not_compiled(call.described())
+    order.check_not_compiled(call.name)
     attributes = call.attributes()
     with order.earlier():
         handle, results = operations.horocache_submit_into(
@@ -108,7 +103,7 @@ def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 
 def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
     """An operation whose results have shapes that the ranks find out."""
-    order.check_not_compiled(call.described())
+    order.check_not_compiled(call.name)
     attributes = call.attributes()
     eager = tf.executing_eagerly()
     with order.earlier():
@@ -129,7 +124,7 @@ def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = Non
 
 def run_without_tensors(call: Call) -> tf.Tensor:
     """A barrier or a join; a scalar, the rank that joined last."""
-    order.check_not_compiled(call.described())
+    order.check_not_compiled(call.name)
     eager = tf.executing_eagerly()
     # Where TensorFlow orders what has effects, this stays where it is in the program.
     with order.earlier():

@@ -118,8 +118,8 @@ def everybody_came(result: tf.Tensor) -> None:
         _earlier.setdefault(result.graph, []).append(result.op)
 
 
-def check_not_compiled(what: str) -> None:
-    """UnsupportedError where XLA would compile the operation, which talks to other processes."""
+def check_not_compiled(name: str | bytes) -> None:
+    """UnsupportedError where XLA would compile the operation of that name, which talks to other processes."""
     if tf.executing_eagerly():
         return
     try:
@@ -130,6 +130,6 @@ def check_not_compiled(what: str) -> None:
         return  # XLA itself refuses the operation then
     if inside:
         raise UnsupportedError(
-            f"{what} cannot be compiled by XLA: use tf.function without jit_compile=True, and model.compile("
-            "jit_compile=False)."
+            f"the operation {name!r} cannot be compiled by XLA: use tf.function without jit_compile=True, and "
+            "model.compile(jit_compile=False)."
         )

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import tensorflow as tf
-from horocache.errors import InvalidArgumentError
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import GradientOptions, gradient_options, variables_of_layers
+from horocache.training import GradientOptions, gradient_options, members_of_lists, variables_of_layers
 
 from .autograph import as_it_is
 from .compression import Compression
@@ -140,7 +139,7 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         groups=groups,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
-        check_members=check_lists_of_variables,
+        check_members=_check_lists_of_variables,
     )
     plain_class = type(gradtape)
     # What is the wrapper's own is its class's: one tape has several faces.
@@ -151,17 +150,10 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
     return tape
 
 
-def check_lists_of_variables(groups: list[Any]) -> None:
+def _check_lists_of_variables(groups: list[Any]) -> None:
     """InvalidArgumentError unless these are lists of variables, each in one list at most."""
-    seen: set[Any] = set()
-    for number, group in enumerate(groups):
-        if not isinstance(group, (list, tuple)):
-            raise InvalidArgumentError(f"groups must consist of lists of variables; groups[{number}] is {group!r}.")
-        for position, variable in enumerate(group):
-            key = variable_key(variable)
-            if key in seen:
-                raise InvalidArgumentError(f"groups[{number}][{position}] is in groups more than once.")
-            seen.add(key)
+    for _ in members_of_lists(groups, "variables", lambda each: hasattr(each, "shape"), variable_key):
+        pass
 
 
 @as_it_is

@@ -1,41 +1,10 @@
 """horocache for torch: ``import horocache.torch as hvd``. Names and argument orders are Horovod's."""
 
-from horocache._state import (
-    abort,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    metrics,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-)
+from horocache import basics
 from horocache.autoload import register_torch_backend
-from horocache.dynamic_sets import add_process_set, remove_process_set
-from horocache.errors import (
-    HorocacheError,
-    HorovodInternalError,
-    HorovodVersionMismatchError,
-    HostsUpdatedInterrupt,
-)
+from horocache.basics import *  # noqa: F403
 from horocache.objects import allgather_object, broadcast_object
-from horocache.observe.recording import start_timeline, stop_timeline
-from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
-from horocache.process_set import ProcessSet, global_process_set, process_sets
+from horocache.ops import barrier, join, poll, synchronize
 
 from .adapter import collectives
 from .compression import Compression
@@ -112,25 +81,9 @@ from .tracing import tell_the_compiler
 register_torch_backend()
 
 __all__ = [
-    "Adasum",
-    "And",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorocacheError",
-    "HorovodInternalError",
-    "HorovodVersionMismatchError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "Or",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNorm",
-    "Xor",
-    "abort",
-    "add_process_set",
     "allgather",
     "allgather_",
     "allgather_async",
@@ -156,19 +109,11 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "ddp_hook",
     "gather",
     "gather_async",
     "gatherv",
     "gatherv_async",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_",
     "grouped_allgather_async",
@@ -189,22 +134,10 @@ __all__ = [
     "grouped_reducescatter_",
     "grouped_reducescatter_async",
     "grouped_reducescatter_async_",
-    "init",
     "irecv",
-    "is_homogeneous",
-    "is_initialized",
     "isend",
     "join",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "process_sets",
-    "rank",
     "recv",
     "reduce",
     "reduce_async",
@@ -214,20 +147,15 @@ __all__ = [
     "reducescatter_async_",
     "reducescatterv",
     "reducescatterv_async",
-    "remove_process_set",
-    "rocm_built",
     "scatter",
     "scatter_async",
     "scatterv",
     "scatterv_async",
     "send",
     "sendrecv",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += basics.__all__
 
 tell_the_compiler({name: globals()[name] for name in __all__}, collectives)

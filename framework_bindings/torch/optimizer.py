@@ -14,7 +14,7 @@ from horocache.errors import InvalidArgumentError
 from horocache.layers import AnyCompressor
 from horocache.ops import Adasum, Average
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import check_passes, gradient_options
+from horocache.training import check_passes, gradient_options, members_of_lists
 
 from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
@@ -208,19 +208,11 @@ def _check_pairs(named: list[Any]) -> None:
 def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
     """Raise unless these are lists of the optimizer's parameters, each in one list at most."""
     registered = {param for group in optimizer.param_groups for param in group["params"]}
-    seen: set[torch.Tensor] = set()
-    for number, group in enumerate(groups):
-        if not isinstance(group, list) or any(not isinstance(param, torch.Tensor) for param in group):
-            raise InvalidArgumentError("groups must consist of lists of torch.Tensor.")
-        for position, param in enumerate(group):
-            what = f"groups[{number}][{position}], of shape {tuple(param.shape)},"
-            if param in seen:
-                raise InvalidArgumentError(f"{what} is in groups more than once.")
-            if param not in registered:
-                raise InvalidArgumentError(
-                    f"{what} is in no parameter group of the optimizer; give the optimizer's own parameters."
-                )
-            seen.add(param)
+    for place, param in members_of_lists(groups, "torch.Tensor", lambda each: isinstance(each, torch.Tensor), id):
+        if param not in registered:
+            raise InvalidArgumentError(
+                f"{place} is in no parameter group of the optimizer; give the optimizer's own parameters."
+            )
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)

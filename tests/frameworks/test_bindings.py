@@ -54,7 +54,7 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
         request.prescale = request.postscale = 1.0
         handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
         assert lib.hc_submit(runtime._runtime, request, handle, error) == 0
-        assert lib.hc_wait(runtime._runtime, handle[0], float("inf"), 1) == 1
+        assert lib.hc_wait(runtime._runtime, handle[0], -1.0, runtime._ffi.NULL, runtime._ffi.NULL) == 1
         if mistake == "num_tensors":
             request.num_tensors = -1
         elif mistake == "num_splits":

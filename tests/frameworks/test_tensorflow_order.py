@@ -187,3 +187,33 @@ def test_functions_with_operations_can_be_saved(tmp_path):
         return int(loaded.step(tf.constant([1.0]))), loaded.weight.numpy().tolist()
 
     assert run(body, 2, args=(str(tmp_path),)) == [(0, [-5.0]), (1, [-5.0])]
+
+
+def test_functions_of_several_threads_that_may_keep_each_other_waiting_are_warned_of():
+    def body():
+        import threading
+
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        tf.config.threading.set_inter_op_parallelism_threads(4)
+        hvd.init()
+        results = {}
+
+        def call(name):
+            function = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name=name))
+            results[name] = float(function(tf.ones([1]))[0])
+
+        if hvd.rank() == 1:
+            time.sleep(11)  # a waiting kernel looks around every ten seconds
+        threads = [threading.Thread(target=call, args=(name,)) for name in ("first", "second")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    outcomes = run(body, 2, check=False)
+    assert [outcome.value for outcome in outcomes] == [{"first": 2.0, "second": 2.0}] * 2
+    assert outcomes[0].output.count("2 of TensorFlow's threads wait for other ranks") == 1
+    assert "TensorFlow's threads wait" not in outcomes[1].output

@@ -57,10 +57,13 @@ LONG = ["--stall-check-time-seconds", "3600", "--stall-shutdown-time-seconds", "
 SHORT = ["--stall-check-time-seconds", "0.3", "--stall-shutdown-time-seconds", "1.2"]
 
 
-@pytest.mark.parametrize("scenario", ["certain-deadlock", "circle"])
-def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenario):
+@pytest.mark.parametrize(
+    ("scenario", "binding"), [("certain-deadlock", "native"), ("circle", "native"), ("circle", "cffi")]
+)
+def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenario, binding):
     # With limits of hours only the certainty of the deadlock can end the waits.
-    finished = launcher.worker(3, "waits.py", scenario, flags=LONG, deadline_s=30)
+    env = {"HOROCACHE_BINDING": binding}
+    finished = launcher.worker(3, "waits.py", scenario, flags=LONG, env=env, deadline_s=30)
     assert finished.code == 0, finished.report()
     for rank in range(3):
         said = finished.said(rank)

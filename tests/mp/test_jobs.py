@@ -80,8 +80,10 @@ def test_a_rank_that_stops_for_a_moment_is_only_slow(launcher):
     check_done(job.finish(60), 3)
 
 
-def test_control_c_ends_ranks_that_wait_in_a_collective(launcher):
-    job = launcher.start(*worker_command(2, "waits.py", "interrupted", flags=["--grace", "10"]))
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_control_c_ends_ranks_that_wait_in_a_collective(launcher, binding):
+    command = worker_command(2, "waits.py", "interrupted", flags=["--grace", "10"])
+    job = launcher.start(*command, env={"HOROCACHE_BINDING": binding})
     for rank in range(2):
         job.wait_for_file(f"ready.{rank}")
     job.process.send_signal(signal.SIGINT)
