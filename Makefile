@@ -158,8 +158,8 @@ format: $(VENV)/lint.stamp  ## Format all sources
 
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
-bench: $(VENV)/bench.stamp build  ## Measure everything against its peers (under 10 minutes; results/)
-	$(BIN)/python benchmarks/run.py
+bench: $(VENV)/bench.stamp build  ## Measure everything against its peers (under 10 minutes; results/); BENCH_ARGS is passed on
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 bench-control: $(VENV)/bench.stamp build  ## The paper's experiment: what of the control plane grows with the ranks
 	$(BIN)/python benchmarks/control.py
