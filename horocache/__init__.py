@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     broadcast_ = _collectives.broadcast_
     broadcast_async = _collectives.broadcast_async
     broadcast_async_ = _collectives.broadcast_async_
+    empty = _collectives.empty
     gather = _collectives.gather
     gather_async = _collectives.gather_async
     gatherv = _collectives.gatherv
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     grouped_reducescatter_async = _collectives.grouped_reducescatter_async
     grouped_reducescatter_async_ = _collectives.grouped_reducescatter_async_
     irecv = _collectives.irecv
+    is_shared = _collectives.is_shared
     isend = _collectives.isend
     recv = _collectives.recv
     reduce = _collectives.reduce
@@ -207,6 +209,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "empty",
     "gather",
     "gather_async",
     "gatherv",
@@ -238,6 +241,7 @@ __all__ = [
     "irecv",
     "is_homogeneous",
     "is_initialized",
+    "is_shared",
     "isend",
     "join",
     "local_rank",

@@ -7,6 +7,7 @@ carries the text of its header, so they cannot disagree with it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import threading
@@ -24,6 +25,7 @@ _DIVIDE_BY = ("all", "active")
 _JOIN = 9
 _BARRIER = 8
 _REGISTER = 10
+_OUT_OF_MEMORY = 10
 
 
 def library_path() -> Path:
@@ -240,6 +242,25 @@ class Runtime:
 
     def allreduce_in_place(self, *_: Any) -> None:
         """No faster than ``submit`` here, so always that."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Result:
+        """A tensor in memory that the ranks of this host share."""
+        extents = list(shape)
+        if dtype not in self._dtypes or min(extents, default=0) < 0:
+            raise InvalidArgumentError(f"there is no tensor of {dtype} with the shape {extents}")
+        stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+        size = math.prod(extents) * stored.itemsize
+        data = self._ffi.new("void**")
+        memory = self._lib.hc_allocate(self._live(), size, data)
+        if memory == self._ffi.NULL:
+            raise error_for(_OUT_OF_MEMORY, f"no memory for a tensor of {size} bytes")
+        free = self._lib.hc_free_memory
+        owned = self._ffi.gc(self._ffi.cast("char*", data[0]), lambda _: free(memory))
+        return Result(np.frombuffer(self._ffi.buffer(owned, size), stored).reshape(extents), dtype, [])
+
+    def is_shared(self, tensor: Any) -> bool:
+        """Whether the array lies in memory of :meth:`empty`."""
+        return bool(self._lib.hc_is_shared(self._live(), self._ffi.cast("void*", np.asarray(tensor).ctypes.data)))
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""

@@ -101,6 +101,8 @@ class Runtime:
         backend: str | None,
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
+    def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of the host share
+    def is_shared(self, tensor: Any) -> bool: ...  # whether its memory is that of empty()
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
     def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.

@@ -79,5 +79,8 @@ class TensorAdapter(Protocol[T]):
     def from_result(self, result: Result) -> T:
         """A tensor on memory that the core allocated, without a copy."""
 
+    def dtype_name(self, dtype: Any) -> str:
+        """The core's name of an element type; None is the framework's default for floating-point numbers."""
+
     def integers(self, values: Sequence[int]) -> T:
         """A one-dimensional tensor of 32-bit integers."""

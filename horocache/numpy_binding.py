@@ -117,6 +117,10 @@ class NumpyAdapter:
         """An array on the core's memory, by the buffer protocol."""
         return np.asarray(result)
 
+    def dtype_name(self, dtype: Any) -> str:
+        """As NumPy calls it; None is float32, in which gradients travel, and not NumPy's float64."""
+        return np.dtype(np.float32 if dtype is None else dtype).name
+
     def integers(self, values: Sequence[int]) -> Array:
         """An int32 vector."""
         return np.array(values, dtype=np.int32)

@@ -31,6 +31,7 @@ from horocache.handles import (
     synchronize,
 )
 from horocache.in_place import InPlace
+from horocache.memory import SharedMemory
 from horocache.messages import Messages
 from horocache.movements import Broadcast
 from horocache.reductions import Allreduce
@@ -70,6 +71,7 @@ class Collectives(
     Broadcast[T],
     Scatter[T],
     Messages[T],
+    SharedMemory[T],
 ):
     """The collectives on one framework's tensors, and messages between two ranks.
 

@@ -17,7 +17,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 5
+#define HC_ABI_VERSION 6
 
 typedef enum {
   HC_OK = 0,
@@ -198,6 +198,15 @@ HC_API void hc_stop_timeline(hc_runtime* runtime);
  * Since version 3. */
 HC_API int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error);
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
+
+/* Memory of whole cache lines for a tensor, shared with the other ranks of this host, so that collectives work on it
+ * where it is; private memory, with one warning, where no more can be shared. It stays until hc_free_memory, also after
+ * hc_free. Null if there is no memory at all. Since version 6. */
+typedef struct hc_memory hc_memory;
+HC_API hc_memory* hc_allocate(hc_runtime* runtime, int64_t bytes, void** data);
+HC_API void hc_free_memory(hc_memory* memory);
+/* 1 if `data` lies in shared memory of hc_allocate. */
+HC_API int hc_is_shared(hc_runtime* runtime, const void* data);
 
 /* Calls `visit` for every counter. */
 HC_API void hc_metrics(hc_runtime* runtime, void (*visit)(void* context, const char* name, uint64_t value),

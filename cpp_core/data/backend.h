@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,8 @@ class Operation {
 struct DataCounters {
   uint64_t operations = 0;
   uint64_t payload_bytes = 0;  // bytes of the tensors
-  uint64_t bytes_copied = 0;   // bytes that were moved in memory for them, each store counted once
+  uint64_t bytes_copied = 0;   // bytes that were moved in memory for them: in and out of buffers
+  uint64_t bytes_folded = 0;   // bytes of results that were stored, each store counted once
 };
 
 class Backend {
@@ -130,6 +132,8 @@ struct SharedArea {
   int size = 1;
   std::vector<std::byte*> data;        // per rank; 64-byte aligned, zero at the start of the epoch
   size_t data_bytes = 0;               // of each
+  // Per rank: memory that its tensors may lie in, mapped here; empty if there is none.
+  std::vector<std::span<std::byte>> regions = {};
   std::function<void(int rank)> ring;  // wakes the thread that drives `rank`'s lanes, if it sleeps; cheap if not
 };
 

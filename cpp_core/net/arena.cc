@@ -19,9 +19,11 @@ namespace horocache::net {
 namespace {
 
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
 constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr int64_t kMaxRegionBytes = int64_t{1} << 42;
 constexpr size_t kRingHeader = 3 * kCacheLine;  // head, tail, blocked: each has another writer
 // What fits into a word of MessageSlots.
 constexpr int32_t kMaxMessageChunks = 1 << 11;
@@ -99,6 +101,7 @@ struct Arena::Header {
   int64_t data_bytes;
   int64_t message_chunk_bytes;
   int32_t message_chunks;
+  int64_t region_bytes;
   uint64_t total;
 };
 
@@ -115,7 +118,9 @@ Status Arena::CheckLayout(ArenaLayout* layout) {
                     layout->ring_bytes <= (int64_t{1} << 30) && layout->data_bytes >= 0 &&
                     layout->data_bytes <= (int64_t{1} << 40) && layout->message_chunks >= 0 &&
                     layout->message_chunks <= kMaxMessageChunks && layout->message_chunk_bytes >= 64 &&
-                    layout->message_chunk_bytes <= kMaxMessageChunkBytes;
+                    layout->message_chunk_bytes <= kMaxMessageChunkBytes && layout->region_bytes >= 0 &&
+                    layout->region_bytes <= kMaxRegionBytes;
+  layout->region_bytes = layout->region_bytes / static_cast<int64_t>(kHugePage) * static_cast<int64_t>(kHugePage);
   if (good) return Status::Ok();
   return Status(StatusCode::kInvalidArgument, "no arena can be laid out for " + std::to_string(layout->ranks) +
                                                   " ranks, " + std::to_string(layout->max_words) + " words, rings of " +
@@ -142,7 +147,13 @@ Arena::Places Arena::Place(const ArenaLayout& layout) {
   places.data = RoundUp(places.chunks + chunks * static_cast<size_t>(layout.message_chunk_bytes), kPage);
   places.data_stride = RoundUp(static_cast<size_t>(layout.data_bytes), kPage);
   places.total = places.data + ranks * places.data_stride;
+  places.regions = RoundUp(places.total, kHugePage);
   return places;
+}
+
+size_t Arena::FileBytes() const {
+  if (layout_.region_bytes == 0) return places_.total;
+  return places_.regions + static_cast<size_t>(layout_.ranks) * static_cast<size_t>(layout_.region_bytes);
 }
 
 Status Arena::MapShared() {
@@ -152,6 +163,9 @@ Status Arena::MapShared() {
   // A child of fork must neither write into the job's memory nor keep it alive.
   if (madvise(memory, places_.total, MADV_DONTFORK) != 0) {
     return Status(StatusCode::kInternal, std::string("madvise(MADV_DONTFORK) failed: ") + std::strerror(errno));
+  }
+  if (layout_.region_bytes > 0) {
+    regions_ = Regions::Map(fd_, places_.regions, static_cast<size_t>(layout_.region_bytes), layout_.ranks);
   }
   return Status::Ok();
 }
@@ -164,14 +178,15 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   const size_t total = arena->places_.total;
   // Beyond this limit the kernel would send SIGXFSZ, which ends the process.
   rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && total > limit.rlim_cur) {
-    return NoMemory(arena->layout_, total, "create (ulimit -f forbids it)", EFBIG);
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    if (total > limit.rlim_cur) return NoMemory(arena->layout_, total, "create (ulimit -f forbids it)", EFBIG);
+    if (arena->FileBytes() > limit.rlim_cur) arena->layout_.region_bytes = 0;  // tensors are private then
   }
   arena->fd_ = OpenMemfd();
   if (arena->fd_ < 0) {
     return Status(StatusCode::kStartup, "memfd_create failed: " + ErrorText(errno));
   }
-  if (ftruncate(arena->fd_, static_cast<off_t>(total)) != 0) return NoMemory(arena->layout_, total, "size", errno);
+  if (ftruncate(arena->fd_, static_cast<off_t>(arena->FileBytes())) != 0) return NoMemory(arena->layout_, total, "size", errno);
   if (const int error = Reserve(arena->fd_, total); error != 0) {
     return NoMemory(arena->layout_, total, "reserve", error);
   }
@@ -183,7 +198,7 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   const ArenaLayout& l = arena->layout_;
   const Header header{
       kMagic,           kVersion, l.ranks, l.max_words, l.ring_bytes, l.data_bytes, l.message_chunk_bytes,
-      l.message_chunks, total};
+      l.message_chunks, l.region_bytes, total};
   std::memcpy(arena->base_, &header, sizeof(header));
   return arena;
 }
@@ -205,12 +220,12 @@ StatusOr<std::shared_ptr<Arena>> Arena::Attach(int fd) {
     return corrupt("its version is " + std::to_string(header.version) + ", this rank's is " + std::to_string(kVersion));
   }
   arena->layout_ = {header.ranks,      header.max_words,      header.ring_bytes,
-                    header.data_bytes, header.message_chunks, header.message_chunk_bytes};
+                    header.data_bytes, header.message_chunks, header.message_chunk_bytes, header.region_bytes};
   if (Status status = CheckLayout(&arena->layout_); !status.ok()) return corrupt(status.message());
   arena->places_ = Place(arena->layout_);
-  if (header.total != arena->places_.total || static_cast<uint64_t>(file.st_size) != header.total) {
-    return corrupt("it has " + std::to_string(file.st_size) + " bytes, its layout needs " +
-                   std::to_string(arena->places_.total));
+  const size_t needed = arena->FileBytes();
+  if (header.total != arena->places_.total || static_cast<uint64_t>(file.st_size) != needed) {
+    return corrupt("it has " + std::to_string(file.st_size) + " bytes, its layout needs " + std::to_string(needed));
   }
   HC_RETURN_IF_ERROR(arena->MapShared());
   return arena;
@@ -226,6 +241,9 @@ std::shared_ptr<Arena> Arena::CreateOnHeap(const ArenaLayout& layout) {
       mmap(nullptr, arena->places_.total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   arena->base_ = static_cast<std::byte*>(memory);
+  if (arena->layout_.region_bytes > 0) {
+    arena->regions_ = Regions::OnHeap(static_cast<size_t>(arena->layout_.region_bytes), arena->layout_.ranks);
+  }
   return arena;
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "net/regions.h"
 
 namespace horocache::net {
 
@@ -24,6 +25,7 @@ struct ArenaLayout {
   int64_t data_bytes = 8 << 20;  // per rank
   int32_t message_chunks = 16;   // per rank, for messages on their way from it
   int64_t message_chunk_bytes = 64 << 10;
+  int64_t region_bytes = 0;  // of address space per rank for tensors that live here; memory comes when it is used
 };
 
 // kLeftJobLost: left after a rank of this host was lost, which the other ranks find out by themselves. That is the
@@ -128,6 +130,9 @@ class Arena {
 
   std::span<std::byte> data(int rank);
 
+  // Null if the layout has none, or they cannot be mapped here.
+  const std::shared_ptr<Regions>& regions() const { return regions_; }
+
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -136,6 +141,7 @@ class Arena {
   struct Places {
     size_t seats = 0, words = 0, words_stride = 0, rings = 0, ring_stride = 0, data = 0, data_stride = 0, total = 0;
     size_t slots = 0, taken = 0, taken_stride = 0, chunks = 0;  // of messages
+    size_t regions = 0;                                         // behind `total`, where memory is reserved
   };
   struct Header;
   struct Seat;
@@ -145,12 +151,14 @@ class Arena {
   static Places Place(const ArenaLayout& layout);
   Seat& seat(int rank);
   Words WordsAt(size_t index);
+  size_t FileBytes() const;
   Status MapShared();
 
   // Private copies: what peers may write is never trusted for addresses.
   ArenaLayout layout_;
   Places places_;
   std::byte* base_ = nullptr;
+  std::shared_ptr<Regions> regions_;
   int fd_ = -1;
 };
 

@@ -30,7 +30,7 @@ py::buffer_info BufferOf(PyResult& self) {
   std::vector<py::ssize_t> shape(result.shape.begin(), result.shape.end());
   std::vector<py::ssize_t> strides(shape.size(), item);
   for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<py::ssize_t>(shape[i], 1);
-  return {result.bytes.get(), item, BufferFormat(result.dtype), static_cast<py::ssize_t>(shape.size()), shape, strides};
+  return {self.data(), item, BufferFormat(result.dtype), static_cast<py::ssize_t>(shape.size()), shape, strides};
 }
 
 struct ExportedTensor {
@@ -53,13 +53,14 @@ void DropCapsule(PyObject* capsule) {
 }
 
 py::capsule ExportDlpack(const py::object& self, const py::kwargs&) {
-  const runtime::Result& result = self.cast<PyResult&>().result;
+  const auto& tensor_of_core = self.cast<PyResult&>();
+  const runtime::Result& result = tensor_of_core.result;
   const auto [code, bits] = DTypeToDlpack(result.dtype);
   auto exported = std::make_unique<ExportedTensor>();
   exported->shape = result.shape;
   exported->owner = self.ptr();
   dlpack::Tensor& tensor = exported->managed.tensor;
-  tensor = {result.bytes.get(),
+  tensor = {tensor_of_core.data(),
             {dlpack::kCpu, 0},
             static_cast<int32_t>(exported->shape.size()),
             {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1},
@@ -160,7 +161,9 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   const auto arena = net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, size));
   std::vector<std::shared_ptr<net::Arena>> set_arenas;
   for (const std::vector<int>& ranks : process_sets) {
-    set_arenas.push_back(net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, static_cast<int>(ranks.size()))));
+    net::ArenaLayout layout = runtime::LayoutFor(*knobs, static_cast<int>(ranks.size()));
+    layout.region_bytes = 0;  // tensors are in the job's memory
+    set_arenas.push_back(net::Arena::CreateOnHeap(layout));
   }
   // Sets that are added later meet on a socket, whose name nobody else may have.
   const std::string job =
@@ -205,6 +208,8 @@ void BindRuntime(py::module_& module) {
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
            py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0,
            py::arg("first_ready_ns") = 0)
+      .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
+      .def("is_shared", &PyRuntime::IsShared, py::arg("tensor"))
       .def("poll", &PyRuntime::Poll, py::arg("handle"))
       .def("next_set", [](PyRuntime& self) { return self.Get().NextSet(); })
       .def("propose_set", &PyRuntime::ProposeSet, py::arg("number"), py::arg("ranks"))

@@ -24,6 +24,8 @@ using Texts = std::map<std::string, std::string>;
 // A tensor that the core allocated, exported without a copy.
 struct PyResult {
   runtime::Result result;
+  std::shared_ptr<std::byte> memory = nullptr;  // of Runtime::Allocate; null: the result's own
+  std::byte* data() const { return memory != nullptr ? memory.get() : result.bytes.get(); }
 };
 
 // The GIL is held in every call. See _core.pyi for what the methods mean.
@@ -47,6 +49,8 @@ class PyRuntime {
   // -1 if the tensor, the name or the backend's needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows, uint32_t process_set, PyObject* backend);
+  pybind11::object Empty(std::vector<int64_t> shape, const std::string& dtype);
+  bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
   pybind11::object Wait(int64_t handle, double timeout_s);
 

@@ -20,7 +20,13 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{table, metrics, &faults_, logger, parts.timeline, std::move(parts.on_question)},
+      context_{table,
+               metrics,
+               &faults_,
+               logger,
+               parts.timeline,
+               std::move(parts.on_question),
+               std::move(parts.on_given_up)},
       messages_(std::move(parts.messages)),
       doorbell_(parts.doorbell),
       table_(table),
@@ -271,6 +277,7 @@ void CoordinatorLoop::PublishMetrics() {
   metrics_->operations.Set(data.operations);
   metrics_->payload_bytes.Set(data.payload_bytes);
   metrics_->bytes_copied.Set(data.bytes_copied);
+  metrics_->bytes_folded.Set(data.bytes_folded);
 }
 
 }  // namespace horocache::runtime

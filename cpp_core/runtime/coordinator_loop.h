@@ -58,6 +58,7 @@ class CoordinatorLoop {
     FaultInjector faults;
     observe::Timeline* timeline = nullptr;
     std::function<void(uint32_t process_set)> on_question;  // see SetContext
+    std::function<void()> on_given_up;
   };
   static constexpr int kEverySet = -1;  // for Lose
 

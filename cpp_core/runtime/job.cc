@@ -1,5 +1,7 @@
 #include "runtime/job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -218,12 +220,16 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
+// Of this host.
+int64_t MemoryBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+
 }  // namespace
 
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   net::ArenaLayout layout;
   layout.ranks = ranks;
   layout.data_bytes = knobs.shm_bytes;
+  layout.region_bytes = knobs.region_bytes >= 0 ? knobs.region_bytes : MemoryBytes() / ranks;
   return layout;
 }
 
@@ -287,6 +293,8 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
     here.push_back(rank);
     const auto local_rank = static_cast<int>(std::ranges::find(job.here, rank) - job.here.begin());
     site.doorbells.push_back(job.peers.arena->doorbell(local_rank));
+    if (const auto& regions = job.peers.arena->regions(); regions != nullptr)
+      site.regions.push_back(regions->of(local_rank));
   }
   if (site.arena == nullptr) {
     net::BootstrapConfig bootstrap = BootstrapFor(
@@ -294,7 +302,8 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
         LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
                       job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
         "ranks=" + ListText(site.ranks) + "\n");
-    bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks
+    bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks...
+    bootstrap.layout.region_bytes = 0;    // ... and tensors are in it
     bootstrap.check = meeting.check;
     bootstrap.job_ranks = std::move(here);
     bootstrap.meeting = "the meeting of " + sets.Describe(number);

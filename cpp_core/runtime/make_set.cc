@@ -61,6 +61,7 @@ data::SharedArea LocalArea(const SetSite& site) {
   area.size = static_cast<int>(site.doorbells.size());
   for (int rank = 0; rank < area.size; ++rank) area.data.push_back(site.arena->data(rank).data());
   area.data_bytes = site.arena->data(0).size();
+  area.regions = site.regions;
   area.ring = [doorbells = site.doorbells](int rank) mutable { doorbells[static_cast<size_t>(rank)].RingForData(); };
   return area;
 }

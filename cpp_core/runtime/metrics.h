@@ -34,7 +34,7 @@ struct Metrics {
   // Of the control plane; copied from the controller after each step.
   Counter rounds, slow_rounds, flushes, hits, misses, changed, evictions, growths, control_bytes, frames;
   // Of the data plane.
-  Counter operations, payload_bytes, bytes_copied;
+  Counter operations, payload_bytes, bytes_copied, bytes_folded;
   // Of messages that were sent and received without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
   Counter wakeups;                     // times a thread that drives this rank was woken from sleep

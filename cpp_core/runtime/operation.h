@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "net/region_heap.h"
 #include "wire/message.h"
 
 namespace horocache::runtime {
@@ -63,6 +64,8 @@ struct Operation {
   int64_t bytes = 0;           // of all its tensors
   int automatic_number = -1;   // of an automatic name; -1 if the caller named it
   std::vector<bool*> claimed;  // flags of its names in the table's map
+  // The memory that its tensors lie in where other ranks write to it, so that it is nobody else's meanwhile.
+  std::vector<std::shared_ptr<net::RegionBlock>> blocks;
 
   // The process set; kMessage for a message. Atomic: a thread that is about to wait may read it after another one that
   // waited has consumed the handle.

@@ -158,6 +158,10 @@ std::vector<observe::PendingOperation> OperationTable::Pending() const {
 }
 
 void OperationTable::Finish(Operation* operation, Status status) {
+  if (!operation->blocks.empty()) {
+    Status kept = ReleaseBlocks(operation);
+    if (status.ok()) status = std::move(kept);
+  }
   Record(status.ok() ? Kind::kDone : Kind::kFailed, *operation, NowNs());
   if (!status.ok()) on_failure_(status);
   {
@@ -204,6 +208,7 @@ void OperationTable::Recycle(Operation* operation) {
   operation->message = 0;
   operation->owner = nullptr;
   operation->results.clear();
+  operation->blocks.clear();
   operation->status = Status::Ok();
   operation->done.store(0, std::memory_order_relaxed);
   const int slot = static_cast<int>(operation->handle & ((int64_t{1} << kSlotBits) - 1));

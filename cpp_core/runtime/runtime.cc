@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
@@ -128,6 +130,8 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
 }
 
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
+  if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
+    heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
@@ -153,6 +157,9 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   parts.faults = std::move(*faults);
   parts.timeline = &timeline_;
   parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  parts.on_given_up = [heap = heap_] {
+    if (heap != nullptr) heap->Close();
+  };
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
@@ -214,6 +221,7 @@ Status Runtime::CheckRoute(const Operation& operation) const {
 Status Runtime::Submit(Operation* operation, bool wait_follows) {
   const bool message = wire::IsPointToPoint(operation->request.signature.op);
   bool first = false;
+  if (heap_ != nullptr) HoldBlocks(heap_.get(), operation);
   Status status = Check(*operation);
   if (status.ok()) status = CheckApart(*operation);
   if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
@@ -227,6 +235,23 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
   const bool wake = (first || message) && !wait_follows;
   if (const Status fault = loop_->NoteSubmission(wake, message); !fault.ok()) loop_->Abort(fault.message());
   return Status::Ok();
+}
+
+std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
+  if (heap_ != nullptr) {
+    const auto block = heap_->Allocate(static_cast<size_t>(bytes));
+    if (block != nullptr) return {block, block->memory().data()};
+  }
+  const bool wanted = job_.identity.local_size > 1 && knobs().region_bytes != 0;
+  if (wanted && !warned_private_.exchange(true)) {
+    logger_.Warning("there is no shared memory left for a tensor of " + std::to_string(bytes) + " bytes (" +
+                    std::to_string(heap_ == nullptr ? 0 : heap_->bytes()) +
+                    " bytes are in use): it and maybe later ones are private, and their collectives copy them. Raise "
+                    "HOROCACHE_REGION_BYTES or the memory limit, or set it to 0.");
+  }
+  const size_t rounded = RoundUp(static_cast<size_t>(bytes) + 1, kCacheLine);
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kCacheLine, rounded));
+  return {memory, [](std::byte* at) { std::free(at); }};
 }
 
 void Runtime::Stop() {

@@ -20,6 +20,7 @@
 #include "net/bootstrap.h"
 #include "net/identity.h"
 #include "net/liveness.h"
+#include "net/region_heap.h"
 #include "observe/timeline.h"
 #include "runtime/coordinator_loop.h"
 #include "runtime/job.h"
@@ -79,6 +80,12 @@ class Runtime {
     return loop_->Wait(operation, deadline_ns, for_good, go_on);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
+  // Memory for a tensor, of whole cache lines: shared with the other ranks of this host, so that collectives work on it
+  // where it is. Private memory, with one warning, where there is none left to share. It lives as long as the pointer,
+  // also after Stop. Null if there is no memory at all.
+  std::shared_ptr<std::byte> Allocate(int64_t bytes);
+  // Whether the memory is shared with other ranks.
+  bool IsShared(const std::byte* memory) { return heap_ != nullptr && heap_->Find(memory) != nullptr; }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
   // Of a process set; empty where there is none of that number.
@@ -150,6 +157,8 @@ class Runtime {
   std::unique_ptr<Observer> observer_;
   OperationTable table_{&recorder_, [this](const Status& why) { observer_->NoteError(why); }};
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
+  std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
+  std::atomic<bool> warned_private_{false};
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> lost_here_{false};  // a rank of this host

@@ -25,7 +25,8 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       table_(context.table),
       logger_(context.logger),
       timeline_(context.timeline),
-      on_question_(context.on_question) {
+      on_question_(context.on_question),
+      on_given_up_(context.on_given_up) {
   for (const auto& backend : backends_) {
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);
@@ -128,6 +129,7 @@ void SetLoop::MarkRound(int64_t now_ns) {
 void SetLoop::FailLanes() {
   for (Lane& lane : lanes_) {
     if (lane.idle()) continue;
+    if (on_given_up_) on_given_up_();
     const Operation* running = lane.Running();
     const std::string where =
         running == nullptr ? ""
@@ -230,6 +232,7 @@ void SetLoop::AddDataCounters(data::DataCounters* sum) const {
     sum->operations += backend->counters().operations;
     sum->payload_bytes += backend->counters().payload_bytes;
     sum->bytes_copied += backend->counters().bytes_copied;
+    sum->bytes_folded += backend->counters().bytes_folded;
   }
 }
 

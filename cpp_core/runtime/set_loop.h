@@ -59,6 +59,8 @@ struct SetContext {
   observe::Timeline* timeline = nullptr;
   // The other ranks want to know where this one is; answered with Tell. By the holder of the role.
   std::function<void(uint32_t process_set)> on_question;
+  // An operation was given up half way: other ranks may go on to write its results.
+  std::function<void()> on_given_up;
 };
 
 class SetLoop {
@@ -138,6 +140,7 @@ class SetLoop {
   const Logger* const logger_;
   observe::Timeline* const timeline_;
   const std::function<void(uint32_t)> on_question_;
+  const std::function<void()> on_given_up_;
 
   std::vector<Lane> lanes_;
   control::Plan plan_;

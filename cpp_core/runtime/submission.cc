@@ -80,6 +80,36 @@ Status CheckApart(const Operation& operation) {
               "own."};
 }
 
+void HoldBlocks(net::RegionHeap* heap, Operation* operation) {
+  auto& blocks = operation->blocks;
+  for (const TensorArgument& tensor : operation->tensors) {
+    for (const std::byte* memory : {static_cast<const std::byte*>(tensor.output), tensor.input}) {
+      if (memory == nullptr || (!blocks.empty() && blocks.back()->Holds(memory))) continue;
+      if (std::shared_ptr<net::RegionBlock> block = heap->Find(memory); block != nullptr)
+        blocks.push_back(std::move(block));
+    }
+  }
+}
+
+Status ReleaseBlocks(Operation* operation) {
+  Status status;
+  const wire::Signature& signature = operation->request.signature;
+  for (std::shared_ptr<net::RegionBlock>& block : operation->blocks) {
+    if (block.use_count() > 1) continue;
+    const auto lies_in = [&block](const TensorArgument& tensor) {
+      return block->Holds(tensor.input) || block->Holds(tensor.output);
+    };
+    const auto found = std::ranges::find_if(operation->tensors, lies_in);
+    const auto index = static_cast<size_t>(found - operation->tensors.begin());
+    status = {StatusCode::kInvalidArgument,
+              "tensor " + ShownName(signature.tensors[index]) +
+                  " was freed, or given other memory, while it was in flight (" + control::Describe(signature) +
+                  "); the result is lost. Keep it as it is until synchronize() has returned."};
+  }
+  operation->blocks.clear();
+  return status;
+}
+
 std::string NonFiniteText(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
   const bool reduces = signature.op == wire::Op::kAllreduce || signature.op == wire::Op::kReducescatter ||

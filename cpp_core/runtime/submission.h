@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "net/region_heap.h"
 #include "runtime/operation.h"
 #include "wire/message.h"
 
@@ -27,6 +28,11 @@ void NameMember(size_t index, bool group, wire::Signature* signature);
 
 // kInvalidArgument if results of a group that is reduced would be stored in the same memory.
 Status CheckApart(const Operation& operation);
+
+// Takes the blocks of `heap` that the operation's tensors lie in, so that they are not given back while it is in flight.
+void HoldBlocks(net::RegionHeap* heap, Operation* operation);
+// Lets go of them. kInvalidArgument, naming the tensor, if nobody else holds one: the caller has let go of it before.
+Status ReleaseBlocks(Operation* operation);
 
 // For a reduction: how many of this rank's values are NaN or infinite, and where; empty if none are.
 std::string NonFiniteText(const Operation& operation);

@@ -155,6 +155,10 @@ class TorchAdapter:
         tensor: torch.Tensor = from_dlpack(result)
         return tensor
 
+    def dtype_name(self, dtype: Any) -> str:
+        """As torch calls it; None is torch's default."""
+        return str(torch.get_default_dtype() if dtype is None else dtype).removeprefix("torch.")
+
     def integers(self, values: Sequence[int]) -> torch.Tensor:
         """An int32 vector."""
         return torch.tensor(values, dtype=torch.int32)

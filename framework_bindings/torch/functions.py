@@ -78,6 +78,11 @@ recv = collectives.recv
 sendrecv = collectives.sendrecv
 
 
+# Memory.
+empty = collectives.empty
+is_shared = collectives.is_shared
+
+
 def _needs_grad(tensors: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 

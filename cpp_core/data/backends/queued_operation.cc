@@ -85,6 +85,12 @@ void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes
   Charge(bytes, budget);
 }
 
+void QueuedOperation::Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
+  Copy(to, from, static_cast<size_t>(bytes), true);
+  line_.counters.bytes_folded += static_cast<uint64_t>(bytes);
+  Charge(bytes, budget);
+}
+
 void QueuedOperation::PrepareFold(const KernelSet& kernels) {
   function_ = kernels.Find(collective_.dtype, collective_.reduce_op);
   scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
@@ -98,7 +104,7 @@ void QueuedOperation::PrepareFold(const KernelSet& kernels) {
 void QueuedOperation::Folded(const FoldCall& call, int64_t* budget) {
   const int64_t bytes = call.count * element_bytes_;
   Fold(function_, collective_.dtype, call);
-  line_.counters.bytes_copied += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
+  line_.counters.bytes_folded += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
   Charge(bytes, budget);
 }
 

@@ -76,6 +76,8 @@ class QueuedOperation : public Operation {
   // Copies, with `stream` around the caches.
   void Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
   void Folded(const FoldCall& call, int64_t* budget);
+  // Stores a part of the result that was just folded in one more place.
+  void Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget);
   // Of a reduction, before its first fold.
   void PrepareFold(const KernelSet& kernels);
   // Makes `call` a fold in rank order: `input_of(rank)` is where the elements of a rank with data lie.

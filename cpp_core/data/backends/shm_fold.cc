@@ -4,6 +4,11 @@
 // Two-shot: a tile is cut into one slice for each rank. A rank packs the slices of the others, folds its own straight
 // from its private input and the others' slots, writes the result at once to its private output and into the gap that
 // its own slice left in its slot, and copies the other slices of the result from the others' slots.
+// Direct: all ranks' tensors are in their regions, which all have mapped. Each rank folds its slice of the whole
+// straight from all inputs and stores the result in all outputs. Nothing is copied; every byte is read once and written
+// once, whatever the number of ranks.
+// Which of the first two it is follows from the size. Whether the third can be is known when all have announced where
+// their tensors are: a rank that could, and finds one that cannot, goes on with two-shot.
 // The oldest tile goes first: a rank packs ahead only while it would wait, so few slots travel through the caches.
 
 #include <algorithm>
@@ -21,6 +26,9 @@ namespace {
 constexpr uint8_t kOneshot = 1;
 constexpr uint8_t kTwoshot = 2;
 
+// Of a result, while it is stored on several ranks.
+constexpr int64_t kNearBytes = 64 << 10;
+
 struct Range {
   int64_t begin = 0, end = 0;
 };
@@ -34,6 +42,7 @@ class ShmFold : public ShmOperation {
     large_ = Large(bytes);
     oneshot_ =
         collective_.algorithm == kOneshot || (collective_.algorithm != kTwoshot && bytes <= queue->oneshot_max_bytes);
+    if (oneshot_) way_ = Way::kStaged;
     inline_ = oneshot_ && bytes <= ShmPort::kInlineBytes;
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
@@ -44,7 +53,21 @@ class ShmFold : public ShmOperation {
   }
 
  private:
-  bool StepTiles(int64_t* budget) override { return Unpack(budget) || FoldSome(budget) || Pack(budget); }
+  enum class Way { kOpen, kAnnounced, kDirect, kStaged };
+
+  bool StepTiles(int64_t* budget) override {
+    switch (way_) {
+      case Way::kOpen:
+        return Announce();
+      case Way::kAnnounced:
+        return Decide();
+      case Way::kDirect:
+        return FoldDirect(budget);
+      case Way::kStaged:
+        break;
+    }
+    return Unpack(budget) || FoldSome(budget) || Pack(budget);
+  }
   bool Complete() const override { return (oneshot_ ? fold_.tile : unpack_.tile) == tiles_; }
 
   Range Tile(uint64_t tile) const {
@@ -53,8 +76,9 @@ class ShmFold : public ShmOperation {
   }
 
   // The part of a tile that `owner` folds, in whole cache lines but for the last one.
-  Range Slice(uint64_t tile, int owner) const {
-    const Range all = Tile(tile);
+  Range Slice(uint64_t tile, int owner) const { return SliceOf(Tile(tile), owner); }
+
+  Range SliceOf(Range all, int owner) const {
     const int64_t share = RoundUp((all.end - all.begin + size() - 1) / size(), kCacheLine / element_bytes_);
     return {std::min(all.begin + owner * share, all.end), std::min(all.begin + (owner + 1) * share, all.end)};
   }
@@ -65,6 +89,14 @@ class ShmFold : public ShmOperation {
     return port_.payload(owner, Number(tile)) + (at - Tile(tile).begin) * element_bytes_;
   }
 
+  bool MayBeDirect() const {
+    return collective_.op == wire::Op::kAllreduce && collective_.algorithm != kTwoshot && collective_.joined.empty() &&
+           !port_.region(rank()).empty();
+  }
+  bool Announce();
+  bool Decide();
+  bool FoldDirect(int64_t* budget);
+  void FoldDirectPiece(int64_t limit, int64_t* budget);
   bool Pack(int64_t* budget);
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t limit, int64_t* budget);
@@ -76,10 +108,80 @@ class ShmFold : public ShmOperation {
   bool inline_ = false;
   bool large_ = false;
   bool wants_ = false;
+  Way way_ = Way::kOpen;
+  bool announced_ = false;  // where this rank's tensors are; in vain
   Stage pack_, fold_, unpack_;
   int unpack_owner_ = 0;
   SegmentCursor pack_cursor_, fold_cursor_, unpack_cursor_;
 };
+
+bool ShmFold::Announce() {
+  if (!port_.SlotFree(Number(0))) return Block(Wait::kConsumed, 0);
+  if (MayBeDirect() && RegionPlaces::Announce(collective_.segments, element_bytes_, &port_, Number(0))) {
+    AnnounceFirst();
+    way_ = Way::kAnnounced;
+  } else {
+    RegionPlaces::AnnounceNone(&port_, Number(0));
+    way_ = Way::kStaged;
+  }
+  return true;
+}
+
+// All ranks decide alike: by what all of them have announced.
+bool ShmFold::Decide() {
+  if (!HeadersArrived()) return false;
+  if (ended()) return true;
+  const StatusOr<bool> all = queue_.places.Read(total_, element_bytes_, &port_, Number(0));
+  if (!all.ok()) {
+    EndAfterFirstTile(all.status());
+  } else if (*all) {
+    tiles_ = 1;
+    way_ = Way::kDirect;
+  } else {
+    announced_ = true;
+    way_ = Way::kStaged;
+  }
+  return true;
+}
+
+bool ShmFold::FoldDirect(int64_t* budget) {
+  if (fold_.tile == 1) {
+    if (!AllReduced(0)) return false;
+    port_.PublishConsumed(Number(0));
+    unpack_.Next();
+    return true;
+  }
+  const Range slice = SliceOf({0, total_}, rank());
+  if (!fold_.open) {
+    fold_.open = true;
+    fold_.at = slice.begin;
+  }
+  while (fold_.at < slice.end && *budget > 0) FoldDirectPiece(slice.end, budget);
+  if (fold_.at < slice.end) return true;
+  port_.PublishReduced(Number(0));
+  fold_.Next();
+  return true;
+}
+
+// The piece of the own result is still in a near cache when it goes to the third rank and those after it.
+void ShmFold::FoldDirectPiece(int64_t limit, int64_t* budget) {
+  RegionPlaces& places = queue_.places;
+  places.Seek(fold_.at);
+  const int64_t run = places.Run(std::min({limit - fold_.at, PieceElements(*budget), kNearBytes / element_bytes_}));
+  const int64_t bytes = run * element_bytes_;
+  const int next = (rank() + 1) % size();
+  FoldCall call;
+  FoldInRankOrder(&call, [&places](int r) { return places.input(r); });
+  call.count = run;
+  call.output = places.output(rank());
+  call.second = places.output(next);
+  call.stream_second = bytes >= static_cast<int64_t>(kStreamBytes);
+  FoldNow(call, budget);
+  for (int r = (next + 1) % size(); r != rank(); r = (r + 1) % size()) {
+    Spread(places.output(r), places.output(rank()), bytes, budget);
+  }
+  fold_.at += run;
+}
 
 bool ShmFold::Pack(int64_t* budget) {
   if (pack_.tile == tiles_ || (pack_.tile > 0 && !HeadersArrived())) return false;
@@ -103,7 +205,7 @@ bool ShmFold::Pack(int64_t* budget) {
     pack_.at += run;
   }
   if (pack_.at < all.end) return true;
-  if (pack_.tile == 0) {
+  if (pack_.tile == 0 && !announced_) {
     PublishFirst();
   } else {
     port_.PublishPacked(Number(pack_.tile));
@@ -116,7 +218,7 @@ bool ShmFold::FoldSome(int64_t* budget) {
   if (fold_.tile == pack_.tile) return false;
   const Range range = oneshot_ ? Tile(fold_.tile) : Slice(fold_.tile, rank());
   if (!fold_.open) {
-    if (!(fold_.tile == 0 ? HeadersArrived() : AllPacked(fold_.tile))) return false;
+    if (!HeadersArrived() || (!ended() && !AllPacked(fold_.tile))) return false;
     if (ended()) return true;
     fold_.open = true;
     fold_.at = oneshot_ && !wants_ ? range.end : range.begin;

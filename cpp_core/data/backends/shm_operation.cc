@@ -101,9 +101,14 @@ void ShmOperation::PublishFirst() {
   port_.PublishPacked(first_);
 }
 
+void ShmOperation::AnnounceFirst() {
+  port_.header(rank(), first_) = MakeHeader();
+  port_.PublishAnnounced(first_);
+}
+
 bool ShmOperation::HeadersArrived() {
   if (agreed_) return true;
-  if (!AllPacked(0)) return false;
+  if (!AllOthers(Wait::kAnnounced, 0)) return false;
   const TileHeader& mine = port_.header(rank(), first_);
   for (int r = 0; r < size(); ++r) {
     const TileHeader& theirs = port_.header(r, first_);
@@ -146,9 +151,7 @@ std::byte* ShmOperation::AllocateResult(int64_t bytes, int64_t largest) {
 
 bool ShmOperation::AllAllocated() {
   if (!confirms_) return true;
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank() && !port_.Reduced(r, first_)) return Block(Wait::kReduced, 0);
-  }
+  if (!AllReduced(0)) return false;
   confirms_ = false;
   for (int r = 0; r < size(); ++r) {
     const int64_t bytes = port_.unallocated(r, first_);
@@ -170,12 +173,15 @@ bool ShmOperation::Block(Wait wait, uint64_t tile) {
   return false;
 }
 
-bool ShmOperation::AllPacked(uint64_t tile) {
+bool ShmOperation::AllOthers(Wait wait, uint64_t tile) {
   for (int r = 0; r < size(); ++r) {
-    if (r != rank() && !port_.Packed(r, first_ + tile)) return Block(Wait::kPacked, tile);
+    if (r != rank() && !Reached(r, wait, first_ + tile)) return Block(wait, tile);
   }
   return true;
 }
+
+bool ShmOperation::AllPacked(uint64_t tile) { return AllOthers(Wait::kPacked, tile); }
+bool ShmOperation::AllReduced(uint64_t tile) { return AllOthers(Wait::kReduced, tile); }
 
 void ShmOperation::Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
   if (bytes >= kLongBytes) port_.Ring();
@@ -189,19 +195,23 @@ void ShmOperation::FoldNow(const FoldCall& call, int64_t* budget) {
 
 bool ShmOperation::Large(int64_t bytes) { return bytes >= kLargeBytes; }
 
-bool ShmOperation::Reached(int rank) const {
-  switch (wait_) {
+bool ShmOperation::Reached(int rank, Wait wait, uint64_t number) const {
+  switch (wait) {
+    case Wait::kAnnounced:
+      return port_.Announced(rank, number);
     case Wait::kPacked:
-      return port_.Packed(rank, wait_tile_);
+      return port_.Packed(rank, number);
     case Wait::kReduced:
-      return port_.Reduced(rank, wait_tile_);
+      return port_.Reduced(rank, number);
     case Wait::kConsumed:
-      return port_.Consumed(rank, wait_tile_ - ShmPort::kDepth);
+      return port_.Consumed(rank, number - ShmPort::kDepth);
     case Wait::kNone:
       break;
   }
   return true;
 }
+
+bool ShmOperation::Reached(int rank) const { return Reached(rank, wait_, wait_tile_); }
 
 std::vector<int> ShmOperation::WaitingFor() const {
   std::vector<int> ranks;

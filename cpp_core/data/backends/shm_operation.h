@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "data/backend.h"
 #include "data/backends/queued_operation.h"
+#include "data/backends/region_places.h"
 #include "data/backends/shm_port.h"
 #include "data/kernels/fold.h"
 
@@ -23,6 +24,7 @@ struct ShmQueue final : OperationQueue {
   ShmPort port;
   const int64_t oneshot_max_bytes;
   const KernelSet* const kernels;
+  RegionPlaces places;  // of the operation that runs
 
  private:
   friend class ShmOperation;
@@ -46,7 +48,7 @@ class ShmOperation : public QueuedOperation {
       open = false;
     }
   };
-  enum class Wait { kNone, kPacked, kReduced, kConsumed };
+  enum class Wait { kNone, kAnnounced, kPacked, kReduced, kConsumed };
 
   ShmOperation(ShmQueue* queue, Collective collective);
 
@@ -68,7 +70,9 @@ class ShmOperation : public QueuedOperation {
 
   // Fills and publishes the first tile's header; the payload is in place.
   void PublishFirst();
-  // True if all ranks' first tiles are there. Ends the operation (see ended()) if they do not agree.
+  // The same without a payload, which PublishPacked tells of if it is needed.
+  void AnnounceFirst();
+  // True if the headers of all ranks' first tiles are there. Ends the operation (see ended()) if they do not agree.
   bool HeadersArrived();
   bool ended() const { return ended_; }
   // Every rank does so, having seen the same.
@@ -78,6 +82,8 @@ class ShmOperation : public QueuedOperation {
   bool Block(Wait wait, uint64_t tile);
   // True if all other ranks have packed the operation's tile.
   bool AllPacked(uint64_t tile);
+  // True if all other ranks' parts of the result are in the operation's tile.
+  bool AllReduced(uint64_t tile);
 
   uint64_t Number(uint64_t tile) const { return first_ + tile; }
   // As Copied and Folded of the base; what is long waits until the others have been woken.
@@ -101,6 +107,8 @@ class ShmOperation : public QueuedOperation {
   Status ReasonOf(int rank);
   bool EndRefused();
   bool Reached(int rank) const;
+  bool AllOthers(Wait wait, uint64_t tile);
+  bool Reached(int rank, Wait wait, uint64_t number) const;
 
   uint64_t first_ = 0;
   bool agreed_ = false;

@@ -30,7 +30,8 @@ Status ShmPort::Check(const SharedArea& area) {
                                                   std::to_string(needed));
 }
 
-ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes) : rank_(area.rank), size_(area.size), ring_(area.ring) {
+ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes) 
+    : rank_(area.rank), size_(area.size), ring_(area.ring), regions_(area.regions) {
   const int64_t unit = MinimumTile(size_);
   const int64_t room = (static_cast<int64_t>(area.data_bytes) - FixedBytes(size_)) / kDepth;
   tile_bytes_ = std::clamp(RoundUp(tile_bytes, unit), unit, std::max(unit, room / unit * unit));
@@ -53,8 +54,13 @@ bool ShmPort::SlotFree(uint64_t tile) {
   return tile < consumed_by_all_ + kDepth;
 }
 
+void ShmPort::PublishAnnounced(uint64_t tile) {
+  Slot(rank_, tile)->packed.store(2 * tile + 1, std::memory_order_release);
+  published_ = true;
+}
+
 void ShmPort::PublishPacked(uint64_t tile) {
-  Slot(rank_, tile)->packed.store(tile + 1, std::memory_order_release);
+  Slot(rank_, tile)->packed.store(2 * tile + 2, std::memory_order_release);
   published_ = true;
 }
 

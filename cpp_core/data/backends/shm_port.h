@@ -3,9 +3,10 @@
 // Note [Tiles and their numbers]
 // Every operation is a run of tiles; tiles are numbered through all operations of the lane and never start again, and
 // all ranks count alike. Tile t lives in slot t modulo kDepth of each rank. A slot tells by a number that it holds tile
-// t: `packed` is t + 1 once its owner has filled it, `reduced` is t + 1 once the owner's part of the result is in it
-// too. `consumed` counts the tiles that a rank needs no more from anybody; a slot is filled again when all ranks have
-// consumed what it held. So there are no locks, no resets and no barrier: every word has one writer and only grows.
+// t: `packed` is 2 t + 1 once its header is there and 2 t + 2 once its owner has filled it, `reduced` is t + 1 once the
+// owner's part of the result is in it too. `consumed` counts the tiles that a rank needs no more from anybody; a slot
+// is filled again when all ranks have consumed what it held. So there are no locks, no resets and no barrier: every
+// word has one writer and only grows.
 //
 // Note [The first tile carries the operation]
 // The header of an operation's first tile says what its sender runs. Nobody goes beyond that tile before having
@@ -18,6 +19,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/memory.h"
@@ -32,6 +34,11 @@ struct TileHeader {
   int64_t count = 0;    // elements, or elements in a row where the number of rows differs
   uint64_t detail = 0;  // a hash of the rest
   bool operator==(const TileHeader&) const = default;
+};
+
+// Where a part of a rank's tensors lies in its region, in bytes.
+struct RegionRun {
+  int64_t input = 0, output = 0, bytes = 0;
 };
 
 class ShmPort {
@@ -55,12 +62,18 @@ class ShmPort {
   // True if this rank may fill its slot for `tile`.
   bool SlotFree(uint64_t tile);
 
-  bool Packed(int rank, uint64_t tile) const { return Slot(rank, tile)->packed.load(std::memory_order_acquire) > tile; }
+  bool Announced(int rank, uint64_t tile) const {
+    return Slot(rank, tile)->packed.load(std::memory_order_acquire) > 2 * tile;
+  }
+  bool Packed(int rank, uint64_t tile) const {
+    return Slot(rank, tile)->packed.load(std::memory_order_acquire) > 2 * tile + 1;
+  }
   bool Reduced(int rank, uint64_t tile) const {
     return Slot(rank, tile)->reduced.load(std::memory_order_acquire) > tile;
   }
   bool Consumed(int rank, uint64_t tile) const { return consumed_[rank]->load(std::memory_order_acquire) > tile; }
 
+  void PublishAnnounced(uint64_t tile);
   void PublishPacked(uint64_t tile);
   void PublishReduced(uint64_t tile);
   void PublishConsumed(uint64_t tile);
@@ -81,6 +94,17 @@ class ShmPort {
   int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
   // Beside the header in one cache line: kInlineBytes that arrive with it.
   std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->inline_bytes; }
+  // In the same place: how many runs of its region the sender's tensors are, and the first of them; the others are the
+  // payload. 0: its tensors are not all in its region.
+  struct Runs {
+    int64_t count;
+    RegionRun first;
+  };
+  static_assert(sizeof(Runs) <= kInlineBytes);
+  Runs& runs(int rank, uint64_t tile) { return *reinterpret_cast<Runs*>(inline_payload(rank, tile)); }
+  std::span<std::byte> region(int rank) const {
+    return regions_.empty() ? std::span<std::byte>() : regions_[static_cast<size_t>(rank)];
+  }
 
  private:
   struct alignas(kCacheLine) SlotWords {
@@ -108,6 +132,7 @@ class ShmPort {
   size_t slot_bytes_ = 0;
   std::vector<std::byte*> slots_;
   std::vector<std::atomic<uint64_t>*> consumed_;
+  const std::vector<std::span<std::byte>> regions_;
   uint64_t first_tile_ = 0;
   uint64_t consumed_by_all_ = 0;  // as last seen
   bool published_ = false;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,7 +42,8 @@ class Ranks {
   static constexpr size_t kAreaBytes = 1 << 20;
 
   // With a fake device, whether it is asked for or not.
-  explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes) {
+  explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes,
+                 const std::vector<std::span<std::byte>>& regions = {}) {
     options.fakedevice_delay_ns = std::max<int64_t>(options.fakedevice_delay_ns, 0);
     for (int r = 0; r < size; ++r) {
       areas_.push_back({static_cast<std::byte*>(std::aligned_alloc(64, area_bytes)), &std::free});
@@ -53,9 +55,11 @@ class Ranks {
       area.size = size;
       for (const auto& memory : areas_) area.data.push_back(memory.get());
       area.data_bytes = area_bytes;
+      area.regions = regions;
       area.ring = [this](int rank) { rings_[static_cast<size_t>(rank)].fetch_add(1); };
       auto backends = MakeBackends(area, options);
       EXPECT_TRUE(backends.ok()) << backends.status().message();
+      shared_.push_back(std::move(area));
       backends_.push_back(std::move(*backends));
     }
   }
@@ -68,10 +72,12 @@ class Ranks {
     ADD_FAILURE() << "no backend " << name;
     std::abort();
   }
+  const SharedArea& area(int rank) const { return shared_[static_cast<size_t>(rank)]; }
   uint64_t rings(int rank) const { return rings_[static_cast<size_t>(rank)].load(); }
 
  private:
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> areas_;
+  std::vector<SharedArea> shared_;
   std::vector<std::vector<std::unique_ptr<Backend>>> backends_;
   std::atomic<uint64_t> rings_[64] = {};
 };
