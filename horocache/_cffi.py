@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import cffi
 import numpy as np
 
-from horocache.errors import ForkedProcessError, InvalidArgumentError, UnsupportedError, error_for
+from horocache._cffi_library import Result, load
+from horocache.errors import ForkedProcessError, InvalidArgumentError, error_for
 
 _PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi")
 _DIVIDE_BY = ("all", "active")
@@ -28,58 +26,8 @@ _REGISTER = 10
 _OUT_OF_MEMORY = 10
 
 
-def library_path() -> Path:
-    """Where the C library of this build is."""
-    return Path(__file__).parent / "libhorocache.so"
-
-
-def _load() -> tuple[cffi.FFI, Any]:
-    if not library_path().exists():
-        msg = (
-            f"binding=cffi needs {library_path()}, which is not there; this build has the native binding only. "
-            "Set binding=native, or install horocache again."
-        )
-        raise UnsupportedError(msg)
-    probe = cffi.FFI()
-    probe.cdef("const char* hc_header(void);")
-    header = probe.string(probe.dlopen(str(library_path())).hc_header()).decode()
-    ffi = cffi.FFI()
-    ffi.cdef(_declarations(header))
-    return ffi, ffi.dlopen(str(library_path()))
-
-
 def _unknown(handle: int) -> ValueError:
     return ValueError(f"Handle {handle} was not created or has been cleared.")
-
-
-def _declarations(header: str) -> str:
-    """The C declarations of ``header`` without what only a C compiler needs."""
-    text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
-    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("HC_API ", "")
-
-
-class Result:
-    """A tensor that the core allocated, copied out of it once; see :class:`horocache._core.Result`."""
-
-    def __init__(self, array: np.ndarray[Any, Any], dtype: str, rows: list[int]) -> None:
-        self._array = array
-        self.dtype = dtype
-        self.rows = rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extents."""
-        return tuple(self._array.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._array, dtype=dtype, copy=copy) if copy else np.asarray(self._array, dtype=dtype)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self._array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
 
 
 class Runtime:
@@ -96,7 +44,7 @@ class Runtime:
         communicator: int = 0,
         ranks: Sequence[int] = (),
     ) -> None:
-        self._ffi, self._lib = _load()
+        self._ffi, self._lib = load()
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
         self._errors = threading.local()
         self._kept: dict[int, tuple[Any, ...]] = {}
@@ -242,6 +190,10 @@ class Runtime:
 
     def allreduce_in_place(self, *_: Any) -> None:
         """No faster than ``submit`` here, so always that."""
+
+    def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
+        """Nor is this, for any of them."""
+        return slots
 
     def empty(self, shape: Sequence[int], dtype: str) -> Result:
         """A tensor in memory that the ranks of this host share."""

@@ -1,6 +1,6 @@
 """The C++ core, bound with pybind11. Private: use :mod:`horocache` or a framework binding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 __version__: str
@@ -13,8 +13,59 @@ class Result:
     dtype: str
     rows: list[int]  # rows received from each rank; empty where the operation has none
     divisor_ranks: int  # what an average of the ranks' parts divides by
+    def part(self, first: int, shape: Sequence[int]) -> Result: ...  # of the memory of Runtime.empty(), in elements
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class GradientBucket:
+    """The gradients that are submitted together; see gradients.h."""
+
+    missing: int
+    first_ready_ns: int
+    group: bool
+    submitted: bool
+    handle: int | None
+
+class GradientQueue:
+    """Gradients that travel alone, between their completion and their submission."""
+
+    slots: list[Any]
+    bytes: int
+    limit: int
+    pass_: int
+    plain: bool
+    measured: list[int] | None
+    send: Callable[[], None]
+    begin_pass: Callable[[], None]
+    complete: Callable[[Any], None]
+    adopt: Callable[[Any], None]
+    pass_under_way: Callable[[], int]
+    users: Callable[[int], int] | None
+    references: int
+
+class GradientSlot:
+    """One parameter's gradient, and the hook that autograd calls when it is complete."""
+
+    delay: int
+    bytes: int
+    index: int
+    placed: bool
+    irregular: bool
+    param: Any
+    name: str
+    bucket: Any
+    queue: GradientQueue
+    view: Any
+    compact: Any
+    storage: int | None
+    users: int
+    grad: Any
+    version: int
+    def __call__(self, param: Any, /) -> None: ...
+
+def gather_gradients(slots: list[Any], /) -> list[Any] | None: ...
+def grad_references(param: Any, /) -> int: ...
+def place_is_free(slot: GradientSlot, /) -> bool: ...
 
 @final
 class Runtime:
@@ -101,6 +152,9 @@ class Runtime:
         backend: str | None,
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
+    def submit_gradients(
+        self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int
+    ) -> list[Any]: ...  # those that it could not submit, in place and each under its own name
     def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of the host share
     def is_shared(self, tensor: Any) -> bool: ...  # whether its memory is that of empty()
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed

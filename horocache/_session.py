@@ -67,6 +67,17 @@ class Runtime(Protocol):
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
 
+    def submit_gradients(
+        self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int, /
+    ) -> list[Any]:
+        """``allreduce_in_place`` of many gradients in one call; those that have to go the general way."""
+
+    def empty(self, shape: Sequence[int], dtype: str, /) -> Result:
+        """A tensor in memory that the ranks of this host share."""
+
+    def is_shared(self, tensor: Any, /) -> bool:
+        """Whether a tensor lies in such memory."""
+
     def poll(self, handle: int) -> bool:
         """Whether the operation is finished."""
 

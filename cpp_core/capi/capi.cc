@@ -4,7 +4,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -364,23 +363,6 @@ int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc
 void hc_stop_timeline(hc_runtime* runtime) { runtime->runtime->StopTimeline(); }
 
 void hc_abort(hc_runtime* runtime, const char* why) { runtime->runtime->Abort(why); }
-
-// Ends with the last pointer to it, also after hc_free.
-struct hc_memory {
-  std::shared_ptr<std::byte> bytes;
-};
-
-hc_memory* hc_allocate(hc_runtime* runtime, int64_t bytes, void** data) {
-  auto memory = bytes < 0 ? nullptr : runtime->runtime->Allocate(bytes);
-  *data = memory.get();
-  return memory == nullptr ? nullptr : new (std::nothrow) hc_memory{std::move(memory)};
-}
-
-void hc_free_memory(hc_memory* memory) { delete memory; }
-
-int hc_is_shared(hc_runtime* runtime, const void* data) {
-  return runtime->runtime->IsShared(static_cast<const std::byte*>(data)) ? 1 : 0;
-}
 
 void hc_metrics(hc_runtime* runtime, void (*visit)(void*, const char*, uint64_t), void* context) {
   for (const auto& [name, value] : runtime->runtime->metrics().Snapshot()) visit(context, name.c_str(), value);

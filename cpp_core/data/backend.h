@@ -130,8 +130,8 @@ class Backend {
 struct SharedArea {
   int rank = 0;
   int size = 1;
-  std::vector<std::byte*> data;        // per rank; 64-byte aligned, zero at the start of the epoch
-  size_t data_bytes = 0;               // of each
+  std::vector<std::byte*> data;  // per rank; 64-byte aligned, zero at the start of the epoch
+  size_t data_bytes = 0;         // of each
   // Per rank: memory that its tensors may lie in, mapped here; empty if there is none.
   std::vector<std::span<std::byte>> regions = {};
   std::function<void(int rank)> ring;  // wakes the thread that drives `rank`'s lanes, if it sleeps; cheap if not

@@ -113,13 +113,13 @@ struct Arena::Seat {
 
 Status Arena::CheckLayout(ArenaLayout* layout) {
   if (layout->max_words == 0) layout->max_words = kDefaultWords;
-  const bool good = layout->ranks >= 1 && layout->ranks <= (1 << 16) && layout->max_words >= 1 &&
-                    layout->max_words <= (int64_t{1} << 26) && layout->ring_bytes >= 64 &&
-                    layout->ring_bytes <= (int64_t{1} << 30) && layout->data_bytes >= 0 &&
-                    layout->data_bytes <= (int64_t{1} << 40) && layout->message_chunks >= 0 &&
-                    layout->message_chunks <= kMaxMessageChunks && layout->message_chunk_bytes >= 64 &&
-                    layout->message_chunk_bytes <= kMaxMessageChunkBytes && layout->region_bytes >= 0 &&
-                    layout->region_bytes <= kMaxRegionBytes;
+  const auto within = [](int64_t value, int64_t least, int64_t most) { return value >= least && value <= most; };
+  const bool good = within(layout->ranks, 1, 1 << 16) && within(layout->max_words, 1, int64_t{1} << 26) &&
+                    within(layout->ring_bytes, 64, int64_t{1} << 30) &&
+                    within(layout->data_bytes, 0, int64_t{1} << 40) &&
+                    within(layout->message_chunks, 0, kMaxMessageChunks) &&
+                    within(layout->message_chunk_bytes, 64, kMaxMessageChunkBytes) &&
+                    within(layout->region_bytes, 0, kMaxRegionBytes);
   layout->region_bytes = layout->region_bytes / static_cast<int64_t>(kHugePage) * static_cast<int64_t>(kHugePage);
   if (good) return Status::Ok();
   return Status(StatusCode::kInvalidArgument, "no arena can be laid out for " + std::to_string(layout->ranks) +
@@ -186,7 +186,8 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   if (arena->fd_ < 0) {
     return Status(StatusCode::kStartup, "memfd_create failed: " + ErrorText(errno));
   }
-  if (ftruncate(arena->fd_, static_cast<off_t>(arena->FileBytes())) != 0) return NoMemory(arena->layout_, total, "size", errno);
+  if (ftruncate(arena->fd_, static_cast<off_t>(arena->FileBytes())) != 0)
+    return NoMemory(arena->layout_, total, "size", errno);
   if (const int error = Reserve(arena->fd_, total); error != 0) {
     return NoMemory(arena->layout_, total, "reserve", error);
   }
@@ -197,7 +198,7 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   HC_RETURN_IF_ERROR(arena->MapShared());
   const ArenaLayout& l = arena->layout_;
   const Header header{
-      kMagic,           kVersion, l.ranks, l.max_words, l.ring_bytes, l.data_bytes, l.message_chunk_bytes,
+      kMagic,           kVersion,       l.ranks, l.max_words, l.ring_bytes, l.data_bytes, l.message_chunk_bytes,
       l.message_chunks, l.region_bytes, total};
   std::memcpy(arena->base_, &header, sizeof(header));
   return arena;
@@ -219,8 +220,8 @@ StatusOr<std::shared_ptr<Arena>> Arena::Attach(int fd) {
   if (header.version != kVersion) {
     return corrupt("its version is " + std::to_string(header.version) + ", this rank's is " + std::to_string(kVersion));
   }
-  arena->layout_ = {header.ranks,      header.max_words,      header.ring_bytes,
-                    header.data_bytes, header.message_chunks, header.message_chunk_bytes, header.region_bytes};
+  arena->layout_ = {header.ranks,          header.max_words,           header.ring_bytes,  header.data_bytes,
+                    header.message_chunks, header.message_chunk_bytes, header.region_bytes};
   if (Status status = CheckLayout(&arena->layout_); !status.ok()) return corrupt(status.message());
   arena->places_ = Place(arena->layout_);
   const size_t needed = arena->FileBytes();

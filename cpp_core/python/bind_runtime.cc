@@ -75,6 +75,21 @@ py::capsule ExportDlpack(const py::object& self, const py::kwargs&) {
   return py::reinterpret_steal<py::capsule>(capsule);
 }
 
+// A tensor on a part of the memory of another.
+PyResult PartOf(const PyResult& whole, int64_t first, std::vector<int64_t> shape) {
+  int64_t count = 1, all = 1;
+  for (const int64_t extent : shape) count *= extent;
+  for (const int64_t extent : whole.result.shape) all *= extent;
+  if (whole.memory == nullptr || first < 0 || count < 0 || first + count > all) throw py::index_error("no such part");
+  const auto width = static_cast<int64_t>(DTypeBytes(whole.result.dtype));
+  PyResult part;
+  part.memory = {whole.memory, whole.memory.get() + first * width};
+  part.result.dtype = whole.result.dtype;
+  part.result.shape = std::move(shape);
+  part.result.size_bytes = count * width;
+  return part;
+}
+
 void BindResult(py::module_& module) {
   py::class_<PyResult>(module, "Result", py::buffer_protocol(), py::is_final())
       .def_buffer(&BufferOf)
@@ -82,6 +97,7 @@ void BindResult(py::module_& module) {
       .def_property_readonly("dtype", [](const PyResult& self) { return DTypeName(self.result.dtype); })
       .def_property_readonly("rows", [](const PyResult& self) { return self.result.rows; })
       .def_property_readonly("divisor_ranks", [](const PyResult& self) { return self.result.divisor_ranks; })
+      .def("part", &PartOf, py::arg("first"), py::arg("shape"))
       .def("__dlpack__", &ExportDlpack)
       .def("__dlpack_device__", [](const PyResult&) { return std::make_tuple(dlpack::kCpu, 0); });
 }
@@ -208,6 +224,8 @@ void BindRuntime(py::module_& module) {
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
            py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0,
            py::arg("first_ready_ns") = 0)
+      .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
+           py::arg("postscale"), py::arg("process_set"))
       .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
       .def("is_shared", &PyRuntime::IsShared, py::arg("tensor"))
       .def("poll", &PyRuntime::Poll, py::arg("handle"))

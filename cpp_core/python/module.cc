@@ -6,6 +6,7 @@
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The C++ core of horocache. Private: use horocache or a framework binding.";
   module.attr("__version__") = HC_VERSION;
+  horocache::python::BindGradients(module);
   horocache::python::BindKnobs(module);
   horocache::python::BindRuntime(module);
   horocache::python::BindSimulation(module);

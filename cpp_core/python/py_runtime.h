@@ -49,6 +49,10 @@ class PyRuntime {
   // -1 if the tensor, the name or the backend's needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
                            bool wait_follows, uint32_t process_set, PyObject* backend);
+  // Gradients that travel alone, all in place and each under its own name; a list of GradientSlots. Returns those that
+  // need a closer look.
+  pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,
+                                 uint32_t process_set);
   pybind11::object Empty(std::vector<int64_t> shape, const std::string& dtype);
   bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }

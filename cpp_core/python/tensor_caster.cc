@@ -18,7 +18,7 @@ Status FetchError(PyObject* object) {
   return InvalidArgumentError("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
 }
 
-bool IsCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
+bool AreCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
   // Without elements there are no strides; torch has any for such tensors.
   if (std::find(shape, shape + ndim, 0) != shape + ndim) return true;
   int64_t expected = unit;
@@ -35,6 +35,14 @@ void SetShape(int ndim, const int64_t* shape, TensorView* view) {
   for (const int64_t extent : view->shape) view->count *= extent;
 }
 
+}  // namespace
+
+bool IsCompact(const dlpack::Tensor& tensor) {
+  return tensor.strides == nullptr || AreCompact(tensor.ndim, tensor.shape, tensor.strides, 1);
+}
+
+namespace {
+
 Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* view) {
   const auto dtype = DTypeFromDlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
   if (!dtype) {
@@ -48,7 +56,7 @@ Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* vi
         std::string(tensor.device.type == dlpack::kCuda ? "a CUDA tensor" : "a tensor that is not in CPU memory") +
             " cannot be communicated: there is no backend for its device yet. Move it to the CPU first: tensor.cpu()."};
   }
-  if (tensor.strides != nullptr && !IsCompact(tensor.ndim, tensor.shape, tensor.strides, 1)) {
+  if (!IsCompact(tensor)) {
     return InvalidArgumentError("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
   }
   view->data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
@@ -82,7 +90,7 @@ Status FromBuffer(PyObject* object, const Py_buffer& buffer, TensorView* view) {
   static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
   const auto* shape = reinterpret_cast<const int64_t*>(buffer.shape);
   const auto* strides = reinterpret_cast<const int64_t*>(buffer.strides);
-  if (strides != nullptr && !IsCompact(buffer.ndim, shape, strides, buffer.itemsize)) {
+  if (strides != nullptr && !AreCompact(buffer.ndim, shape, strides, buffer.itemsize)) {
     return InvalidArgumentError("a " + TypeName(object) + " is not contiguous; pass a contiguous copy");
   }
   view->data = static_cast<std::byte*>(buffer.buf);
@@ -120,27 +128,33 @@ Status FromCapsule(PyObject* object, TensorView* view) {
 
 }  // namespace
 
+const dlpack::ExchangeApi* FindTable(PyTypeObject* type) {
+  void* table = nullptr;
+  if (PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+      capsule != nullptr) {
+    table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_DECREF(capsule);
+    if (table != nullptr && static_cast<dlpack::ExchangeApi*>(table)->header.version.major != 1) table = nullptr;
+  }
+  PyErr_Clear();  // a type without the table is normal
+  return static_cast<dlpack::ExchangeApi*>(table);
+}
+
+const dlpack::ExchangeApi* TensorCaster::TableOf(PyTypeObject* type) {
+  const auto known = tables_.find(type);
+  if (known != tables_.end()) return known->second;
+  const dlpack::ExchangeApi* const table = FindTable(type);
+  Py_INCREF(type);
+  tables_.emplace(type, table);
+  return table;
+}
+
 Status TensorCaster::Read(PyObject* object, TensorView* view) {
   view->writable = true;
   view->device_class = wire::DeviceClass::kCpu;
-  PyTypeObject* type = Py_TYPE(object);
-  auto it = tables_.find(type);
-  if (it == tables_.end()) {
-    void* table = nullptr;
-    if (PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
-        capsule != nullptr) {
-      table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-      Py_DECREF(capsule);
-      if (table != nullptr && static_cast<dlpack::ExchangeApi*>(table)->header.version.major != 1) table = nullptr;
-    }
-    PyErr_Clear();  // a type without the table is normal
-    Py_INCREF(type);
-    it = tables_.emplace(type, table).first;
-  }
-  if (it->second != nullptr) {
+  if (const dlpack::ExchangeApi* table = TableOf(Py_TYPE(object)); table != nullptr) {
     dlpack::Tensor tensor{};
-    if (static_cast<dlpack::ExchangeApi*>(it->second)->tensor_from_object(object, &tensor) != 0)
-      return FetchError(object);
+    if (table->tensor_from_object(object, &tensor) != 0) return FetchError(object);
     return FromDlpack(object, tensor, view);
   }
   if (PyObject_CheckBuffer(object)) {

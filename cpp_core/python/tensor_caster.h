@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "python/dlpack_abi.h"
 #include "wire/message.h"
 
 namespace horocache::python {
@@ -27,6 +28,11 @@ struct TensorView {
   bool writable = true;
 };
 
+// The exchange table of a type; null where the type has none.
+const dlpack::ExchangeApi* FindTable(PyTypeObject* type);
+// Whether its elements lie one after the other in row-major order.
+bool IsCompact(const dlpack::Tensor& tensor);
+
 class TensorCaster {
  public:
   // The GIL is held. kInvalidArgument for what is no tensor, not contiguous, or of a dtype that DType lacks;
@@ -34,9 +40,11 @@ class TensorCaster {
   Status Read(PyObject* object, TensorView* view);
 
  private:
-  // Exchange table per type; null where the type has none. Types live as long as the interpreter for all practical
-  // purposes, but hold a reference.
-  std::unordered_map<PyTypeObject*, void*> tables_;
+  // As FindTable, which it calls once for each type.
+  const dlpack::ExchangeApi* TableOf(PyTypeObject* type);
+
+  // Types live as long as the interpreter for all practical purposes, but hold a reference.
+  std::unordered_map<PyTypeObject*, const dlpack::ExchangeApi*> tables_;
 };
 
 }  // namespace horocache::python

@@ -20,13 +20,8 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{table,
-               metrics,
-               &faults_,
-               logger,
-               parts.timeline,
-               std::move(parts.on_question),
-               std::move(parts.on_given_up)},
+      context_{
+          table, metrics, &faults_, logger, parts.timeline, std::move(parts.on_question), std::move(parts.on_given_up)},
       messages_(std::move(parts.messages)),
       doorbell_(parts.doorbell),
       table_(table),

@@ -30,7 +30,7 @@ struct SetSite {
   // By local rank: where each sleeps. A rank has one doorbell, whatever sets it is in.
   std::vector<net::Doorbell> doorbells;
   std::vector<std::span<std::byte>> regions;  // by local rank; empty if there are none
-  net::Communicator mpi;      // of the set's ranks, for the mpi backend; empty if there is none
+  net::Communicator mpi;                      // of the set's ranks, for the mpi backend; empty if there is none
   net::Communicator leaders;  // of the lowest rank of each host, for the same; empty on other ranks, and on one host
   std::unique_ptr<net::Link> link;  // between these
 

@@ -29,7 +29,8 @@ void NameMember(size_t index, bool group, wire::Signature* signature);
 // kInvalidArgument if results of a group that is reduced would be stored in the same memory.
 Status CheckApart(const Operation& operation);
 
-// Takes the blocks of `heap` that the operation's tensors lie in, so that they are not given back while it is in flight.
+// Takes the blocks of `heap` that the operation's tensors lie in, so that they are not given back while it is in
+// flight.
 void HoldBlocks(net::RegionHeap* heap, Operation* operation);
 // Lets go of them. kInvalidArgument, naming the tensor, if nobody else holds one: the caller has let go of it before.
 Status ReleaseBlocks(Operation* operation);

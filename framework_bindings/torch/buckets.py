@@ -6,40 +6,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from horocache import _core
 from horocache.errors import InvalidArgumentError
 from horocache.ops import full_name
 
 
-class Slot:
-    """One parameter and what its gradient needs on the way."""
+class Slot(_core.GradientSlot):
+    """One parameter, what its gradient needs on the way, and the hook that autograd calls when it is complete."""
 
-    __slots__ = (
-        "bucket", "buffer", "bytes", "context", "delay", "grad", "index", "name", "param", "sparse", "sparse_dims",
-        "version",
-    )  # fmt: skip
+    __slots__ = ("buffer", "context", "passes", "sparse", "sparse_dims")
 
-    def __init__(self, index: int, name: str, param: torch.Tensor, delay: int) -> None:
+    def __init__(self, index: int, name: str, param: torch.Tensor, passes: int, queue: _core.GradientQueue) -> None:
         self.index = index
         self.name = name
         self.param = param
         self.bytes = param.numel() * param.element_size()
-        self.delay = delay  # backward passes until the gradient is complete
-        self.bucket: Bucket  # set by the bucket
-        self.grad: torch.Tensor | None = None  # the dense gradient that is in flight...
-        self.version = 0  # ... and its version when it was submitted
+        self.passes = passes
+        self.delay = passes
+        self.queue = queue
         self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
         self.context: Any = None  # of a compressor of the user's
         self.sparse: Callable[[], torch.Tensor] | None = None
         self.sparse_dims = 0  # of its gradient, once it has had a sparse one
 
-    def check_delay(self, passes: int) -> None:
-        """AssertionError if there was one backward pass too many; ``passes`` make a gradient."""
-        if self.delay > 0:
-            return
+    def check_delay(self) -> None:
+        """AssertionError: there was one backward pass too many."""
         self.delay = 0
         raise AssertionError(
-            f"Gradients were computed more than backward_passes_per_step times ({passes}) before call to step(); the "
-            f"parameter is {self.name}. Increase backward_passes_per_step to accumulate gradients locally."
+            f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to step(); "
+            f"the parameter is {self.name}. Increase backward_passes_per_step to accumulate gradients locally."
         )
 
     def departs(self, grad: torch.Tensor) -> None:
@@ -54,9 +49,10 @@ class Slot:
         views count their changes together, so that another parameter's gradient looks like a change of this one.
         """
         grad, now = self.grad, self.param.grad
-        if grad is None or (now is grad and (grad._version == self.version or _is_part(grad))):
+        resized = now is grad and now is not None and now.shape != self.param.shape
+        if grad is None or (now is grad and not resized and (grad._version == self.version or _is_part(grad))):
             return
-        how = "set to None" if now is None else "changed" if now is grad else "replaced"
+        how = "set to None" if now is None else "resized" if resized else "changed" if now is grad else "replaced"
         raise InvalidArgumentError(
             f"the gradient of {self.name} was {how} while it was being reduced. Call optimizer.synchronize() after the "
             "backward pass, then change the gradients, and step within "
@@ -64,10 +60,10 @@ class Slot:
         )
 
 
-class Bucket:
+class Bucket(_core.GradientBucket):
     """The gradients that are submitted together: a group, or one alone."""
 
-    __slots__ = ("finish", "first_ready_ns", "handle", "missing", "name", "names", "slots", "submitted")
+    __slots__ = ("finish", "name", "names", "slots")
 
     def __init__(self, slots: list[Slot], group: bool) -> None:
         self.slots = slots
@@ -75,10 +71,8 @@ class Bucket:
         kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
         self.name = full_name(kind, base)
         self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
+        self.group = group
         self.missing = len(slots)
-        self.first_ready_ns = 0  # when the first gradient of a group was there, in this step
-        self.submitted = False
-        self.handle: int | None = None
         self.finish: list[Slot] = []  # whose gradient went through a buffer
         for slot in slots:
             slot.bucket = self
@@ -104,11 +98,11 @@ def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot
 def no_gradient(slot: Slot) -> torch.Tensor:
     """Zeros, as the other ranks will send their gradient: a rank knows that it is sparse once it has had one."""
     param = slot.param
-    if slot.sparse_dims == 0:
-        return torch.zeros_like(param)
-    indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
-    values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
-    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+    if slot.sparse_dims:
+        indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
+        values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
+        return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+    return torch.zeros_like(param)
 
 
 def _is_part(grad: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from horocache.adasum import check_floating, check_ranks
 from horocache.errors import InvalidArgumentError
-from horocache.layers import AnyCompressor
+from horocache.layers import AnyCompressor, layer_list
 from horocache.ops import Adasum, Average
 from horocache.process_set import ProcessSet, global_process_set
 from horocache.training import check_passes, gradient_options, members_of_lists
@@ -19,6 +19,7 @@ from horocache.training import check_passes, gradient_options, members_of_lists
 from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
+from .places import BucketView, check_bucket_view
 from .reducer import GradientReducer
 from .tracing import outside
 
@@ -226,6 +227,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient_as_bucket_view: BucketView = "auto",
 ) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
@@ -251,6 +254,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             each by itself. Frozen parameters are left out.
         sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.
         process_set: the ranks that take part; on any other rank the optimizer works by itself.
+        gradient_as_bucket_view: whether gradients live side by side in memory that the ranks of the host share, where
+            they are reduced in place. With ``zero_grad(set_to_none=False)`` nothing is copied then; with None, each new
+            gradient once, into its place. "auto": where that is safe and of use, which is where all ranks are on one
+            host and gradients are not compressed. A gradient that the program has put there itself stays where it is.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
@@ -283,7 +290,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         return _wrapped(
             optimizer, AdasumMixin, named, _adasum=AdasumOptions(options.compression, process_set, options.takes_part)
         )
-    reducer = GradientReducer(named, options) if options.takes_part else None
+    check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
+    reducer = GradientReducer(named, options, gradient_as_bucket_view) if options.takes_part else None
     return _wrapped(
         optimizer,
         DistributedMixin,

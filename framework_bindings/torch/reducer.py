@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
-from horocache import _state
+from horocache import _core, _state
 from horocache.compression import is_cast
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.grouping import split_by_bytes, split_by_count
@@ -22,33 +20,9 @@ from .adapter import collectives
 from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
 from .functions import sparse_allreduce_async
 from .held import HeldGradients
+from .places import BucketView, GradientPlaces
 from .ready_order import ReadyOrder
 from .tracing import outside
-
-
-@outside
-def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch.Tensor) -> None:
-    # A weak reference: hooks live as long as the parameter, the reducer only as long as its optimizer.
-    reducer = reducer_ref()
-    if reducer is None:
-        return
-    # Every gradient of every step comes through here: what most of them need is done without a call.
-    slot.delay -= 1
-    if slot.delay != 0:
-        slot.check_delay(reducer.passes)
-        return
-    bucket = slot.bucket
-    bucket.missing -= 1
-    measured = reducer.order.measured
-    if measured is not None:
-        measured.append(slot.index)
-    if bucket.missing == 0:
-        if bucket.names is None and reducer.plain:
-            reducer.held.add(slot)
-        else:
-            reducer.submit(bucket)
-    elif bucket.first_ready_ns == 0:
-        bucket.first_ready_ns = time.monotonic_ns()
 
 
 class GradientReducer:
@@ -66,6 +40,7 @@ class GradientReducer:
         self,
         named: Sequence[tuple[str, torch.Tensor]],
         options: GradientOptions,
+        bucket_view: BucketView = "auto",
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
@@ -80,10 +55,12 @@ class GradientReducer:
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
-        self.held = HeldGradients(self._send_held)
+        self.held = HeldGradients(self.plain, self._send_held, self.submit, self._adopt)
+        self._places = GradientPlaces(bucket_view, options, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
         self.order = ReadyOrder(options.num_groups > 0, options.process_set)
+        self.held.measured = self.order.measured
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -101,11 +78,14 @@ class GradientReducer:
         self._make_buckets(list(reversed(range(len(self._slots)))))
 
     def _hook(self, name: str, param: torch.Tensor) -> Slot:
-        slot = Slot(len(self._slots), name, param, self.passes)
+        slot = Slot(len(self._slots), name, param, self.passes, self.held)
         self._slots.append(slot)
-        hook = partial(_on_gradient, weakref.ref(self), slot)
-        self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(hook))
+        self._places.take([slot])
+        self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(slot))
         return slot
+
+    def _adopt(self, slot: Slot) -> None:
+        self._places.adopt(slot, (each for bucket in self._buckets for each in bucket.slots))
 
     def _make_buckets(self, order: list[int]) -> None:
         wanted = min(self._options.num_groups, len(order))
@@ -124,6 +104,7 @@ class GradientReducer:
             self.order.start([slot.name for slot in self._slots])
         except Exception as error:
             self._failure = self._failure or error
+        self.held.measured = self.order.measured
 
     def _finish_order(self) -> list[int] | None:
         try:
@@ -141,20 +122,14 @@ class GradientReducer:
             HorocacheError: one of them could not be submitted; those after it will be by synchronize.
         """
         session = _state.current()
-        submit = session.runtime.allreduce_in_place
-        for slot in self.held.take():
-            grad, handle = slot.grad, None
-            # The core refuses complex numbers, which alone can be conjugates: is_lazy() without a call.
-            if grad is not None and not session.logs_layers and not grad.is_neg():
-                handle = submit(grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None)
-            bucket = slot.bucket
-            if handle is None:
-                self._note_change(slot)
-                self.submit(bucket)
-            else:
-                bucket.handle = handle
-                bucket.submitted = True
-                self._in_flight.append(bucket)
+        slots = self.held.take()
+        if not session.logs_layers:
+            others = session.runtime.submit_gradients(slots, self._op, self._prescale, self._postscale, self._set)
+            self._in_flight += [slot.bucket for slot in slots if slot.bucket.submitted]
+            slots = others
+        for slot in slots:
+            self._note_change(slot)
+            self.submit(slot.bucket)
 
     def _note_change(self, slot: Slot) -> None:
         """Keep the error for a gradient that is to be copied and has been changed since its hook."""
@@ -166,25 +141,13 @@ class GradientReducer:
     def submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
         bucket.finish.clear()
-        tensors = []
-        for slot in bucket.slots:
-            grad = slot.param.grad
-            if grad is None:
-                # Another rank may have computed it, where the graph depends on the data.
-                grad = slot.param.grad = no_gradient(slot)
-            if grad.is_sparse:
-                if not self._options.sparse_as_dense:
-                    if slot.sparse is None:
-                        self._submit_sparse(slot, grad)
-                    continue
-                grad = slot.param.grad = grad.to_dense()
-            slot.departs(grad)
-            if not (self.plain and grad.is_contiguous()) or is_lazy(grad):
-                grad = self._staged(bucket, slot, grad)
-            tensors.append(grad)
+        session = _state.current()
+        tensors = _core.gather_gradients(bucket.slots) if self.plain else None
+        names = bucket.names
+        if tensors is None:
+            tensors = self._prepared(bucket)
+            names = names if len(tensors) == len(bucket.slots) else None
         if tensors:
-            names = bucket.names if len(tensors) == len(bucket.slots) else None
-            session = _state.current()
             if session.logs_layers:
                 self._log.encode(tensors)
             bucket.handle = session.runtime.submit(
@@ -194,11 +157,38 @@ class GradientReducer:
                 bucket.name,
                 names,
                 *self._tail,
-                bucket.names is not None,
+                bucket.group,
                 first_ready_ns=bucket.first_ready_ns,
             )
         bucket.submitted = True
         self._in_flight.append(bucket)
+
+    def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:
+        """What to send for a bucket with gradients that need more than to be sent; sparse ones are sent at once."""
+        tensors = []
+        for slot in bucket.slots:
+            grad = slot.param.grad
+            if grad is None:
+                # Another rank may have computed it, where the graph depends on the data.
+                grad = slot.param.grad = self._missing(slot)
+            if grad.is_sparse:
+                if not self._options.sparse_as_dense:
+                    slot.grad = None
+                    if slot.sparse is None:
+                        self._submit_sparse(slot, grad)
+                    continue
+                grad = slot.param.grad = grad.to_dense()
+            slot.departs(grad)
+            if grad is slot.view and self.plain:
+                grad = slot.compact
+            elif not (self.plain and grad.is_contiguous()) or is_lazy(grad):
+                grad = self._staged(bucket, slot, grad)
+            tensors.append(grad)
+        return tensors
+
+    def _missing(self, slot: Slot) -> torch.Tensor:
+        zeros = None if slot.sparse_dims else self._places.zeros(slot)
+        return no_gradient(slot) if zeros is None else zeros
 
     def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
         if not self.plain:
@@ -337,6 +327,8 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
+        for slot in self._slots:
+            slot.passes = passes
         self.held.forget()
         for bucket in self._buckets:
             if not bucket.submitted:

@@ -28,8 +28,7 @@ bool IsWithin(std::span<const std::byte> region, int64_t offset, int64_t bytes) 
 
 }  // namespace
 
-bool RegionPlaces::Announce(const std::vector<Segment>& segments, int64_t element_bytes, ShmPort* port,
-                            uint64_t tile) {
+bool RegionPlaces::Announce(const std::vector<Segment>& segments, int64_t element_bytes, ShmPort* port, uint64_t tile) {
   const std::span<std::byte> region = port->region(port->rank());
   auto* const others = reinterpret_cast<RegionRun*>(port->payload(port->rank(), tile));
   const int64_t most = port->tile_bytes() / static_cast<int64_t>(sizeof(RegionRun)) + 1;
@@ -90,8 +89,8 @@ Status RegionPlaces::ReadRank(int rank, int64_t count, int64_t element_bytes, Sh
     count -= elements;
   }
   if (good && count == 0) return Status::Ok();
-  return {StatusCode::kCorrupt,
-          "rank " + std::to_string(rank) + " announced memory outside of its region, or for another number of elements"};
+  return {StatusCode::kCorrupt, "rank " + std::to_string(rank) +
+                                    " announced memory outside of its region, or for another number of elements"};
 }
 
 }  // namespace horocache::data

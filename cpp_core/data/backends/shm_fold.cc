@@ -98,6 +98,7 @@ class ShmFold : public ShmOperation {
   bool FoldDirect(int64_t* budget);
   void FoldDirectPiece(int64_t limit, int64_t* budget);
   bool Pack(int64_t* budget);
+  void PackPiece(Range all, int64_t* budget);
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t limit, int64_t* budget);
   bool Unpack(int64_t* budget);
@@ -192,18 +193,7 @@ bool ShmFold::Pack(int64_t* budget) {
     pack_.open = true;
     pack_.at = joined(rank()) ? all.end : all.begin;
   }
-  const Range own = oneshot_ ? Range{all.end, all.end} : Slice(pack_.tile, rank());
-  while (pack_.at < all.end && *budget > 0) {
-    if (pack_.at == own.begin) {
-      pack_.at = own.end;
-      continue;
-    }
-    const int64_t limit = pack_.at < own.begin ? own.begin : all.end;
-    pack_cursor_.Seek(pack_.at);
-    const int64_t run = pack_cursor_.Run(std::min(limit - pack_.at, PieceElements(*budget)));
-    Move(InSlot(rank(), pack_.tile, pack_.at), pack_cursor_.input(), run * element_bytes_, true, budget);
-    pack_.at += run;
-  }
+  while (pack_.at < all.end && *budget > 0) PackPiece(all, budget);
   if (pack_.at < all.end) return true;
   if (pack_.tile == 0 && !announced_) {
     PublishFirst();
@@ -212,6 +202,20 @@ bool ShmFold::Pack(int64_t* budget) {
   }
   pack_.Next();
   return true;
+}
+
+// What lies in one segment, from pack_.at on; this rank's own slice is left out.
+void ShmFold::PackPiece(Range all, int64_t* budget) {
+  const Range own = oneshot_ ? Range{all.end, all.end} : Slice(pack_.tile, rank());
+  if (pack_.at == own.begin) {
+    pack_.at = own.end;
+    return;
+  }
+  const int64_t limit = pack_.at < own.begin ? own.begin : all.end;
+  pack_cursor_.Seek(pack_.at);
+  const int64_t run = pack_cursor_.Run(std::min(limit - pack_.at, PieceElements(*budget)));
+  Move(InSlot(rank(), pack_.tile, pack_.at), pack_cursor_.input(), run * element_bytes_, true, budget);
+  pack_.at += run;
 }
 
 bool ShmFold::FoldSome(int64_t* budget) {

@@ -30,7 +30,7 @@ Status ShmPort::Check(const SharedArea& area) {
                                                   std::to_string(needed));
 }
 
-ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes) 
+ShmPort::ShmPort(const SharedArea& area, int64_t tile_bytes)
     : rank_(area.rank), size_(area.size), ring_(area.ring), regions_(area.regions) {
   const int64_t unit = MinimumTile(size_);
   const int64_t room = (static_cast<int64_t>(area.data_bytes) - FixedBytes(size_)) / kDepth;

@@ -50,8 +50,7 @@ std::vector<RankData> Floats(int size, const std::vector<int64_t>& counts) {
   std::vector<RankData> data(static_cast<size_t>(size));
   for (size_t r = 0; r < data.size(); ++r) {
     for (size_t i = 0; i < counts.size(); ++i) {
-      data[r].inputs.push_back(
-          testing::SmallNumbers(DType::kFloat32, static_cast<size_t>(counts[i]), 31 * r + i));
+      data[r].inputs.push_back(testing::SmallNumbers(DType::kFloat32, static_cast<size_t>(counts[i]), 31 * r + i));
     }
   }
   return data;
@@ -77,7 +76,8 @@ void Place(RankData* data, Bytes* region, size_t begin, size_t gap, bool in_plac
 std::vector<Bytes> Outputs(const RankData& data) {
   std::vector<Bytes> out;
   for (const Segment& segment : data.collective.segments) {
-    out.emplace_back(segment.output, segment.output + segment.count * static_cast<int64_t>(DTypeBytes(data.collective.dtype)));
+    out.emplace_back(segment.output,
+                     segment.output + segment.count * static_cast<int64_t>(DTypeBytes(data.collective.dtype)));
   }
   return out;
 }

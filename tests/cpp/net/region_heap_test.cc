@@ -106,7 +106,7 @@ TEST(RegionHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
   auto attached = Arena::Attach(dup((*arena)->fd()));
   ASSERT_TRUE(attached.ok()) << attached.status().message();
   const auto blocks_of_file = [&] {
-    struct stat file {};
+    struct stat file{};
     EXPECT_EQ(fstat((*arena)->fd(), &file), 0);
     return file.st_blocks * 512;
   };
