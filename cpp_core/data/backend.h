@@ -101,8 +101,15 @@ class Operation {
   virtual bool must_poll() const { return false; }
   // What it does now, for the timeline.
   virtual observe::Phase phase() const { return observe::Phase::kTransfer; }
-  // For stall reports: ranks this operation waits for now; empty if for none, or if that cannot be known.
-  virtual std::vector<int> WaitingFor() const { return {}; }
+  // For stall reports: ranks this operation waits for now; none if for none, or if that cannot be known.
+  virtual void AddWaitingFor(std::vector<int>* ranks) const { static_cast<void>(ranks); }
+  std::vector<int> WaitingFor() const {
+    std::vector<int> ranks;
+    AddWaitingFor(&ranks);
+    return ranks;
+  }
+  // Once it is finished: the list that it was started with, whose memory serves the next one; may be empty.
+  virtual std::vector<Segment> TakeSegments() { return {}; }
 };
 
 struct DataCounters {

@@ -80,6 +80,7 @@ void Doorbell::Ring(uint32_t wanted) {
   // The bits may be of a sleeper that armed after the first addition, for what comes later: it must not fall asleep
   // with its bits gone.
   words_->rung.fetch_add(1, std::memory_order_seq_cst);
+  if (wakes_ != nullptr) wakes_->fetch_add(1, std::memory_order_relaxed);
   FutexWake(words_->rung, who);
 }
 

@@ -56,6 +56,8 @@ class Doorbell {
   Doorbell() = default;
   explicit Doorbell(DoorbellWords* words) : words_(words) {}
 
+  // Counts the system calls that wake somebody, for as long as this object rings.
+  void CountWakes(std::atomic<uint64_t>* wakes) { wakes_ = wakes; }
   void Ring();
   void RingForData();  // wakes only sleepers that armed kData
   uint32_t Rung() const { return words_->rung.load(std::memory_order_seq_cst); }
@@ -70,6 +72,7 @@ class Doorbell {
   void Ring(uint32_t wanted);
 
   DoorbellWords* words_ = nullptr;
+  std::atomic<uint64_t>* wakes_ = nullptr;
 };
 
 // The frames on their way from one rank to another, written by the sender: a word for each, which is stored last and

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string_view>
 
 #include "base/clock.h"
@@ -289,7 +290,8 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
     state = PyEval_SaveThread();
     return go_on;
   };
-  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, goes_on);
+  // By reference: as a value it would be too large for a function to hold without asking for memory.
+  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, std::ref(goes_on));
   RestoreThread(state);
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
   if (done) return;

@@ -45,8 +45,9 @@ class HC_CAPABILITY("role") Role {
 struct LoopConfig {
   int64_t spin_ns = 0;
   int64_t yield_ns = 0;
-  int64_t linger_ns = 0;   // how long what was submitted may wait for more
-  bool spare_core = true;  // for the coordinator thread, while the ranks of the host compute
+  int64_t linger_ns = 0;      // how long what was submitted may wait for more
+  bool spare_core = true;     // for the coordinator thread, while the ranks of the host compute
+  bool waiter_drives = true;  // a thread that waits takes the role where it can
 };
 
 class CoordinatorLoop {

@@ -51,7 +51,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
 // True when the operation is done; the thread then no longer counts as waiting.
 bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
   const auto finished = [operation] { return IsDone(*operation); };
-  if (TryTakePatiently(finished)) {
+  if (config_.waiter_drives && TryTakePatiently(finished)) {
     metrics_->role_taken.Add(1);
     doorbell_.Disarm();
     Drive(Doorbell::kWaiter, deadline_ns, finished);
@@ -66,6 +66,7 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
   if (!finished()) {
     doorbell_.Ring();  // the holder learns that somebody waits
     operation->sleepers.fetch_add(1);
+    metrics_->waits_asleep.AddShared(1);
     FutexWait(operation->done, 0, deadline_ns - NowNs());
     operation->sleepers.fetch_sub(1);
   }
@@ -89,6 +90,7 @@ bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
   const int64_t until_ns = NowNs() + kPatienceNs;
   while (!finished() && NowNs() < until_ns) {
     sched_yield();
+    metrics_->yields.AddShared(1);
     if (role_.TryTake()) return true;
   }
   return false;
@@ -113,6 +115,7 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
       for (int i = 0; i < 16; ++i) CpuRelax();
     } else {
       sched_yield();
+      metrics_->yields.AddShared(1);
     }
   }
   return false;
@@ -180,7 +183,7 @@ void CoordinatorLoop::HandBack() {
 
 // Steps while anything moves, and for a while longer where a collective is under way.
 void CoordinatorLoop::StepOn() {
-  const auto wanted = [this] { return stop_.load() || waiting_.load() > 0; };
+  const auto wanted = [this] { return stop_.load() || (config_.waiter_drives && waiting_.load() > 0); };
   while (Step(NowNs()) && !stop_.load()) {
   }
   if (!LanesBusy() && !messages_->Transferring()) return;

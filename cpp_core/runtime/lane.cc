@@ -38,10 +38,12 @@ StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
 }  // namespace
 
 void Lane::Enqueue(control::Plan* plan) {
-  if (spare_.empty()) spare_.emplace_back();
-  plans_.push_back(std::move(spare_.back()));
-  spare_.pop_back();
-  std::swap(plans_.back(), *plan);
+  control::Plan spare;
+  if (!spare_.empty()) {
+    spare = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  plans_.push_back(std::exchange(*plan, std::move(spare)));
 }
 
 bool Lane::Step() {
@@ -60,6 +62,8 @@ bool Lane::StartCollective() {
     return true;
   }
   data::Collective collective;
+  collective.segments = std::move(segments_);
+  collective.segments.clear();
   collective.op = plan.op;
   collective.device_class = plan.device_class;
   collective.algorithm = plan.choice.algorithm;
@@ -165,6 +169,7 @@ bool Lane::TestCollective() {
     if (status.code() != FaultInjector::kDrop) return false;
   }
   KeepResult(status);
+  segments_ = running_->TakeSegments();
   running_.reset();
   if (!status.ok() && !backend_->broken().ok()) fault_ = backend_->broken();
   // After an error, too: it may be one of this rank alone, and the others go on.
@@ -280,7 +285,5 @@ const Operation* Lane::Running() const {
   }
   return nullptr;
 }
-
-std::vector<int> Lane::WaitingFor() const { return running_ == nullptr ? std::vector<int>() : running_->WaitingFor(); }
 
 }  // namespace horocache::runtime

@@ -11,13 +11,13 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/ring_queue.h"
 #include "base/status.h"
 #include "control/plan.h"
 #include "control/rank_set.h"
@@ -54,7 +54,9 @@ class Lane {
   // none runs.
   const Operation* Running() const;
   int64_t StillSinceNs() const { return still_since_ns_; }
-  std::vector<int> WaitingFor() const;
+  void AddWaitingFor(std::vector<int>* ranks) const {
+    if (running_ != nullptr) running_->AddWaitingFor(ranks);
+  }
   // Whether what runs has to be tested now and then.
   bool must_poll() const { return running_ != nullptr && running_->must_poll(); }
   // The name of the operation that completed last here; empty if none has.
@@ -95,13 +97,14 @@ class Lane {
   const FaultInjector* const faults_;
   observe::Timeline* const timeline_;
 
-  std::deque<control::Plan> plans_;
+  RingQueue<control::Plan> plans_;
   std::vector<control::Plan> spare_;
   Task task_ = &Lane::StartCollective;
   size_t item_ = 0;  // cursor of an operation that does not fuse
   int tensor_ = 0;   // within the item's piece
   Status status_;    // of the front plan
   std::unique_ptr<data::Operation> running_;
+  std::vector<data::Segment> segments_;  // empty; memory of the last collective's
   data::VariableOutput variable_;
   Result result_;
   int64_t still_since_ns_ = 0;

@@ -1,5 +1,7 @@
 #include "runtime/metrics.h"
 
+#include "base/allocations.h"
+
 namespace horocache::runtime {
 namespace {
 
@@ -34,6 +36,10 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"message_bytes_received", message_bytes_received.Get()},
       {"wakeups", wakeups.Get()},
       {"sleeps", sleeps.Get()},
+      {"wakes", wakes.Get()},
+      {"yields", yields.Get()},
+      {"system_calls", wakes.Get() + yields.Get() + waits_asleep.Get() + sleeps.Get()},
+      {"allocations", Allocations()},
       {"role_taken", role_taken.Get()},
       {"fused_operations", fused_operations.Get()},
   };

@@ -21,8 +21,11 @@ class Counter {
   void Add(uint64_t amount) {
     value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
+  // Where several threads may be adding.
+  void AddShared(uint64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
   void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
   uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+  std::atomic<uint64_t>* shared() { return &value_; }  // as AddShared
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -37,6 +40,10 @@ struct Metrics {
   Counter operations, payload_bytes, bytes_copied, bytes_folded;
   // Of messages that were sent and received without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
+  // System calls, of any thread of this rank.
+  Counter wakes;                       // made to wake somebody
+  Counter yields;                      // in which a waiting thread gave up its core in turns
+  Counter waits_asleep;                // of a thread that waits for an operation, which another one drives
   Counter wakeups;                     // times a thread that drives this rank was woken from sleep
   Counter sleeps;                      // times it went to sleep
   Counter role_taken;                  // times a waiting thread drove the rank itself

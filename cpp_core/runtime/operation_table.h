@@ -22,15 +22,17 @@
 #include "control/string_map.h"
 #include "observe/flight_recorder.h"
 #include "observe/flight_text.h"
+#include "runtime/metrics.h"
 #include "runtime/operation.h"
 
 namespace horocache::runtime {
 
 class OperationTable {
  public:
-  // `recorder` outlives the table; `on_failure` is told of every operation that fails, by who holds the role.
-  OperationTable(observe::FlightRecorder* recorder, std::function<void(const Status&)> on_failure)
-      : recorder_(recorder), on_failure_(std::move(on_failure)) {}
+  // `recorder` and `metrics` outlive the table; `on_failure` is told of every operation that fails, by who holds the
+  // role.
+  OperationTable(observe::FlightRecorder* recorder, Metrics* metrics, std::function<void(const Status&)> on_failure)
+      : recorder_(recorder), metrics_(metrics), on_failure_(std::move(on_failure)) {}
 
   // A record to fill; its containers may hold stale values. Give it to Add or Recycle.
   Operation* New() HC_EXCLUDES(mutex_);
@@ -91,6 +93,7 @@ class OperationTable {
   void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns) const;
 
   observe::FlightRecorder* const recorder_;
+  Metrics* const metrics_;
   const std::function<void(const Status&)> on_failure_;
 
   mutable Mutex mutex_;

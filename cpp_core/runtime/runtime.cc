@@ -40,6 +40,7 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
   out.spare_core = identity.local_size < UsableCores();
   out.linger_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
+  out.waiter_drives = knobs.waiter_drives;
   return out;
 }
 
@@ -125,6 +126,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 }
 
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
+  for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.shared());
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
   return MakeSet(config_.knobs, std::move(site));
 }
@@ -161,6 +163,7 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
     if (heap != nullptr) heap->Close();
   };
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
+  parts.doorbell.CountWakes(metrics_.wakes.shared());
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
@@ -232,7 +235,7 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
     table_.Recycle(operation);
     return status;
   }
-  const bool wake = (first || message) && !wait_follows;
+  const bool wake = (first || message) && !(wait_follows && config_.knobs.waiter_drives);
   if (const Status fault = loop_->NoteSubmission(wake, message); !fault.ok()) loop_->Abort(fault.message());
   return Status::Ok();
 }

@@ -155,7 +155,7 @@ class Runtime {
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
-  OperationTable table_{&recorder_, [this](const Status& why) { observer_->NoteError(why); }};
+  OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { observer_->NoteError(why); }};
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
   std::atomic<bool> warned_private_{false};

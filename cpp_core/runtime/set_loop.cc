@@ -155,9 +155,11 @@ void SetLoop::CheckOverdue(int64_t now_ns) {
     const Operation* running = lane.Running();
     const int64_t waited_ns = now_ns - lane.StillSinceNs();
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
+    std::vector<int> late;
+    lane.AddWaitingFor(&late);
     Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
                 SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
-                names_.Text(lane.WaitingFor()) + ", which did not answer (stopped, or without processor time?).",
+                names_.Text(late) + ", which did not answer (stopped, or without processor time?).",
             waited_ns, now_ns);
     if (!lost_.ok()) return;
   }
@@ -212,14 +214,14 @@ bool SetLoop::broken() const {
 
 int64_t SetLoop::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }
 
-void SetLoop::Blame(std::vector<int>* blamed) const {
+void SetLoop::Blame(std::vector<int>* blamed) {
   const auto add = [&](int rank) {
     const int world_rank = names_.Of(rank);
     if (std::ranges::find(*blamed, world_rank) == blamed->end()) blamed->push_back(world_rank);
   };
-  for (const Lane& lane : lanes_) {
-    for (const int rank : lane.WaitingFor()) add(rank);
-  }
+  late_.clear();
+  for (const Lane& lane : lanes_) lane.AddWaitingFor(&late_);
+  for (const int rank : late_) add(rank);
   if (LanesBusy() || !waiting_ || !controller_->HasPending()) return;
   if (!channel_->HasPublished(config_.rank, controller_->round())) return;
   for (int rank = 0; rank < channel_->size(); ++rank) {

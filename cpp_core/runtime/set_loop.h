@@ -110,7 +110,7 @@ class SetLoop {
   bool lanes_must_poll() const;
   // Adds whom this rank waits for, as ranks of the job: those that do not do their part of what runs, or, if nothing
   // runs, those that have nothing to say to the round that this rank has begun.
-  void Blame(std::vector<int>* blamed) const;
+  void Blame(std::vector<int>* blamed);
   const Status& end() const { return controller_->end(); }
   // Why it was lost; ok if it was not.
   const Status& lost() const { return lost_; }
@@ -151,6 +151,7 @@ class SetLoop {
   int64_t left_ns_ = 0;         // since when this rank has wanted to leave; 0: it does not
   bool saw_departed_ = false;   // once already
   uint64_t marked_rounds_ = 0;  // on the timeline
+  std::vector<int> late_;       // ranks that something here waits for
 };
 
 }  // namespace horocache::runtime

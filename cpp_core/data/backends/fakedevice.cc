@@ -70,7 +70,9 @@ class FakeDeviceOperation : public Operation {
         return observe::Phase::kUnpack;
     }
   }
-  std::vector<int> WaitingFor() const override { return inner_ == nullptr ? std::vector<int>() : inner_->WaitingFor(); }
+  void AddWaitingFor(std::vector<int>* ranks) const override {
+    if (inner_ != nullptr) inner_->AddWaitingFor(ranks);
+  }
 
  private:
   enum class State { kReady, kPacking, kRunning, kUnpacking, kDone };

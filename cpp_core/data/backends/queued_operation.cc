@@ -1,6 +1,7 @@
 #include "data/backends/queued_operation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "base/memory.h"
@@ -13,7 +14,27 @@ namespace {
 constexpr int64_t kBudgetBytes = 256 << 10;
 constexpr int64_t kChargeBytes = 64;  // what a piece of any size costs
 
+// In front of an operation in its block.
+struct alignas(std::max_align_t) BlockHeader {
+  OperationQueue* queue;
+  size_t bytes;  // of the block
+};
+
 }  // namespace
+
+OperationQueue::~OperationQueue() {
+  for (const auto& [bytes, block] : blocks_) ::operator delete(block);
+}
+
+void* OperationQueue::TakeBlock(size_t bytes) {
+  const auto fits = [bytes](const auto& spare) { return spare.first == bytes; };
+  const auto found = std::ranges::find_if(blocks_, fits);
+  if (found == blocks_.end()) return ::operator new(bytes);
+  void* const block = found->second;
+  *found = blocks_.back();
+  blocks_.pop_back();
+  return block;
+}
 
 void OperationQueue::Break(Status why) {
   if (!broken_.ok()) return;
@@ -51,9 +72,22 @@ QueuedOperation::QueuedOperation(OperationQueue* queue, Collective collective, i
   queue->waiting_.push_back(this);
 }
 
+void* QueuedOperation::operator new(size_t bytes, OperationQueue* queue) {
+  const size_t block_bytes = sizeof(BlockHeader) + bytes;
+  auto* const header = static_cast<BlockHeader*>(queue->TakeBlock(block_bytes));
+  *header = {queue, block_bytes};
+  return header + 1;
+}
+
+void QueuedOperation::operator delete(void* memory) {
+  auto* const header = static_cast<BlockHeader*>(memory) - 1;
+  header->queue->GiveBlock(header, header->bytes);
+}
+
 QueuedOperation::~QueuedOperation() {
+  if (!lists_.contributors.empty()) line_.lists_.push_back(std::move(lists_));
   if (done_) return;
-  std::erase(line_.waiting_, this);
+  line_.waiting_.Erase(this);
   line_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " + std::string(wire::OpName(collective_.op)) +
                                          " half way; this lane cannot be used any more"});
 }
@@ -62,7 +96,7 @@ bool QueuedOperation::Test() {
   if (done_) return true;
   if (line_.broken().ok()) return line_.Drive(this);
   status_ = line_.broken();
-  std::erase(line_.waiting_, this);
+  line_.waiting_.Erase(this);
   return done_ = true;
 }
 
@@ -95,10 +129,14 @@ void QueuedOperation::PrepareFold(const KernelSet& kernels) {
   function_ = kernels.Find(collective_.dtype, collective_.reduce_op);
   scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
                          collective_.Divisor(size_));
-  for (int r = 0; r < size_; ++r) {
-    if (!joined(r)) contributors_.push_back(r);
+  if (!line_.lists_.empty()) {
+    lists_ = std::move(line_.lists_.back());
+    line_.lists_.pop_back();
+    lists_.contributors.clear();
   }
-  inputs_.reserve(contributors_.size());
+  for (int r = 0; r < size_; ++r) {
+    if (!joined(r)) lists_.contributors.push_back(r);
+  }
 }
 
 void QueuedOperation::Folded(const FoldCall& call, int64_t* budget) {

@@ -3,11 +3,13 @@
 // Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/ring_queue.h"
 #include "base/status.h"
 #include "data/backend.h"
 #include "data/kernels/fold.h"
@@ -16,9 +18,15 @@ namespace horocache::data {
 
 class QueuedOperation;
 
+// What a fold needs besides, kept from one operation to the next.
+struct FoldLists {
+  std::vector<int> contributors;         // ranks with data
+  std::vector<const std::byte*> inputs;  // of one piece
+};
+
 class OperationQueue {
  public:
-  virtual ~OperationQueue() = default;
+  virtual ~OperationQueue();
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
@@ -36,17 +44,26 @@ class OperationQueue {
 
  private:
   friend class QueuedOperation;
+  // Memory of an operation; that of one before it where one fits.
+  void* TakeBlock(size_t bytes);
+  void GiveBlock(void* block, size_t bytes) { blocks_.emplace_back(bytes, block); }
   // Moves the operations before `operation` and itself on by a bounded amount; true when it is finished.
   bool Drive(QueuedOperation* operation);
   virtual void OnDriven() {}
   virtual void OnBroken() {}
 
-  std::deque<QueuedOperation*> waiting_;
+  RingQueue<QueuedOperation*> waiting_;
+  std::vector<std::pair<size_t, void*>> blocks_;  // that operations left
+  std::vector<FoldLists> lists_;                  // the same
   Status broken_;
 };
 
 class QueuedOperation : public Operation {
  public:
+  // Operations live in blocks of their queue, so that steady state allocates nothing: `new (queue) Some(queue, ...)`.
+  static void* operator new(size_t bytes, OperationQueue* queue);
+  static void operator delete(void* memory);
+  static void operator delete(void* memory, OperationQueue*) { operator delete(memory); }
   ~QueuedOperation() override;
   QueuedOperation(const QueuedOperation&) = delete;
   QueuedOperation& operator=(const QueuedOperation&) = delete;
@@ -54,6 +71,7 @@ class QueuedOperation : public Operation {
   bool Test() final;
   Status status() const final { return status_; }
   bool progressed() const final { return progressed_; }
+  std::vector<Segment> TakeSegments() final { return std::move(collective_.segments); }
 
  protected:
   QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size);
@@ -86,11 +104,13 @@ class QueuedOperation : public Operation {
   // Elements of one go: what is left of the budget, in whole cache lines.
   int64_t PieceElements(int64_t budget) const;
 
-  const Collective collective_;
+  // Ranks that take part in a reduction with data.
+  const std::vector<int>& contributors() const { return lists_.contributors; }
+
+  Collective collective_;
   const int64_t element_bytes_;
   Status status_;
-  Scaling scaling_;                // of a reduction
-  std::vector<int> contributors_;  // to it: ranks with data
+  Scaling scaling_;  // of a reduction
 
  private:
   friend class OperationQueue;
@@ -100,7 +120,7 @@ class QueuedOperation : public Operation {
   const int rank_, size_;
   std::vector<uint8_t> joined_;
   FoldFunction function_ = nullptr;
-  std::vector<const std::byte*> inputs_;
+  FoldLists lists_;
   bool begun_ = false;
   bool done_ = false;
   bool progressed_ = false;
@@ -108,10 +128,10 @@ class QueuedOperation : public Operation {
 
 template <typename F>
 void QueuedOperation::FoldInRankOrder(FoldCall* call, F&& input_of) {
-  inputs_.clear();
-  for (const int rank : contributors_) inputs_.push_back(input_of(rank));
-  call->inputs = inputs_.data();
-  call->num_inputs = static_cast<int>(inputs_.size());
+  lists_.inputs.clear();
+  for (const int rank : lists_.contributors) lists_.inputs.push_back(input_of(rank));
+  call->inputs = lists_.inputs.data();
+  call->num_inputs = static_cast<int>(lists_.inputs.size());
   call->scaling = scaling_;
 }
 

@@ -295,7 +295,7 @@ bool ShmFold::Unpack(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<ShmOperation> MakeShmFold(ShmQueue* queue, Collective collective) {
-  return std::make_unique<ShmFold>(queue, std::move(collective));
+  return std::unique_ptr<ShmFold>(new (queue) ShmFold(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

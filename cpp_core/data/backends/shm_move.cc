@@ -353,7 +353,7 @@ bool ShmMove::FillGaps(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<ShmOperation> MakeShmMove(ShmQueue* queue, Collective collective) {
-  return std::make_unique<ShmMove>(queue, std::move(collective));
+  return std::unique_ptr<ShmMove>(new (queue) ShmMove(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

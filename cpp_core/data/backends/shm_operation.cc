@@ -213,14 +213,12 @@ bool ShmOperation::Reached(int rank, Wait wait, uint64_t number) const {
 
 bool ShmOperation::Reached(int rank) const { return Reached(rank, wait_, wait_tile_); }
 
-std::vector<int> ShmOperation::WaitingFor() const {
-  std::vector<int> ranks;
+void ShmOperation::AddWaitingFor(std::vector<int>* ranks) const {
   const auto* const head = static_cast<const ShmOperation*>(queue_.head());
-  if (done() || head == nullptr) return ranks;
+  if (done() || head == nullptr) return;
   for (int r = 0; r < size(); ++r) {
-    if (r != rank() && !head->Reached(r)) ranks.push_back(r);
+    if (r != rank() && !head->Reached(r)) ranks->push_back(r);
   }
-  return ranks;
 }
 
 }  // namespace horocache::data

@@ -35,7 +35,7 @@ struct ShmQueue final : OperationQueue {
 // Note [The first tile carries the operation] in shm_port.h for what is common.
 class ShmOperation : public QueuedOperation {
  public:
-  std::vector<int> WaitingFor() const final;
+  void AddWaitingFor(std::vector<int>* ranks) const final;
 
  protected:
   // How far one stage has come: tile `tile` of the operation (counted from 0), and `at` within it.

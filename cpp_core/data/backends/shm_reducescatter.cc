@@ -118,9 +118,9 @@ bool ShmReducescatter::Meet() {
 
 // The first rank that has data is what the others are compared with.
 bool ShmReducescatter::SameRows() {
-  const int first = contributors_.front();
+  const int first = contributors().front();
   std::vector<int64_t> expected = Told(first);
-  for (const int r : contributors_) {
+  for (const int r : contributors()) {
     const Status same = CompareRows(collective_, first, expected, r, Told(r));
     if (same.ok()) continue;
     EndAfterFirstTile(same);
@@ -164,7 +164,7 @@ void ShmReducescatter::FoldPiece(int64_t end, int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<ShmOperation> MakeShmReducescatter(ShmQueue* queue, Collective collective) {
-  return std::make_unique<ShmReducescatter>(queue, std::move(collective));
+  return std::unique_ptr<ShmReducescatter>(new (queue) ShmReducescatter(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

@@ -113,7 +113,8 @@ class World {
   net::SeededRandom order_;
   std::vector<bool> left_;
   observe::FlightRecorder recorder_;
-  OperationTable table_{&recorder_, [](const Status&) {}};
+  Metrics table_metrics_{1};
+  OperationTable table_{&recorder_, &table_metrics_, [](const Status&) {}};
   std::vector<std::unique_ptr<Metrics>> metrics_;
   std::vector<std::unique_ptr<PointToPoint>> engines_;
 };

@@ -21,7 +21,8 @@ class OperationTableTest : public ::testing::Test {
   Status Add(Operation* operation) { return table_.Add(operation, 0, &first_); }
 
   observe::FlightRecorder recorder_;
-  OperationTable table_{&recorder_, [](const Status&) {}};
+  Metrics metrics_{1};
+  OperationTable table_{&recorder_, &metrics_, [](const Status&) {}};
   bool first_ = false;
 };
 

@@ -69,8 +69,8 @@ TEST(PointToPoint, RanksThatCannotBeReachedDelayNobodysLeave) {
   config.links.push_back(std::make_unique<net::MemoryLink>(&network, 0));
   config.routes = {{}, {0, 0}, {}};
   observe::FlightRecorder recorder;
-  OperationTable table{&recorder, [](const Status&) {}};
   Metrics metrics(3);
+  OperationTable table{&recorder, &metrics, [](const Status&) {}};
   PointToPoint engine(std::move(config), &table, &metrics);
   engine.Leave(1);
   engine.Step(2);

@@ -170,7 +170,8 @@ TEST(PointToPoint, BeyondItsCreditASenderAnnouncesAndTheCreditComesBack) {
 
 TEST(CheckMessage, RefusesWhatNoRankCouldSendOrReceive) {
   observe::FlightRecorder recorder;
-  OperationTable table{&recorder, [](const Status&) {}};
+  Metrics metrics(3);
+  OperationTable table{&recorder, &metrics, [](const Status&) {}};
   Operation* operation = table.New();
   std::byte memory[16];
   const auto reset = [&](wire::Op op) {

@@ -209,7 +209,7 @@ Status MpiAllFold::Gather(Slot* slot) {
 }  // namespace
 
 std::unique_ptr<MpiOperation> MakeMpiAllFold(MpiQueue* queue, Collective collective) {
-  return std::make_unique<MpiAllFold>(queue, std::move(collective));
+  return std::unique_ptr<MpiAllFold>(new (queue) MpiAllFold(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

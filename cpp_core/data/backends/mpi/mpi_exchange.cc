@@ -360,7 +360,7 @@ bool MpiExchange::FillGaps(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes) {
-  return std::make_unique<MpiExchange>(queue, std::move(collective), two_levels_from_bytes);
+  return std::unique_ptr<MpiExchange>(new (queue) MpiExchange(queue, std::move(collective), two_levels_from_bytes));
 }
 
 }  // namespace horocache::data

@@ -222,7 +222,7 @@ bool MpiPieces::CopyAtRoot(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collective) {
-  return std::make_unique<MpiPieces>(queue, std::move(collective));
+  return std::unique_ptr<MpiPieces>(new (queue) MpiPieces(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

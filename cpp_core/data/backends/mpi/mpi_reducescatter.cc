@@ -143,12 +143,13 @@ void MpiReducescatter::OnCompared() {
 Status MpiReducescatter::Show() {
   shown_ = rows_;
   shown_.resize(static_cast<size_t>(size()));
-  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), contributors_.front(), comm(), NextRequest());
+  return mpi().Ibcast(shown_.data(), size(), mpi().TypeOf(DType::kInt64), contributors().front(), comm(),
+                      NextRequest());
 }
 
 Status MpiReducescatter::Difference() const {
   if (joined(rank())) return Status::Ok();
-  return CompareRows(collective_, contributors_.front(), shown_, rank(), rows_);
+  return CompareRows(collective_, contributors().front(), shown_, rank(), rows_);
 }
 
 void MpiReducescatter::Agree(const Status& mine) {
@@ -193,7 +194,7 @@ bool MpiReducescatter::NextTile() {
 }  // namespace
 
 std::unique_ptr<MpiOperation> MakeMpiReducescatter(MpiQueue* queue, Collective collective) {
-  return std::make_unique<MpiReducescatter>(queue, std::move(collective));
+  return std::unique_ptr<MpiReducescatter>(new (queue) MpiReducescatter(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

@@ -50,7 +50,7 @@ template <typename F>
 Status MpiSlices::Start(Exchange* exchange, FusionBuffer* memory, int64_t most, F&& slice_of) {
   HC_RETURN_IF_ERROR(Reserve(exchange, memory, most));
   const int64_t own = slice_of(rank()).count;
-  for (const int from : contributors_) {
+  for (const int from : contributors()) {
     if (from != rank()) HC_RETURN_IF_ERROR(Receive(exchange, From(*exchange, from), own, from, kTag));
   }
   for (int i = 1; i < size() && !joined(rank()); ++i) {

@@ -249,7 +249,7 @@ void TwoLevels::NameRanks(const MpiMeans& means, int own) {
 }
 
 std::unique_ptr<MpiOperation> MakeTwoLevel(MpiQueue* queue, Collective collective) {
-  return std::make_unique<TwoLevel>(queue, std::move(collective));
+  return std::unique_ptr<TwoLevel>(new (queue) TwoLevel(queue, std::move(collective)));
 }
 
 // ---- allgather

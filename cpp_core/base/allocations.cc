@@ -1,0 +1,59 @@
+#include "base/allocations.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace horocache {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCounts = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool kCounts = false;
+#else
+#define HC_COUNT_ALLOCATIONS
+constexpr bool kCounts = true;
+#endif
+#else
+#define HC_COUNT_ALLOCATIONS
+constexpr bool kCounts = true;
+#endif
+
+// Constant-initialized: it counts what is allocated before main.
+std::atomic<uint64_t> allocations{0};
+
+}  // namespace
+
+uint64_t Allocations() { return allocations.load(std::memory_order_relaxed); }
+bool CountsAllocations() { return kCounts; }
+
+}  // namespace horocache
+
+#ifdef HC_COUNT_ALLOCATIONS
+// The library's own operators, hidden in it: nobody else's memory comes from here, and what they hand out is malloc's.
+
+namespace {
+
+void* Count(void* memory) {
+  horocache::allocations.fetch_add(1, std::memory_order_relaxed);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return Count(std::malloc(bytes == 0 ? 1 : bytes)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  return Count(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit));
+}
+void* operator new[](std::size_t bytes) { return operator new(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#endif
