@@ -11,6 +11,7 @@ ORDER = (
     "messages",
     "burst",
     "bandwidth",
+    "zero_copy",
     "gradients",
     "training",
     "hooks",
