@@ -252,7 +252,8 @@ def metrics() -> dict[str, Any]:
 
     Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (stores
     to memory), ``fused_operations`` (buffers; per step, divide by the steps), ``fused_size_log2.N`` (of these, those
-    of more than 2^(N-1) and at most 2^N bytes), ``op_count.NAME`` and ``op_ns.NAME`` (completed operations and the
+    of more than 2^(N-1) and at most 2^N bytes), ``inline_operations`` (small ones that needed none, as their data came
+    with the round), ``op_count.NAME`` and ``op_ns.NAME`` (completed operations and the
     nanoseconds from submission to completion, summed), ``wait_ns.RANK`` (nanoseconds that this rank slept because that
     rank had not come, which is only known of cached operations, or did not do its part). Indexed entries are there
     once they are not zero.

@@ -31,20 +31,22 @@ class ControlChannel {
   // beyond the end of a hint count as zero.
   virtual void HintAnd(std::vector<uint64_t>* out) = 0;
 
-  virtual void Publish(uint64_t round, std::span<const uint64_t> words) = 0;
+  // `payload`, at most kMaxPayloadWords, is for ReadPublished alone.
+  virtual void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) = 0;
   virtual bool HasPublished(int rank, uint64_t round) = 0;
   // The AND of all ranks' snapshots of `round`; false while some rank has not published it. Repeatable until this rank
   // publishes round + 2.
   virtual bool TestRound(uint64_t round, std::vector<uint64_t>* out) = 0;
 
   // Whether this rank can read the snapshots of `rank` one by one, without frames; and the snapshot, false while `rank`
-  // has not published it. For agreements in which one rank speaks for those beside it.
+  // has not published it. For agreements in which one rank speaks for those beside it, and for operations that ride on
+  // a round. `payload` may be null.
   virtual bool SharesWords(int rank) const {
     static_cast<void>(rank);
     return false;
   }
-  virtual bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) {
-    static_cast<void>(rank), static_cast<void>(round), static_cast<void>(out);
+  virtual bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) {
+    static_cast<void>(rank), static_cast<void>(round), static_cast<void>(words), static_cast<void>(payload);
     return false;
   }
 

@@ -26,7 +26,8 @@ Status Controller::Impl::CheckOpen(const Signature& signature) const {
   return Status::Ok();
 }
 
-Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t now_ns) {
+Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t now_ns,
+                                std::span<const std::byte> data) {
   const Signature& signature = request.signature;
   if (closed || leaving || join_state != JoinState::kNone) return CheckOpen(signature);
   if (op == kNoOp) return {StatusCode::kInternal, Describe(signature) + " was submitted without a number."};
@@ -34,7 +35,7 @@ Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t n
   wire::CacheBit bit = wire::kNoBit;
   const auto found = cache.Find(signature, &bit);
   if (found == ResponseCache::Lookup::kHit) {
-    HC_RETURN_IF_ERROR(table.AddHit(op, bit, now_ns));
+    HC_RETURN_IF_ERROR(table.AddHit(op, bit, now_ns, data));
     ++counters.hits;
   } else {
     HC_RETURN_IF_ERROR(Validate(signature, config.size));
@@ -94,8 +95,8 @@ void ControllerCounters::Add(const ControllerCounters& other) {
 Controller::Controller(ControllerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
 Controller::~Controller() = default;
 
-Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns) {
-  return impl_->Submit(op, request, now_ns);
+Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data) {
+  return impl_->Submit(op, request, now_ns, data);
 }
 
 void Controller::SetWaiting(bool waiting, bool all_waiting) {
@@ -182,7 +183,11 @@ void Controller::Freeze(std::vector<uint64_t>* words) {
   impl_->WriteWords(Raised(), impl_->table.pending_words(), words);
 }
 
-RoundOutcome Controller::Intersect(std::span<const uint64_t> words) { return impl_->Intersect(words); }
+void Controller::WritePayload(std::vector<uint64_t>* payload) const { impl_->WritePayload(payload); }
+bool Controller::MayRide(std::span<const uint64_t> words) const { return impl_->MayRide(words); }
+RoundOutcome Controller::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
+  return impl_->Intersect(words, snapshots);
+}
 void Controller::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list) {
   impl_->FillRequests(outcome, now_ns, list);
 }

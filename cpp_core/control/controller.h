@@ -11,6 +11,19 @@
 // report asks some of them, and what a rank has to say, a moment later, goes up as the note of a request list and down
 // again as the next report: every rank prints it. A rank that is stopped says nothing, and nobody waits for it.
 //
+// Note [Operations that ride on a round]
+// A cached allreduce of a few bytes needs no exchange of its own. Every rank's snapshot carries, behind the words, the
+// data of its pending requests that may ride; when the AND agrees on such a bit, every rank has all ranks' data at hand
+// and folds it by itself. What rides follows from what all ranks see alike:
+// * Whether an entry may ride is decided once, when it is inserted, from its signature, its choice and the settings.
+// * Where a bit's data lies in a rank's payload follows from that rank's own bits: those that may ride, ascending, each
+//   in whole words, up to the first that does not fit into kMaxPayloadWords, or whose data the rank does not have.
+// * An agreed bit rides if its data, and that of every agreed bit before it that may ride, is in every rank's payload.
+//   The others are fused and run in a lane, as if nothing could ride.
+// A rank that has joined has bits and no data, so while one has, nothing rides. Agreements that hand on an AND instead
+// of letting all ranks read all snapshots give no payloads, and nothing rides either. A payload of the wrong length
+// costs rides, on all ranks alike, and never a read beyond its end.
+//
 // Role: coordinator. Pure: no clock, lock or I/O; `now_ns` comes in, decisions go out. An Agreement drives it over a
 // ControlChannel.
 #pragma once
@@ -27,6 +40,7 @@
 #include "control/plan.h"
 #include "control/rank_set.h"
 #include "control/selector.h"
+#include "control/words.h"
 #include "wire/message.h"
 
 namespace horocache::control {
@@ -41,7 +55,8 @@ struct ControllerConfig {
   bool cache_capacity_fixed = false;  // the user chose it: never grow
   int64_t fusion_threshold_bytes = 128 << 20;
   bool disable_group_fusion = false;
-  bool tick = false;  // cycle_mode == "tick"
+  int64_t ride_max_bytes = kMaxRideBytes;  // of an operation that may ride on a round; 0: none
+  bool tick = false;                       // cycle_mode == "tick"
   int64_t cycle_time_ns = 1000000;
   bool stall_check = true;
   int64_t stall_warn_ns = 10'000'000'000;
@@ -80,8 +95,9 @@ class Controller {
 
   // ---- what the runtime says ----
   // Takes the request into the tensor table. kDuplicateName if the name, or a member's, is pending; kShutDown (or the
-  // loss) after the end. Steady state (cached, unchanged signature): one look-up and no allocation.
-  Status Submit(OpId op, const wire::Request& request, int64_t now_ns);
+  // loss) after the end. Steady state (cached, unchanged signature): one look-up and no allocation. `data`: what is to
+  // be reduced, its tensors one after the other, if that is short enough to ride on a round; copied.
+  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data = {});
   // `waiting`: some thread of this rank waits for an operation. `all_waiting`: every thread that ever submitted does,
   // and no operation that was planned still runs, so nothing more will come. Taken back by every plan and failure: say
   // it anew before each Step.
@@ -116,7 +132,8 @@ class Controller {
   // Freeze gives this rank's words of round(); the AND of all ranks' words goes to Intersect on every rank, which hands
   // out the agreed hits at once. If the outcome says `gather`, every rank's FillRequests goes to rank 0, Coordinate
   // turns them into one ResponseList, and every rank gives it to Finish; else every rank calls Finish(nullptr). Finish
-  // ends the round. This is Algorithm 1 (RunCycleOnce) of the paper, cut where a rank would have to wait.
+  // ends the round. This is Algorithm 1 (RunCycleOnce) of the paper, cut where a rank would have to wait. Where every
+  // rank reads all snapshots, WritePayload follows Freeze, and Intersect gets them if MayRide says so.
   const ControllerConfig& config() const;
   bool waiting() const;
   // Submissions that the hint does not show yet, and since when.
@@ -131,7 +148,9 @@ class Controller {
   void HintWords(bool lingering, std::vector<uint64_t>* words) const;
   // Flushes, then writes this rank's snapshot of round().
   void Freeze(std::vector<uint64_t>* words);
-  RoundOutcome Intersect(std::span<const uint64_t> words);
+  void WritePayload(std::vector<uint64_t>* payload) const;
+  bool MayRide(std::span<const uint64_t> words) const;
+  RoundOutcome Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots = {});
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   // Rank 0 alone. `lists` has one entry per rank, in any order. `merged` has requests that are in no list because
   // several ranks made them alike; joining is never merged.

@@ -42,7 +42,7 @@ struct Controller::Impl {
   }
 
   // ---- controller.cc
-  Status Submit(OpId op, const wire::Request& request, int64_t now_ns);
+  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data);
   Status SubmitJoin(OpId op, const wire::Signature& signature, int64_t now_ns);
   Status CheckOpen(const wire::Signature& signature) const;
   void NoteSubmitted(int64_t now_ns);
@@ -54,8 +54,8 @@ struct Controller::Impl {
 
   // ---- controller_rounds.cc
   void WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
-  RoundOutcome Intersect(std::span<const uint64_t> words);
-  void PlanHit(wire::CacheBit bit);
+  RoundOutcome Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots);
+  void PlanHit(wire::CacheBit bit, std::span<const Snapshot> snapshots);
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   Status Finish(const wire::ResponseList* responses);
   Status Apply(const wire::ResponseList& list);
@@ -66,6 +66,17 @@ struct Controller::Impl {
   void ApplyAllJoined(const wire::Response& response);
   void RunPlanner() { planner.Run(joined_list, divisor_ranks); }
   void ApplyLeft(const std::vector<int32_t>& left);
+
+  // ---- controller_rides.cc
+  uint32_t RideWords(const wire::Signature& signature, wire::Choice choice) const;
+  void WritePayload(std::vector<uint64_t>* payload) const;
+  bool MayRide(std::span<const uint64_t> words) const;
+  // Fills `rides` with those of the agreed bits that ride.
+  void ChooseRides(std::span<const uint64_t> bits, std::span<const Snapshot> snapshots);
+  size_t FindRides(const Snapshot& snapshot, uint8_t* offsets) const;
+  bool Rides(wire::CacheBit bit) const { return next_ride < rides.size() && rides[next_ride] == bit; }
+  // Plans the next of them.
+  void PlanRide(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
 
   // ---- controller_coordinate.cc
   Status Coordinate(std::span<const wire::RequestList> lists, std::span<const MergedRequest> merged,
@@ -141,6 +152,9 @@ struct Controller::Impl {
   const uint64_t selector_hash;
   StallInspector stalls;
   std::vector<uint64_t> agreed_bits;  // of this round
+  std::vector<wire::CacheBit> rides;  // those of them that ride, ascending
+  size_t next_ride = 0;
+  std::vector<uint8_t> ride_offsets;  // of each rank's payload, where the data of each ride begins
 };
 
 template <typename F>

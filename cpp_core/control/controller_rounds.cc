@@ -18,15 +18,16 @@ using wire::Signature;
 void Controller::Impl::WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const {
   words->assign(kFirstBitWord + cache.num_words(), 0);
   (*words)[kFlagWord] = EncodeFlags(raised | (waiting ? uint64_t{kWaiting} : 0), all_wait());
-  (*words)[kHashWord] = proof();
-  (*words)[kNotHashWord] = ~proof();
+  const uint64_t mine = proof();
+  (*words)[kHashWord] = mine;
+  (*words)[kNotHashWord] = ~mine;
   const std::span<const uint64_t> shown = joined_here() ? cache.occupied() : bits;
   std::ranges::copy(shown, words->begin() + kFirstBitWord);
 }
 
 // Algorithm 2, DecodeBitVector, and Algorithm 1 (RunCycleOnce), GetResponses and PerformOperation for the bits that all
 // ranks have in common. Bits that are not stay pending (PushMessageToQueue).
-RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words) {
+RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
   RoundOutcome outcome;
   agreed_bits.clear();
   if (words.size() <= kNotHashWord) return outcome;
@@ -39,16 +40,17 @@ RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words) {
   agreed_bits.assign(bits.begin(), bits.end());
   if (!AnyBit(words)) return outcome;
   cache.Touch(bits);
+  ChooseRides(bits, snapshots);
   ForEachBit(bits, [&](CacheBit bit) {
     ++outcome.agreed;
-    PlanHit(bit);
+    PlanHit(bit, snapshots);
   });
   RunPlanner();
   Moved();
   return outcome;
 }
 
-void Controller::Impl::PlanHit(CacheBit bit) {
+void Controller::Impl::PlanHit(CacheBit bit, std::span<const Snapshot> snapshots) {
   const ResponseCache::Entry* entry = cache.At(bit);
   const OpId op = table.TakeHit(bit);
   if (entry == nullptr || (op == kNoOp && !joined_here())) {
@@ -57,6 +59,7 @@ void Controller::Impl::PlanHit(CacheBit bit) {
     End(why, [&](const Signature&) { return why; });
     return;
   }
+  if (Rides(bit)) return PlanRide(op, *entry, snapshots);
   if (const Status status = CheckJoined(*entry->signature, joined, config.names); !status.ok()) {
     if (op != kNoOp) failures.push_back({op, status});
     return;
@@ -192,7 +195,8 @@ void Controller::Impl::ApplyFailure(const Response& response) {
 }
 
 void Controller::Impl::InsertIntoCache(std::shared_ptr<const Signature> signature, wire::Choice choice) {
-  const ResponseCache::Inserted inserted = cache.Insert(std::move(signature), choice);
+  const uint32_t ride_words = RideWords(*signature, choice);
+  const ResponseCache::Inserted inserted = cache.Insert(std::move(signature), choice, ride_words);
   if (inserted.evicted != nullptr) {
     ++counters.evictions;
     table.Demote(inserted.bit, *inserted.evicted);

@@ -22,6 +22,16 @@ void FusionPlanner::Run(const std::vector<int32_t>& joined, int divisor_ranks) {
   items_.clear();
 }
 
+Plan& FusionPlanner::AddRide(OpId op, std::shared_ptr<const Signature> signature, wire::Choice choice,
+                             int divisor_ranks) {
+  divisor_ranks_ = divisor_ranks;
+  const auto tensors = static_cast<int>(signature->tensors.size());
+  Item item{op, std::move(signature), choice, 0, true};
+  Plan& plan = NewPlan(item, {});
+  plan.items.push_back({op, std::move(item.signature), 0, tensors, true});
+  return plan;
+}
+
 void FusionPlanner::AddJoin(OpId op, std::shared_ptr<const Signature> signature, int32_t last_joined) {
   const Item item{op, std::move(signature), {}, 0, true};
   Plan& plan = NewPlan(item, {});
@@ -50,6 +60,7 @@ Plan& FusionPlanner::NewPlan(const Item& item, const std::vector<int32_t>& joine
   plan.joined.assign(joined.begin(), joined.end());
   plan.divisor_ranks = divisor_ranks_;
   plan.last_joined = -1;
+  plan.contributions.clear();
   return plan;
 }
 

@@ -27,6 +27,8 @@ class FusionPlanner {
   // Makes plans of what was added since the last call.
   // Some ranks have joined; an average divides by `divisor_ranks`.
   void Run(const std::vector<int32_t>& joined, int divisor_ranks);
+  // A plan for an operation that rides on its round, by itself, while nobody has joined; the caller fills in what rode.
+  Plan& AddRide(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int divisor_ranks);
   // A plan for kJoin, which never fuses.
   void AddJoin(OpId op, std::shared_ptr<const wire::Signature> signature, int32_t last_joined);
 

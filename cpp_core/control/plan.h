@@ -34,6 +34,10 @@ struct Plan {
   int divisor_ranks = 0;        // what an average divides by, see Note [What an average divides by]
   int32_t last_joined = -1;     // for kJoin: a rank of the job
   int64_t agreed_ns = 0;        // when this rank learned of it; filled by the runtime, for its timeline
+  // Of a plan that rode on its round, see Note [Operations that ride on a round] in controller.h: every rank's data, in
+  // rank order, each in as many words. Nothing is left to be exchanged.
+  std::vector<uint64_t> contributions;
+  bool rides() const { return !contributions.empty(); }
 };
 
 // An operation that will not run. Every submitted OpId ends in exactly one Plan (its last piece) or exactly one

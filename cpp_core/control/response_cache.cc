@@ -45,7 +45,8 @@ void ResponseCache::Touch(std::span<const uint64_t> bit_words) {
   });
 }
 
-ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice) {
+ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice,
+                                              uint32_t ride_words) {
   Inserted inserted;
   ++agreed_;
   if (const auto same = by_name_.find(signature->name); same != by_name_.end()) Erase(same->second);
@@ -65,7 +66,9 @@ ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signat
                      Mix64(bit | static_cast<uint64_t>(choice.backend) << 32 |
                            static_cast<uint64_t>(choice.algorithm) << 40 | static_cast<uint64_t>(choice.lane) << 48));
   contents_hash_ ^= entry.hash;
+  entry.ride_words = ride_words;
   SetBit(occupied_, bit);
+  if (ride_words > 0) SetBit(riding_, bit);
   by_name_.emplace(entry.signature->name, bit);
   IndexKeys(bit);
   Link(bit);
@@ -80,6 +83,7 @@ bool ResponseCache::Erase(CacheBit bit) {
   history_hash_ = Mix64(history_hash_ ^ entry.hash);
   contents_hash_ ^= entry.hash;
   ClearBit(occupied_, bit);
+  ClearBit(riding_, bit);
   by_name_.erase(entry.signature->name);
   UnindexKeys(bit);
   Unlink(bit);
@@ -115,7 +119,10 @@ CacheBit ResponseCache::TakeSlot() {
   }
   const auto bit = static_cast<CacheBit>(slots_.size());
   slots_.emplace_back();
-  if (bit / 64 >= occupied_.size()) occupied_.push_back(0);
+  if (bit / 64 >= occupied_.size()) {
+    occupied_.push_back(0);
+    riding_.push_back(0);
+  }
   return bit;
 }
 

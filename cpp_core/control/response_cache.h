@@ -32,6 +32,7 @@ class ResponseCache {
     wire::Choice choice;
     int64_t bytes = 0;
     uint64_t hash = 0;                     // of bit, signature and choice
+    uint32_t ride_words = 0;               // of a rank's data, if it may ride on a round; 0: it may not
     std::vector<wire::CacheBit> overlaps;  // other entries with a tensor of the same name
     wire::CacheBit newer = wire::kNoBit;   // neighbours in order of use
     wire::CacheBit older = wire::kNoBit;
@@ -63,7 +64,7 @@ class ResponseCache {
   // The entries of these bit words were agreed on, and so used: ascending.
   void Touch(std::span<const uint64_t> bit_words);
   // Takes the lowest free slot; when full, that of the least recently used entry.
-  Inserted Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice);
+  Inserted Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice, uint32_t ride_words = 0);
   // False if the slot is free.
   bool Erase(wire::CacheBit bit);
 
@@ -73,6 +74,8 @@ class ResponseCache {
   // Words that hold a bit for every slot that was ever used; equal on all ranks.
   size_t num_words() const { return occupied_.size(); }
   std::span<const uint64_t> occupied() const { return occupied_; }
+  // The entries that may ride on a round.
+  std::span<const uint64_t> riding() const { return riding_; }
   // Of contents and history, kept incrementally.
   uint64_t hash() const;
 
@@ -90,6 +93,7 @@ class ResponseCache {
   int64_t size_ = 0;
   std::vector<Entry> slots_;
   std::vector<uint64_t> occupied_;
+  std::vector<uint64_t> riding_;
   std::priority_queue<wire::CacheBit, std::vector<wire::CacheBit>, std::greater<>> free_;
   wire::CacheBit newest_ = wire::kNoBit;
   wire::CacheBit oldest_ = wire::kNoBit;

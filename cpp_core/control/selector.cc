@@ -236,6 +236,7 @@ uint64_t Selector::Hash() const {
     hash.Add(static_cast<uint64_t>(backend.min_ranks));
     hash.Add(static_cast<uint64_t>(backend.max_ranks));
     for (const std::string& algorithm : backend.algorithms) hash.Add(algorithm);
+    hash.Add(backend.plain_fold ? 1 : 0);
   }
   hash.Add(backends_.size());
   for (const Rule& rule : rules_) {

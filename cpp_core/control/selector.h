@@ -28,6 +28,9 @@ struct BackendTraits {
   int min_ranks = 1;
   int max_ranks = 1 << 30;
   std::vector<std::string> algorithms;  // names; index is Choice::algorithm
+  // An allreduce by its default algorithm is data::Fold over the ranks' tensors, in rank order: whoever has them can
+  // make the result.
+  bool plain_fold = false;
 };
 
 class Selector {

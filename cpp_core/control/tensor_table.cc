@@ -1,15 +1,17 @@
 #include "control/tensor_table.h"
 
+#include <cstring>
+#include <utility>
+
 #include "base/text.h"
 #include "control/signature.h"
-#include "control/words.h"
 
 namespace horocache::control {
 
 using wire::CacheBit;
 using wire::Signature;
 
-Status TensorTable::AddHit(OpId op, CacheBit bit, int64_t now_ns) {
+Status TensorTable::AddHit(OpId op, CacheBit bit, int64_t now_ns, std::span<const std::byte> data) {
   const ResponseCache::Entry& entry = *cache_->At(bit);
   if (bit >= hits_.size()) Grow();
   if (hits_[bit].op != kNoOp) return Duplicate(*entry.signature, entry.signature->name, *entry.signature);
@@ -19,7 +21,8 @@ Status TensorTable::AddHit(OpId op, CacheBit bit, int64_t now_ns) {
     }
   }
   if (!uncached_.empty()) HC_RETURN_IF_ERROR(CheckUncachedKeys(*entry.signature));
-  hits_[bit] = {op, now_ns};
+  const bool keep = entry.ride_words > 0 && static_cast<int64_t>(data.size()) == entry.bytes;
+  hits_[bit] = {op, now_ns, keep ? KeepPayload(data) : kNoPayload};
   ++hits_pending_;
   SetBit(pending_, bit);
   return Status::Ok();
@@ -42,8 +45,8 @@ Status TensorTable::AddUncached(OpId op, const Signature& signature, int64_t now
 
 OpId TensorTable::TakeHit(CacheBit bit) {
   if (bit >= hits_.size() || hits_[bit].op == kNoOp) return kNoOp;
-  const OpId op = hits_[bit].op;
-  hits_[bit].op = kNoOp;
+  const OpId op = std::exchange(hits_[bit].op, kNoOp);
+  if (hits_[bit].payload != kNoPayload) free_payloads_.push_back(std::exchange(hits_[bit].payload, kNoPayload));
   --hits_pending_;
   ClearBit(pending_, bit);
   if (bit / 64 < flushed_.size()) ClearBit(flushed_, bit);
@@ -63,6 +66,24 @@ void TensorTable::Demote(CacheBit bit, const Signature& signature) {
   const Hit hit = hits_[bit];
   TakeHit(bit);
   Insert(hit.submitted_ns, {hit.op, signature, false});
+}
+
+uint32_t TensorTable::KeepPayload(std::span<const std::byte> data) {
+  if (free_payloads_.empty()) {
+    free_payloads_.push_back(static_cast<uint32_t>(payloads_.size()));
+    payloads_.emplace_back();
+  }
+  const uint32_t index = free_payloads_.back();
+  free_payloads_.pop_back();
+  Payload& payload = payloads_[index];
+  payload[(data.size() - 1) / sizeof(uint64_t)] = 0;  // what the last word has besides
+  std::memcpy(payload.data(), data.data(), data.size());
+  return index;
+}
+
+std::span<const uint64_t> TensorTable::payload(CacheBit bit) const {
+  if (bit >= hits_.size() || hits_[bit].payload == kNoPayload) return {};
+  return std::span(payloads_[hits_[bit].payload]).first(cache_->At(bit)->ride_words);
 }
 
 void TensorTable::Flush() { flushed_.assign(pending_.begin(), pending_.end()); }

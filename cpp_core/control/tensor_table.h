@@ -6,6 +6,8 @@
 // Role: coordinator. Pure. Steady state (AddHit, TakeHit) allocates nothing.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "control/plan.h"
 #include "control/response_cache.h"
 #include "control/string_map.h"
+#include "control/words.h"
 #include "wire/message.h"
 
 namespace horocache::control {
@@ -29,16 +32,19 @@ class TensorTable {
     bool sent = false;  // to the coordinator
   };
   using ByAge = std::multimap<int64_t, Uncached>;  // by the time of submission
+  static constexpr uint32_t kNoPayload = ~uint32_t{0};
   struct Hit {
     OpId op = kNoOp;
     int64_t submitted_ns = 0;
+    uint32_t payload = kNoPayload;  // which of the payloads holds its data
   };
 
   // The cache is read only; it outlives the table.
   explicit TensorTable(const ResponseCache* cache) : cache_(cache) {}
 
-  // kDuplicateName if the request's name or one of its tensors' is pending.
-  Status AddHit(OpId op, wire::CacheBit bit, int64_t now_ns);
+  // kDuplicateName if the request's name or one of its tensors' is pending. `data`: what is to be reduced, if it is
+  // known; kept if the entry may ride on a round and it is as long as that says.
+  Status AddHit(OpId op, wire::CacheBit bit, int64_t now_ns, std::span<const std::byte> data = {});
   Status AddUncached(OpId op, const wire::Signature& signature, int64_t now_ns);
 
   // The op that had the bit pending; kNoOp if none.
@@ -58,6 +64,8 @@ class TensorTable {
   size_t hits_pending() const { return hits_pending_; }
   size_t unsent() const { return unsent_; }
   const Hit& hit(wire::CacheBit bit) const { return hits_[bit]; }
+  // The data of a pending hit, in whole words; empty if there is none.
+  std::span<const uint64_t> payload(wire::CacheBit bit) const;
   const ByAge& uncached() const { return uncached_; }
   // Calls f(signature) for each request that was not sent yet, in order, and marks it as sent.
   template <typename F>
@@ -76,11 +84,16 @@ class TensorTable {
   Status Duplicate(const wire::Signature& signature, const std::string& key, const wire::Signature& pending) const;
   Status CheckUncachedKeys(const wire::Signature& signature) const;
   void Grow();
+  uint32_t KeepPayload(std::span<const std::byte> data);
   void Insert(int64_t submitted_ns, Uncached entry);
   void Remove(ByAge::iterator at);
 
+  using Payload = std::array<uint64_t, kMaxRideWords>;
+
   const ResponseCache* const cache_;
   std::vector<Hit> hits_;
+  std::vector<Payload> payloads_;  // as many as were ever pending at once
+  std::vector<uint32_t> free_payloads_;
   size_t hits_pending_ = 0;
   std::vector<uint64_t> pending_;
   std::vector<uint64_t> flushed_;

@@ -3,12 +3,16 @@
 // Word 0 has the status flags, negated, so that AND over the ranks gives OR over the flags. Words 1 and 2 are the hash
 // of the response cache and its complement: they are complementary in the AND iff all ranks' hashes are equal. From
 // word 3 on, one bit per cache slot.
+//
+// Behind the words of a snapshot travels its payload, which no AND touches: see Note [Operations that ride on a round]
+// in controller.h.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace horocache::control {
 
@@ -32,6 +36,18 @@ inline constexpr size_t kHashWord = 1;
 inline constexpr size_t kNotHashWord = 2;
 inline constexpr size_t kFirstBitWord = 3;
 
+// Of one snapshot: 512 bytes, for at most as many operations as it has words.
+inline constexpr size_t kMaxPayloadWords = 64;
+// Of one operation.
+inline constexpr size_t kMaxRideBytes = 64;
+inline constexpr size_t kMaxRideWords = kMaxRideBytes / sizeof(uint64_t);
+
+// What one rank published for a round.
+struct Snapshot {
+  std::vector<uint64_t> words;
+  std::vector<uint64_t> payload;
+};
+
 inline constexpr uint64_t EncodeFlags(uint64_t raised, bool all_wait) {
   return (~raised & ~kAllWaitBit) | (all_wait ? kAllWaitBit : 0);
 }
@@ -42,6 +58,17 @@ inline bool AnyBit(std::span<const uint64_t> words) {
     if (words[i] != 0) return true;
   }
   return false;
+}
+
+// Calls f(bit) for each bit that is set in both, ascending, until it returns false.
+template <typename F>
+void ForEachCommonBit(std::span<const uint64_t> a, std::span<const uint64_t> b, F&& f) {
+  const size_t size = a.size() < b.size() ? a.size() : b.size();
+  for (size_t i = 0; i < size; ++i) {
+    for (uint64_t word = a[i] & b[i]; word != 0; word &= word - 1) {
+      if (!f(static_cast<uint32_t>(i * 64 + static_cast<size_t>(std::countr_zero(word))))) return;
+    }
+  }
 }
 
 // Calls f(bit) for each set bit of the bit words, ascending: in cache order.

@@ -13,6 +13,7 @@
 
 #include "base/futex.h"
 #include "base/memory.h"
+#include "control/words.h"
 #include "net/open_files.h"
 
 namespace horocache::net {
@@ -136,8 +137,10 @@ Arena::Places Arena::Place(const ArenaLayout& layout) {
   Places places;
   places.seats = RoundUp(sizeof(Header), kCacheLine);
   places.words = places.seats + ranks * sizeof(Seat);
-  // Round, count and the first words share a line: a short snapshot costs its reader one miss.
-  places.words_stride = RoundUp((2 + static_cast<size_t>(layout.max_words)) * sizeof(uint64_t), kCacheLine);
+  // Round, counts and the first words share a line: a short snapshot costs its reader one miss, with the cache's first
+  // 64 entries and a payload of 16 bytes.
+  const size_t words = 2 + static_cast<size_t>(layout.max_words) + control::kMaxPayloadWords;
+  places.words_stride = RoundUp(words * sizeof(uint64_t), kCacheLine);
   places.rings = places.words + 3 * ranks * places.words_stride;
   places.ring_stride = kRingHeader + RoundUp(static_cast<size_t>(layout.ring_bytes), kCacheLine);
   places.slots = places.rings + 2 * (ranks - 1) * places.ring_stride;

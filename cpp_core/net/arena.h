@@ -101,10 +101,11 @@ class Arena {
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
 
-  // One rank's words in the control area.
+  // One rank's words in the control area, with its payload behind them.
   struct Words {
     // Of a snapshot: one more than the round it belongs to, stored last; of a hint: a version. 0: never written.
     std::atomic<uint64_t>* round = nullptr;
+    // Of the words, and from bit 32 on of the payload.
     std::atomic<uint64_t>* count = nullptr;
     std::atomic<uint64_t>* words = nullptr;
   };

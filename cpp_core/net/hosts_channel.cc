@@ -45,11 +45,13 @@ class HostsChannel final : public RuntimeChannel {
   void HintAnd(std::vector<uint64_t>* out) override { out->assign(1, ~uint64_t{0}); }
   bool TestRound(uint64_t, std::vector<uint64_t>*) override { return false; }
 
-  void Publish(uint64_t round, std::span<const uint64_t> words) override { local_->Publish(round, words); }
+  void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
+    local_->Publish(round, words, payload);
+  }
   bool HasPublished(int rank, uint64_t round) override { return IsHere(rank) && local_->HasPublished(At(rank), round); }
   bool SharesWords(int rank) const override { return IsHere(rank); }
-  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) override {
-    return IsHere(rank) && local_->ReadPublished(At(rank), round, out);
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
+    return IsHere(rank) && local_->ReadPublished(At(rank), round, words, payload);
   }
 
   void Send(int to, std::string_view frame) override;

@@ -22,7 +22,7 @@ using SharedWords = std::shared_ptr<const Words>;
 struct Slot {
   bool filled = false;
   uint64_t round = 0;
-  SharedWords words;
+  SharedWords words, payload;
 };
 struct View {
   SharedWords hint;  // null until first set
@@ -37,7 +37,7 @@ struct Event {
   int from = 0, to = 0;
   Kind kind = Kind::kRing;
   uint64_t round = 0;
-  SharedWords words;
+  SharedWords words, payload;
   std::shared_ptr<std::string> frame;
 };
 struct Later {
@@ -70,7 +70,7 @@ struct InprocNetwork::Impl {
     return views[words_travel() && reader != writer ? static_cast<size_t>(reader) * size + writer
                                                     : static_cast<size_t>(writer) * own_stride];
   }
-  void Write(int from, Kind kind, uint64_t round, std::span<const uint64_t> words);
+  void Write(int from, Kind kind, uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload);
   void Post(Event event);
   void Deliver(Event& event);
   void MarkRung(int rank);
@@ -97,7 +97,7 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
   int rank() const override { return rank_; }
   int size() const override { return network_->config.size; }
 
-  void SetHint(std::span<const uint64_t> words) override { network_->Write(rank_, Kind::kHint, 0, words); }
+  void SetHint(std::span<const uint64_t> words) override { network_->Write(rank_, Kind::kHint, 0, words, {}); }
 
   void HintAnd(std::vector<uint64_t>* out) override {
     static const Words kNeverSet{~uint64_t{0}};
@@ -107,8 +107,8 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
     }
   }
 
-  void Publish(uint64_t round, std::span<const uint64_t> words) override {
-    network_->Write(rank_, Kind::kSnapshot, round, words);
+  void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
+    network_->Write(rank_, Kind::kSnapshot, round, words, payload);
     if (round != missing_round_) missing_ = 0;
   }
 
@@ -137,10 +137,11 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
   }
 
   bool SharesWords(int) const override { return !network_->words_travel(); }
-  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) override {
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
     const Slot& slot = network_->view(rank_, rank).slots[round & 1];
     if (!slot.filled || slot.round != round) return false;
-    *out = *slot.words;
+    *words = *slot.words;
+    if (payload != nullptr) *payload = *slot.payload;
     return true;
   }
 
@@ -198,15 +199,16 @@ InprocNetwork::Impl::Impl(const InprocConfig& given)
   for (int rank = 0; rank < config.size; ++rank) channels.push_back(std::make_unique<Channel>(this, rank));
 }
 
-void InprocNetwork::Impl::Write(int from, Kind kind, uint64_t round, std::span<const uint64_t> words) {
+void InprocNetwork::Impl::Write(int from, Kind kind, uint64_t round, std::span<const uint64_t> words,
+                                std::span<const uint64_t> payload) {
   if (dead[static_cast<size_t>(from)]) return;
-  auto shared = std::make_shared<const Words>(words.begin(), words.end());
   Event event{.from = from, .to = from, .kind = kind, .round = round};
-  event.words = std::move(shared);
+  event.words = std::make_shared<const Words>(words.begin(), words.end());
+  if (kind == Kind::kSnapshot) event.payload = std::make_shared<const Words>(payload.begin(), payload.end());
   Deliver(event);  // a rank sees its own words at once, and where words are shared everybody does
   const uint64_t copies = words_travel() ? size - 1 : 1;
   messages += copies;
-  bytes += copies * words.size_bytes();
+  bytes += copies * (words.size_bytes() + payload.size_bytes());
   if (!words_travel()) return;
   for (int to = 0; to < config.size; ++to) {
     if (to == from) continue;
@@ -236,7 +238,7 @@ void InprocNetwork::Impl::Deliver(Event& event) {
       view(event.to, event.from).hint = event.words;
       break;
     case Kind::kSnapshot:
-      view(event.to, event.from).slots[event.round & 1] = Slot{true, event.round, event.words};
+      view(event.to, event.from).slots[event.round & 1] = Slot{true, event.round, event.words, event.payload};
       break;
     case Kind::kFrame:
       channels[to]->Arrive(event.from, std::move(event.frame));

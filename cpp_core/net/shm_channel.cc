@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/words.h"
 #include "net/frame_ring.h"
 
 namespace horocache::net {
@@ -21,11 +22,11 @@ class ShmChannel final : public RuntimeChannel {
 
   void SetHint(std::span<const uint64_t> words) override;
   void HintAnd(std::vector<uint64_t>* out) override;
-  void Publish(uint64_t round, std::span<const uint64_t> words) override;
+  void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override;
   bool HasPublished(int rank, uint64_t round) override;
   bool TestRound(uint64_t round, std::vector<uint64_t>* out) override;
   bool SharesWords(int) const override { return true; }
-  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) override;
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override;
 
   void Send(int to, std::string_view frame) override;
   bool Receive(int* from, std::string* frame) override;
@@ -48,8 +49,13 @@ class ShmChannel final : public RuntimeChannel {
     std::vector<uint64_t> words;
   };
 
-  void Store(const Arena::Words& area, std::span<const uint64_t> words);
-  size_t Count(const Arena::Words& area) const;
+  struct Counts {
+    size_t words, payload;
+  };
+
+  void Store(const Arena::Words& area, std::span<const uint64_t> words, std::span<const uint64_t> payload);
+  Counts CountsOf(const Arena::Words& area) const;
+  size_t Count(const Arena::Words& area) const { return CountsOf(area).words; }
   void AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const;
   void Break(Status status) {
     if (broken_.ok()) broken_ = std::move(status);
@@ -108,14 +114,17 @@ int ShmChannel::Departed() {
 
 // ---- words ----
 
-void ShmChannel::Store(const Arena::Words& area, std::span<const uint64_t> words) {
-  for (size_t i = 0; i < words.size(); ++i) area.words[i].store(words[i], std::memory_order_relaxed);
-  area.count->store(words.size(), std::memory_order_relaxed);
+void ShmChannel::Store(const Arena::Words& area, std::span<const uint64_t> words, std::span<const uint64_t> payload) {
+  std::atomic<uint64_t>* to = area.words;
+  for (const uint64_t word : words) (to++)->store(word, std::memory_order_relaxed);
+  for (const uint64_t word : payload) (to++)->store(word, std::memory_order_relaxed);
+  area.count->store(words.size() | uint64_t{payload.size()} << 32, std::memory_order_relaxed);
 }
 
 // Bounded whatever the peer wrote.
-size_t ShmChannel::Count(const Arena::Words& area) const {
-  return std::min<size_t>(area.count->load(std::memory_order_relaxed), max_words_);
+ShmChannel::Counts ShmChannel::CountsOf(const Arena::Words& area) const {
+  const uint64_t counts = area.count->load(std::memory_order_relaxed);
+  return {std::min<size_t>(counts & 0xffffffff, max_words_), std::min<size_t>(counts >> 32, control::kMaxPayloadWords)};
 }
 
 void ShmChannel::AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const {
@@ -128,7 +137,7 @@ void ShmChannel::SetHint(std::span<const uint64_t> words) {
   // A reader may see a part of the old and a part of the new hint. It decides nothing by it that a round does not
   // check.
   const Arena::Words& area = hints_[static_cast<size_t>(rank_)];
-  Store(area, words.first(std::min(words.size(), max_words_)));
+  Store(area, words.first(std::min(words.size(), max_words_)), {});
   area.round->store(++hint_version_, std::memory_order_release);
 }
 
@@ -145,7 +154,7 @@ void ShmChannel::HintAnd(std::vector<uint64_t>* out) {
   }
 }
 
-void ShmChannel::Publish(uint64_t round, std::span<const uint64_t> words) {
+void ShmChannel::Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) {
   if (words.size() > max_words_) {
     Break(Status(StatusCode::kInternal, "rank " + std::to_string(rank_) + " has " + std::to_string(words.size()) +
                                             " words for round " + std::to_string(round) + ", the arena holds " +
@@ -153,7 +162,7 @@ void ShmChannel::Publish(uint64_t round, std::span<const uint64_t> words) {
     return;
   }
   const Arena::Words& area = snapshots_[static_cast<size_t>(rank_)][round % 2];
-  Store(area, words);
+  Store(area, words, payload.first(std::min(payload.size(), control::kMaxPayloadWords)));
   area.round->store(round + 1, std::memory_order_release);
 }
 
@@ -186,11 +195,16 @@ bool ShmChannel::TestRound(uint64_t round, std::vector<uint64_t>* out) {
   return true;
 }
 
-bool ShmChannel::ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) {
+bool ShmChannel::ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) {
   const Arena::Words& area = snapshots_[static_cast<size_t>(rank)][round % 2];
   if (area.round->load(std::memory_order_acquire) != round + 1) return false;
-  out->assign(Count(area), ~uint64_t{0});
-  AndInto(area, out);
+  const Counts counts = CountsOf(area);
+  const auto read = [](const std::atomic<uint64_t>* from, size_t count, std::vector<uint64_t>* out) {
+    out->resize(count);
+    for (size_t i = 0; i < count; ++i) (*out)[i] = from[i].load(std::memory_order_relaxed);
+  };
+  read(area.words, counts.words, words);
+  if (payload != nullptr) read(area.words + counts.words, counts.payload, payload);
   return true;
 }
 

@@ -245,15 +245,10 @@ void Lane::MarkPhase() {
 }
 
 void Lane::Trace(const control::PlanItem& item, const Operation& operation) {
-  const control::Plan& plan = plans_.front();
-  observe::OperationTrace trace = TraceOf(operation, operation.status, NowNs());
+  observe::OperationTrace trace = TraceOf(operation, plans_.front(), item, operation.status, NowNs());
   trace.backend = backend_->traits().name;
-  trace.agreed_ns = plan.agreed_ns;
   trace.started_ns = started_ns_;
   trace.phase_ns = phase_ns_;
-  trace.sequence = plan.sequence;
-  trace.item = static_cast<uint32_t>(&item - plan.items.data());
-  trace.fused = static_cast<uint32_t>(plan.items.size());
   timeline_->Add(trace);
 }
 
@@ -262,9 +257,7 @@ void Lane::FinishItem(const control::PlanItem& item) {
   Operation* operation = OperationTable::FromId(item.op);
   if (!status_.ok() && operation->status.ok()) operation->status = status_;
   if (!item.last_piece) return;
-  const auto op = static_cast<size_t>(operation->request.signature.op);
-  metrics_->op_count[op].Add(1);
-  metrics_->op_ns[op].Add(static_cast<uint64_t>(NowNs() - operation->submitted_ns));
+  metrics_->CountDone(operation->request.signature.op, NowNs() - operation->submitted_ns);
   last_done_ = operation->request.signature.name;
   if (timeline_->on()) Trace(item, *operation);
   table_->Finish(operation, operation->status);

@@ -6,6 +6,7 @@
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "data/backend.h"
+#include "data/kernels/fold.h"
 #include "net/hosts_channel.h"
 #include "net/shm_channel.h"
 
@@ -23,6 +24,7 @@ control::ControllerConfig ControllerFor(const Knobs& knobs, const SetSite& site,
   out.cache_capacity_fixed = !knobs.IsDefault("cache_capacity");
   out.fusion_threshold_bytes = knobs.fusion_threshold;
   out.disable_group_fusion = knobs.disable_group_fusion;
+  out.ride_max_bytes = knobs.inline_max;
   out.tick = knobs.cycle_mode == "tick";
   out.cycle_time_ns = Nanoseconds(knobs.cycle_time, kNsPerMs);
   out.stall_check = !knobs.stall_check_disable;
@@ -123,12 +125,15 @@ StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {
   if (!selector.ok()) return selector.status();
   auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs), MpiFor(&site));
   if (!backends.ok()) return backends.status();
+  const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
+  if (!kernels.ok()) return kernels.status();
   SetParts parts;
   parts.config = ConfigFor(knobs, site);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, site, std::move(*selector)));
   parts.agreement = control::MakeAgreement(AgreementFor(knobs, site));
   parts.channel = ChannelFor(&site);
   parts.backends = std::move(*backends);
+  parts.kernels = *kernels;
   return parts;
 }
 

@@ -42,6 +42,7 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"allocations", Allocations()},
       {"role_taken", role_taken.Get()},
       {"fused_operations", fused_operations.Get()},
+      {"inline_operations", inline_operations.Get()},
   };
   AddIndexed("fused_size_log2", fused_size, &out);
   AddIndexed("wait_ns", wait_ns, &out);

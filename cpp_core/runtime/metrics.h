@@ -48,10 +48,17 @@ struct Metrics {
   Counter sleeps;                      // times it went to sleep
   Counter role_taken;                  // times a waiting thread drove the rank itself
   Counter fused_operations;            // plans executed: buffers handed to the data plane
+  Counter inline_operations;           // that rode on the round that agreed on them, and needed no plan of a lane
   std::array<Counter, 40> fused_size;  // histogram: [i] counts plans of 2^(i-1) < bytes <= 2^i
   std::array<Counter, wire::kNumOps> op_count;
   std::array<Counter, wire::kNumOps> op_ns;  // from submission to completion
   std::vector<Counter> wait_ns;              // slept while a collective waited for this rank
+
+  // An operation has completed, `ns` after its submission.
+  void CountDone(wire::Op op, int64_t ns) {
+    op_count[static_cast<size_t>(op)].Add(1);
+    op_ns[static_cast<size_t>(op)].Add(static_cast<uint64_t>(ns));
+  }
 
   // Name to value, flat; histogram and per-rank entries as name.index, only those that are not zero.
   std::map<std::string, uint64_t> Snapshot() const;

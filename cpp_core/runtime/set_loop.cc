@@ -26,7 +26,9 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       logger_(context.logger),
       timeline_(context.timeline),
       on_question_(context.on_question),
-      on_given_up_(context.on_given_up) {
+      on_given_up_(context.on_given_up),
+      rides_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
+             context.metrics, context.faults, context.timeline) {
   for (const auto& backend : backends_) {
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);
@@ -41,7 +43,9 @@ void SetLoop::Submit(Operation* operation, int64_t now_ns) {
   const uint64_t op = OperationTable::IdOf(operation);
   const int64_t since_ns =
       std::min(operation->submitted_ns, now_ns);  // later than this look's time if it came during it
-  if (const Status status = controller_->Submit(op, operation->request, since_ns); !status.ok()) {
+  RideData data;
+  const std::span<const std::byte> copied = CopyRideData(*operation, &data);
+  if (const Status status = controller_->Submit(op, operation->request, since_ns, copied); !status.ok()) {
     FailOperation(op, status);
   }
 }
@@ -95,8 +99,12 @@ bool SetLoop::HandOut() {
   bool planned = false;
   while (controller_->NextPlan(&plan_)) {
     planned = true;
-    const size_t backend = plan_.choice.backend;
     plan_.agreed_ns = timeline_->on() ? NowNs() : 0;
+    if (plan_.rides()) {
+      Ride();
+      continue;
+    }
+    const size_t backend = plan_.choice.backend;
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
   if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
@@ -106,6 +114,12 @@ bool SetLoop::HandOut() {
   while (controller_->NextReport(&report)) logger_->Warning(report);
   if (controller_->TakeQuestion() && on_question_) on_question_(config_.process_set);
   return planned;
+}
+
+void SetLoop::Ride() {
+  rides_.Run(plan_);
+  controller_->SetLastDone(plan_.items[0].signature->name);
+  if (Status fault = rides_.TakeFault(); !fault.ok()) fault_ = std::move(fault);
 }
 
 Status SetLoop::TakeFault() { return fault_.ok() ? Status::Ok() : std::exchange(fault_, Status::Ok()); }
@@ -236,6 +250,10 @@ void SetLoop::AddDataCounters(data::DataCounters* sum) const {
     sum->bytes_copied += backend->counters().bytes_copied;
     sum->bytes_folded += backend->counters().bytes_folded;
   }
+  sum->operations += rides_.counters().operations;
+  sum->payload_bytes += rides_.counters().payload_bytes;
+  sum->bytes_copied += rides_.counters().bytes_copied;
+  sum->bytes_folded += rides_.counters().bytes_folded;
 }
 
 }  // namespace horocache::runtime

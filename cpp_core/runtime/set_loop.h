@@ -29,6 +29,7 @@
 #include "runtime/lane.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
+#include "runtime/rides.h"
 
 namespace horocache::runtime {
 
@@ -48,6 +49,7 @@ struct SetParts {
   std::unique_ptr<control::Agreement> agreement;
   std::unique_ptr<net::RuntimeChannel> channel;
   std::vector<std::unique_ptr<data::Backend>> backends;
+  const data::KernelSet* kernels = nullptr;  // for what needs no backend
 };
 
 // What all sets of a rank share; outlives them.
@@ -120,6 +122,8 @@ class SetLoop {
   void AddDataCounters(data::DataCounters* sum) const;
 
  private:
+  // Runs the plan at hand, which rode on its round.
+  void Ride();
   void FailOperation(uint64_t op, const Status& status);
   void FailLanes();
   void CheckDeparted();
@@ -143,6 +147,7 @@ class SetLoop {
   const std::function<void()> on_given_up_;
 
   std::vector<Lane> lanes_;
+  Rides rides_;
   control::Plan plan_;
   bool waiting_ = false;
   Status lost_;   // why the set cannot go on; ok while it can

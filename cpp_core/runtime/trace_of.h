@@ -1,6 +1,7 @@
 // An operation as the timeline shows it.
 #pragma once
 
+#include "control/plan.h"
 #include "control/signature.h"
 #include "observe/trace_text.h"
 #include "runtime/operation.h"
@@ -20,6 +21,17 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const Status&
   trace.first_ready_ns = operation.first_ready_ns;
   trace.submitted_ns = operation.submitted_ns;
   trace.ended_ns = now_ns;
+  return trace;
+}
+
+// That ends now, with `status`, as an item of `plan`.
+inline observe::OperationTrace TraceOf(const Operation& operation, const control::Plan& plan,
+                                       const control::PlanItem& item, const Status& status, int64_t now_ns) {
+  observe::OperationTrace trace = TraceOf(operation, status, now_ns);
+  trace.agreed_ns = plan.agreed_ns;
+  trace.sequence = plan.sequence;
+  trace.item = static_cast<uint32_t>(&item - plan.items.data());
+  trace.fused = static_cast<uint32_t>(plan.items.size());
   return trace;
 }
 

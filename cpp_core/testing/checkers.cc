@@ -25,8 +25,10 @@ std::string Difference(const control::Plan& a, const control::Plan& b) {
   if (!(a.choice == b.choice)) return "choice";
   if (a.epoch != b.epoch) return "epoch";
   if (a.device_class != b.device_class) return "device class";
-  if (std::tie(a.joined, a.divisor_ranks) != std::tie(b.joined, b.divisor_ranks)) return "joined ranks or divisor";
-  if (a.last_joined != b.last_joined) return "last joined rank";
+  if (std::tie(a.joined, a.last_joined, a.divisor_ranks) != std::tie(b.joined, b.last_joined, b.divisor_ranks)) {
+    return "joined ranks or divisor";
+  }
+  if (a.contributions != b.contributions) return "what rode on the round";
   if (a.items.size() != b.items.size()) {
     return std::to_string(a.items.size()) + " and " + std::to_string(b.items.size()) + " items";
   }
@@ -239,6 +241,7 @@ Status CheckAll(const History& history) {
   HC_RETURN_IF_ERROR(CheckCaches(history));
   HC_RETURN_IF_ERROR(CheckOrder(history));
   HC_RETURN_IF_ERROR(CheckValidity(history));
+  HC_RETURN_IF_ERROR(CheckRides(history));
   if (!history.run.ok()) {
     return {history.run.code(), "seed " + std::to_string(history.seed) + ": " + history.run.message()};
   }

@@ -17,6 +17,8 @@ Status CheckEnds(const History& history);
 Status CheckGroups(const History& history);
 // Nothing was planned that some member, not joined, had not submitted by then with an equal signature.
 Status CheckValidity(const History& history);
+// What rode on a round is what each member had submitted, and every member got the reduction of that.
+Status CheckRides(const History& history);
 // Every failure has its reason in the history; what all members submitted alike does not fail.
 Status CheckFailures(const History& history);
 // Nobody was busy with waiting: no step that moved nothing asked to be repeated at once.

@@ -2,6 +2,7 @@
 // told and said, stamped with the number of the simulation's step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,11 +20,13 @@ struct SubmitRecord {
   int64_t time_ns = 0;
   control::OpId op = control::kNoOp;
   std::shared_ptr<const wire::Signature> signature;
+  std::vector<std::byte> data;  // that may ride on a round; empty if it is too long
 };
 
 struct PlanRecord {
   uint64_t step = 0;
   control::Plan plan;
+  std::vector<std::byte> result;  // of a plan that rode on its round
 };
 
 // The end of one submitted operation: its plan ran, or `status` says why it never will.

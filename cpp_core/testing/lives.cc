@@ -17,6 +17,7 @@ Lives LivesOf(const MemberHistory& member) {
   for (const SubmitRecord& submit : member.submitted) {
     Life& life = lives.by_op[submit.op];
     life.signature = submit.signature.get();
+    life.record = &submit;
     life.submitted = submit.step;
     life.submitted_ns = submit.time_ns;
     lives.by_name[submit.signature->name].push_back(submit.op);

@@ -23,6 +23,7 @@ std::string Quoted(const std::string& name);
 // One submission's life, as a checker needs it.
 struct Life {
   const wire::Signature* signature = nullptr;
+  const SubmitRecord* record = nullptr;
   uint64_t submitted = 0, ended = kNoStep;
   int64_t submitted_ns = 0;
   size_t plan = kNoPlan;  // index of the plan with its first piece

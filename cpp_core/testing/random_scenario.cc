@@ -56,11 +56,12 @@ class Generator {
     static constexpr wire::Op kOps[] = {wire::Op::kAllreduce, wire::Op::kAllreduce,     wire::Op::kAllreduce,
                                         wire::Op::kAllgather, wire::Op::kBroadcast,     wire::Op::kReducescatter,
                                         wire::Op::kAlltoall,  wire::Op::kReducescatter, wire::Op::kBarrier};
+    const bool small = options_.small > 0 && Chance(options_.small);  // else the same scenarios as ever
     const bool group = Chance(options_.group);
-    const wire::Op op = group ? wire::Op::kAllreduce : kOps[Below(static_cast<int>(std::size(kOps)))];
+    const wire::Op op = group || small ? wire::Op::kAllreduce : kOps[Below(static_cast<int>(std::size(kOps)))];
     std::vector<std::vector<int64_t>> shapes;
     const int count = op == wire::Op::kBarrier ? 0 : group ? 2 + Below(4) : 1;
-    for (int i = 0; i < count; ++i) shapes.push_back(RandomShape(op));
+    for (int i = 0; i < count; ++i) shapes.push_back(small ? std::vector<int64_t>{1 + Below(9)} : RandomShape(op));
     wire::Signature signature = MakeSignature(op, name, shapes, Below(2) == 0 ? DType::kFloat32 : DType::kInt64);
     if (op == wire::Op::kAllreduce && Below(3) == 0) signature.reduce_op = wire::ReduceOp::kMax;
     if (op == wire::Op::kBroadcast) {

@@ -17,6 +17,7 @@ struct RandomOptions {
   int steps = 4;            // training steps
   int tensors = 6;          // requests per step and set
   int group = 200;          // a request is a group of 2 to 5 tensors
+  int small = 0;            // a request is an allreduce of a few bytes, which may ride on a round
   int new_name = 50;        // a request of a step has a name that no step had before
   int change = 50;          // a request changes its shape, on all ranks, from this step on
   int early_wait = 0;       // after a submission a rank waits for one of its own

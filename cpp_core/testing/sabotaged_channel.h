@@ -23,14 +23,14 @@ class SabotagedChannel final : public control::ControlChannel {
   void SetHint(std::span<const uint64_t> words) override { inner_->SetHint(words); }
   void HintAnd(std::vector<uint64_t>* out) override { inner_->HintAnd(out); }
 
-  void Publish(uint64_t round, std::span<const uint64_t> words) override {
+  void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
     if (!sabotage_->on_publish) {
-      inner_->Publish(round, words);
+      inner_->Publish(round, words, payload);
       return;
     }
     std::vector<uint64_t> changed(words.begin(), words.end());
     sabotage_->on_publish(set_, JobRank(rank()), round, &changed);
-    inner_->Publish(round, changed);
+    inner_->Publish(round, changed, payload);
   }
   bool HasPublished(int rank, uint64_t round) override { return inner_->HasPublished(rank, round); }
   bool TestRound(uint64_t round, std::vector<uint64_t>* out) override {
@@ -40,8 +40,11 @@ class SabotagedChannel final : public control::ControlChannel {
   }
 
   bool SharesWords(int rank) const override { return inner_->SharesWords(rank); }
-  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* out) override {
-    return inner_->ReadPublished(rank, round, out);
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
+    if (!inner_->ReadPublished(rank, round, words, payload)) return false;
+    if (sabotage_->on_payload && payload != nullptr)
+      sabotage_->on_payload(set_, JobRank(this->rank()), JobRank(rank), payload);
+    return true;
   }
 
   void Send(int to, std::string_view frame) override { inner_->Send(to, frame); }

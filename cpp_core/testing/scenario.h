@@ -44,6 +44,8 @@ struct Fault {
 struct Sabotage {
   // Changes what `rank` (of the whole job) publishes to, or reads from, process set `set`.
   std::function<void(int set, int rank, uint64_t round, std::vector<uint64_t>* words)> on_publish, on_result;
+  // Changes what `rank` reads of what travelled with the words of `from`.
+  std::function<void(int set, int rank, int from, std::vector<uint64_t>* payload)> on_payload;
   // Returns false to lose a ring.
   std::function<bool(int set, int from, int to)> on_ring;
   // Changes one rank's settings.

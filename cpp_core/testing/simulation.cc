@@ -23,7 +23,7 @@ control::ControllerConfig ConfigOf(const Scenario& scenario, int set, int index)
   config.size = static_cast<int>(members.size());
   config.process_set = static_cast<uint32_t>(set);
   config.epoch = kEpoch;
-  control::BackendTraits backend{.name = "simulated", .ops = ~0u, .device_classes = ~0u};
+  control::BackendTraits backend{.name = "simulated", .ops = ~0u, .device_classes = ~0u, .plain_fold = true};
   if (auto selector = control::Selector::Parse({backend}, config.size, ""); selector.ok()) config.selector = *selector;
   if (scenario.sabotage.on_config) {
     scenario.sabotage.on_config(set, members[static_cast<size_t>(index)], &config);
@@ -44,7 +44,8 @@ Simulation::Impl::Impl(Scenario given)
       members_of_rank_(static_cast<size_t>(scenario_.ranks)),
       applications_(static_cast<size_t>(scenario_.ranks)),
       operations_(1),
-      faults_(scenario_.faults) {
+      faults_(scenario_.faults),
+      fold_(*data::FindKernels("auto")) {
   history_.seed = scenario_.seed;
   for (int set = 0; set < static_cast<int>(scenario_.sets.size()); ++set) {
     const auto& ranks = scenario_.sets[static_cast<size_t>(set)];

@@ -1,13 +1,36 @@
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "control/hashing.h"
+#include "control/signature.h"
+#include "control/words.h"
 #include "testing/simulation_impl.h"
 
 namespace horocache::testing {
 
 namespace {
 constexpr int64_t kSpinNs = 1000;
+
+// Another value in each element of each request: whole numbers, small enough that no sum is rounded.
+template <typename T>
+std::vector<std::byte> NumbersOf(control::OpId op, size_t count) {
+  std::vector<T> values;
+  for (size_t i = 0; i < count; ++i) values.push_back(static_cast<T>(control::Mix64(op * 97 + i) % 2001) - 1000);
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+// What a rank has to reduce, if that may ride on a round.
+std::vector<std::byte> DataOf(control::OpId op, const wire::Signature& signature) {
+  const int64_t bytes = control::SignatureBytes(signature);
+  if (signature.op != wire::Op::kAllreduce || bytes > static_cast<int64_t>(control::kMaxRideBytes)) return {};
+  if (signature.tensors[0].dtype == DType::kInt64) return NumbersOf<int64_t>(op, static_cast<size_t>(bytes) / 8);
+  return NumbersOf<float>(op, static_cast<size_t>(bytes) / 4);
+}
 }  // namespace
 
 void Simulation::Impl::Step(int actor) {
@@ -101,10 +124,14 @@ void Simulation::Impl::Submit(int rank, const Instruction& instruction) {
   operations_.push_back(
       Submitted{.rank = rank, .member = member.actor - scenario_.ranks, .name = instruction.signature.name});
   applications_[static_cast<size_t>(rank)].submitted.push_back(op);
-  HistoryOf(member).submitted.push_back(
-      SubmitRecord{history_.steps, now_ns_, op, std::make_shared<wire::Signature>(instruction.signature)});
+  HistoryOf(member).submitted.push_back(SubmitRecord{history_.steps, now_ns_, op,
+                                                     std::make_shared<wire::Signature>(instruction.signature),
+                                                     DataOf(op, instruction.signature)});
+  const std::vector<std::byte>& data = HistoryOf(member).submitted.back().data;
   wire::Request request{.signature = instruction.signature};
-  if (Status status = member.controller->Submit(op, request, now_ns_); !status.ok()) End(member, op, status, true);
+  if (Status status = member.controller->Submit(op, request, now_ns_, data); !status.ok()) {
+    End(member, op, status, true);
+  }
   schedule_.MakeRunnable(member.actor);
 }
 
@@ -153,22 +180,37 @@ void Simulation::Impl::SayWhoWaits(Member& member) {
 void Simulation::Impl::Drain(Member& member) {
   MemberHistory& history = HistoryOf(member);
   while (member.controller->NextPlan(&plan_)) {
-    history.planned.push_back(PlanRecord{history_.steps, plan_});
-    if (member.lost.ok()) {
+    history.planned.push_back(PlanRecord{history_.steps, plan_, {}});
+    if (plan_.rides()) {
+      Ride(member);
+    } else if (member.lost.ok()) {
       for (const control::PlanItem& item : plan_.items) {
         if (item.op != control::kNoOp && item.last_piece) ++member.running;
       }
       data_plane_.Enqueue(member.set, member.index, plan_, now_ns_);
-      continue;
-    }
-    for (const control::PlanItem& item : plan_.items) {
-      if (item.op != control::kNoOp && item.last_piece) End(member, item.op, member.lost);
+    } else {
+      for (const control::PlanItem& item : plan_.items) {
+        if (item.op != control::kNoOp && item.last_piece) End(member, item.op, member.lost);
+      }
     }
   }
   control::Failure failure;
   while (member.controller->NextFailure(&failure)) End(member, failure.op, failure.status);
   std::string text;
   while (member.controller->NextReport(&text)) history.reports.push_back(text);
+}
+
+// Needs nobody any more, so it ends well even if the set is lost.
+void Simulation::Impl::Ride(Member& member) {
+  const control::PlanItem& item = plan_.items[0];
+  PlanRecord& record = HistoryOf(member).planned.back();
+  const int64_t bytes = control::SignatureBytes(*item.signature);
+  record.result.resize(static_cast<size_t>(bytes));
+  const auto ranks = static_cast<int>(scenario_.sets[static_cast<size_t>(member.set)].size());
+  const Status status =
+      fold_.Run(*item.signature, ranks, plan_.divisor_ranks, plan_.contributions, bytes, record.result.data());
+  member.controller->SetLastDone(item.signature->name);
+  End(member, item.op, status);
 }
 
 void Simulation::Impl::End(const Member& member, control::OpId op, const Status& status, bool rejected) {

@@ -10,6 +10,7 @@
 
 #include "control/agreement.h"
 #include "control/controller.h"
+#include "data/ride_fold.h"
 #include "net/inproc_channel.h"
 #include "testing/data_plane.h"
 #include "testing/history.h"
@@ -68,6 +69,7 @@ struct Simulation::Impl {
   void Submit(int rank, const Instruction& instruction);
   void StepMember(Member& member);
   void Drain(Member& member);
+  void Ride(Member& member);
   void SayWhoWaits(Member& member);
   void End(const Member& member, control::OpId op, const Status& status, bool rejected = false);
   void ApplyFaults();
@@ -89,6 +91,7 @@ struct Simulation::Impl {
   std::vector<Fault> faults_;                                    // those that have not happened
   std::vector<DataPlane::Done> done_;
   control::Plan plan_;
+  data::RideFold fold_;
   History history_;
   int64_t now_ns_ = 0;
   bool broken_ = false;

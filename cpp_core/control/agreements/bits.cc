@@ -32,6 +32,13 @@ std::vector<int32_t> Unpublished(const Controller& controller, ControlChannel& c
   return ranks;
 }
 
+bool ReadsAll(const ControlChannel& channel) {
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (!channel.SharesWords(rank)) return false;
+  }
+  return true;
+}
+
 std::span<const std::byte> Bytes(const std::string& frame) { return std::as_bytes(std::span(frame)); }
 
 Status FrameError(int from, const Controller& controller, const Status& why) {
@@ -45,6 +52,7 @@ StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& chann
   const bool progressed = channel.Progress();
   if (!started_) {
     started_ = true;
+    carries_ = ReadsAll(channel);
     ResetPause(now_ns);
   }
   if (controller.closed()) {
@@ -161,13 +169,14 @@ StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& c
 void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   const bool tick = controller.config().tick;
   controller.Freeze(&words_);
+  if (carries_) controller.WritePayload(&payload_);
   flushed_ns_ = now_ns;
   if (!tick) {
     RefreshHint(controller, channel, false);  // before the snapshot, so that who sees that one sees why
     channel.HintAnd(&hint_and_);
   }
-  channel.Publish(controller.round(), words_);
-  controller.CountSent(0, words_.size() * sizeof(uint64_t));
+  channel.Publish(controller.round(), words_, payload_);
+  controller.CountSent(0, (words_.size() + payload_.size()) * sizeof(uint64_t));
   published_changes_ = controller.changes();
   state_ = State::kPublished;
   just_published_ = true;
@@ -200,13 +209,29 @@ StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChann
     HC_RETURN_IF_ERROR(AwaitOthers(controller, channel, fresh, now_ns));
     return false;
   }
-  outcome_ = controller.Intersect(words_);
+  const StatusOr<std::span<const Snapshot>> snapshots = ReadSnapshots(controller, channel);
+  if (!snapshots.ok()) return snapshots.status();
+  outcome_ = controller.Intersect(words_, *snapshots);
   // A rank that finds the round complete as soon as it has published is the last: the others sleep.
   if (fresh && (outcome_.agreed > 0 || outcome_.gather)) RingOthers(channel);
   if (outcome_.gather) return StartGather(controller, channel, outcome_, now_ns);
   if (outcome_.agreed == 0 && outcome_.all_wait && controller.HasPending()) controller.RaiseStalled();
   HC_RETURN_IF_ERROR(EndRound(controller, channel, nullptr));
   return true;
+}
+
+StatusOr<std::span<const Snapshot>> BitsAgreement::ReadSnapshots(const Controller& controller,
+                                                                 ControlChannel& channel) {
+  if (!carries_ || !controller.MayRide(words_)) return std::span<const Snapshot>();
+  snapshots_.resize(static_cast<size_t>(channel.size()));
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    Snapshot& snapshot = snapshots_[static_cast<size_t>(rank)];
+    if (channel.ReadPublished(rank, controller.round(), &snapshot.words, &snapshot.payload)) continue;
+    return Status(StatusCode::kInternal, "the snapshot of " + controller.config().names.Text(rank) +
+                                             " is gone before round " + std::to_string(controller.round()) +
+                                             " has ended.");
+  }
+  return std::span<const Snapshot>(snapshots_);
 }
 
 template <typename F>

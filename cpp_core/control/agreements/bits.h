@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ class BitsAgreement final : public Agreement {
   bool RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering);
   bool MustPropose(const Controller& controller) const;
   void Publish(Controller& controller, ControlChannel& channel, int64_t now_ns);
+  // What every rank published for this round, if something that is agreed on may ride on it.
+  StatusOr<std::span<const Snapshot>> ReadSnapshots(const Controller& controller, ControlChannel& channel);
   void RingUnpublished(const Controller& controller, ControlChannel& channel);
   void RingOthers(ControlChannel& channel);
   Status EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses);
@@ -63,7 +66,10 @@ class BitsAgreement final : public Agreement {
 
   State state_ = State::kOpen;
   bool started_ = false;
-  std::vector<uint64_t> words_;     // the snapshot, then the AND of all
+  bool carries_ = false;           // every rank reads all snapshots, so that operations may ride on rounds
+  std::vector<uint64_t> words_;    // the snapshot, then the AND of all
+  std::vector<uint64_t> payload_;  // of the snapshot
+  std::vector<Snapshot> snapshots_;
   std::vector<uint64_t> hint_;      // as last set
   std::vector<uint64_t> scratch_;   // the hint to be
   std::vector<uint64_t> hint_and_;  // of all ranks, as last read

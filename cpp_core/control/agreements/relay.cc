@@ -143,7 +143,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
     urgent_since_ns_ = now_ns;  // everybody has to answer every tick
   }
   if (!IsRoot() && Shares(channel, parent_)) {
-    channel.Publish(controller.round(), own_words_);
+    channel.Publish(controller.round(), own_words_, {});
     controller.CountSent(0, own_words_.size() * sizeof(uint64_t));
     channel.Ring(parent_);
   }

@@ -106,7 +106,7 @@ bool RelayAgreement::TakePublished(const Controller& controller, ControlChannel&
   bool moved = false;
   for (Child& child : children_) {
     if (child.in || !Shares(channel, child.rank)) continue;
-    child.in = channel.ReadPublished(child.rank, controller.round(), &child.words);
+    child.in = channel.ReadPublished(child.rank, controller.round(), &child.words, nullptr);
     moved |= child.in;
   }
   return moved;

@@ -157,7 +157,8 @@ control::BackendTraits LoopbackTraits() {
           .ops = AllCollectives(),
           .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
           .max_ranks = 1,
-          .algorithms = {"copy"}};
+          .algorithms = {"copy"},
+          .plain_fold = true};
 }
 
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels) {

@@ -54,7 +54,8 @@ control::BackendTraits ShmTraits() {
   return {.name = "shm",
           .ops = AllCollectives(),
           .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
-          .algorithms = {"auto", "oneshot", "twoshot"}};
+          .algorithms = {"auto", "oneshot", "twoshot"},
+          .plain_fold = true};
 }
 
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,

@@ -7,6 +7,8 @@
 // owner's part of the result is in it too. `consumed` counts the tiles that a rank needs no more from anybody; a slot
 // is filled again when all ranks have consumed what it held. So there are no locks, no resets and no barrier: every
 // word has one writer and only grows.
+// A small operation ends for a rank as soon as it has folded what the others packed: slots are four deep, so nobody
+// waits until that is consumed, but for who is four tiles behind.
 //
 // Note [The first tile carries the operation]
 // The header of an operation's first tile says what its sender runs. Nobody goes beyond that tile before having

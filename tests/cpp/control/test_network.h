@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ inline constexpr int64_t kS = 1'000'000'000;
 
 // Shared state of the channels; words are visible at once, frames arrive at once.
 struct TestHub {
-  explicit TestHub(int size_in) : size(size_in), hints(Count()), snapshots(Count()), frames(Count()), rung(Count()) {}
+  explicit TestHub(int size_in)
+      : size(size_in), hints(Count()), snapshots(Count()), payloads(Count()), frames(Count()), rung(Count()) {}
   size_t Count() const { return static_cast<size_t>(size); }
 
   static void AndInto(const std::vector<uint64_t>& words, std::vector<uint64_t>* out) {
@@ -33,7 +35,9 @@ struct TestHub {
   int size;
   std::vector<std::vector<uint64_t>> hints;
   std::vector<std::map<uint64_t, std::vector<uint64_t>>> snapshots;  // of the last two rounds
-  std::vector<std::deque<std::pair<int, std::string>>> frames;       // to each rank
+  std::vector<std::map<uint64_t, std::vector<uint64_t>>> payloads;   // behind them
+  bool shares_words = true;
+  std::vector<std::deque<std::pair<int, std::string>>> frames;  // to each rank
   std::vector<int> rung;
   int64_t rings = 0;
   bool expect_equal_hashes = true;
@@ -53,7 +57,7 @@ class TestChannel final : public ControlChannel {
       TestHub::AndInto(hint.empty() ? std::vector<uint64_t>{~uint64_t{0}} : hint, out);
     }
   }
-  void Publish(uint64_t round, std::span<const uint64_t> words) override {
+  void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
     auto& mine = hub_->snapshots[me()];
     ASSERT_TRUE(mine.empty() || mine.rbegin()->first + 1 == round) << "rank " << rank_ << " skips a round";
     for (const auto& others : hub_->snapshots) {
@@ -68,6 +72,17 @@ class TestChannel final : public ControlChannel {
     }
     mine[round].assign(words.begin(), words.end());
     if (mine.size() > 2) mine.erase(mine.begin());
+    ASSERT_LE(payload.size(), kMaxPayloadWords);
+    hub_->payloads[me()].erase(round - 2);
+    hub_->payloads[me()][round].assign(payload.begin(), payload.end());
+  }
+  bool SharesWords(int) const override { return hub_->shares_words; }
+  bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
+    const auto r = static_cast<size_t>(rank);
+    if (!hub_->snapshots[r].contains(round)) return false;
+    *words = hub_->snapshots[r].at(round);
+    if (payload != nullptr) *payload = hub_->payloads[r].at(round);
+    return true;
   }
   bool HasPublished(int rank, uint64_t round) override {
     const auto& theirs = hub_->snapshots[static_cast<size_t>(rank)];
@@ -151,6 +166,7 @@ class TestJob {
  public:
   explicit TestJob(int size, ControllerConfig config = {}, AgreementConfig agreement = {}) : hub(size) {
     config.size = size;
+    hub.shares_words = agreement.strategy == "bits";  // the others hand words on in frames
     if (config.selector.backends().empty()) config.selector = AnySelector(size);
     for (int rank = 0; rank < size; ++rank) {
       config.rank = rank;
@@ -174,11 +190,11 @@ class TestJob {
   int size() const { return hub.size; }
 
   // Submits and returns the op's number.
-  OpId Submit(int rank, const wire::Signature& signature) {
+  OpId Submit(int rank, const wire::Signature& signature, std::span<const std::byte> data = {}) {
     const OpId op = next_op[static_cast<size_t>(rank)]++;
     wire::Request request;
     request.signature = signature;
-    const Status status = (*this)[rank].Submit(op, request, now);
+    const Status status = (*this)[rank].Submit(op, request, now, data);
     outcomes[static_cast<size_t>(rank)][op] = {};
     if (!status.ok()) outcomes[static_cast<size_t>(rank)][op] = {0, 1, status, 0};
     dirty[static_cast<size_t>(rank)] = true;

@@ -93,15 +93,15 @@ TEST(HostsChannel, FramesReachEveryRankInTheOrderOfSending) {
 
 TEST(HostsChannel, WordsAreSharedInsideAHostOnly) {
   Hosts hosts({0, 0, 1});
-  hosts[1].Publish(0, std::vector<uint64_t>{5, 6});
-  hosts[2].Publish(0, std::vector<uint64_t>{7});
+  hosts[1].Publish(0, std::vector<uint64_t>{5, 6}, {});
+  hosts[2].Publish(0, std::vector<uint64_t>{7}, {});
   std::vector<uint64_t> words;
   EXPECT_TRUE(hosts[0].SharesWords(1));
   EXPECT_FALSE(hosts[0].SharesWords(2));
-  EXPECT_TRUE(hosts[0].ReadPublished(1, 0, &words));
+  EXPECT_TRUE(hosts[0].ReadPublished(1, 0, &words, nullptr));
   EXPECT_EQ(words, (std::vector<uint64_t>{5, 6}));
-  EXPECT_FALSE(hosts[0].ReadPublished(1, 1, &words));
-  EXPECT_FALSE(hosts[0].ReadPublished(2, 0, &words));
+  EXPECT_FALSE(hosts[0].ReadPublished(1, 1, &words, nullptr));
+  EXPECT_FALSE(hosts[0].ReadPublished(2, 0, &words, nullptr));
 }
 
 TEST(HostsChannel, OnlyLeadersMustPollAndSayGoodbye) {

@@ -15,13 +15,13 @@ using Words = std::vector<uint64_t>;
 
 TEST(InprocChannel, AndsTheSnapshotsOfOneRoundOnceAllArePublished) {
   InprocNetwork network({.size = 3});
-  network.channel(0).Publish(0, Words{0b1110, 7});
-  network.channel(1).Publish(0, Words{0b0110, 3});
+  network.channel(0).Publish(0, Words{0b1110, 7}, {});
+  network.channel(1).Publish(0, Words{0b0110, 3}, {});
   Words result;
   EXPECT_FALSE(network.channel(0).TestRound(0, &result));
   EXPECT_TRUE(network.channel(0).HasPublished(1, 0));
   EXPECT_FALSE(network.channel(0).HasPublished(2, 0));
-  network.channel(2).Publish(0, Words{0b1100, 5});
+  network.channel(2).Publish(0, Words{0b1100, 5}, {});
   for (int rank = 0; rank < 3; ++rank) {
     ASSERT_TRUE(network.channel(rank).TestRound(0, &result)) << rank;
     EXPECT_EQ(result, (Words{0b0100, 1})) << rank;
@@ -30,8 +30,8 @@ TEST(InprocChannel, AndsTheSnapshotsOfOneRoundOnceAllArePublished) {
 
 TEST(InprocChannel, KeepsARoundReadableUntilTheNextButOneIsPublished) {
   InprocNetwork network({.size = 2});
-  for (int rank = 0; rank < 2; ++rank) network.channel(rank).Publish(4, Words{12});
-  network.channel(1).Publish(5, Words{1});
+  for (int rank = 0; rank < 2; ++rank) network.channel(rank).Publish(4, Words{12}, {});
+  network.channel(1).Publish(5, Words{1}, {});
   Words result;
   ASSERT_TRUE(network.channel(0).TestRound(4, &result));
   EXPECT_EQ(result, Words{12});
@@ -71,7 +71,7 @@ TEST(InprocChannel, DeliversFramesOfAPairInOrderAndOnlyAfterProgress) {
 
 TEST(InprocChannel, RingsOnlyWhenAskedToWhereWordsAreShared) {
   InprocNetwork network({.size = 2, .seed = 1, .max_delay_ns = 1000, .delay_words = false});
-  network.channel(0).Publish(0, Words{1});
+  network.channel(0).Publish(0, Words{1}, {});
   EXPECT_TRUE(network.channel(1).HasPublished(0, 0));
   EXPECT_EQ(network.NextDeliveryNs(), kNever);
   EXPECT_FALSE(network.TakeRung(1));
@@ -85,7 +85,7 @@ TEST(InprocChannel, RingsOnlyWhenAskedToWhereWordsAreShared) {
 
 TEST(InprocChannel, WakesTheReaderWhenWordsThatTravelArrive) {
   InprocNetwork network({.size = 3, .seed = 2, .max_delay_ns = 1000, .delay_words = true});
-  network.channel(0).Publish(0, Words{1});
+  network.channel(0).Publish(0, Words{1}, {});
   EXPECT_TRUE(network.channel(0).HasPublished(0, 0));
   network.AdvanceTo(1000);
   EXPECT_TRUE(network.channel(1).HasPublished(0, 0));
@@ -99,7 +99,7 @@ TEST(InprocChannel, ARingNeverOvertakesTheWordsOfItsSender) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     InprocNetwork network({.size = 2, .seed = seed, .max_delay_ns = 100, .delay_words = true});
     network.channel(0).SetHint(Words{0});
-    network.channel(0).Publish(0, Words{7});
+    network.channel(0).Publish(0, Words{7}, {});
     network.channel(0).Ring(1);
     while (network.NextDeliveryNs() != kNever) network.AdvanceTo(network.NextDeliveryNs());
     Words result;
@@ -113,7 +113,7 @@ TEST(InprocChannel, DropsWhatADeadRankHadUnderWay) {
   InprocNetwork network({.size = 2, .seed = 3, .max_delay_ns = 1000});
   network.channel(0).Send(1, "last words");
   network.channel(0).Progress();
-  network.channel(0).Publish(0, Words{1});
+  network.channel(0).Publish(0, Words{1}, {});
   network.Kill(0);
   network.AdvanceTo(10000);
   int from = -1;
@@ -138,13 +138,27 @@ TEST(InprocChannel, TheSameSeedGivesTheSameSchedule) {
   EXPECT_NE(schedule(11), schedule(12));
 }
 
+TEST(InprocChannel, APayloadTravelsBehindTheWordsAndIsNotPartOfTheAnd) {
+  InprocNetwork network({.size = 2, .max_delay_ns = 100, .delay_words = false});
+  Words out, words, payload;
+  network.channel(0).Publish(0, Words{6, 7}, Words{1, 2});
+  network.channel(1).Publish(0, Words{3, 1}, {});
+  ASSERT_TRUE(network.channel(1).TestRound(0, &out));
+  EXPECT_EQ(out, (Words{2, 1}));
+  EXPECT_TRUE(network.channel(1).SharesWords(0));
+  ASSERT_TRUE(network.channel(1).ReadPublished(0, 0, &words, &payload));
+  EXPECT_EQ(words, (Words{6, 7}));
+  EXPECT_EQ(payload, (Words{1, 2}));
+  EXPECT_EQ(network.bytes(), 48u);
+}
+
 TEST(InprocChannel, CountsSharedWordsOnceAndTravellingWordsForEachReader) {
   InprocNetwork shared({.size = 5});
-  shared.channel(0).Publish(0, Words{1, 2});
+  shared.channel(0).Publish(0, Words{1, 2}, {});
   EXPECT_EQ(shared.messages(), 1u);
   EXPECT_EQ(shared.bytes(), 16u);
   InprocNetwork link({.size = 5, .max_delay_ns = 1});
-  link.channel(0).Publish(0, Words{1, 2});
+  link.channel(0).Publish(0, Words{1, 2}, {});
   EXPECT_EQ(link.messages(), 4u);
   EXPECT_EQ(link.bytes(), 64u);
 }

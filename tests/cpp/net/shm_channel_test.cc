@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "control/words.h"
 
 namespace horocache::net {
 namespace {
@@ -33,12 +34,12 @@ struct World {
 TEST(ShmChannelWords, ARoundIsTheAndOfAllSnapshots) {
   World world(3);
   Words out;
-  world[0].Publish(0, Words{7, 6});
-  world[1].Publish(0, Words{3, 4});
+  world[0].Publish(0, Words{7, 6}, {});
+  world[1].Publish(0, Words{3, 4}, {});
   EXPECT_FALSE(world[0].TestRound(0, &out));
   EXPECT_TRUE(world[2].HasPublished(1, 0));
   EXPECT_FALSE(world[1].HasPublished(2, 0));
-  world[2].Publish(0, Words{6, 12});
+  world[2].Publish(0, Words{6, 12}, {});
   for (int r = 0; r < 3; ++r) {
     ASSERT_TRUE(world[r].TestRound(0, &out));
     EXPECT_EQ(out, (Words{2, 4}));
@@ -54,12 +55,12 @@ TEST(ShmChannelWords, RoundZeroIsNotPublishedByFreshMemory) {
 TEST(ShmChannelWords, AResultStaysTheSameWhenAPeerIsTwoRoundsAhead) {
   World world(2);
   Words out;
-  for (int r = 0; r < 2; ++r) world[r].Publish(4, Words{5});
+  for (int r = 0; r < 2; ++r) world[r].Publish(4, Words{5}, {});
   ASSERT_TRUE(world[0].TestRound(4, &out));
   ASSERT_TRUE(world[1].TestRound(4, &out));
-  for (int r = 0; r < 2; ++r) world[r].Publish(5, Words{1});
+  for (int r = 0; r < 2; ++r) world[r].Publish(5, Words{1}, {});
   ASSERT_TRUE(world[1].TestRound(5, &out));
-  world[1].Publish(6, Words{0, 1});
+  world[1].Publish(6, Words{0, 1}, {});
   ASSERT_TRUE(world[0].TestRound(4, &out));
   EXPECT_EQ(out, Words{5});
   ASSERT_TRUE(world[0].TestRound(5, &out));
@@ -72,9 +73,9 @@ TEST(ShmChannelWords, AResultStaysTheSameWhenAPeerIsTwoRoundsAhead) {
 TEST(ShmChannelWords, AMissedRoundIsAnErrorAndNotAnEndlessWait) {
   World world(2);
   Words out;
-  world[0].Publish(1, Words{1});
-  world[1].Publish(1, Words{1});
-  world[1].Publish(3, Words{1});
+  world[0].Publish(1, Words{1}, {});
+  world[1].Publish(1, Words{1}, {});
+  world[1].Publish(3, Words{1}, {});
   EXPECT_FALSE(world[0].TestRound(1, &out));
   EXPECT_EQ(world[0].broken().code(), StatusCode::kInternal);
 }
@@ -82,15 +83,15 @@ TEST(ShmChannelWords, AMissedRoundIsAnErrorAndNotAnEndlessWait) {
 TEST(ShmChannelWords, AShorterSnapshotCountsAsZeroBeyondItsEnd) {
   World world(2);
   Words out;
-  world[0].Publish(0, Words{~0ull, ~0ull, ~0ull});
-  world[1].Publish(0, Words{~0ull});
+  world[0].Publish(0, Words{~0ull, ~0ull, ~0ull}, {});
+  world[1].Publish(0, Words{~0ull}, {});
   ASSERT_TRUE(world[1].TestRound(0, &out));
   EXPECT_EQ(out, (Words{~0ull, 0, 0}));
 }
 
 TEST(ShmChannelWords, TooManyWordsBreakTheChannelAndNameTheKnob) {
   World world(2, 256, 4);
-  world[1].Publish(0, Words(5));
+  world[1].Publish(0, Words(5), {});
   EXPECT_EQ(world[1].broken().code(), StatusCode::kInternal);
   EXPECT_NE(world[1].broken().message().find("HOROCACHE_CACHE_CAPACITY"), std::string::npos);
   EXPECT_FALSE(world[0].HasPublished(1, 0));
@@ -123,6 +124,50 @@ TEST(ShmChannelWords, AWordCountThatAPeerForgedIsBounded) {
   EXPECT_EQ(out.size(), 64u);
 }
 
+TEST(ShmChannelWords, APayloadTravelsBehindTheWordsAndIsNotPartOfTheAnd) {
+  World world(2);
+  Words out, words, payload;
+  world[0].Publish(0, Words{7, 6}, Words{0, 1});
+  EXPECT_FALSE(world[1].ReadPublished(1, 0, &words, &payload));
+  world[1].Publish(0, Words{3, 5, 1}, Words{42});
+  for (int r = 0; r < 2; ++r) {
+    ASSERT_TRUE(world[r].TestRound(0, &out));
+    EXPECT_EQ(out, (Words{3, 4, 0}));
+    ASSERT_TRUE(world[r].ReadPublished(0, 0, &words, &payload));
+    EXPECT_EQ(words, (Words{7, 6}));
+    EXPECT_EQ(payload, (Words{0, 1}));
+    ASSERT_TRUE(world[r].ReadPublished(1, 0, &words, &payload));
+    EXPECT_EQ(words, (Words{3, 5, 1}));
+    EXPECT_EQ(payload, Words{42});
+  }
+  world[0].Publish(1, Words{7}, {});
+  EXPECT_FALSE(world[1].ReadPublished(0, 2, &words, &payload));
+  ASSERT_TRUE(world[1].ReadPublished(0, 1, &words, &payload));
+  EXPECT_EQ(payload, Words{});
+}
+
+TEST(ShmChannelWords, TheLongestPayloadFitsBehindTheMostWords) {
+  World world(2, 256, 4);
+  Words words, payload, longest(control::kMaxPayloadWords, 9);
+  for (int r = 0; r < 2; ++r) world[r].Publish(0, Words(4, 1), longest);
+  for (int r = 0; r < 2; ++r) world[r].Publish(1, Words(4, 2), {});
+  ASSERT_TRUE(world[0].ReadPublished(1, 0, &words, &payload));
+  EXPECT_EQ(words, Words(4, 1));
+  EXPECT_EQ(payload, longest);
+  ASSERT_TRUE(world[1].ReadPublished(0, 1, &words, &payload));
+  EXPECT_EQ(words, Words(4, 2));
+}
+
+TEST(ShmChannelWords, LengthsThatAPeerForgedAreBounded) {
+  World world(2, 256, 4);
+  Words words, payload;
+  world[1].Publish(0, Words{1}, {});
+  *world.arena->snapshot(1, 0).count = ~0ull;
+  ASSERT_TRUE(world[0].ReadPublished(1, 0, &words, &payload));
+  EXPECT_EQ(words.size(), 4u);
+  EXPECT_EQ(payload.size(), control::kMaxPayloadWords);
+}
+
 TEST(ShmChannelWords, OneRankAloneAgreesWithItself) {
   World world(1);
   Words out;
@@ -131,7 +176,7 @@ TEST(ShmChannelWords, OneRankAloneAgreesWithItself) {
   world[0].SetHint(Words{9});
   world[0].HintAnd(&out);
   EXPECT_EQ(out, Words{9});
-  world[0].Publish(0, Words{9, 8});
+  world[0].Publish(0, Words{9, 8}, {});
   ASSERT_TRUE(world[0].TestRound(0, &out));
   EXPECT_EQ(out, (Words{9, 8}));
   EXPECT_FALSE(world[0].Receive(&from, &frame));
@@ -176,7 +221,7 @@ TEST(ShmChannelWords, EightRanksExchangeRoundsInThreads) {
         for (size_t i = 0; i < 3; ++i) mine[i] = word(r, k, i);
         world[r].SetHint(mine);
         world[r].HintAnd(&hint);
-        world[r].Publish(k, mine);
+        world[r].Publish(k, mine, {});
         for (int p = 0; p < kRanks; ++p) {
           if (p != r) world[r].Ring(p);
         }

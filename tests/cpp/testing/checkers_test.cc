@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,10 +37,10 @@ class CheckersTest : public ::testing::Test {
       member.rank = rank;
       const auto first = static_cast<control::OpId>(10 * rank + 1), second = first + 1;
       const uint64_t step = static_cast<uint64_t>(rank);
-      member.submitted = {{step, 0, first, a}, {step + 10, 0, second, g}};
+      member.submitted = {{step, 0, first, a, {}}, {step + 10, 0, second, g, {}}};
       control::Plan one{.sequence = 0, .items = {Whole(first, a), {second, g, 0, 1, false}}};
       control::Plan two{.sequence = 1, .items = {{second, g, 1, 1, true}}};
-      member.planned = {{step + 20, one}, {step + 20, two}};
+      member.planned = {{step + 20, one, {}}, {step + 20, two, {}}};
       member.ended = {{step + 30, 0, first, false, {}}, {step + 30, 0, second, false, {}}};
       member.rounds = {{step, 1, 111, 0}, {step + 20, 2, 222, 2}};
       history_.sets[0].members.push_back(member);
@@ -59,6 +61,64 @@ class CheckersTest : public ::testing::Test {
 };
 
 TEST_F(CheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
+
+// "a" rode on its round, where each rank had 4 numbers; the group ran after it, whole.
+class RidesCheckersTest : public CheckersTest {
+ protected:
+  static std::vector<std::byte> Numbers(float first) {
+    const std::vector<float> numbers = {first, first + 1, first + 2, first + 3};
+    const auto bytes = std::as_bytes(std::span(numbers));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  RidesCheckersTest() {
+    std::vector<uint64_t> all(6);
+    for (int rank = 0; rank < 3; ++rank) {
+      Rank(rank).submitted[0].data = Numbers(10.0f * static_cast<float>(rank));
+      std::memcpy(&all[2 * static_cast<size_t>(rank)], Rank(rank).submitted[0].data.data(), 16);
+    }
+    const std::vector<float> sums = {30, 33, 36, 39};
+    const auto bytes = std::as_bytes(std::span(sums));
+    for (int rank = 0; rank < 3; ++rank) {
+      auto& planned = Rank(rank).planned;
+      planned[0].plan.items.pop_back();
+      planned[1].plan.items = {Whole(Rank(rank).submitted[1].op, Rank(rank).submitted[1].signature)};
+      planned[0].plan.contributions = all;
+      planned[0].result.assign(bytes.begin(), bytes.end());
+    }
+  }
+};
+
+TEST_F(RidesCheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
+
+TEST_F(RidesCheckersTest, FindAResultThatIsWrong) {
+  Rank(1).planned[0].result = Numbers(1);
+  ExpectFound(CheckRides, "rank 1 step 21: plan number 0, \"a\", rode on its round and was reduced to something else");
+}
+
+TEST_F(RidesCheckersTest, FindDataThatARankHadNotSubmitted) {
+  Rank(2).submitted[0].data = Numbers(21);
+  ExpectFound(CheckRides, "had other data of rank 2 than that had submitted");
+}
+
+TEST_F(RidesCheckersTest, FindRanksThatReadOtherData) {
+  ++Rank(2).planned[0].plan.contributions[5];
+  ExpectFound(CheckOrder, "what rode on the round");
+}
+
+TEST_F(RidesCheckersTest, FindARideWithoutARankThatHasJoined) {
+  Rank(0).planned[0].plan.joined = {2};
+  ExpectFound(CheckRides, "joined");
+}
+
+TEST_F(RidesCheckersTest, AllowThatARankDiedBeforeItLearnedOfIt) {
+  Rank(2).planned.clear();
+  Rank(2).ended.clear();
+  Rank(2).killed = true;
+  EXPECT_TRUE(CheckRides(history_).ok());
+  Rank(2).submitted.clear();
+  ExpectFound(CheckRides, "had other data of rank 2");
+}
 
 TEST_F(CheckersTest, FindACacheThatDiffers) {
   Rank(2).rounds[1].cache_hash = 223;
@@ -114,7 +174,7 @@ TEST_F(CheckersTest, FindAGroupOfWhichAPartIsMissing) {
 TEST_F(CheckersTest, FindAGroupThatIsTornApart) {
   for (int rank = 0; rank < 3; ++rank) {
     auto& planned = Rank(rank).planned;
-    planned.insert(planned.begin() + 1, PlanRecord{planned[0].step, control::Plan{.sequence = 1}});
+    planned.insert(planned.begin() + 1, PlanRecord{planned[0].step, control::Plan{.sequence = 1}, {}});
   }
   ExpectFound(CheckGroups, "does not continue");
 }

@@ -22,6 +22,17 @@ Instruction Submit(const std::string& name, int set = 0, int64_t length = 4) {
 }
 constexpr Instruction kWaitForAll{.act = Act::kWaitAll};
 
+const Options kAllFaults = {.sets = 3,
+                            .early_wait = 100,
+                            .disagree = 10,
+                            .forget = 10,
+                            .duplicate = 10,
+                            .join = 300,
+                            .kill = 300,
+                            .pause = 300,
+                            .abort = 100,
+                            .leave_early = 50};
+
 std::string FirstFailure(const History& history) {
   for (const auto& set : history.sets) {
     for (const auto& member : set.members) {
@@ -91,6 +102,48 @@ TEST_P(EveryStrategy, CompletesWhatAllSubmitWithoutTheStallCheck) {
 
 TEST_P(EveryStrategy, CompletesWhatAllSubmitInCrossedProcessSets) { Run({.sets = 4}, 30, /*clean=*/true); }
 
+uint64_t Rides(const History& history) {
+  uint64_t rides = 0;
+  for (const auto& set : history.sets) {
+    for (const auto& member : set.members) {
+      for (const auto& record : member.planned) rides += record.plan.rides() ? 1 : 0;
+    }
+  }
+  return rides;
+}
+
+// Small operations ride on rounds where all ranks read all snapshots, and are right whatever the schedule.
+TEST_P(EveryStrategy, CompletesWhatAllSubmitWhenMuchOfItIsSmall) {
+  const bool shared = std::get<0>(GetParam()) == "bits" && !std::get<1>(GetParam());
+  for (const bool tick : {false, true}) {
+    uint64_t rides = 0;
+    for (uint64_t seed = 0; seed < 25; ++seed) {
+      Scenario scenario = Make({.seed = seed,
+                                .ranks = 2 + static_cast<int>(seed % 5),
+                                .sets = 1 + static_cast<int>(seed % 3),
+                                .tensors = seed % 2 == 0 ? 6 : 20,
+                                .small = 700,
+                                .early_wait = 100});
+      scenario.controller.tick = tick;
+      if (seed % 4 == 1) scenario.controller.cache_capacity = 10;
+      History history;
+      const Status status = RunAndCheck(scenario, &history);
+      ASSERT_TRUE(status.ok()) << status.message();
+      rides += Rides(history);
+    }
+    EXPECT_EQ(rides > 500, shared) << rides;
+    EXPECT_EQ(rides > 0, shared);
+  }
+}
+
+TEST_P(EveryStrategy, EndsEverythingThatIsSmallWithAllFaultsAtOnce) {
+  Options options = kAllFaults;
+  options.small = 700;
+  Run(options, 100);
+}
+
+TEST_P(EveryStrategy, CompletesSmallOperationsWhenRanksRunOutOfDataAndJoin) { Run({.small = 700, .join = 1000}, 40); }
+
 TEST_P(EveryStrategy, CompletesWithACacheThatIsMuchTooSmall) {
   for (const int64_t capacity : {0, 1, 2, 5}) {
     for (const bool fixed : {true, false}) {
@@ -136,19 +189,7 @@ TEST_P(EveryStrategy, EndsEverythingWhenARankAborts) { Run({.abort = 1000}, 30);
 
 TEST_P(EveryStrategy, CompletesWhenRanksRunOutOfDataAndJoin) { Run({.join = 1000}, 40); }
 
-TEST_P(EveryStrategy, EndsEverythingWithAllFaultsAtOnce) {
-  Run({.sets = 3,
-       .early_wait = 100,
-       .disagree = 10,
-       .forget = 10,
-       .duplicate = 10,
-       .join = 300,
-       .kill = 300,
-       .pause = 300,
-       .abort = 100,
-       .leave_early = 50},
-      60);
-}
+TEST_P(EveryStrategy, EndsEverythingWithAllFaultsAtOnce) { Run(kAllFaults, 60); }
 
 TEST_P(EveryStrategy, CrossedPairsNeverWaitInACircle) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -324,6 +365,41 @@ TEST(SeededBug, OneLaneForAllProcessSetsIsCaughtAsACircle) {
   EXPECT_TRUE(Caught([](Scenario* scenario) { scenario->sabotage.one_lane_per_rank = true; }, &text,
                      {.ranks = 4, .sets = 4, .steps = 8}));
   EXPECT_NE(text.find("wait in a circle"), std::string::npos) << text;
+}
+
+TEST(SeededBug, APayloadThatOneRankReadsDifferentlyIsCaught) {
+  std::string text;
+  EXPECT_TRUE(Caught(
+      [](Scenario* scenario) {
+        scenario->sabotage.on_payload = [](int, int rank, int from, std::vector<uint64_t>* payload) {
+          if (rank == 1 && from == 2 && !payload->empty()) payload->back() ^= 1;
+        };
+      },
+      &text, {.small = 700}));
+  EXPECT_NE(text.find("what rode on the round"), std::string::npos) << text;
+}
+
+TEST(SeededBug, APayloadThatAllRanksReadWronglyIsCaught) {
+  std::string text;
+  EXPECT_TRUE(Caught(
+      [](Scenario* scenario) {
+        scenario->sabotage.on_payload = [](int, int, int from, std::vector<uint64_t>* payload) {
+          if (from == 2 && payload->size() > 1) std::swap(payload->front(), payload->back());
+        };
+      },
+      &text, {.small = 700}));
+  EXPECT_NE(text.find("had other data of rank 2"), std::string::npos) << text;
+}
+
+TEST(SeededBug, ALimitOfItsOwnForWhatRidesIsCaught) {
+  std::string text;
+  EXPECT_TRUE(Caught(
+      [](Scenario* scenario) {
+        scenario->sabotage.on_config = [](int, int rank, control::ControllerConfig* config) {
+          if (rank == 1) config->ride_max_bytes = 8;
+        };
+      },
+      &text, {.small = 700}));
 }
 
 TEST(SeededBug, AFusionThresholdOfItsOwnIsCaught) {
