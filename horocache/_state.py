@@ -257,6 +257,10 @@ def metrics() -> dict[str, Any]:
     rank had not come, which is only known of cached operations, or did not do its part). Indexed entries are there
     once they are not zero.
 
+    Of time, see :func:`horocache.overlap`: ``lane_busy_ns`` (nanoseconds in which at least one lane of this rank had
+    something to do), ``blocked_ns`` (in which threads waited for operations, added up over them), ``coordinator_cpu_ns``
+    (processor time of the coordinator thread), ``steps`` (of optimizers).
+
     Of messages, without those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
     ``message_bytes_received``.
 
@@ -264,6 +268,13 @@ def metrics() -> dict[str, Any]:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
     return current().runtime.metrics()
+
+
+def count_step() -> None:
+    """Count a step of an optimizer of this rank; does nothing where no session runs."""
+    session = _default.session
+    if session is not None:
+        session.runtime.count_step()
 
 
 def abort(why: str) -> None:

@@ -33,6 +33,7 @@ constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_good,
                            const std::function<bool()>& go_on) {
   if (IsDone(*operation)) return true;
+  const int64_t began_ns = NowNs();
   {
     MutexLock lock(threads_mutex_);
     waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), for_good});
@@ -45,6 +46,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
     if (waiting && go_on && !go_on()) break;
   }
   if (waiting) StopWaiting();
+  metrics_->blocked_ns.Add(static_cast<uint64_t>(NowNs() - began_ns));
   return IsDone(*operation);
 }
 
@@ -189,6 +191,7 @@ void CoordinatorLoop::StepOn() {
 }
 
 void CoordinatorLoop::Run() {
+  metrics_->coordinator_cpu.Begin();
   bool slept = false, rung = true;
   while (!stop_.load()) {
     const uint32_t seen = doorbell_.Rung();
@@ -223,6 +226,7 @@ void CoordinatorLoop::Run() {
     }
     lingers_.store(false);
   }
+  metrics_->coordinator_cpu.End();
 }
 
 }  // namespace horocache::runtime

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/thread.h"
+#include "runtime/busy_time.h"
 #include "wire/message.h"
 
 namespace horocache::runtime {
@@ -22,6 +24,16 @@ class Counter {
     value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
   void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// A number that any thread adds to.
+class SharedCounter {
+ public:
+  void Add(uint64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
   uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
 
  private:
@@ -45,6 +57,12 @@ struct Metrics {
   std::array<Counter, wire::kNumOps> op_count;
   std::array<Counter, wire::kNumOps> op_ns;  // from submission to completion
   std::vector<Counter> wait_ns;              // slept while a collective waited for this rank
+
+  // What hc.overlap() is made of.
+  BusyTime lane_busy;
+  SharedCounter blocked_ns;       // in waits for operations that were not done; of several threads, added up
+  SharedCounter steps;            // of optimizers, as the bindings count them
+  ThreadCpuTime coordinator_cpu;  // of the coordinator thread
 
   // Name to value, flat; histogram and per-rank entries as name.index, only those that are not zero.
   std::map<std::string, uint64_t> Snapshot() const;

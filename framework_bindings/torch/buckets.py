@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from horocache.errors import InvalidArgumentError
+from horocache.grouping import priorities
 from horocache.ops import full_name
 
 
@@ -67,7 +68,9 @@ class Slot:
 class Bucket:
     """The gradients that are submitted together: a group, or one alone."""
 
-    __slots__ = ("finish", "first_ready_ns", "handle", "missing", "name", "names", "slots", "submitted")
+    __slots__ = (
+        "finish", "first_ready_ns", "handle", "missing", "name", "names", "priority", "slots", "submitted",
+    )  # fmt: skip
 
     def __init__(self, slots: list[Slot], group: bool) -> None:
         self.slots = slots
@@ -75,6 +78,7 @@ class Bucket:
         kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
         self.name = full_name(kind, base)
         self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
+        self.priority = 0  # see prioritize()
         self.missing = len(slots)
         self.first_ready_ns = 0  # when the first gradient of a group was there, in this step
         self.submitted = False
@@ -99,6 +103,13 @@ def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot
     for group in groups:
         buckets.extend(of_one_dtype([slot_of.pop(param) for param in group if param in slot_of]))
     return buckets + [Bucket([slot], False) for slot in slot_of.values()]
+
+
+def prioritize(buckets: Sequence[Bucket], used: Sequence[int]) -> None:
+    """Let those go first that the next forward pass needs first; ``used``: numbers of slots, as it uses them."""
+    numbers = [[slot.index for slot in bucket.slots] for bucket in buckets]
+    for bucket, priority in zip(buckets, priorities(numbers, used), strict=True):
+        bucket.priority = priority
 
 
 def no_gradient(slot: Slot) -> torch.Tensor:

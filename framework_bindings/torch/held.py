@@ -19,7 +19,7 @@ from .tracing import outside
 
 _ENOUGH_BYTES = 1 << 18
 _NO_PASS = -1
-_pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
+pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
 
 
 class HeldGradients:
@@ -47,7 +47,7 @@ class HeldGradients:
         self._bytes += slot.bytes
         if self._bytes >= _ENOUGH_BYTES:
             self._send()
-        elif self._pass != _pass_under_way():
+        elif self._pass != pass_under_way():
             self._send_at_end()
 
     def take(self) -> list[Slot]:
@@ -66,7 +66,7 @@ class HeldGradients:
             return
         try:
             cast(Any, torch.autograd.Variable)._execution_engine.queue_callback(self._pass_ended)
-            self._pass = _pass_under_way()
+            self._pass = pass_under_way()
         except RuntimeError:  # the hook was not called by a backward pass
             self._send()
 

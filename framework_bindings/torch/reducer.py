@@ -19,10 +19,10 @@ from horocache.ops import set_id
 from horocache.training import GradientOptions
 
 from .adapter import collectives
-from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
+from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
 from .functions import sparse_allreduce_async
 from .held import HeldGradients
-from .ready_order import ReadyOrder
+from .ready_order import Orders, ReadyOrder, assumed_orders
 from .tracing import outside
 
 
@@ -39,9 +39,8 @@ def _on_gradient(reducer_ref: weakref.ref[GradientReducer], slot: Slot, _: torch
         return
     bucket = slot.bucket
     bucket.missing -= 1
-    measured = reducer.order.measured
-    if measured is not None:
-        measured.append(slot.index)
+    if reducer.order.measures:
+        reducer.order.note(slot.index)
     if bucket.missing == 0:
         if bucket.names is None and reducer.plain:
             reducer.held.add(slot)
@@ -83,7 +82,8 @@ class GradientReducer:
         self.held = HeldGradients(self._send_held)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
-        self.order = ReadyOrder(options.num_groups > 0, options.process_set)
+        grouped = options.num_groups > 0 or bool(options.groups)
+        self.order = ReadyOrder(grouped, options.process_set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -92,13 +92,14 @@ class GradientReducer:
     # ---- parameters and buckets
 
     def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Take more parameters; those that need no gradient are taken when they do."""
+        """Take more parameters; those that need no gradient are taken when they do. The next step is measured."""
         for name, param in named:
             if param.requires_grad:
                 self._hook(name, param)
             else:
                 self._frozen.append((name, param))
-        self._make_buckets(list(reversed(range(len(self._slots)))))
+        self._make_buckets(assumed_orders(len(self._slots)))
+        self.order.measure()
 
     def _hook(self, name: str, param: torch.Tensor) -> Slot:
         slot = Slot(len(self._slots), name, param, self.passes)
@@ -107,7 +108,8 @@ class GradientReducer:
         self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(hook))
         return slot
 
-    def _make_buckets(self, order: list[int]) -> None:
+    def _make_buckets(self, orders: Orders) -> None:
+        order = orders.ready
         wanted = min(self._options.num_groups, len(order))
         if self._fixed_groups is not None:
             self._buckets = fixed_buckets(self._fixed_groups, self._slots)
@@ -118,6 +120,8 @@ class GradientReducer:
             sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
             self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
+        if self.order.wanted:
+            prioritize(self._buckets, orders.used)
 
     def _start_order(self) -> None:
         try:
@@ -125,7 +129,7 @@ class GradientReducer:
         except Exception as error:
             self._failure = self._failure or error
 
-    def _finish_order(self) -> list[int] | None:
+    def _finish_order(self) -> Orders | None:
         try:
             return self.order.finish()
         except Exception as error:
@@ -143,11 +147,12 @@ class GradientReducer:
         session = _state.current()
         submit = session.runtime.allreduce_in_place
         for slot in self.held.take():
-            grad, handle = slot.grad, None
+            bucket, grad, handle = slot.bucket, slot.grad, None
             # The core refuses complex numbers, which alone can be conjugates: is_lazy() without a call.
             if grad is not None and not session.logs_layers and not grad.is_neg():
-                handle = submit(grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None)
-            bucket = slot.bucket
+                handle = submit(
+                    grad, slot.name, self._op, self._prescale, self._postscale, False, self._set, None, bucket.priority
+                )
             if handle is None:
                 self._note_change(slot)
                 self.submit(bucket)
@@ -195,6 +200,7 @@ class GradientReducer:
                 names,
                 *self._tail,
                 bucket.names is not None,
+                priority=bucket.priority,
                 first_ready_ns=bucket.first_ready_ns,
             )
         bucket.submitted = True
@@ -277,13 +283,13 @@ class GradientReducer:
         """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
         for bucket in self._in_flight:
             self._finish(bucket)
-        order = self._finish_order()
+        orders = self._finish_order()
         # Only now: what was over before an interrupt must not be submitted a second time.
         for bucket in self._in_flight:
             self._rearm(bucket)
         self._in_flight.clear()
-        if order is not None:
-            self._make_buckets(order)
+        if orders is not None:
+            self._make_buckets(orders)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
