@@ -258,8 +258,8 @@ def metrics() -> dict[str, Any]:
     once they are not zero.
 
     Of time, see :func:`horocache.overlap`: ``lane_busy_ns`` (nanoseconds in which at least one lane of this rank had
-    something to do), ``blocked_ns`` (in which threads waited for operations, added up over them), ``coordinator_cpu_ns``
-    (processor time of the coordinator thread), ``steps`` (of optimizers).
+    something to do), ``blocked_ns`` (in which threads waited for operations, added up over them),
+    ``coordinator_cpu_ns`` (processor time of the coordinator thread), ``steps`` (of optimizers).
 
     Of messages, without those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
     ``message_bytes_received``.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 # How many times the bytes of the first run, or of the last, one between them has.
 _INNER_BYTES = 4
 

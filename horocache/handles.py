@@ -145,7 +145,7 @@ def check_scales(scales: tuple[Any, Any]) -> None:
 
 def check_priority(priority: Any) -> None:
     """InvalidArgumentError unless the core can take it."""
-    if not isinstance(priority, Integral) or not -(1 << 31) <= priority < 1 << 31:
+    if not isinstance(priority, Integral) or not -(1 << 31) <= int(priority) < 1 << 31:
         raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
 
 

@@ -380,7 +380,8 @@ void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*
 }
 
 const hc_api* hc_get_api(void) {
-  static constexpr hc_api kApi = {HC_ABI_VERSION, hc_get,    hc_get_in_set, hc_submit,      hc_poll,        hc_wait,
-                                  hc_outcome,     hc_result, hc_divisor,    hc_take_result, hc_last_joined, hc_consume, hc_count_step};
+  static constexpr hc_api kApi = {HC_ABI_VERSION, hc_get,     hc_get_in_set, hc_submit,  hc_poll,
+                                  hc_wait,        hc_outcome, hc_result,     hc_divisor, hc_take_result,
+                                  hc_last_joined, hc_consume, hc_count_step};
   return &kApi;
 }

@@ -124,10 +124,10 @@ PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_
   if (count != 9) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 arguments, not %zd", count);
   return WithPythonErrors([&]() -> PyObject* {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    const int64_t handle = runtime.AllreduceInPlace(
-        arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])), ToDouble(arguments[3]),
-        ToDouble(arguments[4]), arguments[5] == Py_True, static_cast<uint32_t>(ToLong(arguments[6])), arguments[7],
-        ToPriority(arguments[8]));
+    const int64_t handle =
+        runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])),
+                                 ToDouble(arguments[3]), ToDouble(arguments[4]), arguments[5] == Py_True,
+                                 static_cast<uint32_t>(ToLong(arguments[6])), arguments[7], ToPriority(arguments[8]));
     if (handle < 0) Py_RETURN_NONE;
     return PyLong_FromLongLong(handle);
   });

@@ -30,7 +30,8 @@ wire::Op OpFromName(const std::string& name) {
   throw py::value_error("unknown operation \"" + name + "\"");
 }
 
-// ("submit", set, op, name, shapes, root, priority), ("wait", index), ("wait_all",), ("compute", ns), ("leave", set), ("abort",)
+// ("submit", set, op, name, shapes, root, priority), ("wait", index), ("wait_all",), ("compute", ns), ("leave", set),
+// ("abort",)
 Instruction InstructionFrom(const py::tuple& fields) {
   const auto kind = fields[0].cast<std::string>();
   if (kind == "submit") {

@@ -157,8 +157,8 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& names, int reduce_op, double prescale, double postscale, int root,
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
-                          const py::object& receive_rows, const py::object& receive_starts,
-                          int32_t priority, const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
+                          const py::object& receive_rows, const py::object& receive_starts, int32_t priority,
+                          const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);

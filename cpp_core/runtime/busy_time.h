@@ -29,9 +29,7 @@ class BusyTime {
   }
 
  private:
-  void Shift(int64_t by_ns) {
-    word_.store(word_.load(std::memory_order_relaxed) + by_ns, std::memory_order_release);
-  }
+  void Shift(int64_t by_ns) { word_.store(word_.load(std::memory_order_relaxed) + by_ns, std::memory_order_release); }
 
   int busy_lanes_ = 0;  // of the holder of the role
   std::atomic<int64_t> word_{0};

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
+import torch
 from horocache.grouping import complete_order
 from horocache.handles import synchronize
 from horocache.numpy_binding import collectives

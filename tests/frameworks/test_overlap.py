@@ -65,9 +65,8 @@ def test_who_does_nothing_but_wait_hides_nothing_and_who_never_waits_hides_all()
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_steps_of_torchs_optimizers_are_counted(size):
     def body():
-        import torch
-
         import horocache.torch as hvd
+        import torch
 
         hvd.init()
         model = torch.nn.Linear(4, 4)
@@ -92,9 +91,8 @@ def test_the_steps_of_tensorflows_tapes_are_counted_where_a_function_runs_not_wh
     pytest.importorskip("tensorflow")
 
     def body():
-        import tensorflow as tf
-
         import horocache.tensorflow as hvd
+        import tensorflow as tf
 
         hvd.init()
         variable = tf.Variable([1.0, 2.0])
@@ -119,10 +117,9 @@ def test_the_steps_of_jax_are_counted_inside_of_jit():
     pytest.importorskip("jax")
 
     def body():
+        import horocache.jax as hvd
         import jax
         import jax.numpy as jnp
-
-        import horocache.jax as hvd
 
         hvd.init()
         step = jax.jit(lambda x: hvd.reduce_gradients({"w": x}))

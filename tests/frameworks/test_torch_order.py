@@ -121,15 +121,16 @@ def test_it_knows_parameters_that_no_call_of_their_module_shows():
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_it_sees_through_checkpoints(reentrant):
     def body(reentrant):
-        from torch.utils.checkpoint import checkpoint
-
         import horocache.torch as hvd
+        from torch.utils.checkpoint import checkpoint
 
         hvd.init()
         ends, inside = Layers("ba"), Layers("cab")
 
         def model(x):
-            x = checkpoint(inside.c, checkpoint(ends.b, x.requires_grad_(), use_reentrant=reentrant), use_reentrant=reentrant)
+            x = checkpoint(
+                inside.c, checkpoint(ends.b, x.requires_grad_(), use_reentrant=reentrant), use_reentrant=reentrant
+            )
             return ends.a(checkpoint(lambda x: inside.b(inside.a(x)), x, use_reentrant=reentrant))
 
         both = torch.nn.ModuleDict({"ends": ends, "inside": inside})
