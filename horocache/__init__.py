@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from horocache.launch.function import run
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
-    from horocache.observe.overlap import Overlap, overlap
+    from horocache.observe.overlap import overlap
     from horocache.observe.recording import start_timeline, stop_timeline
     from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
     from horocache.process_set import ProcessSet, global_process_set, process_sets, world
@@ -165,7 +165,6 @@ __all__ = [
     "NotInitializedError",
     "Or",
     "OutOfMemoryError",
-    "Overlap",
     "PeerLost",
     "PeerLostError",
     "ProcessSet",
@@ -366,7 +365,6 @@ _HOME = {
         "run",
     },
     "observe.overlap": {
-        "Overlap",
         "overlap",
     },
     "observe.recording": {

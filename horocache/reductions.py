@@ -176,7 +176,7 @@ class Allreduce(AdaptiveSum[T]):
             backend: as there.
             priority: of the operations that are agreed on together, those with higher numbers run earlier; those with
                 equal ones in the order in which ranks first agreed on them. What runs already is not overtaken, and
-                small operations are fused all the same. Between -2**31 and 2**31 - 1, the same on all ranks.
+                small operations are fused all the same. A number of 32 bits, the same on all ranks.
 
         Raises:
             MismatchError: also where priorities differ between ranks.

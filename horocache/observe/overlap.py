@@ -35,6 +35,8 @@ def overlap(*, reset: bool = False) -> Overlap:
         reset: begin anew after this call.
 
     Returns:
+        ``(overlap, blocked_s, busy_s, cpu_s, steps, cpu_s_per_step, daemon_cpu_s)``, by name, too; times in seconds.
+
         ``overlap`` is ``1 - blocked_s / busy_s``, not below 0: 1.0 if nobody waited, 0.0 if somebody waited for all of
         it, or if nothing ran.
 

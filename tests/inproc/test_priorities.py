@@ -65,7 +65,8 @@ def test_different_priorities_are_a_mismatch_and_the_job_goes_on():
         handle = runtime.submit(ALLREDUCE, [array], [array], name="x", priority=rank - 1)
         error = caught(lambda: runtime.wait(handle, 60.0))
         assert isinstance(error, MismatchError), error
-        assert "rank 0 submitted priority -1, rank 1 submitted priority 0" in str(error)
+        assert "rank 0 submitted priority -1" in str(error)
+        assert "rank 1 submitted priority 0" in str(error)
         runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="x", priority=7), 60.0)
         return array.tolist()
 
