@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from horocache.launch.function import run
     from horocache.numpy_binding import Compression
     from horocache.objects import allgather_object, broadcast_object
+    from horocache.observe.overlap import overlap
     from horocache.observe.recording import start_timeline, stop_timeline
     from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
     from horocache.process_set import ProcessSet, global_process_set, process_sets, world
@@ -251,6 +252,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "overlap",
     "poll",
     "process_sets",
     "rank",
@@ -365,6 +367,9 @@ _HOME = {
     },
     "launch.function": {
         "run",
+    },
+    "observe.overlap": {
+        "overlap",
     },
     "observe.recording": {
         "start_timeline",

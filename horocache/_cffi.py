@@ -153,6 +153,7 @@ class Runtime:
         send_starts: Sequence[int] | None = None,
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
+        priority: int = 0,
         divide_by: str = "all",
         tag: int = 0,
         first_ready_ns: int = 0,
@@ -181,7 +182,7 @@ class Runtime:
                 setattr(request, f"num_{field}", len(array))
                 kept.append(array)
         request.group, request.wait_follows, request.tag = int(group), int(wait_follows), tag
-        request.first_ready_ns = first_ready_ns
+        request.first_ready_ns, request.priority = first_ready_ns, priority
         request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
@@ -342,6 +343,10 @@ class Runtime:
     def abort(self, why: str) -> None:
         """Fail all ranks' pending operations."""
         self._lib.hc_abort(self._live(), why.encode())
+
+    def count_step(self) -> None:
+        """Count a step of an optimizer, for the metrics."""
+        self._lib.hc_count_step(self._live())
 
     def metrics(self) -> dict[str, int]:
         """Counters."""

@@ -24,6 +24,7 @@ class GradientBucket:
     first_ready_ns: int
     group: bool
     submitted: bool
+    priority: int
     handle: int | None
 
 class GradientQueue:
@@ -34,7 +35,7 @@ class GradientQueue:
     limit: int
     pass_: int
     plain: bool
-    measured: list[int] | None
+    note: Callable[[int], None] | None
     send: Callable[[], None]
     begin_pass: Callable[[], None]
     complete: Callable[[Any], None]
@@ -125,6 +126,7 @@ class Runtime:
         send_starts: Sequence[int] | None = None,  # where the parts begin: alltoall, scatter at the root
         receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
         receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
+        priority: int = 0,  # of what is agreed on in one round, higher runs earlier; equal on all ranks
         divide_by: str = "all",  # join: "all" or "active"
         tag: int = 0,  # send, recv: `root` is the other rank, of the job; a recv's output is its input
         first_ready_ns: int = 0,  # of a group, for the timeline: time.monotonic_ns() when its first tensor was there
@@ -150,6 +152,7 @@ class Runtime:
         wait_follows: bool,
         process_set: int,
         backend: str | None,
+        priority: int,
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
     def submit_gradients(
@@ -166,6 +169,7 @@ class Runtime:
         """
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...
+    def count_step(self) -> None: ...  # of an optimizer, for the metrics
     def c_api(self) -> tuple[int, int]: ...  # addresses of a hc_api of hc.h and of this as its hc_runtime
     def abort(self, why: str) -> None: ...  # all ranks' pending operations fail with AbortedError
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horocache import mpi
 from horocache.layers import logs
@@ -47,6 +48,7 @@ class Runtime(Protocol):
         send_starts: Sequence[int] | None = None,
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
+        priority: int = 0,
         divide_by: str = "all",
         tag: int = 0,
         first_ready_ns: int = 0,
@@ -63,6 +65,7 @@ class Runtime(Protocol):
         wait_follows: bool,
         process_set: int,
         backend: str | None,
+        priority: int,
         /,
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
@@ -92,6 +95,9 @@ class Runtime(Protocol):
 
     def metrics(self) -> dict[str, Any]:
         """Counters."""
+
+    def count_step(self) -> None:
+        """Count a step of an optimizer, for the metrics."""
 
     def next_set(self) -> int:
         """The lowest number that a new process set can have here."""
@@ -136,6 +142,16 @@ class Runtime(Protocol):
         """In a child of fork: close descriptors, join nothing."""
 
 
+class Reading(NamedTuple):
+    """Counters at one moment, for :func:`horocache.overlap`; in nanoseconds but for the steps."""
+
+    blocked: int
+    busy: int
+    cpu: int
+    steps: int
+    daemon: int
+
+
 class Session:
     """What lives from one ``init`` to the next ``shutdown``.
 
@@ -149,6 +165,7 @@ class Session:
         "job",
         "logs_layers",
         "next_number",
+        "overlap_start",
         "pending",
         "process_sets",
         "runtime",
@@ -166,6 +183,7 @@ class Session:
         self.process_sets: dict[int, ProcessSet] = {}  # by number
         self.sets_lock = threading.Lock()  # held by who adds or removes a process set
         self.next_number: tuple[Any, int] | None = None  # what ranks agree on before they add one, under way
+        self.overlap_start = Reading(0, 0, time.process_time_ns(), 0, 0)
         self._aliases: list[ProcessSet] = []  # whatever has a number of this session
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)

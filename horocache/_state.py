@@ -248,15 +248,22 @@ def metrics() -> dict[str, Any]:
     Of the control plane: ``rounds`` (agreements), ``slow_rounds`` (those that went through the coordinator),
     ``flushes`` (times that this rank showed new requests), ``cache_hits``, ``cache_misses``, ``cache_changed``,
     ``cache_evictions``, ``cache_growths``, ``control_bytes`` and ``control_frames`` (sent), ``sleeps``, ``wakeups``,
-    ``role_taken`` (times that a waiting thread drove the rank itself).
+    ``role_taken`` (times that a waiting thread drove the rank itself), ``wakes`` (system calls that wake somebody),
+    ``yields`` (those that give a core up in turns), ``system_calls`` (these, sleeps and waits together).
 
-    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (stores
-    to memory), ``fused_operations`` (buffers; per step, divide by the steps), ``fused_size_log2.N`` (of these, those
-    of more than 2^(N-1) and at most 2^N bytes), ``inline_operations`` (small ones that needed none, as their data came
-    with the round), ``op_count.NAME`` and ``op_ns.NAME`` (completed operations and the
-    nanoseconds from submission to completion, summed), ``wait_ns.RANK`` (nanoseconds that this rank slept because that
-    rank had not come, which is only known of cached operations, or did not do its part). Indexed entries are there
-    once they are not zero.
+    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (moved in and
+    out of buffers), ``bytes_folded`` (of results, each store counted once), ``fused_operations`` (buffers; per step, divide
+    by the steps), ``fused_size_log2.N`` (of these, those of more than 2^(N-1) and at most 2^N bytes),
+    ``inline_operations`` (small ones that needed none, as their data came with the round), ``op_count.NAME`` and
+    ``op_ns.NAME`` (completed operations and the nanoseconds from submission to completion, summed), ``wait_ns.RANK``
+    (nanoseconds that this rank slept because that rank had not come, which is only known of cached operations, or did not
+    do its part). Indexed entries are there once they are not zero.
+
+    Of this process: ``allocations`` (that this library's own code made; none in steady state).
+
+    Of time, see :func:`horocache.overlap`: ``lane_busy_ns`` (nanoseconds in which at least one lane of this rank had
+    something to do), ``blocked_ns`` (in which threads waited for operations, added up over them),
+    ``coordinator_cpu_ns`` (processor time of the coordinator thread), ``steps`` (of optimizers).
 
     Of messages, without those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
     ``message_bytes_received``.
@@ -265,6 +272,13 @@ def metrics() -> dict[str, Any]:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
     return current().runtime.metrics()
+
+
+def count_step() -> None:
+    """Count a step of an optimizer of this rank; does nothing where no session runs."""
+    session = _default.session
+    if session is not None:
+        session.runtime.count_step()
 
 
 def abort(why: str) -> None:

@@ -35,6 +35,7 @@ class AdaptiveSum(Submitter[T]):
         in_place: bool,
         wait_follows: bool,
         backend: str | None,
+        priority: int,
     ) -> int:
         """Gather all ranks' tensors; the finisher combines them, each tensor of a group by itself."""
         set_id(process_set)
@@ -72,6 +73,7 @@ class AdaptiveSum(Submitter[T]):
             group=layers.group,
             wait_follows=wait_follows,
             backend=backend,
+            priority=priority,
         )
 
     def _one_row(self, tensor: Any) -> Any:

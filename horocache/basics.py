@@ -26,6 +26,7 @@ from horocache._state import (
 )
 from horocache.dynamic_sets import add_process_set, remove_process_set
 from horocache.errors import HorocacheError, HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
+from horocache.observe.overlap import overlap
 from horocache.observe.recording import start_timeline, stop_timeline
 from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor
 from horocache.process_set import ProcessSet, global_process_set, process_sets
@@ -65,6 +66,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "overlap",
     "process_sets",
     "rank",
     "remove_process_set",

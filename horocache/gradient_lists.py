@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from horocache import _state
 from horocache.ops import Collectives, synchronize
 from horocache.training import GradientOptions, buckets
 
@@ -60,6 +61,7 @@ def reduce_list(
         New tensors, and None where there was None.
     """
     reduced = list(gradients)
+    _state.count_step()
     if not options.takes_part:
         return reduced
     names = gradient_names(variables, prefix)

@@ -143,6 +143,12 @@ def check_scales(scales: tuple[Any, Any]) -> None:
         check_number(name, value)
 
 
+def check_priority(priority: Any) -> None:
+    """InvalidArgumentError unless the core can take it."""
+    if not isinstance(priority, Integral) or not -(1 << 31) <= int(priority) < 1 << 31:
+        raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
+
+
 def check_list(tensors: Any, kind: str) -> None:
     """InvalidArgumentError unless it is a list or tuple that is not empty; ``kind`` names the operation."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
@@ -281,6 +287,7 @@ class Submitter(Generic[T]):
         send_starts: Sequence[int] | None = None,
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
+        priority: int = 0,
     ) -> int:
         """Submit to the core and keep the finisher for :func:`synchronize`."""
         session = _state.current()
@@ -307,9 +314,11 @@ class Submitter(Generic[T]):
                 send_starts,
                 receive_rows,
                 receive_starts,
+                priority,
             )
         except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
             check_scales(scales)
+            check_priority(priority)
             raise
         session.pending[handle] = (_finish, finish)
         return handle

@@ -13,6 +13,7 @@ from horocache.handles import (
     Adasum,
     Finisher,
     Name,
+    check_priority,
     check_scales,
     full_name,
     resolve_op,
@@ -44,13 +45,14 @@ class Allreduce(AdaptiveSum[T]):
         group: bool = False,
         wait_follows: bool = False,
         backend: str | None = None,
+        priority: int = 0,
     ) -> int:
         """Submit an allreduce; the finisher returns the list of results, or the only one."""
         kind = "grouped_allreduce" if group else "allreduce"
         layers = layer_list(compression, group)
         if op == Adasum:
-            call = (tensors, full_name(kind, name), scales, process_set, layers, in_place, wait_follows, backend)
-            return self._adaptive_sum(*call)
+            call = (tensors, full_name(kind, name), scales, process_set, layers, in_place, wait_follows)
+            return self._adaptive_sum(*call, backend, priority)
         if layers.plain and self.as_they_are(tensors, in_place):
             inputs: Sequence[T] = tensors
             outputs = tensors if in_place else [self.adapter.empty_like(tensor) for tensor in tensors]
@@ -70,6 +72,7 @@ class Allreduce(AdaptiveSum[T]):
             group=group,
             wait_follows=wait_follows,
             backend=backend,
+            priority=priority,
         )
 
     def start_gradients(self, tensors: Sequence[T], name: Name, options: GradientOptions, group: bool) -> int:
@@ -89,6 +92,7 @@ class Allreduce(AdaptiveSum[T]):
         process_set: ProcessSet,
         wait_follows: bool,
         backend: str | None,
+        priority: int = 0,
     ) -> int:
         """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
         if average is not None or type(op) is not int or op not in RUNNABLE:
@@ -98,16 +102,18 @@ class Allreduce(AdaptiveSum[T]):
             number = 0 if process_set is global_process_set else set_id(process_set)
             try:
                 handle = session.runtime.allreduce_in_place(
-                    tensor, name, op, prescale, postscale, wait_follows, number, backend
+                    tensor, name, op, prescale, postscale, wait_follows, number, backend, priority
                 )
             except (TypeError, OverflowError):
                 check_scales((prescale, postscale))
+                check_priority(priority)
                 raise
             if handle is not None:
                 session.pending[handle] = (self._written, tensor)
                 return handle
         scales = (prescale, postscale)
-        return self._reduce([tensor], name, op, scales, process_set, None, True, False, wait_follows, backend)
+        call = (name, op, scales, process_set, None, True, False, wait_follows, backend, priority)
+        return self._reduce([tensor], *call)
 
     def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
         written = self.adapter.written
@@ -155,10 +161,29 @@ class Allreduce(AdaptiveSum[T]):
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
+        priority: int = 0,
     ) -> int:
-        """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
+        """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then.
+
+        Args:
+            tensor: as for :meth:`allreduce`, and so are the arguments that are not listed.
+            average: as there.
+            name: as there.
+            op: as there.
+            prescale_factor: as there.
+            postscale_factor: as there.
+            process_set: as there.
+            backend: as there.
+            priority: of the operations that are agreed on together, those with higher numbers run earlier; those with
+                equal ones in the order in which ranks first agreed on them. What runs already is not overtaken, and
+                small operations are fused all the same. A number of 32 bits, the same on all ranks.
+
+        Raises:
+            MismatchError: also where priorities differ between ranks.
+        """
         scales = (prescale_factor, postscale_factor)
-        return self._reduce([tensor], name, resolve_op(op, average), scales, process_set, backend=backend)
+        call = (name, resolve_op(op, average), scales, process_set)
+        return self._reduce([tensor], *call, backend=backend, priority=priority)
 
     def allreduce(
         self,
@@ -215,9 +240,11 @@ class Allreduce(AdaptiveSum[T]):
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
+        priority: int = 0,
     ) -> int:
         """Start :meth:`allreduce_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
-        return self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, False, backend)
+        before, after = prescale_factor, postscale_factor
+        return self._in_place(tensor, average, name, op, before, after, process_set, False, backend, priority)
 
     def allreduce_(
         self,
@@ -248,11 +275,12 @@ class Allreduce(AdaptiveSum[T]):
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
+        priority: int = 0,
     ) -> int:
         """Start :meth:`grouped_allreduce`; returns one handle for the whole group."""
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
-        return self._reduce(tensors, name, op, scales, process_set, group=True, backend=backend)
+        return self._reduce(tensors, name, op, scales, process_set, group=True, backend=backend, priority=priority)
 
     def grouped_allreduce(
         self,
@@ -291,11 +319,13 @@ class Allreduce(AdaptiveSum[T]):
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
+        priority: int = 0,
     ) -> int:
         """Start :meth:`grouped_allreduce_`; returns one handle for the whole group."""
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
-        return self._reduce(tensors, name, op, scales, process_set, in_place=True, group=True, backend=backend)
+        call = (name, op, scales, process_set, None, True, True)
+        return self._reduce(tensors, *call, backend=backend, priority=priority)
 
     def grouped_allreduce_(
         self,

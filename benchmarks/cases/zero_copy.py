@@ -16,6 +16,7 @@ from benchmarks.yardstick import Yardstick
 TITLE = "One allreduce, of shared tensors and of private ones"
 SHARED, PRIVATE = "horocache, shared", "horocache, private"
 _MIB = (1, 4, 16, 64)
+_COUNTED = ("bytes_copied", "bytes_folded")
 
 
 def jobs(quick: bool) -> list[Job]:
@@ -37,7 +38,9 @@ def measure(rank: Rank, mib: list[int], repetitions: int) -> list[Series]:
             detail = {"bytes": size, "dtype": "float32", "redop": "sum", "wrong": wrong.get(impl)}
             counters = _counters(rank, contestants, impl, size)
             case = size_label(size)
-            series.append(Series(case, impl, "GB/s", one.seconds, float(size), one.cpu_seconds, False, counters, detail))
+            series.append(
+                Series(case, impl, "GB/s", one.seconds, float(size), one.cpu_seconds, False, counters, detail)
+            )
     return series
 
 
@@ -55,9 +58,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
         def prepare() -> None:
             tensor.copy_(pattern)  # as a backward pass does, this writes the values anew
 
-        found.append(
-            Contestant(name, lambda: run(tensor), prepare, wrong=lambda: int((tensor != expected).sum()))
-        )
+        found.append(Contestant(name, lambda: run(tensor), prepare, wrong=lambda: int((tensor != expected).sum())))
 
     for impl, run in blocking(rank, f"private {size}").items():
         add(PRIVATE if impl == "horocache" else impl, run, private)
@@ -81,7 +82,7 @@ def _counters(rank: Rank, contestants: Sequence[Contestant], impl: str, size: in
     run.run()
     rank.page.barrier()
     after = hc.metrics()
-    return {name: (after[name] - before[name]) / size for name in ("bytes_copied", "bytes_folded")}
+    return {name: (after[name] - before[name]) / size for name in _COUNTED}
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
@@ -92,7 +93,9 @@ def tables(figures: Sequence[Figure]) -> list[Table]:
     rows = []
     for figure in figures:
         wrong = "" if figure.detail["wrong"] is None else str(figure.detail["wrong"])
-        counted = [f"{figure.counters[name]:.2f}" if figure.counters else "" for name in ("bytes_copied", "bytes_folded")]
+        counted = [
+            f"{figure.counters[name]:.2f}" if figure.counters else "" for name in ("bytes_copied", "bytes_folded")
+        ]
         ratios = [f"{figure.ratio[peer]:.2f}" if peer in figure.ratio else "" for peer in peers]
         time_us = number(figure.detail["bytes"] / figure.median / 1e3)
         spread = " .. ".join(number(edge) for edge in figure.spread)

@@ -6,9 +6,10 @@ import horocache.torch as hvd
 import torch
 import torch.nn.functional as F  # noqa: N812
 from horocache.torch.compression import Compression
-from horocache.torch.reducer import GradientReducer, ReducerOptions
+from horocache.torch.reducer import GradientReducer
 
 from benchmarks.cases.models import mlp
+from horocache.training import GradientOptions
 
 
 def main(steps: int) -> None:
@@ -16,8 +17,8 @@ def main(steps: int) -> None:
     torch.set_num_threads(1)
     hvd.init()
     model = mlp()
-    options = ReducerOptions(Compression.none, 1, hvd.Average, 1.0, 1.0, 0, False, hvd.global_process_set)
-    reducer = GradientReducer(list(model.named_parameters()), None, options)
+    options = GradientOptions(Compression.none, 1, hvd.Average, 1.0, 1.0, 0, None, False, hvd.global_process_set)
+    reducer = GradientReducer(list(model.named_parameters()), options)
     inputs, labels = torch.randn(1, 64), torch.zeros(1, dtype=torch.long)
     for _ in range(steps):
         model.zero_grad()

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/duration.h"
+
 namespace horocache {
 
 pid_t ThisThread() {
@@ -15,6 +17,23 @@ pid_t ThisThread() {
 }
 
 bool IsAlive(pid_t thread) { return tgkill(getpid(), thread, 0) == 0 || errno != ESRCH; }
+
+void ThreadCpuTime::Begin() {
+  clockid_t clock = kNone;
+  if (pthread_getcpuclockid(pthread_self(), &clock) == 0) clock_.store(clock);
+}
+
+void ThreadCpuTime::End() {
+  at_end_ns_.store(Ns());
+  clock_.store(kNone);
+}
+
+int64_t ThreadCpuTime::Ns() const {
+  const clockid_t clock = clock_.load();
+  timespec time{};
+  if (clock == kNone || clock_gettime(clock, &time) != 0) return at_end_ns_.load();
+  return int64_t{time.tv_sec} * kNsPerS + time.tv_nsec;
+}
 
 namespace {
 

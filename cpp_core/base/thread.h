@@ -2,7 +2,10 @@
 #pragma once
 
 #include <sys/types.h>
+#include <time.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -13,6 +16,20 @@ namespace horocache {
 // number).
 pid_t ThisThread();
 bool IsAlive(pid_t thread);
+
+// The processor time of one thread, for others to ask. Threads: Begin and End on that one, Ns on any.
+class ThreadCpuTime {
+ public:
+  // First and last of what the thread does.
+  void Begin();
+  void End();
+  int64_t Ns() const;  // since the thread was made; 0 before Begin
+
+ private:
+  static constexpr clockid_t kNone = CLOCK_REALTIME;  // no thread's
+  std::atomic<clockid_t> clock_{kNone};
+  std::atomic<int64_t> at_end_ns_{0};
+};
 
 class NamedThread {
  public:

@@ -108,6 +108,7 @@ Status Fill(const hc_request& request, Operation* operation) {
   signature.divide_by = static_cast<wire::DivideBy>(request.divide_by);
   signature.reduce_op = static_cast<wire::ReduceOp>(request.reduce_op);
   signature.root = request.root;
+  signature.priority = request.priority;
   signature.prescale = request.prescale;
   signature.postscale = request.postscale;
   signature.device_class = wire::DeviceClass::kCpu;
@@ -364,6 +365,8 @@ void hc_stop_timeline(hc_runtime* runtime) { runtime->runtime->StopTimeline(); }
 
 void hc_abort(hc_runtime* runtime, const char* why) { runtime->runtime->Abort(why); }
 
+void hc_count_step(hc_runtime* runtime) { runtime->runtime->CountStep(); }
+
 void hc_metrics(hc_runtime* runtime, void (*visit)(void*, const char*, uint64_t), void* context) {
   for (const auto& [name, value] : runtime->runtime->metrics().Snapshot()) visit(context, name.c_str(), value);
 }
@@ -377,7 +380,8 @@ void hc_knobs(hc_runtime* runtime, void (*visit)(void*, const char*, const char*
 }
 
 const hc_api* hc_get_api(void) {
-  static constexpr hc_api kApi = {HC_ABI_VERSION, hc_get,    hc_get_in_set, hc_submit,      hc_poll,        hc_wait,
-                                  hc_outcome,     hc_result, hc_divisor,    hc_take_result, hc_last_joined, hc_consume};
+  static constexpr hc_api kApi = {HC_ABI_VERSION, hc_get,     hc_get_in_set, hc_submit,  hc_poll,
+                                  hc_wait,        hc_outcome, hc_result,     hc_divisor, hc_take_result,
+                                  hc_last_joined, hc_consume, hc_count_step};
   return &kApi;
 }

@@ -91,6 +91,8 @@ typedef struct {
   /* Since version 3. */
   int64_t
       first_ready_ns; /* of a group, for the timeline: the time of CLOCK_MONOTONIC when its first tensor was there */
+  /* Since version 6. */
+  int32_t priority; /* of operations that are agreed on in one round, higher ones run earlier; equal on all ranks */
 } hc_request;
 
 HC_API int hc_abi_version(void);
@@ -208,6 +210,8 @@ HC_API void hc_free_memory(hc_memory* memory);
 /* 1 if `data` lies in shared memory of hc_allocate. */
 HC_API int hc_is_shared(hc_runtime* runtime, const void* data);
 
+/* Counts a step of an optimizer, for hc_metrics. Since version 6. */
+HC_API void hc_count_step(hc_runtime* runtime);
 /* Calls `visit` for every counter. */
 HC_API void hc_metrics(hc_runtime* runtime, void (*visit)(void* context, const char* name, uint64_t value),
                        void* context);
@@ -231,6 +235,7 @@ typedef struct {
   void* (*take_result)(hc_runtime*, int64_t, int);
   int (*last_joined)(hc_runtime*, int64_t);
   int (*consume)(hc_runtime*, int64_t);
+  void (*count_step)(hc_runtime*); /* since version 6 */
 } hc_api;
 HC_API const hc_api* hc_get_api(void);
 

@@ -12,12 +12,15 @@ using wire::Signature;
 void FusionPlanner::Add(OpId op, std::shared_ptr<const Signature> signature, wire::Choice choice, int64_t bytes) {
   const auto& tensors = signature->tensors;
   const bool one_dtype = std::ranges::all_of(tensors, [&](const auto& t) { return t.dtype == tensors[0].dtype; });
+  const int32_t priority = signature->priority;
+  ordered_ = ordered_ && (items_.empty() || priority <= items_.back().priority);
   waiting_.push_back(items_.size());
-  items_.push_back({op, std::move(signature), choice, bytes, one_dtype});
+  items_.push_back({op, std::move(signature), choice, bytes, priority, one_dtype});
 }
 
 void FusionPlanner::Run(const std::vector<int32_t>& joined, int divisor_ranks) {
   divisor_ranks_ = divisor_ranks;
+  if (!std::exchange(ordered_, true)) Order();
   while (!waiting_.empty()) PlanFirst(joined);
   items_.clear();
 }
@@ -32,8 +35,16 @@ Plan& FusionPlanner::AddRide(OpId op, std::shared_ptr<const Signature> signature
   return plan;
 }
 
+// Not a stable sort, which allocates: the indices are the agreed order.
+void FusionPlanner::Order() {
+  std::ranges::sort(waiting_, [this](size_t a, size_t b) {
+    const int32_t of_a = items_[a].priority, of_b = items_[b].priority;
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+}
+
 void FusionPlanner::AddJoin(OpId op, std::shared_ptr<const Signature> signature, int32_t last_joined) {
-  const Item item{op, std::move(signature), {}, 0, true};
+  const Item item{op, std::move(signature), {}, 0, 0, true};
   Plan& plan = NewPlan(item, {});
   plan.last_joined = last_joined;
   plan.items.push_back({op, item.signature, 0, 0, true});

@@ -1,5 +1,8 @@
 // Bins agreed operations into plans, in agreed order: tensor fusion.
 //
+// What was agreed on in one round is planned by descending priority, and in agreed order where that is equal. Nothing
+// that was planned before is overtaken.
+//
 // The result depends on the agreed list and the configuration alone, so every rank makes the same plans. Groups are
 // kept whole, unless they are larger than the threshold: then they run back to back in pieces of at most the threshold
 // (a single tensor that is larger runs alone), and other operations may join the last piece.
@@ -41,12 +44,15 @@ class FusionPlanner {
     std::shared_ptr<const wire::Signature> signature;
     wire::Choice choice;
     int64_t bytes = 0;
+    int32_t priority = 0;
     bool one_dtype = true;
   };
 
   Plan& NewPlan(const Item& item, const std::vector<int32_t>& joined);
   // Plans for all pieces of the item; the last stays open. Returns the bytes in the last.
   int64_t EmitPieces(const Item& item, const std::vector<int32_t>& joined);
+  // Waiting items by descending priority, else in agreed order.
+  void Order();
   void PlanFirst(const std::vector<int32_t>& joined);
   bool MayJoin(const Item& first, const Item& item) const;
 
@@ -57,6 +63,7 @@ class FusionPlanner {
   uint64_t next_sequence_ = 0;
   std::vector<Item> items_;
   std::vector<size_t> waiting_;  // indices of items not yet planned
+  bool ordered_ = true;          // none of them has a higher priority than one before it
   std::vector<size_t> set_aside_;
   // Plans between head_ and tail_ are ready; those outside keep their vectors for reuse.
   std::vector<Plan> plans_;

@@ -112,6 +112,9 @@ std::string Difference(const Signature& a, int rank_a, const Signature& b, int r
     return pair.Same("device class", std::string(DeviceClassName(a.device_class)),
                      std::string(DeviceClassName(b.device_class)));
   }
+  if (a.priority != b.priority) {
+    return pair.Same("priority", std::to_string(a.priority), std::to_string(b.priority));
+  }
   if (a.layers != b.layers) return pair.Text("list of layers", a.layers, b.layers);
   if (a.backend != b.backend) return pair.Text("backend", a.backend, b.backend);
   return {};

@@ -67,6 +67,7 @@ uint64_t HashOf(const wire::Signature& signature) {
   hash.Add(static_cast<uint64_t>(signature.op) | static_cast<uint64_t>(signature.reduce_op) << 8 |
            static_cast<uint64_t>(signature.device_class) << 16 | static_cast<uint64_t>(signature.divide_by) << 24);
   hash.Add(static_cast<uint64_t>(static_cast<int64_t>(signature.root)));
+  hash.Add(static_cast<uint64_t>(static_cast<int64_t>(signature.priority)));
   hash.Add(std::bit_cast<uint64_t>(signature.prescale));
   hash.Add(std::bit_cast<uint64_t>(signature.postscale));
   hash.Add(signature.layers);

@@ -130,13 +130,21 @@ long ToLong(PyObject* number) {
   return value;
 }
 
+int32_t ToPriority(PyObject* number) {
+  const long value = ToLong(number);
+  if (value == static_cast<int32_t>(value)) return static_cast<int32_t>(value);
+  PyErr_SetString(PyExc_OverflowError, "a priority has 32 bits");
+  throw py::error_already_set();
+}
+
 PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 8) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 8 arguments, not %zd", count);
+  if (count != 9) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 arguments, not %zd", count);
   return WithPythonErrors([&]() -> PyObject* {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    const int64_t handle = runtime.AllreduceInPlace(
-        arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])), ToDouble(arguments[3]),
-        ToDouble(arguments[4]), arguments[5] == Py_True, static_cast<uint32_t>(ToLong(arguments[6])), arguments[7]);
+    const int64_t handle =
+        runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])),
+                                 ToDouble(arguments[3]), ToDouble(arguments[4]), arguments[5] == Py_True,
+                                 static_cast<uint32_t>(ToLong(arguments[6])), arguments[7], ToPriority(arguments[8]));
     if (handle < 0) Py_RETURN_NONE;
     return PyLong_FromLongLong(handle);
   });
@@ -160,7 +168,7 @@ void AddFastMethods(const py::object& type) {
   static PyMethodDef methods[] = {
       MethodFor("allreduce_in_place", &AllreduceInPlace,
                 "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set, "
-                "backend, /)"),
+                "backend, priority, /)"),
       MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
@@ -222,8 +230,8 @@ void BindRuntime(py::module_& module) {
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),
            py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
            py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
-           py::arg("receive_starts") = py::none(), py::arg("divide_by") = "all", py::arg("tag") = 0,
-           py::arg("first_ready_ns") = 0)
+           py::arg("receive_starts") = py::none(), py::arg("priority") = 0, py::arg("divide_by") = "all",
+           py::arg("tag") = 0, py::arg("first_ready_ns") = 0)
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"))
       .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
@@ -242,6 +250,7 @@ void BindRuntime(py::module_& module) {
       .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("own_folder"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
+      .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

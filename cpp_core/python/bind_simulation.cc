@@ -30,7 +30,8 @@ wire::Op OpFromName(const std::string& name) {
   throw py::value_error("unknown operation \"" + name + "\"");
 }
 
-// ("submit", set, op, name, shapes, root), ("wait", index), ("wait_all",), ("compute", ns), ("leave", set), ("abort",)
+// ("submit", set, op, name, shapes, root, priority), ("wait", index), ("wait_all",), ("compute", ns), ("leave", set),
+// ("abort",)
 Instruction InstructionFrom(const py::tuple& fields) {
   const auto kind = fields[0].cast<std::string>();
   if (kind == "submit") {
@@ -39,6 +40,7 @@ Instruction InstructionFrom(const py::tuple& fields) {
         testing::MakeSignature(OpFromName(fields[2].cast<std::string>()), fields[3].cast<std::string>(),
                                fields[4].cast<std::vector<std::vector<int64_t>>>());
     instruction.signature.root = fields[5].cast<int>();
+    instruction.signature.priority = fields[6].cast<int32_t>();
     return instruction;
   }
   if (kind == "wait") return {.act = Act::kWait, .index = fields[1].cast<int>()};

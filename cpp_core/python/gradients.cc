@@ -183,11 +183,10 @@ bool Hold(GradientSlot* slot, PyObject* param) {
   return pass == queue->pass || Called(queue->begin_pass);
 }
 
-bool Measure(PyObject* measured, Py_ssize_t index) {
-  PyObject* number = PyLong_FromSsize_t(index);
-  const bool good = number != nullptr && PyList_Append(measured, number) == 0;
-  Py_XDECREF(number);
-  return good;
+bool Note(PyObject* note, Py_ssize_t index) {
+  PyObject* done = PyObject_CallFunction(note, "n", index);
+  Py_XDECREF(done);
+  return done != nullptr;
 }
 
 // False with an error.
@@ -201,7 +200,7 @@ bool OnGradient(GradientSlot* slot, PyObject* param) {
   }
   GradientQueue* queue = AsQueue(slot->queue);
   GradientBucket* bucket = AsBucket(slot->bucket);
-  if (Has(queue->measured) && !Measure(queue->measured, slot->index)) return false;
+  if (Has(queue->note) && !Note(queue->note, slot->index)) return false;
   if (--bucket->missing > 0) {
     if (bucket->first_ready_ns == 0) bucket->first_ready_ns = NowNs();
     return true;
@@ -263,6 +262,7 @@ PyMemberDef bucket_members[] = {
     HC_MEMBER(T_LONGLONG, GradientBucket, first_ready_ns, "when the first one of a group was; 0: none is"),
     HC_MEMBER(T_BOOL, GradientBucket, group, "whether it is one operation with a name for each member"),
     HC_MEMBER(T_BOOL, GradientBucket, submitted, "whether it has been submitted in this step"),
+    HC_MEMBER(T_INT, GradientBucket, priority, "as it is submitted"),
     HC_MEMBER(T_OBJECT, GradientBucket, handle, "of the operation in flight, or None"),
     {nullptr, 0, 0, 0, nullptr}};
 
@@ -290,7 +290,7 @@ PyMemberDef queue_members[] = {
     HC_MEMBER(T_LONGLONG, GradientQueue, limit, "from which on they are sent"),
     {"pass_", T_LONGLONG, offsetof(GradientQueue, pass), 0, "the backward pass at whose end they are sent; -1: none"},
     HC_MEMBER(T_BOOL, GradientQueue, plain, "whether gradients travel as they are"),
-    HC_MEMBER(T_OBJECT, GradientQueue, measured, "a list of indices in the order of completion, or None"),
+    HC_MEMBER(T_OBJECT, GradientQueue, note, "note(index), in a step that is measured; else None"),
     HC_MEMBER(T_OBJECT, GradientQueue, send, "send()"),
     HC_MEMBER(T_OBJECT, GradientQueue, begin_pass, "begin_pass()"),
     HC_MEMBER(T_OBJECT, GradientQueue, complete, "complete(bucket)"),
@@ -362,7 +362,7 @@ void BindGradients(py::module_& module) {
                slot_members, &CallSlot));
   Add(module, "GradientQueue",
       MakeType("horocache._core.GradientQueue", sizeof(Q), "Gradients between completion and submission.",
-               MemoryOf<Q, &Q::slots, &Q::measured, &Q::send, &Q::begin_pass, &Q::complete, &Q::adopt,
+               MemoryOf<Q, &Q::slots, &Q::note, &Q::send, &Q::begin_pass, &Q::complete, &Q::adopt,
                         &Q::pass_under_way, &Q::users>(),
                queue_members));
 }

@@ -24,6 +24,7 @@ struct GradientBucket {
   long long first_ready_ns;  // when the first gradient of a group was; 0: none is
   char group;                // one operation with a name for each member
   char submitted;
+  int priority;  // as submitted
   PyObject* handle;  // of the operation in flight, or None
 };
 
@@ -56,7 +57,7 @@ struct GradientQueue {
   long long limit;           // from which on they are sent
   long long pass;            // at whose end they are sent in any case; -1: none
   char plain;                // they travel as they are
-  PyObject* measured;        // a list of indices, in the order of completion, or None
+  PyObject* note;            // note(index): a gradient is complete, in a step that is measured; else None
   PyObject* send;            // send()
   PyObject* begin_pass;      // begin_pass(): a backward pass that the queue does not know of holds the first one
   PyObject* complete;        // complete(bucket)

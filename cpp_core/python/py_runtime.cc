@@ -158,7 +158,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
                           const py::object& names, int reduce_op, double prescale, double postscale, int root,
                           const py::object& splits, int process_set, const std::string& backend,
                           const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
-                          const py::object& receive_rows, const py::object& receive_starts,
+                          const py::object& receive_rows, const py::object& receive_starts, int32_t priority,
                           const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
@@ -181,6 +181,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
   wire::Signature& signature = operation->request.signature;
   signature.divide_by = *divides;
   signature.root = root;
+  signature.priority = priority;
   signature.backend = backend;
   signature.layers = layers;
   PyObject* owner =
@@ -228,7 +229,7 @@ void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object&
 }
 
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
-                                    bool wait_follows, uint32_t process_set, PyObject* backend) {
+                                    bool wait_follows, uint32_t process_set, PyObject* backend, int32_t priority) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   Operation* operation = runtime.NewOperation();
@@ -244,6 +245,7 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce
   signature.op = wire::Op::kAllreduce;
   signature.divide_by = wire::DivideBy::kAll;
   signature.root = -1;
+  signature.priority = priority;
   signature.layers.clear();
   signature.tensors.resize(1);
   signature.tensors[0].name = signature.name;

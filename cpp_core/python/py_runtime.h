@@ -44,11 +44,11 @@ class PyRuntime {
                  double postscale, int root, const pybind11::object& splits, int process_set,
                  const std::string& backend, const std::string& layers, bool group, bool wait_follows,
                  const pybind11::object& send_starts, const pybind11::object& receive_rows,
-                 const pybind11::object& receive_starts, const std::string& divide_by, int32_t tag,
+                 const pybind11::object& receive_starts, int32_t priority, const std::string& divide_by, int32_t tag,
                  int64_t first_ready_ns);
   // -1 if the tensor, the name or the backend's needs a closer look than this takes.
   int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
-                           bool wait_follows, uint32_t process_set, PyObject* backend);
+                           bool wait_follows, uint32_t process_set, PyObject* backend, int32_t priority);
   // Gradients that travel alone, all in place and each under its own name; a list of GradientSlots. Returns those that
   // need a closer look.
   pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,

@@ -15,14 +15,14 @@ py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double
   for (const py::handle item : slots) {
     auto* const slot = reinterpret_cast<GradientSlot*>(item.ptr());
     PyObject* const tensor = SentFor(*slot);
+    auto* const bucket = reinterpret_cast<GradientBucket*>(slot->bucket);
     const int64_t handle = tensor == nullptr ? -1
                                              : AllreduceInPlace(tensor, slot->name, reduce_op, prescale, postscale,
-                                                                false, process_set, Py_None);
+                                                                false, process_set, Py_None, bucket->priority);
     if (handle < 0) {
       others.append(item);
       continue;
     }
-    auto* const bucket = reinterpret_cast<GradientBucket*>(slot->bucket);
     Py_XSETREF(bucket->handle, PyLong_FromLongLong(handle));
     bucket->submitted = 1;
   }

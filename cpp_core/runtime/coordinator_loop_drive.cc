@@ -33,6 +33,7 @@ constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_good,
                            const std::function<bool()>& go_on) {
   if (IsDone(*operation)) return true;
+  const int64_t began_ns = NowNs();
   {
     MutexLock lock(threads_mutex_);
     waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), for_good});
@@ -45,6 +46,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_g
     if (waiting && go_on && !go_on()) break;
   }
   if (waiting) StopWaiting();
+  metrics_->blocked_ns.Add(static_cast<uint64_t>(NowNs() - began_ns));
   return IsDone(*operation);
 }
 
@@ -66,7 +68,7 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
   if (!finished()) {
     doorbell_.Ring();  // the holder learns that somebody waits
     operation->sleepers.fetch_add(1);
-    metrics_->waits_asleep.AddShared(1);
+    metrics_->waits_asleep.Add(1);
     FutexWait(operation->done, 0, deadline_ns - NowNs());
     operation->sleepers.fetch_sub(1);
   }
@@ -90,7 +92,7 @@ bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
   const int64_t until_ns = NowNs() + kPatienceNs;
   while (!finished() && NowNs() < until_ns) {
     sched_yield();
-    metrics_->yields.AddShared(1);
+    metrics_->yields.Add(1);
     if (role_.TryTake()) return true;
   }
   return false;
@@ -115,7 +117,7 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
       for (int i = 0; i < 16; ++i) CpuRelax();
     } else {
       sched_yield();
-      metrics_->yields.AddShared(1);
+      metrics_->yields.Add(1);
     }
   }
   return false;
@@ -192,6 +194,7 @@ void CoordinatorLoop::StepOn() {
 }
 
 void CoordinatorLoop::Run() {
+  metrics_->coordinator_cpu.Begin();
   bool slept = false, rung = true;
   while (!stop_.load()) {
     const uint32_t seen = doorbell_.Rung();
@@ -226,6 +229,7 @@ void CoordinatorLoop::Run() {
     }
     lingers_.store(false);
   }
+  metrics_->coordinator_cpu.End();
 }
 
 }  // namespace horocache::runtime

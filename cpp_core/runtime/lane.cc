@@ -38,6 +38,7 @@ StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
 }  // namespace
 
 void Lane::Enqueue(control::Plan* plan) {
+  if (idle()) metrics_->lane_busy.Begin(NowNs());
   control::Plan spare;
   if (!spare_.empty()) {
     spare = std::move(spare_.back());
@@ -229,6 +230,7 @@ bool Lane::CompletePlan() {
   plan.items.clear();
   spare_.push_back(std::move(plan));
   plans_.pop_front();
+  if (idle()) metrics_->lane_busy.End(NowNs());
   status_ = Status::Ok();
   item_ = 0;
   tensor_ = 0;

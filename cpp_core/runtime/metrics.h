@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/thread.h"
+#include "runtime/busy_time.h"
 #include "wire/message.h"
 
 namespace horocache::runtime {
@@ -21,11 +23,19 @@ class Counter {
   void Add(uint64_t amount) {
     value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
-  // Where several threads may be adding.
-  void AddShared(uint64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
   void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
   uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
-  std::atomic<uint64_t>* shared() { return &value_; }  // as AddShared
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// A number that any thread adds to.
+class SharedCounter {
+ public:
+  void Add(uint64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
+  uint64_t Get() const { return value_.load(std::memory_order_relaxed); }
+  std::atomic<uint64_t>* number() { return &value_; }  // for layers that know no counters
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -41,9 +51,9 @@ struct Metrics {
   // Of messages that were sent and received without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
   // System calls, of any thread of this rank.
-  Counter wakes;                       // made to wake somebody
-  Counter yields;                      // in which a waiting thread gave up its core in turns
-  Counter waits_asleep;                // of a thread that waits for an operation, which another one drives
+  SharedCounter wakes;                 // made to wake somebody
+  SharedCounter yields;                // in which a waiting thread gave up its core in turns
+  SharedCounter waits_asleep;          // of a thread that waits for an operation, which another one drives
   Counter wakeups;                     // times a thread that drives this rank was woken from sleep
   Counter sleeps;                      // times it went to sleep
   Counter role_taken;                  // times a waiting thread drove the rank itself
@@ -59,6 +69,11 @@ struct Metrics {
     op_count[static_cast<size_t>(op)].Add(1);
     op_ns[static_cast<size_t>(op)].Add(static_cast<uint64_t>(ns));
   }
+  // What hc.overlap() is made of.
+  BusyTime lane_busy;
+  SharedCounter blocked_ns;       // in waits for operations that were not done; of several threads, added up
+  SharedCounter steps;            // of optimizers, as the bindings count them
+  ThreadCpuTime coordinator_cpu;  // of the coordinator thread
 
   // Name to value, flat; histogram and per-rank entries as name.index, only those that are not zero.
   std::map<std::string, uint64_t> Snapshot() const;

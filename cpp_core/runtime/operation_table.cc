@@ -175,7 +175,7 @@ void OperationTable::Finish(Operation* operation, Status status) {
   operation->status = std::move(status);
   operation->done.store(1, std::memory_order_seq_cst);
   if (operation->sleepers.load(std::memory_order_seq_cst) == 0) return;
-  metrics_->wakes.AddShared(1);
+  metrics_->wakes.Add(1);
   FutexWake(operation->done);
 }
 

@@ -126,7 +126,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 }
 
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
-  for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.shared());
+  for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
   return MakeSet(config_.knobs, std::move(site));
 }
@@ -163,7 +163,7 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
     if (heap != nullptr) heap->Close();
   };
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
-  parts.doorbell.CountWakes(metrics_.wakes.shared());
+  parts.doorbell.CountWakes(metrics_.wakes.number());
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {

@@ -65,6 +65,8 @@ class Runtime {
   const Knobs& knobs() const { return config_.knobs; }
   const Metrics& metrics() const { return metrics_; }
   bool alive() const { return alive_; }
+  // A step of an optimizer, for the metrics; the core needs no notion of it.
+  void CountStep() { metrics_.steps.Add(1); }
   // 0 without MPI, 1 if one thread at a time may call it, 2 if any may.
   int mpi() const;
 

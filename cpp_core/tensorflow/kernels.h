@@ -11,7 +11,7 @@ struct KernelFunctions {
   Delete destroy;
 };
 
-extern const KernelFunctions kSubmit, kSubmitInto, kWait, kWaitResults, kWaitJoin, kPlace;
+extern const KernelFunctions kSubmit, kSubmitInto, kWait, kWaitResults, kWaitJoin, kPlace, kCountStep;
 
 inline constexpr char kNotRunning[] =
     "horocache has not been initialized in this process; call hvd.init() first. The child of a fork cannot use its "

@@ -87,6 +87,7 @@ const std::vector<OpDefinition>& Definitions() {
        &InferUnknown,
        kWaitResults},
       {"HorocacheWaitJoin", kWaiting, {"handle: int64"}, {"last: int32"}, &InferScalar, kWaitJoin},
+      {"HorocacheCountStep", {}, {}, {}, &InferUnknown, kCountStep},
       {"HorocachePlace", {"property: int", "process_set: int = 0"}, {}, {"value: int32"}, &InferScalar, kPlace},
   };
   return definitions;

@@ -64,6 +64,7 @@ class Generator {
     for (int i = 0; i < count; ++i) shapes.push_back(small ? std::vector<int64_t>{1 + Below(9)} : RandomShape(op));
     wire::Signature signature = MakeSignature(op, name, shapes, Below(2) == 0 ? DType::kFloat32 : DType::kInt64);
     if (op == wire::Op::kAllreduce && Below(3) == 0) signature.reduce_op = wire::ReduceOp::kMax;
+    if (Chance(options_.priority)) signature.priority = Below(7) - 3;
     if (op == wire::Op::kBroadcast) {
       signature.root = Below(static_cast<int>(scenario_.sets[static_cast<size_t>(set)].size()));
     }
@@ -122,7 +123,13 @@ class Generator {
     if (Chance(options_.compute)) {
       program.push_back(Instruction{.act = Act::kCompute, .duration_ns = Below(3'000'000)});
     }
-    if (Chance(options_.disagree) && !signature.tensors.empty()) signature.tensors[0].shape.push_back(2);
+    if (Chance(options_.disagree) && !signature.tensors.empty()) {
+      if (Below(2) == 0) {
+        signature.tensors[0].shape.push_back(2);
+      } else {
+        ++signature.priority;
+      }
+    }
     const int copies = Chance(options_.duplicate) ? 2 : 1;
     for (int copy = 0; copy < copies; ++copy) {
       program.push_back(Instruction{.act = Act::kSubmit, .set = set, .signature = signature});

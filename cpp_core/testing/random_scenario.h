@@ -20,9 +20,10 @@ struct RandomOptions {
   int small = 0;            // a request is an allreduce of a few bytes, which may ride on a round
   int new_name = 50;        // a request of a step has a name that no step had before
   int change = 50;          // a request changes its shape, on all ranks, from this step on
+  int priority = 300;       // a request has another priority than 0
   int early_wait = 0;       // after a submission a rank waits for one of its own
   int compute = 200;        // before a submission a rank computes
-  int disagree = 0;         // a rank submits another shape than the others
+  int disagree = 0;         // a rank submits another shape, or another priority, than the others
   int forget = 0;           // a rank does not submit a request
   int duplicate = 0;        // a rank submits a request twice
   int join = 0;             // the job ends with ranks joining at different steps

@@ -186,6 +186,7 @@ void Write(Writer& out, const Signature& signature) {
   out.Enum(signature.reduce_op);
   out.Enum(signature.device_class);
   out.Signed(signature.root);
+  out.Signed(signature.priority);
   out.Double(signature.prescale);
   out.Double(signature.postscale);
   out.Enum(signature.divide_by);
@@ -202,6 +203,7 @@ Signature ReadSignature(Reader& in) {
   signature.reduce_op = in.Enum<ReduceOp>(kNumReduceOps, "unknown reduce operation");
   signature.device_class = in.Enum<DeviceClass>(kNumDeviceClasses, "unknown device class");
   signature.root = in.Signed32();
+  signature.priority = in.Signed32();
   signature.prescale = in.Double();
   signature.postscale = in.Double();
   signature.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
@@ -218,8 +220,9 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: four enums, root, two doubles, four empty texts, no tensors.
-constexpr size_t kLeastSignatureBytes = 4 + 1 + 16 + 4 + 1;
+// The fewest bytes that a signature takes: four enums, root, priority, two doubles, four empty texts, no
+// tensors.
+constexpr size_t kLeastSignatureBytes = 4 + 2 + 16 + 4 + 1;
 
 Request ReadRequest(Reader& in) {
   Request request;

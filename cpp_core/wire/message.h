@@ -84,7 +84,8 @@ struct Signature {
   Op op = Op::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
   DeviceClass device_class = DeviceClass::kCpu;
-  int32_t root = -1;  // rank within the process set (of a message: the other rank, of the job); -1 if there is none
+  int32_t root = -1;     // rank within the process set (of a message: the other rank, of the job); -1 if there is none
+  int32_t priority = 0;  // of what is agreed on in one round, higher runs earlier; see FusionPlanner
   double prescale = 1.0;
   double postscale = 1.0;
   DivideBy divide_by = DivideBy::kAll;  // for kJoin

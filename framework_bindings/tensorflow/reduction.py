@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from horocache import _state
 from horocache.errors import UnsupportedError
 from horocache.gradient_lists import gradient_names
 from horocache.handles import OP_ALLREDUCE
@@ -16,6 +17,7 @@ from horocache.training import Bucket, GradientOptions, buckets
 from . import calls
 from .calls import Call, Enqueued
 from .functions import allreduce, grouped_allreduce
+from .library import operations
 from .naming import operation_name
 
 
@@ -36,6 +38,7 @@ def reduce_gradients(
     reduced = [
         tf.convert_to_tensor(each) if options.sparse_as_dense and _is_slices(each) else each for each in gradients
     ]
+    _count_step(options)
     if not options.takes_part:
         return reduced
     # Backward passes compute the gradient of the last variable first.
@@ -50,6 +53,14 @@ def reduce_gradients(
     ]
     _finish(started, reduced, options)
     return reduced
+
+
+def _count_step(options: GradientOptions) -> None:
+    """Count one each time that this is reached; in a graph that runs on one rank alone, which XLA may compile, none."""
+    if tf.executing_eagerly():
+        _state.count_step()
+    elif options.takes_part:
+        operations.horocache_count_step()
 
 
 def _is_slices(gradient: Any) -> bool:

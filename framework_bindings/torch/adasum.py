@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
+from horocache import _state
 from horocache.layers import AnyCompressor
 from horocache.ops import Adasum
 from horocache.process_set import ProcessSet
@@ -44,6 +45,7 @@ class AdasumMixin(torch.optim.Optimizer):
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the ranks' steps could not be
             combined; this rank's parameters are those after its own step.
         """
+        _state.count_step()
         if not self._adasum.takes_part:
             return super().step(closure)
         trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]

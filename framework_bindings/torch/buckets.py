@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from horocache import _core
 from horocache.errors import InvalidArgumentError
+from horocache.grouping import priorities
 from horocache.ops import full_name
 
 
@@ -72,6 +73,7 @@ class Bucket(_core.GradientBucket):
         self.name = full_name(kind, base)
         self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
         self.group = group
+        self.priority = 0  # see prioritize()
         self.missing = len(slots)
         self.finish: list[Slot] = []  # whose gradient went through a buffer
         for slot in slots:
@@ -93,6 +95,13 @@ def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot
     for group in groups:
         buckets.extend(of_one_dtype([slot_of.pop(param) for param in group if param in slot_of]))
     return buckets + [Bucket([slot], False) for slot in slot_of.values()]
+
+
+def prioritize(buckets: Sequence[Bucket], used: Sequence[int]) -> None:
+    """Let those go first that the next forward pass needs first; ``used``: numbers of slots, as it uses them."""
+    numbers = [[slot.index for slot in bucket.slots] for bucket in buckets]
+    for bucket, priority in zip(buckets, priorities(numbers, used), strict=True):
+        bucket.priority = priority
 
 
 def no_gradient(slot: Slot) -> torch.Tensor:

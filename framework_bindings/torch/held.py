@@ -21,7 +21,7 @@ from .tracing import outside
 
 _ENOUGH_BYTES = 1 << 18
 _NO_PASS = -1
-_pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
+pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
 # How many tensors are on a storage, by its address; torch has it since 2.1.
 count_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
@@ -60,12 +60,12 @@ class HeldGradients(_core.GradientQueue):
         self.slots = []
         self.limit = _ENOUGH_BYTES
         self.pass_ = _NO_PASS
-        self.measured = None
+        self.note = None
         self.send = _weakly(send)
         self.complete = _weakly(complete)
         self.adopt = _weakly(adopt)
         self.begin_pass = self._begin_pass()
-        self.pass_under_way = _pass_under_way
+        self.pass_under_way = pass_under_way
         self.users = count_users
         self.references = references_to_own()
 
@@ -100,7 +100,7 @@ class HeldGradients(_core.GradientQueue):
             return
         try:
             cast(Any, torch.autograd.Variable)._execution_engine.queue_callback(self._pass_ended)
-            self.pass_ = _pass_under_way()
+            self.pass_ = pass_under_way()
         except RuntimeError:  # the hook was not called by a backward pass
             self.send()
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
+from horocache import _state
 from horocache.adasum import check_floating, check_ranks
 from horocache.errors import InvalidArgumentError
 from horocache.layers import AnyCompressor, layer_list
@@ -52,9 +53,13 @@ class DistributedMixin(torch.optim.Optimizer):
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
             been waited for.
         """
+        self._reduce()
+        self._synchronized = True
+
+    def _reduce(self) -> None:
         if self._reducer is not None:
             self._reducer.synchronize()
-        self._synchronized = True
+        _state.count_step()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -93,8 +98,7 @@ class DistributedMixin(torch.optim.Optimizer):
 
         def synchronized_closure() -> Any:
             loss = recompute()
-            if self._reducer is not None:
-                self._reducer.synchronize()
+            self._reduce()
             return loss
 
         return super().step(synchronized_closure)
@@ -248,8 +252,11 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
             number of ranks.
         num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
-            Groups are cut by equal bytes (by equal counts with the knob ``group_by=count``), for the first step from
-            the last registered parameter to the first, then in the order in which rank 0's gradients became ready.
+            Groups are cut by equal bytes, of which the first and the last of three and more have a quarter (by equal
+            counts with the knob ``group_by=count``), for the first step from the last registered parameter to the
+            first, then in the order in which rank 0's gradients became ready in the first step, or in the step after
+            :meth:`add_param_group`. The group that the next forward pass needs first, by rank 0's last one in that
+            step, has the highest priority.
         groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
             each by itself. Frozen parameters are left out.
         sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.

@@ -17,11 +17,11 @@ from horocache.ops import set_id
 from horocache.training import GradientOptions
 
 from .adapter import collectives
-from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype
+from .buckets import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
 from .functions import sparse_allreduce_async
 from .held import HeldGradients
 from .places import BucketView, GradientPlaces
-from .ready_order import ReadyOrder
+from .ready_order import Orders, ReadyOrder, assumed_orders
 from .tracing import outside
 
 
@@ -59,8 +59,8 @@ class GradientReducer:
         self._places = GradientPlaces(bucket_view, options, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
-        self.order = ReadyOrder(options.num_groups > 0, options.process_set)
-        self.held.measured = self.order.measured
+        grouped = options.num_groups > 0 or bool(options.groups)
+        self.order = ReadyOrder(grouped, options.process_set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -69,13 +69,15 @@ class GradientReducer:
     # ---- parameters and buckets
 
     def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Take more parameters; those that need no gradient are taken when they do."""
+        """Take more parameters; those that need no gradient are taken when they do. The next step is measured."""
         for name, param in named:
             if param.requires_grad:
                 self._hook(name, param)
             else:
                 self._frozen.append((name, param))
-        self._make_buckets(list(reversed(range(len(self._slots)))))
+        self._make_buckets(assumed_orders(len(self._slots)))
+        self.order.measure()
+        self.held.note = self.order.note if self.order.measures else None
 
     def _hook(self, name: str, param: torch.Tensor) -> Slot:
         slot = Slot(len(self._slots), name, param, self.passes, self.held)
@@ -87,7 +89,8 @@ class GradientReducer:
     def _adopt(self, slot: Slot) -> None:
         self._places.adopt(slot, (each for bucket in self._buckets for each in bucket.slots))
 
-    def _make_buckets(self, order: list[int]) -> None:
+    def _make_buckets(self, orders: Orders) -> None:
+        order = orders.ready
         wanted = min(self._options.num_groups, len(order))
         if self._fixed_groups is not None:
             self._buckets = fixed_buckets(self._fixed_groups, self._slots)
@@ -98,15 +101,17 @@ class GradientReducer:
             sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
             self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
+        if self.order.wanted:
+            prioritize(self._buckets, orders.used)
 
     def _start_order(self) -> None:
         try:
             self.order.start([slot.name for slot in self._slots])
         except Exception as error:
             self._failure = self._failure or error
-        self.held.measured = self.order.measured
+        self.held.note = None
 
-    def _finish_order(self) -> list[int] | None:
+    def _finish_order(self) -> Orders | None:
         try:
             return self.order.finish()
         except Exception as error:
@@ -158,6 +163,7 @@ class GradientReducer:
                 names,
                 *self._tail,
                 bucket.group,
+                priority=bucket.priority,
                 first_ready_ns=bucket.first_ready_ns,
             )
         bucket.submitted = True
@@ -267,13 +273,13 @@ class GradientReducer:
         """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
         for bucket in self._in_flight:
             self._finish(bucket)
-        order = self._finish_order()
+        orders = self._finish_order()
         # Only now: what was over before an interrupt must not be submitted a second time.
         for bucket in self._in_flight:
             self._rearm(bucket)
         self._in_flight.clear()
-        if order is not None:
-            self._make_buckets(order)
+        if orders is not None:
+            self._make_buckets(orders)
         self._raise_failure()
 
     def _raise_failure(self) -> None:

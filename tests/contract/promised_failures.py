@@ -58,11 +58,12 @@ FAILURES = {
         "mp/test_disagreement.py::test_two_ranks_that_wait_for_each_other_fail_though_others_compute",
         "mp/test_disagreement.py::test_a_wait_with_a_time_limit_is_no_deadlock",
     ],
-    "shape, type, operation, root, scale, compression or group members differ": [
+    "shape, type, operation, root, scale, priority, compression or group members differ": [
         "inproc/test_mismatches.py::test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks_and_the_job_goes_on",
         "mp/test_disagreement.py::test_every_mismatch_names_both_ranks_and_both_values_and_the_job_goes_on",
         "cpp/control/mismatch_test.cc::Mismatch.NamesBothRanksAndBothValues",
         "cpp/control/mismatch_test.cc::Mismatch.ADisagreementAboutACachedOperationIsFoundWithinTwoRounds",
+        "inproc/test_priorities.py::test_different_priorities_are_a_mismatch_and_the_job_goes_on",
     ],
     "a rank expects another number of rows than it gets (`recvcounts`), or `recvcounts` of `reducescatterv` differ": [
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",

@@ -15,21 +15,27 @@ _OPS = ("allreduce", "allreduce", "allgather", "broadcast", "reducescatter", "al
 
 
 def submit(
-    name: str, op: str = "allreduce", *, in_set: int = 0, shapes: list[list[int]] | None = None, root: int = -1
+    name: str,
+    op: str = "allreduce",
+    *,
+    in_set: int = 0,
+    shapes: list[list[int]] | None = None,
+    root: int = -1,
+    priority: int = 0,
 ) -> Instruction:
     if shapes is None:
         shapes = [] if op in ("barrier", "join") else [[-1, 3] if op in ("allgather", "alltoall") else [4, 3]]
-    return ("submit", in_set, op, name, shapes, 0 if op == "broadcast" and root < 0 else root)
+    return ("submit", in_set, op, name, shapes, 0 if op == "broadcast" and root < 0 else root, priority)
 
 
 @st.composite
 def requests(draw: st.DrawFn, in_set: int, *, name: str) -> Instruction:
     """One request; drawn once for all members, who submit it alike."""
-    op = draw(st.sampled_from(_OPS))
+    op, priority = draw(st.sampled_from(_OPS)), draw(st.integers(-2, 2))
     if op == "allreduce":
         lengths = draw(st.lists(st.integers(0, 2000), min_size=1, max_size=4))
-        return submit(name, op, in_set=in_set, shapes=[[length] for length in lengths])
-    return submit(name, op, in_set=in_set)
+        return submit(name, op, in_set=in_set, shapes=[[length] for length in lengths], priority=priority)
+    return submit(name, op, in_set=in_set, priority=priority)
 
 
 @st.composite
@@ -118,4 +124,4 @@ def _damage(draw: st.DrawFn, program: list[Instruction], place: int, what: str) 
         program[place], program[other] = program[other], program[place]
     elif instruction[0] == "submit" and instruction[4]:
         shapes = [*instruction[4][:-1], [*instruction[4][-1], 7]]
-        program[place] = (*instruction[:4], shapes, instruction[5])
+        program[place] = (*instruction[:4], shapes, *instruction[5:])

@@ -53,6 +53,7 @@ void RunSteadySteps(bool rides) {
         i % 5 == 0 ? Group("group." + std::to_string(i) + " with a long name",
                            {"member a of " + std::to_string(i), "member b of " + std::to_string(i)})
                    : Tensor("tensor with a name that does not fit into a string's own buffer " + std::to_string(i));
+    requests[static_cast<size_t>(i)].signature.priority = i % 7;
   }
   Plan plan;
   int64_t now = 1;

@@ -37,6 +37,10 @@ TEST(Mismatch, NamesBothRanksAndBothValues) {
       "op on all ranks.");
   EXPECT_EQ(Between(OfOp(wire::Op::kBroadcast, "b", 0), [](auto& s) { s.root = 1; }),
             "broadcast 'b': rank 0 submitted root 0, rank 2 submitted root 1. Submit the same root on all ranks.");
+  EXPECT_EQ(
+      Between(t, [](auto& s) { s.priority = -7; }),
+      "allreduce 'grad.3': rank 0 submitted priority 0, rank 2 submitted priority -7. Submit the same priority on "
+      "all ranks.");
   EXPECT_EQ(Between(t, [](auto& s) { s.prescale = 0.1; }),
             "allreduce 'grad.3': rank 0 submitted prescale factor 1, rank 2 submitted prescale factor 0.1. Submit the "
             "same prescale factor on all ranks.");

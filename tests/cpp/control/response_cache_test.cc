@@ -54,6 +54,7 @@ TEST(ResponseCache, EveryFieldOfASignatureMakesADifference) {
   EXPECT_EQ(changed([](auto& s) { s.reduce_op = wire::ReduceOp::kMax; }), Lookup::kChanged);
   EXPECT_EQ(changed([](auto& s) { s.device_class = wire::DeviceClass::kFake; }), Lookup::kChanged);
   EXPECT_EQ(changed([](auto& s) { s.root = 0; }), Lookup::kChanged);
+  EXPECT_EQ(changed([](auto& s) { s.priority = -1; }), Lookup::kChanged);
   EXPECT_EQ(changed([](auto& s) { s.prescale = 0.5; }), Lookup::kChanged);
   EXPECT_EQ(changed([](auto& s) { s.postscale = 0.5; }), Lookup::kChanged);
   EXPECT_EQ(changed([](auto& s) { s.layers = "compression=fp16"; }), Lookup::kChanged);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 namespace horocache::wire {
@@ -15,6 +16,7 @@ Signature SomeSignature() {
   signature.reduce_op = ReduceOp::kXor;
   signature.device_class = DeviceClass::kFake;
   signature.root = 3;
+  signature.priority = std::numeric_limits<int32_t>::min();
   signature.prescale = 0.1;
   signature.postscale = -2.5e300;
   signature.layers = "compression=fp16";

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horocache.grouping import complete_order, split_by_bytes, split_by_count
+from horocache.grouping import complete_order, priorities, split_by_bytes, split_by_count
 
 items = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=60)
 
@@ -21,10 +21,42 @@ def test_runs_by_bytes_cover_the_order_and_no_run_is_empty(sizes, groups, random
 
 @given(items, st.integers(1, 20))
 def test_a_run_by_bytes_exceeds_its_share_by_less_than_its_largest_item(sizes, groups):
-    share = sum(sizes) / groups
+    total = sum(sizes)
+    # Of three and more, those between the first and the last share what these two leave; no less than their shares.
+    share = total / groups if groups < 3 else total / (groups - 2)
     for run in split_by_bytes(range(len(sizes)), sizes, groups):
-        if sum(sizes):
+        if total:
             assert sum(sizes[i] for i in run) <= share + max(sizes[i] for i in run)
+
+
+@given(items, st.integers(3, 20))
+def test_the_first_and_the_last_of_three_runs_and_more_have_a_quarter_of_a_share_or_one_item(sizes, groups):
+    runs = split_by_bytes(range(len(sizes)), sizes, groups)
+    if sum(sizes) == 0 or len(sizes) < 3:
+        return
+    share = sum(sizes) / (4 * (groups - 2) + 2)
+    for run in (runs[0], runs[-1]):
+        assert len(run) == 1 or sum(sizes[i] for i in run) <= share + max(sizes[i] for i in run)
+        # Not even half of the last item lies outside.
+        inner = run[-1] if run is runs[0] else run[0]
+        assert len(run) == 1 or sum(sizes[i] for i in run) - sizes[inner] / 2 <= share
+
+
+@given(st.integers(3, 12), st.integers(1, 1000))
+def test_many_equal_items_give_equal_runs_between_two_of_a_quarter(groups, size):
+    units = 4 * (groups - 2) + 2
+    runs = split_by_bytes(range(units), [size] * units, groups)
+    assert [len(run) for run in runs] == [1, *[4] * (groups - 2), 1]
+
+
+@given(items, st.integers(1, 20))
+def test_a_split_of_the_reversed_order_has_as_small_a_first_and_last_run(sizes, groups):
+    count = len(sizes)
+    forth = split_by_bytes(range(count), sizes, groups)
+    back = split_by_bytes(range(count)[::-1], sizes, groups)
+    if groups >= 3 and count >= 3 and sum(sizes) and len(forth) > 2 < len(back):
+        assert sorted(back[0]) == forth[-1]
+        assert sorted(back[-1]) == forth[0]
 
 
 @given(items, st.integers(1, 20))
@@ -37,7 +69,7 @@ def test_runs_by_count_differ_by_at_most_one(sizes, groups):
 
 
 def test_equal_items_are_split_evenly_either_way():
-    assert split_by_bytes(range(6), [8] * 6, 3) == [[0, 1], [2, 3], [4, 5]]
+    assert split_by_bytes(range(6), [8] * 6, 2) == [[0, 1, 2], [3, 4, 5]]
     assert split_by_bytes(range(6), [0] * 6, 3) == [[0, 1], [2, 3], [4, 5]]
     assert split_by_count(range(7), 3) == [[0, 1, 2], [3, 4], [5, 6]]
 
@@ -45,9 +77,40 @@ def test_equal_items_are_split_evenly_either_way():
 def test_one_large_item_takes_a_group_and_leaves_the_others_theirs():
     assert split_by_bytes([0, 1, 2, 3], [1, 1, 100, 1], 2) == [[0, 1], [2, 3]]
     assert split_by_bytes([0, 1], [1, 1000], 4) == [[0], [1]]
+    assert split_by_bytes(range(5), [1, 1, 1000, 1, 1], 4) == [[0, 1], [2], [3, 4]]
+
+
+def test_the_ends_take_an_item_each_before_the_others_share_the_rest():
+    assert split_by_bytes(range(6), [8] * 6, 3) == [[0], [1, 2, 3, 4], [5]]
+    assert split_by_bytes(range(4), [8] * 4, 4) == [[0], [1], [2], [3]]
+    assert split_by_bytes(range(5), [9, 1, 1, 1, 9], 3) == [[0], [1, 2, 3], [4]]
 
 
 def test_what_was_not_measured_comes_last_and_latest_first():
     assert complete_order([3, 1], 5) == [3, 1, 4, 2, 0]
     assert complete_order([], 3) == [2, 1, 0]
     assert complete_order([3, 1, 3], 4) == [3, 1, 2, 0]
+
+
+def test_the_group_whose_item_is_used_first_has_the_highest_priority():
+    assert priorities([[0, 1], [2, 3]], [0, 1, 2, 3]) == [2, 1]
+    assert priorities([[3, 0], [2], [1]], [1, 2, 3, 0]) == [1, 2, 3]
+    assert priorities([], []) == []
+
+
+def test_groups_of_items_whose_use_is_unknown_have_the_lowest_priorities():
+    assert priorities([[4], [0], [5]], [0]) == [2, 3, 1]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_priorities_are_one_to_the_number_of_groups_each_once(lengths, random):
+    numbers = list(range(sum(lengths)))
+    random.shuffle(numbers)
+    taken = iter(numbers)
+    groups = [[next(taken) for _ in range(length)] for length in lengths]
+    used = sorted(numbers, key=lambda _: random.random())
+    found = priorities(groups, used)
+    assert sorted(found) == list(range(1, len(groups) + 1))
+    by_urgency = sorted(range(len(groups)), key=lambda group: -found[group])
+    firsts = [min(map(used.index, groups[group])) for group in by_urgency]
+    assert firsts == sorted(firsts)

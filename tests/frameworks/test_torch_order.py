@@ -1,0 +1,287 @@
+"""The order in which rank 0's first forward pass uses parameters gives groups their priority, on every rank alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from horocache.testing import run_ranks as run
+
+
+class Layers(torch.nn.Module):
+    """Layers without biases, named a, b, c and so on as they are registered, and used in the order of ``order``."""
+
+    def __init__(self, order, count=None):
+        super().__init__()
+        self.order = order
+        for number in range(count or len(order)):
+            self.add_module("abcdef"[number], torch.nn.Linear(4, 4, bias=False))
+
+    def forward(self, x):
+        for name in self.order:
+            x = self.get_submodule(name)(x)
+        return x
+
+
+def wrapped(hvd, model, **options):
+    plain = torch.optim.SGD(model.parameters(), lr=0.0)
+    return hvd.DistributedOptimizer(plain, model.named_parameters(), **options)
+
+
+def step(optimizer, model):
+    optimizer.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+def order(optimizer):
+    """Names of the parameters in their buckets, the highest priority first."""
+    buckets = sorted(optimizer._reducer._buckets, key=lambda bucket: -bucket.priority)
+    assert len({bucket.priority for bucket in buckets}) == len(buckets), "priorities are different"
+    return ["+".join(slot.name.removesuffix(".weight") for slot in bucket.slots) for bucket in buckets]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_is_that_of_first_uses_whatever_the_order_of_registration(size):
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("cab")
+        optimizer = wrapped(hvd, model, num_groups=3)
+        before = order(optimizer)
+        step(optimizer, model)
+        after = order(optimizer)
+        step(optimizer, model)
+        rounds = hvd.metrics()["slow_rounds"]
+        step(optimizer, model)
+        assert hvd.metrics()["slow_rounds"] == rounds, "what has been regrouped is cached"
+        return before, after, order(optimizer)
+
+    assert run(body, size) == [(["a", "b", "c"], ["c", "a", "b"], ["c", "a", "b"])] * size
+
+
+def test_it_is_rank_zeros_where_ranks_differ():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers(["dbca", "abcd", "cdab"][hvd.rank()])
+        optimizer = wrapped(hvd, model, num_groups=4)
+        step(optimizer, model)
+        step(optimizer, model)
+        return order(optimizer)
+
+    assert run(body, 3) == [["d", "b", "c", "a"]] * 3
+
+
+def test_a_model_that_is_used_as_it_is_registered_is_not_negotiated_again():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("abcd")
+        optimizer = wrapped(hvd, model, num_groups=4)
+        for _ in range(3):
+            step(optimizer, model)
+        return order(optimizer), hvd.metrics()["cache_changed"]
+
+    assert run(body, 2) == [(["a", "b", "c", "d"], 0)] * 2
+
+
+class Unusual(torch.nn.Module):
+    """Parameters that no call of a module shows, one that is used twice, and one that is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.never = torch.nn.Parameter(torch.ones(4))
+        self.late = torch.nn.Linear(4, 4, bias=False)
+        self.attention = torch.nn.MultiheadAttention(4, 2, bias=False, batch_first=True)
+        self.tied = torch.nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        x = torch.nn.functional.linear(x, self.tied)[None]
+        x = self.late(self.attention(x, x, x)[0])
+        return torch.nn.functional.linear(x, self.tied)
+
+
+def test_it_knows_parameters_that_no_call_of_their_module_shows():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Unusual()
+        optimizer = wrapped(hvd, model, num_groups=5)
+        step(optimizer, model)
+        return order(optimizer)
+
+    assert run(body, 2) == [["tied", "attention.in_proj_weight", "attention.out_proj", "late", "never"]] * 2
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_it_sees_through_checkpoints(reentrant):
+    def body(reentrant):
+        import horocache.torch as hvd
+        from torch.utils.checkpoint import checkpoint
+
+        hvd.init()
+        ends, inside = Layers("ba"), Layers("cab")
+
+        def model(x):
+            x = checkpoint(
+                inside.c, checkpoint(ends.b, x.requires_grad_(), use_reentrant=reentrant), use_reentrant=reentrant
+            )
+            return ends.a(checkpoint(lambda x: inside.b(inside.a(x)), x, use_reentrant=reentrant))
+
+        both = torch.nn.ModuleDict({"ends": ends, "inside": inside})
+        optimizer = wrapped(hvd, both, num_groups=5)
+        step(optimizer, model)
+        return order(optimizer)
+
+    assert run(body, 2, args=(reentrant,)) == [["ends.b", "inside.c", "inside.a", "inside.b", "ends.a"]] * 2
+
+
+def test_of_several_passes_the_first_use_counts():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("abcd")
+        one_backward = wrapped(hvd, model, num_groups=4)
+        (model.c(model.d(torch.ones(1, 4))) + model.b(model.a(torch.ones(1, 4)))).sum().backward()
+        one_backward.step()
+        model = Layers("abcd")
+        each_its_own = wrapped(hvd, model, num_groups=4)
+        model.c(model.b(torch.ones(1, 4))).sum().backward()
+        model.a(model.d(torch.ones(1, 4))).sum().backward()
+        each_its_own.step()
+        model = Layers("abcd")
+        accumulated = wrapped(hvd, model, num_groups=4, backward_passes_per_step=2)
+        for order_of_pass in ("abcd", "dbca"):
+            model.order = order_of_pass
+            model(torch.ones(1, 4)).sum().backward()
+        accumulated.step()
+        return order(one_backward), order(each_its_own), order(accumulated)
+
+    # Of passes that are accumulated, the last makes the gradients complete.
+    assert run(body, 2) == [(["d", "c", "a", "b"], ["b", "c", "d", "a"], ["d", "b", "c", "a"])] * 2
+
+
+def test_wrappers_around_the_model_and_compiled_ones_change_nothing_for_the_worse():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("cab")
+
+        class Wrapper(torch.nn.Module):
+            def __init__(self, module):
+                super().__init__()
+                self.module = module
+
+            def forward(self, *inputs):
+                return self.module(*inputs)
+
+        optimizer = wrapped(hvd, model, num_groups=3)
+        assert not torch.nn.modules.module._has_any_global_hook(), "the compiler would compile twice"
+        step(optimizer, Wrapper(model))
+        pieces = Layers("cab")
+        compiled = [torch.compile(pieces.get_submodule(name), backend="eager") for name in "cab"]
+        of_pieces = wrapped(hvd, pieces, num_groups=3)
+        step(of_pieces, lambda x: compiled[2](compiled[1](compiled[0](x))))
+        whole = Layers("cab")
+        of_whole = wrapped(hvd, whole, num_groups=3)
+        compiled_whole = torch.compile(whole, backend="aot_eager")
+        for _ in range(2):
+            step(of_whole, compiled_whole)
+        return order(optimizer), order(of_pieces), order(of_whole)
+
+    ours, other = run(body, 2)
+    assert ours == other
+    assert ours[:2] == (["c", "a", "b"], ["c", "a", "b"])
+    assert sorted(ours[2]) == ["a", "b", "c"]
+
+
+def test_groups_of_the_users_have_priorities_and_what_is_in_none_has_one_by_itself():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("dcbae")
+        groups = [[model.a.weight, model.b.weight], [model.e.weight, model.c.weight]]
+        optimizer = wrapped(hvd, model, groups=groups)
+        for _ in range(3):
+            step(optimizer, model)
+        return order(optimizer)
+
+    assert run(body, 2) == [["d", "e+c", "a+b"]] * 2
+
+
+def test_without_groups_nothing_is_measured_and_nothing_sent():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("cab")
+        optimizer = wrapped(hvd, model)
+        for _ in range(2):
+            step(optimizer, model)
+        assert {bucket.priority for bucket in optimizer._reducer._buckets} == {0}
+        return hvd.metrics().get("op_count.broadcast", 0)
+
+    assert run(body, 2) == [0, 0]
+
+
+def test_added_and_thawed_parameters_are_reduced_and_added_ones_measured():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("dcba")
+        model.b.weight.requires_grad_(False)
+        first = [model.a.weight, model.b.weight, model.c.weight]
+        plain = torch.optim.SGD(first, lr=0.0)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), num_groups=3)
+        step(optimizer, model)
+        frozen = order(optimizer)
+        model.b.weight.requires_grad_(True)
+        step(optimizer, model)
+        thawed = [slot.name for bucket in optimizer._reducer._buckets for slot in bucket.slots if bucket.priority == 0]
+        optimizer.add_param_group({"params": [model.d.weight]})
+        step(optimizer, model)
+        step(optimizer, model)
+        return frozen, thawed, order(optimizer)
+
+    # Four of one size in three groups: the first to be complete and the last are alone.
+    assert run(body, 2) == [(["c", "a"], ["b.weight"], ["noname.1.0", "b+c", "a"])] * 2
+
+
+def test_it_is_that_of_a_process_sets_first_rank_and_others_are_not_asked():
+    def body():
+        import horocache.torch as hvd
+
+        pair = hvd.ProcessSet([1, 2])
+        hvd.init(process_sets=[pair])
+        model = Layers(["abc", "cab", "bac"][hvd.rank()])
+        optimizer = wrapped(hvd, model, num_groups=3, process_set=pair)
+        for _ in range(2):
+            step(optimizer, model)
+        return order(optimizer) if pair.included() else optimizer._reducer
+
+    assert run(body, 3) == [None, ["c", "a", "b"], ["c", "a", "b"]]
+
+
+def test_gradients_that_no_backward_pass_made_leave_the_order_of_registration():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = Layers("cab")
+        optimizer = wrapped(hvd, model, num_groups=3)
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        return order(optimizer)
+
+    assert run(body, 2) == [["a", "b", "c"]] * 2
