@@ -50,6 +50,8 @@ endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+	@echo "==== without waiting threads that do the daemon's work"
+	HOROCACHE_WAITER_DRIVES=0 $(BIN)/python -m pytest $(PARALLEL) tests/inproc $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH

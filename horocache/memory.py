@@ -42,14 +42,16 @@ class SharedMemory(Generic[T]):
                 ``init()``. HorocacheError: there is no memory.
         """
         runtime = _state.current().runtime
-        extents = [shape] if isinstance(shape, int) else list(shape)
-        try:
-            result = runtime.empty([operator.index(extent) for extent in extents], self.adapter.dtype_name(dtype))
-        except TypeError as error:
-            raise InvalidArgumentError(f"{shape!r} is not a shape.") from error
-        return self.adapter.from_result(result)
+        return self.adapter.from_result(runtime.empty(_extents(shape), self.adapter.dtype_name(dtype)))
 
     def is_shared(self, tensor: T) -> bool:
         """Whether the tensor's memory is that of :meth:`empty`, shared with the other ranks of this host."""
         shared: bool = _state.current().runtime.is_shared(tensor)
         return shared
+
+
+def _extents(shape: Any) -> list[int]:
+    try:
+        return [operator.index(extent) for extent in ([shape] if isinstance(shape, int) else shape)]
+    except TypeError as error:
+        raise InvalidArgumentError(f"{shape!r} is not a shape.") from error

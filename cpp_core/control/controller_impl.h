@@ -17,6 +17,7 @@
 
 namespace horocache::control {
 
+inline constexpr size_t kUsualNameBytes = 256;
 inline constexpr int64_t kStillNs = 100'000'000;  // of waiting without a change, before somebody looks for circles
 
 struct Controller::Impl {
@@ -30,6 +31,7 @@ struct Controller::Impl {
         selector_hash(config.selector.Hash()),
         stalls(config.stall_warn_ns, config.stall_fail_ns, config.names) {
     divisor_ranks = config.size;
+    last_done.reserve(kUsualNameBytes);
   }
 
   // A join waits for everything that this rank submitted before it, is announced, and then holds until all have joined.

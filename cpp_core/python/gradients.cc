@@ -157,8 +157,8 @@ bool Depart(GradientSlot* slot, PyObject* param) {
   slot->irregular = 1;
   if (grad == Py_None) return true;  // another hook has taken it away
   slot->version = VersionOf(grad);
-  PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
-  if (negative == nullptr || slot->version < 0) return false;
+  PyObject* negative = slot->version < 0 ? nullptr : PyObject_CallMethodNoArgs(grad, is_neg_text);
+  if (negative == nullptr) return false;
   slot->irregular = negative != Py_False;
   Py_DECREF(negative);
   return true;

@@ -26,6 +26,7 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
       doorbell_(parts.doorbell),
       table_(table),
       metrics_(metrics) {
+  blamed_.reserve(metrics->wait_ns.size());
   for (SetParts& set : parts.sets) AddSet(std::move(set));
   thread_ = NamedThread("hc-coordinator", [this] { Run(); });
 }

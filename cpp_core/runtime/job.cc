@@ -229,7 +229,7 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks) {
   net::ArenaLayout layout;
   layout.ranks = ranks;
   layout.data_bytes = knobs.shm_bytes;
-  layout.region_bytes = knobs.region_bytes >= 0 ? knobs.region_bytes : MemoryBytes() / ranks;
+  if (ranks > 1) layout.region_bytes = knobs.region_bytes >= 0 ? knobs.region_bytes : MemoryBytes() / ranks;
   return layout;
 }
 

@@ -29,6 +29,7 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       on_given_up_(context.on_given_up),
       rides_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
              context.metrics, context.faults, context.timeline) {
+  late_.reserve(2 * config_.ranks.size());
   for (const auto& backend : backends_) {
     lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
                         context.timeline);

@@ -191,7 +191,9 @@ void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int
 }
 
 void BitsAgreement::RingUnpublished(const Controller& controller, ControlChannel& channel) {
-  for (const int32_t rank : Unpublished(controller, channel)) channel.Ring(rank);
+  for (int rank = 0; rank < channel.size(); ++rank) {
+    if (!channel.HasPublished(rank, controller.round())) channel.Ring(rank);
+  }
 }
 
 void BitsAgreement::RingOthers(ControlChannel& channel) {

@@ -1,0 +1,80 @@
+// A job that repeats its steps asks for no memory: everything is kept from the step before.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/allocations.h"
+#include "base/clock.h"
+#include "in_process.h"
+
+namespace horocache::runtime {
+namespace {
+
+using Tensors = std::vector<std::pair<std::string, std::span<float>>>;
+
+// Submits an allreduce in place of each piece of memory, waits for all of them, and consumes them.
+void Step(Runtime& runtime, const Tensors& tensors, std::vector<Operation*>* operations) {
+  operations->clear();
+  for (const auto& [name, memory] : tensors) {
+    Operation* operation = runtime.NewOperation();
+    wire::Signature& signature = operation->request.signature;
+    signature.op = wire::Op::kAllreduce;
+    signature.name = name;
+    signature.tensors.resize(1);
+    signature.tensors[0].name = name;
+    signature.tensors[0].shape.assign(1, static_cast<int64_t>(memory.size()));
+    auto* const bytes = reinterpret_cast<std::byte*>(memory.data());
+    operation->tensors.assign(1, {bytes, bytes, static_cast<int64_t>(memory.size()), 1});
+    ASSERT_TRUE(runtime.Submit(operation, false).ok());
+    operations->push_back(operation);
+  }
+  for (Operation* operation : *operations) {
+    ASSERT_TRUE(runtime.Wait(operation, NowNs() + 60 * kNsPerS, true));
+    ASSERT_TRUE(operation->status.ok()) << operation->status.ToString();
+    runtime.Recycle(operation);
+  }
+}
+
+class SteadyStateTest : public ::testing::TestWithParam<Texts> {};
+
+TEST_P(SteadyStateTest, AllocatesNothing) {
+  if (!CountsAllocations()) GTEST_SKIP() << "this build does not count allocations";
+  constexpr int kRanks = 3, kWarmUp = 200, kWindows = 10, kSteps = 20;
+  std::barrier together(kRanks);
+  std::vector<uint64_t> counted;
+  RunRanks(kRanks, GetParam(), [&](int rank, Runtime& runtime) {
+    std::vector<float> tiny(4), small(1000), large(100000);
+    const std::shared_ptr<std::byte> memory = runtime.Allocate(400000);
+    const Tensors tensors = {{"tiny", tiny},
+                             {"small, with a name that needs memory of its own", small},
+                             {"large", large},
+                             {"shared", {reinterpret_cast<float*>(memory.get()), 100000}}};
+    std::vector<Operation*> operations;
+    for (int step = 0; step < kWarmUp; ++step) Step(runtime, tensors, &operations);
+    for (int window = 0; window < kWindows; ++window) {
+      together.arrive_and_wait();
+      const uint64_t before = Allocations();
+      together.arrive_and_wait();
+      for (int step = 0; step < kSteps; ++step) Step(runtime, tensors, &operations);
+      together.arrive_and_wait();
+      const uint64_t after = Allocations();
+      together.arrive_and_wait();
+      if (rank == 0) counted.push_back(after - before);
+    }
+  });
+  // On a machine that stops a rank for long, the others look for the reason, which is no steady state.
+  EXPECT_EQ(*std::ranges::min_element(counted), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SteadyStateTest,
+                         ::testing::Values(Texts{}, Texts{{"waiter_drives", "0"}}, Texts{{"inline_max", "0"}},
+                                           Texts{{"cycle_mode", "tick"}}));
+
+}  // namespace
+}  // namespace horocache::runtime
