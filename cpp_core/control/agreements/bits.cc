@@ -32,13 +32,6 @@ std::vector<int32_t> Unpublished(const Controller& controller, ControlChannel& c
   return ranks;
 }
 
-bool ReadsAll(const ControlChannel& channel) {
-  for (int rank = 0; rank < channel.size(); ++rank) {
-    if (!channel.SharesWords(rank)) return false;
-  }
-  return true;
-}
-
 std::span<const std::byte> Bytes(const std::string& frame) { return std::as_bytes(std::span(frame)); }
 
 Status FrameError(int from, const Controller& controller, const Status& why) {
@@ -52,7 +45,8 @@ StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& chann
   const bool progressed = channel.Progress();
   if (!started_) {
     started_ = true;
-    carries_ = ReadsAll(channel);
+    carries_ = true;
+    for (int rank = 0; rank < channel.size(); ++rank) carries_ &= channel.SharesWords(rank);
     ResetPause(now_ns);
   }
   if (controller.closed()) {
@@ -86,8 +80,7 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 
 // ---- hints
 
-bool BitsAgreement::FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const {
-  if (controller.waiting() || controller.Raised() != 0 || channel.size() == 1) return true;
+bool BitsAgreement::FlushIsDue(const Controller& controller, int64_t now_ns) const {
   if ((DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0) return true;
   return now_ns >= FlushNs(controller);
 }
@@ -113,7 +106,16 @@ bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& ch
   return true;
 }
 
+void BitsAgreement::Flush(Controller& controller, int64_t now_ns) {
+  controller.Flush();
+  flushed_ns_ = now_ns;
+  ResetPause(now_ns);
+}
+
 bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+  // Due whatever the others say, and so shown at once.
+  const bool urgent = controller.waiting() || controller.Raised() != 0 || channel.size() == 1;
+  if (urgent && controller.HasUnflushed()) Flush(controller, now_ns);
   bool shown = RefreshHint(controller, channel, Lingers(controller));
   // Read after setting: of two ranks that do so, one sees the other.
   channel.HintAnd(&hint_and_);
@@ -121,12 +123,10 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
     shown = true;
     channel.HintAnd(&hint_and_);
   }
-  if (controller.HasUnflushed() && FlushIsDue(controller, channel, now_ns)) {
-    controller.Flush();
-    flushed_ns_ = now_ns;
+  if (controller.HasUnflushed() && FlushIsDue(controller, now_ns)) {
+    Flush(controller, now_ns);
     shown |= RefreshHint(controller, channel, false);
     channel.HintAnd(&hint_and_);
-    ResetPause(now_ns);
   }
   // Every thread of every rank waits, and no operation is on all of them: some are stuck for good.
   if ((hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_) && controller.HasPending() &&

@@ -40,7 +40,9 @@ class BitsAgreement final : public Agreement {
 
   // Flushes what is due, brings the hint up to date and reads the others': true if something new was shown.
   bool Observe(Controller& controller, ControlChannel& channel, int64_t now_ns);
-  bool FlushIsDue(const Controller& controller, const ControlChannel& channel, int64_t now_ns) const;
+  // Of what need not be shown at once: because of what the others say, or after a while.
+  bool FlushIsDue(const Controller& controller, int64_t now_ns) const;
+  void Flush(Controller& controller, int64_t now_ns);
   bool OthersWait() const;
   bool Lingers(const Controller& controller) const;
   int64_t FlushNs(const Controller& controller) const;
