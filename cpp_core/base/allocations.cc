@@ -44,14 +44,15 @@ void* Count(void* memory) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return Count(std::malloc(bytes == 0 ? 1 : bytes)); }
+// Not inlined, or the compiler sees malloc's memory freed by delete and warns.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return Count(std::malloc(bytes == 0 ? 1 : bytes)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);
   return Count(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit));
 }
 void* operator new[](std::size_t bytes) { return operator new(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

@@ -55,7 +55,7 @@ def test_parameters_have_the_bits_that_they_have_without_views_and_nothing_is_co
     def body(num_groups, set_to_none):
         import horocache.torch as hvd
 
-        hvd.init(oneshot_max=0)  # small as they are, gradients go the way of large ones
+        hvd.init(oneshot_max=0, inline_max=0)  # small as they are, gradients go the way of large ones
         for options in ({}, {"passes": 2}, {"clips": True}, {"dtype": torch.float32}):
             with_views, copied, optimizer = train(hvd, 4, set_to_none, "auto", num_groups, **options)
             without, copied_without, _ = train(hvd, 4, set_to_none, False, num_groups, **options)

@@ -52,7 +52,7 @@ def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_pa
         return runtime.metrics()["fused_operations"]
 
     timeline = tmp_path / "trace.json"
-    knobs = {"fusion_threshold": str(threshold), "timeline": str(timeline), "cycle_time": "1000"}
+    knobs = {"fusion_threshold": str(threshold), "timeline": str(timeline), "cycle_time": "1000", "inline_max": "0"}
     plans = run_ranks(size, body, **knobs)
     assert plans == [{0: 5, 64: 3, 1 << 20: 1}[threshold] * STEPS] * size
     for trace in load_all(paths_of_ranks(timeline)):

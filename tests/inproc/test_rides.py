@@ -241,7 +241,8 @@ def test_a_fault_at_each_place_hits_what_rides(place):
         return runtime.metrics()["inline_operations"]
 
     for rode in run_ranks(3, body, fault=f"{place}:1:7=error"):
-        assert 1 <= rode < 20
+        # What waits in a lane, as the first one may, comes by "data" any number of times.
+        assert (place == "data" or rode >= 1) and rode < 20
 
 
 def test_a_rank_that_gives_up_half_way_ends_the_job():

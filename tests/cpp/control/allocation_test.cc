@@ -2,36 +2,8 @@
 // has.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "base/allocations.h"
 #include "test_network.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HC_COUNT_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HC_COUNT_ALLOCATIONS 0
-#endif
-#endif
-#ifndef HC_COUNT_ALLOCATIONS
-#define HC_COUNT_ALLOCATIONS 1
-#endif
-
-#if HC_COUNT_ALLOCATIONS
-namespace {
-std::atomic<int64_t> allocations{0};
-}
-
-// Not inlined, or the compiler sees malloc's memory freed by delete and warns.
-[[gnu::noinline]] void* operator new(size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace horocache::control {
 namespace {
@@ -61,18 +33,18 @@ void RunSteadySteps(bool rides) {
   const std::vector<std::byte> bytes(32);  // of a group of two
   for (int step = 0; step < 6; ++step) {
     now += kS;
-    int64_t before = allocations;
+    uint64_t before = Allocations();
     for (int i = 0; i < kTensors; ++i) {
       const auto data = std::span(bytes).first(i % 5 == 0 ? 32 : 16);
       ASSERT_TRUE(controller.Submit(static_cast<OpId>(i) + 1, requests[static_cast<size_t>(i)], now, data).ok());
     }
-    in_submit = allocations - before;
+    in_submit = static_cast<int64_t>(Allocations() - before);
     controller.SetWaiting(true, true);
-    before = allocations;
+    before = Allocations();
     while (agreement->Step(controller, channel, now).value()) {
     }
     for (; controller.NextPlan(&plan); ridden += plan.rides() ? 1 : 0) done += static_cast<int64_t>(plan.items.size());
-    in_step = allocations - before;
+    in_step = static_cast<int64_t>(Allocations() - before);
   }
   EXPECT_EQ(done, 6 * kTensors);
   EXPECT_EQ(ridden > 0, rides);
@@ -80,10 +52,16 @@ void RunSteadySteps(bool rides) {
   EXPECT_LT(in_step, 30) << "the channel of this test allocates a little";
 }
 
-TEST(Allocation, ASteadyStepAllocatesNothingPerTensor) { RunSteadySteps(/*rides=*/false); }
+class Allocation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!CountsAllocations()) GTEST_SKIP() << "this build does not count allocations";
+  }
+};
 
-TEST(Allocation, WhatRidesOnARoundAllocatesNothingPerTensor) { RunSteadySteps(/*rides=*/true); }
+TEST_F(Allocation, OfASteadyStepIsNothingPerTensor) { RunSteadySteps(/*rides=*/false); }
+
+TEST_F(Allocation, OfWhatRidesOnARoundIsNothingPerTensor) { RunSteadySteps(/*rides=*/true); }
 
 }  // namespace
 }  // namespace horocache::control
-#endif

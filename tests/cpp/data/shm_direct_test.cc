@@ -40,13 +40,13 @@ class Shared {
   std::unique_ptr<Ranks> ranks_;
 };
 
-BackendOptions Tiles(int64_t bytes) {
+BackendOptions DirectTiles(int64_t bytes) {
   BackendOptions options;
   options.tile_bytes = bytes;
   return options;
 }
 
-std::vector<RankData> Floats(int size, const std::vector<int64_t>& counts) {
+std::vector<RankData> FloatsOf(int size, const std::vector<int64_t>& counts) {
   std::vector<RankData> data(static_cast<size_t>(size));
   for (size_t r = 0; r < data.size(); ++r) {
     for (size_t i = 0; i < counts.size(); ++i) {
@@ -84,7 +84,7 @@ std::vector<Bytes> Outputs(const RankData& data) {
 
 // What the way through tiles gives.
 std::vector<Bytes> Staged(int size, std::vector<RankData> data) {
-  Ranks ranks(size, Tiles(4096));
+  Ranks ranks(size, DirectTiles(4096));
   for (RankData& mine : data) testing::Bind(&mine);
   for (const Status& status : RunInTurn(&ranks, "shm", &data)) EXPECT_TRUE(status.ok()) << status.message();
   return data[0].inputs;
@@ -104,8 +104,8 @@ TEST_P(ShmDirectTest, CopiesNothingAndGivesTheBitsOfTheWayThroughTiles) {
   const int n = GetParam();
   for (const int64_t count : {1, 15, 1000, 100003}) {
     for (const bool in_place : {true, false}) {
-      Shared shared(n, Tiles(4096));
-      std::vector<RankData> data = Floats(n, {count});
+      Shared shared(n, DirectTiles(4096));
+      std::vector<RankData> data = FloatsOf(n, {count});
       const std::vector<Bytes> expected = Staged(n, data);
       for (int r = 0; r < n; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 4096, 0, in_place);
       ExpectDirect(&shared, &data, expected);
@@ -118,7 +118,7 @@ TEST_P(ShmDirectTest, FoldsEveryTypeAndOperationAlike) {
   for (const DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat64, DType::kInt8, DType::kInt64}) {
     for (const auto op : {wire::ReduceOp::kSum, wire::ReduceOp::kAverage, wire::ReduceOp::kMin, wire::ReduceOp::kMax,
                           wire::ReduceOp::kProduct}) {
-      Shared shared(n, Tiles(4096));
+      Shared shared(n, DirectTiles(4096));
       std::vector<RankData> data(static_cast<size_t>(n));
       for (size_t r = 0; r < data.size(); ++r) {
         data[r].collective.dtype = dtype;
@@ -135,8 +135,8 @@ TEST_P(ShmDirectTest, FoldsEveryTypeAndOperationAlike) {
 
 TEST_P(ShmDirectTest, TakesTensorsThatLieSideBySideOnSomeRanksAndApartOnOthers) {
   const int n = GetParam();
-  Shared shared(n, Tiles(4096));
-  std::vector<RankData> data = Floats(n, {7, 1000, 0, 1, 64, 20000});
+  Shared shared(n, DirectTiles(4096));
+  std::vector<RankData> data = FloatsOf(n, {7, 1000, 0, 1, 64, 20000});
   const std::vector<Bytes> expected = Staged(n, data);
   for (int r = 0; r < n; ++r) {
     Place(&data[static_cast<size_t>(r)], &shared.region(r), 64 * static_cast<size_t>(r), r % 2 == 0 ? 0 : 36);
@@ -148,8 +148,8 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
   const int n = GetParam();
   for (const int64_t count : {100, 50000}) {
     for (int own = 0; own < n; ++own) {
-      Shared shared(n, Tiles(4096));
-      std::vector<RankData> data = Floats(n, {count, 33});
+      Shared shared(n, DirectTiles(4096));
+      std::vector<RankData> data = FloatsOf(n, {count, 33});
       const std::vector<Bytes> expected = Staged(n, data);
       for (int r = 0; r < n; ++r) {
         if (r == own) testing::Bind(&data[static_cast<size_t>(r)]);
@@ -159,7 +159,7 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
       for (const RankData& mine : data) EXPECT_TRUE(Outputs(mine) == expected);
       EXPECT_GT(shared.counters(0).bytes_copied, 0u);
       // The lane is in step: what follows runs.
-      std::vector<RankData> next = Floats(n, {5000});
+      std::vector<RankData> next = FloatsOf(n, {5000});
       const std::vector<Bytes> sums = Staged(n, next);
       for (int r = 0; r < n; ++r) Place(&next[static_cast<size_t>(r)], &shared.region(r), 0, 0);
       for (const Status& status : RunInTurn(&shared.ranks(), "shm", &next)) EXPECT_TRUE(status.ok());
@@ -170,8 +170,8 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
 
 TEST_P(ShmDirectTest, GoesThroughTilesWhereThereAreMoreRunsThanATileHolds) {
   const int n = GetParam();
-  Shared shared(n, Tiles(1024));
-  std::vector<RankData> data = Floats(n, std::vector<int64_t>(400, 3));
+  Shared shared(n, DirectTiles(1024));
+  std::vector<RankData> data = FloatsOf(n, std::vector<int64_t>(400, 3));
   const std::vector<Bytes> expected = Staged(n, data);
   for (int r = 0; r < n; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 20);
   for (const Status& status : RunInTurn(&shared.ranks(), "shm", &data)) EXPECT_TRUE(status.ok());
@@ -180,9 +180,9 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereThereAreMoreRunsThanATileHolds) {
 
 TEST_P(ShmDirectTest, RunsManyOneAfterTheOther) {
   const int n = GetParam();
-  Shared shared(n, Tiles(4096));
+  Shared shared(n, DirectTiles(4096));
   for (int step = 0; step < 20; ++step) {
-    std::vector<RankData> data = Floats(n, {100 + 17 * step, 5});
+    std::vector<RankData> data = FloatsOf(n, {100 + 17 * step, 5});
     const std::vector<Bytes> expected = Staged(n, data);
     for (int r = 0; r < n; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 8192 * (step % 3), 0);
     ExpectDirect(&shared, &data, expected);
@@ -191,8 +191,8 @@ TEST_P(ShmDirectTest, RunsManyOneAfterTheOther) {
 
 TEST_P(ShmDirectTest, StoresEachByteOfTheResultOnceOnEachRank) {
   const int n = GetParam();
-  Shared shared(n, Tiles(4096));
-  std::vector<RankData> data = Floats(n, {48000});
+  Shared shared(n, DirectTiles(4096));
+  std::vector<RankData> data = FloatsOf(n, {48000});
   for (int r = 0; r < n; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
   RunInTurn(&shared.ranks(), "shm", &data);
   uint64_t folded = 0;
@@ -202,8 +202,8 @@ TEST_P(ShmDirectTest, StoresEachByteOfTheResultOnceOnEachRank) {
 
 TEST_P(ShmDirectTest, RanksOnThreadsAgree) {
   const int n = GetParam();
-  Shared shared(n, Tiles(4096));
-  std::vector<RankData> data = Floats(n, {70000, 12});
+  Shared shared(n, DirectTiles(4096));
+  std::vector<RankData> data = FloatsOf(n, {70000, 12});
   const std::vector<Bytes> expected = Staged(n, data);
   for (int r = 0; r < n; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
   testing::RunOnThreads(n, [&](int rank) {
@@ -228,8 +228,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShmDirectTest, ::testing::Values(2, 3, 4, 8));
 TEST(ShmDirect, FailsOnAllRanksWhenOneAnnouncesMemoryOutsideOfItsRegion) {
   const RegionRun kBad[] = {{0, 0, 1 << 30}, {-64, 0, 4000}, {0, int64_t{1} << 62, 4000}, {0, 0, 3999}, {0, 0, 0}};
   for (const RegionRun& bad : kBad) {
-    Shared shared(2, Tiles(4096));
-    std::vector<RankData> data = Floats(2, {1000});
+    Shared shared(2, DirectTiles(4096));
+    std::vector<RankData> data = FloatsOf(2, {1000});
     for (int r = 0; r < 2; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
     auto zero = shared.ranks().backend(0, "shm").Start(data[0].collective);
     auto one = shared.ranks().backend(1, "shm").Start(data[1].collective);
@@ -247,8 +247,8 @@ TEST(ShmDirect, FailsOnAllRanksWhenOneAnnouncesMemoryOutsideOfItsRegion) {
 }
 
 TEST(ShmDirect, DoesABoundedAmountOfWorkInOneTest) {
-  Shared shared(2, Tiles(1 << 16));
-  std::vector<RankData> data = Floats(2, {1000000});
+  Shared shared(2, DirectTiles(1 << 16));
+  std::vector<RankData> data = FloatsOf(2, {1000000});
   for (int r = 0; r < 2; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
   auto zero = shared.ranks().backend(0, "shm").Start(data[0].collective);
   auto one = shared.ranks().backend(1, "shm").Start(data[1].collective);
@@ -262,8 +262,8 @@ TEST(ShmDirect, DoesABoundedAmountOfWorkInOneTest) {
 }
 
 TEST(ShmDirect, SaysWhomItWaitsFor) {
-  Shared shared(3, Tiles(4096));
-  std::vector<RankData> data = Floats(3, {1000});
+  Shared shared(3, DirectTiles(4096));
+  std::vector<RankData> data = FloatsOf(3, {1000});
   for (int r = 0; r < 3; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
   auto zero = shared.ranks().backend(0, "shm").Start(data[0].collective);
   zero->Test();
