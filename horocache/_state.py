@@ -251,13 +251,13 @@ def metrics() -> dict[str, Any]:
     ``role_taken`` (times that a waiting thread drove the rank itself), ``wakes`` (system calls that wake somebody),
     ``yields`` (those that give a core up in turns), ``system_calls`` (these, sleeps and waits together).
 
-    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (moved in and
-    out of buffers), ``bytes_folded`` (of results, each store counted once), ``fused_operations`` (buffers; per step, divide
-    by the steps), ``fused_size_log2.N`` (of these, those of more than 2^(N-1) and at most 2^N bytes),
+    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (moved in
+    and out of buffers), ``bytes_folded`` (of results, each store counted once), ``fused_operations`` (buffers; per
+    step, divide by the steps), ``fused_size_log2.N`` (of these, those of more than 2^(N-1) and at most 2^N bytes),
     ``inline_operations`` (small ones that needed none, as their data came with the round), ``op_count.NAME`` and
     ``op_ns.NAME`` (completed operations and the nanoseconds from submission to completion, summed), ``wait_ns.RANK``
-    (nanoseconds that this rank slept because that rank had not come, which is only known of cached operations, or did not
-    do its part). Indexed entries are there once they are not zero.
+    (nanoseconds that this rank slept because that rank had not come, which is only known of cached operations, or did
+    not do its part). Indexed entries are there once they are not zero.
 
     Of this process: ``allocations`` (that this library's own code made; none in steady state).
 

@@ -24,7 +24,7 @@ struct GradientBucket {
   long long first_ready_ns;  // when the first gradient of a group was; 0: none is
   char group;                // one operation with a name for each member
   char submitted;
-  int priority;  // as submitted
+  int priority;      // as submitted
   PyObject* handle;  // of the operation in flight, or None
 };
 

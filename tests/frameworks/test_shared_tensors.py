@@ -162,7 +162,8 @@ def test_a_tensor_that_is_freed_in_flight_is_an_error_with_its_name():
             tensor.set_(torch.zeros(3))  # its storage has no other user
             hvd.allreduce_(other, name="other", op=hvd.Sum)
             with pytest.raises(
-                InvalidArgumentError, match="'allreduce.gone' was freed, or given other memory, while it was in flight"
+                InvalidArgumentError,
+                match=r"'allreduce\.gone' was freed, or given other memory, while it was in flight",
             ):
                 hvd.synchronize(handle)
         else:
