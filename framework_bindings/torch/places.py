@@ -16,8 +16,6 @@ from typing import Any, Literal
 import torch
 from horocache import _core, _state
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.ops import set_id
-from horocache.training import GradientOptions
 
 from .adapter import DTYPES, collectives
 from .buckets import Slot
@@ -43,12 +41,11 @@ class GradientPlaces:
     Role: owned by the reducer; used by the thread that runs backward and step. The memory belongs to the tensors on it.
     """
 
-    def __init__(self, wanted: BucketView, options: GradientOptions, plain: bool) -> None:
+    def __init__(self, wanted: BucketView, plain: bool) -> None:
         check_bucket_view(wanted, plain)
         runtime = _state.current().runtime
         on_one_host = runtime.local_size == runtime.size
         shares = runtime.knobs()["region_bytes"][0] not in ("0", 0)
-        set_id(options.process_set)
         self.wanted = wanted is True or (wanted == "auto" and plain and on_one_host and shares)
         self._laid_out = False
 

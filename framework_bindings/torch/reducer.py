@@ -56,7 +56,7 @@ class GradientReducer:
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
         self.held = HeldGradients(self.plain, self._send_held, self.submit, self._adopt)
-        self._places = GradientPlaces(bucket_view, options, self.plain)
+        self._places = GradientPlaces(bucket_view, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
         grouped = options.num_groups > 0 or bool(options.groups)
