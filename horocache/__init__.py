@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     allreduce_ = _collectives.allreduce_
     allreduce_async = _collectives.allreduce_async
     allreduce_async_ = _collectives.allreduce_async_
+    allreduce_each_async_ = _collectives.allreduce_each_async_
     alltoall = _collectives.alltoall
     alltoall_ = _collectives.alltoall_
     alltoall_async = _collectives.alltoall_async
@@ -193,6 +194,7 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_each_async_",
     "alltoall",
     "alltoall_",
     "alltoall_async",

@@ -192,8 +192,15 @@ class Runtime:
     def allreduce_in_place(self, *_: Any) -> None:
         """No faster than ``submit`` here, so always that."""
 
-    def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
+    def allreduce_each_in_place(self, *_: Any) -> bool:
         """Nor is this, for any of them."""
+        return False
+
+    def allreduce_group_in_place(self, *_: Any) -> None:
+        """Nor this."""
+
+    def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
+        """Nor this."""
         return slots
 
     def empty(self, shape: Sequence[int], dtype: str) -> Result:

@@ -154,6 +154,37 @@ class Runtime:
         priority: int,
         /,
     ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
+    def allreduce_each_in_place(
+        self,
+        tensors: Sequence[Any],
+        names: Sequence[str | bytes] | None,
+        plain_type: type | None,
+        handles: list[int],  # of the first tensors; those of the others are appended
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        wait_follows: bool,
+        process_set: int,
+        backend: str | None,
+        priority: int,
+        /,
+    ) -> bool: ...  # False: the next one is not of the type, or what allreduce_in_place() returns None for
+    def allreduce_group_in_place(
+        self,
+        tensors: Sequence[Any],
+        name: str | bytes | None,  # as submit() needs it, and so are the names
+        names: Sequence[str | bytes] | None,
+        plain_type: type | None,
+        first_ready_ns: int,
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        wait_follows: bool,
+        process_set: int,
+        backend: str | None,
+        priority: int,
+        /,
+    ) -> int | None: ...  # None: no list or tuple, or one of the tensors is not of the type, ...
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int
     ) -> list[Any]: ...  # those that it could not submit, in place and each under its own name

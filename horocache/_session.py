@@ -70,6 +70,23 @@ class Runtime(Protocol):
     ) -> int | None:
         """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
 
+    def allreduce_each_in_place(
+        self, tensors: Sequence[Any], names: Any, plain_type: type | None, handles: list[int], /, *call: Any
+    ) -> bool:
+        """``allreduce_in_place`` of a list; False at the first tensor that has to go the general way."""
+
+    def allreduce_group_in_place(
+        self,
+        tensors: Sequence[Any],
+        name: str | bytes | None,
+        names: Sequence[str | bytes] | None,
+        plain_type: type | None,
+        first_ready_ns: int,
+        /,
+        *call: Any,
+    ) -> int | None:
+        """``submit`` of a group whose tensors are their own outputs, faster; None if it has to go that way."""
+
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int, /
     ) -> list[Any]:

@@ -37,11 +37,11 @@ class TensorAdapter(Protocol[T]):
         promises nothing.
         """
 
-    def plain(self, value: Any) -> bool:
-        """Whether the core, which reads memory, shape and element type itself, then knows all there is to know.
+    plain_type: type | None
+    """The tensors that the core may read by itself, with memory, shape and element type; None: there are none.
 
-        False for what is no tensor of this framework, has a graph, or stands for other values than those in memory.
-        """
+    Of these very types, not of those derived from them. The core asks a tensor whether its memory holds its values.
+    """
 
     def check_writable(self, tensor: T) -> None:
         """Raise InvalidArgumentError if an in-place operation could not store its result."""
@@ -63,6 +63,9 @@ class TensorAdapter(Protocol[T]):
 
         ``answer`` is not used: with it this is the finisher of an operation in place.
         """
+
+    def all_written(self, tensors: Sequence[T], answer: object = None) -> list[T]:
+        """The same for several."""
 
     def floating(self, tensor: T) -> bool:
         """Whether the elements are real floating-point numbers."""

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 class HorocacheError(Exception):
     """Base of all errors of horocache."""
 
+    handles: list[int]
+    """Of what a call for several operations had submitted before it failed; there is none on other errors."""
+
     if not TYPE_CHECKING:
         # TensorFlow, which adds the place in the program to the message, keeps the type of errors that have this one.
         __init__ = Exception.__init__

@@ -7,6 +7,7 @@ Submission is counted in tenths of a microsecond here; where the code avoids a c
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -173,14 +174,15 @@ def _check_seconds(timeout: float) -> None:
         raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
 
 
-def synchronize(handle: int, *, timeout: float | None = None) -> Any:
+def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None) -> Any:
     """Wait for an asynchronous operation, consume its handle and return its result.
 
     Args:
         handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod, and so does
-            one that another thread waits for.
-        timeout: seconds after which to give up with TimeoutError and leave the handle as it is; by default the stall
-            knobs alone limit the wait.
+            one that another thread waits for. A list or tuple of handles gives the list of their results; all are
+            waited for, then the first failure is raised.
+        timeout: seconds after which to give up with TimeoutError and leave the handle, or the rest of them, as it is;
+            by default the stall knobs alone limit the wait.
 
     Raises:
         InvalidArgumentError: ``timeout`` is no number of seconds.
@@ -190,6 +192,8 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
     if timeout is not None:
         _check_seconds(timeout)
     session = _state.current()
+    if isinstance(handle, (list, tuple)):
+        return _synchronize_all(handle, timeout)
     # Taken out first: a second thread that waits for the same handle finds nothing.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
@@ -203,6 +207,31 @@ def synchronize(handle: int, *, timeout: float | None = None) -> Any:
         raise
     finish, state = finisher
     return finish(state, answer)
+
+
+def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
+    """:func:`synchronize` for each, within one time; without a call for each that is over."""
+    session = _state.current()
+    pending, wait = session.pending, session.runtime.wait
+    end = None if timeout is None else time.monotonic() + timeout
+    results, failure = [], None
+    for handle in handles:
+        finisher = pending.pop(handle, None)
+        if finisher is None:
+            results.append(None)
+            continue
+        try:
+            answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
+            finish, state = finisher
+            results.append(finish(state, answer))
+        except HorocacheError as error:
+            failure = failure or error
+        except BaseException:
+            pending[handle] = finisher
+            raise
+    if failure is not None:
+        raise failure
+    return results
 
 
 def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:
@@ -265,8 +294,9 @@ class Submitter(Generic[T]):
     def __init__(self, adapter: TensorAdapter[T]) -> None:
         self.adapter = adapter
         self._as_is = adapter.as_is
-        self._plain = adapter.plain
+        self._plain_type = adapter.plain_type
         self._written = adapter.written
+        self._all_written = adapter.all_written
 
     def start(
         self,

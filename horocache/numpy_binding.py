@@ -56,16 +56,14 @@ class NumpyAdapter:
         array: Array = value
         return array
 
+    plain_type: type | None = np.ndarray
+
     def as_is(self, value: Any, writable: bool) -> bool:
         """Whether the array can be sent from, and written into, where it is."""
         if type(value) is not np.ndarray or value.dtype not in DTYPES:
             return False
         flags = value.flags
         return bool(flags.c_contiguous and (flags.writeable or not writable))
-
-    def plain(self, value: Any) -> bool:
-        """Whether it is an array and nothing derived from it."""
-        return type(value) is np.ndarray
 
     def check_writable(self, tensor: Array) -> None:
         """Refuse read-only arrays."""
@@ -96,6 +94,10 @@ class NumpyAdapter:
     def written(self, tensor: Array, answer: object = None) -> Array:
         """Nobody keeps versions of an array."""
         return tensor
+
+    def all_written(self, tensors: Sequence[Array], answer: object = None) -> list[Array]:
+        """The same for several."""
+        return list(tensors)
 
     def floating(self, tensor: Array) -> bool:
         """Whether the elements are real floating-point numbers."""

@@ -34,7 +34,7 @@ from horocache.in_place import InPlace
 from horocache.memory import SharedMemory
 from horocache.messages import Messages
 from horocache.movements import Broadcast
-from horocache.reductions import Allreduce
+from horocache.reductions_in_place import AllreduceInPlace
 from horocache.rooted import Gather, Reduce, Scatter
 
 __all__ = [
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class Collectives(
-    Allreduce[T],
+    AllreduceInPlace[T],
     Reduce[T],
     InPlace[T],
     Gather[T],

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from horocache import _state
 from horocache.adasum import AdaptiveSum
 from horocache.handles import (
     OP_ALLREDUCE,
-    RUNNABLE,
     Adasum,
     Finisher,
     Name,
-    check_priority,
-    check_scales,
     full_name,
     resolve_op,
-    set_id,
     synchronize,
 )
 from horocache.layers import AnyCompressor, LayerList, layer_list
@@ -80,40 +75,6 @@ class Allreduce(AdaptiveSum[T]):
         scales = (options.prescale, options.postscale)
         call = (options.op, scales, options.process_set, options.compression)
         return self._reduce(tensors, name, *call, group=group)
-
-    def _in_place(
-        self,
-        tensor: T,
-        average: bool | None,
-        name: Name,
-        op: Any,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        wait_follows: bool,
-        backend: str | None,
-        priority: int = 0,
-    ) -> int:
-        """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
-        if average is not None or type(op) is not int or op not in RUNNABLE:
-            op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
-        session = _state.current()
-        if op != Adasum and not session.logs_layers and self._plain(tensor):
-            number = 0 if process_set is global_process_set else set_id(process_set)
-            try:
-                handle = session.runtime.allreduce_in_place(
-                    tensor, name, op, prescale, postscale, wait_follows, number, backend, priority
-                )
-            except (TypeError, OverflowError):
-                check_scales((prescale, postscale))
-                check_priority(priority)
-                raise
-            if handle is not None:
-                session.pending[handle] = (self._written, tensor)
-                return handle
-        scales = (prescale, postscale)
-        call = (name, op, scales, process_set, None, True, False, wait_follows, backend, priority)
-        return self._reduce([tensor], *call)
 
     def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
         written = self.adapter.written
@@ -229,41 +190,6 @@ class Allreduce(AdaptiveSum[T]):
         result: T = synchronize(handle)
         return result
 
-    def allreduce_async_(
-        self,
-        tensor: T,
-        average: bool | None = None,
-        name: Name = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-        priority: int = 0,
-    ) -> int:
-        """Start :meth:`allreduce_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
-        before, after = prescale_factor, postscale_factor
-        return self._in_place(tensor, average, name, op, before, after, process_set, False, backend, priority)
-
-    def allreduce_(
-        self,
-        tensor: T,
-        average: bool | None = None,
-        name: Name = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> T:
-        """Store the result of :meth:`allreduce` in the tensor itself and return it; ValueError if it is read-only."""
-        result: T = synchronize(
-            self._in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set, True, backend)
-        )
-        return result
-
     def grouped_allreduce_async(
         self,
         tensors: Sequence[T],
@@ -304,46 +230,6 @@ class Allreduce(AdaptiveSum[T]):
         op = resolve_op(op, average)
         handle = self._reduce(
             tensors, name, op, scales, process_set, compression, group=True, wait_follows=True, backend=backend
-        )
-        result: list[T] = synchronize(handle)
-        return result
-
-    def grouped_allreduce_async_(
-        self,
-        tensors: Sequence[T],
-        average: bool | None = None,
-        name: Name = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-        priority: int = 0,
-    ) -> int:
-        """Start :meth:`grouped_allreduce_`; returns one handle for the whole group."""
-        scales = (prescale_factor, postscale_factor)
-        op = resolve_op(op, average)
-        call = (name, op, scales, process_set, None, True, True)
-        return self._reduce(tensors, *call, backend=backend, priority=priority)
-
-    def grouped_allreduce_(
-        self,
-        tensors: Sequence[T],
-        average: bool | None = None,
-        name: Name = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> list[T]:
-        """:meth:`grouped_allreduce` into the tensors themselves, which are returned."""
-        scales = (prescale_factor, postscale_factor)
-        op = resolve_op(op, average)
-        handle = self._reduce(
-            tensors, name, op, scales, process_set, in_place=True, group=True, wait_follows=True, backend=backend
         )
         result: list[T] = synchronize(handle)
         return result

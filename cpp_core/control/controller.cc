@@ -26,14 +26,14 @@ Status Controller::Impl::CheckOpen(const Signature& signature) const {
   return Status::Ok();
 }
 
-Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t now_ns,
-                                std::span<const std::byte> data) {
+Status Controller::Impl::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
+                                KnownEntry* known) {
   const Signature& signature = request.signature;
   if (closed || leaving || join_state != JoinState::kNone) return CheckOpen(signature);
   if (op == kNoOp) return {StatusCode::kInternal, Describe(signature) + " was submitted without a number."};
   if (signature.op == wire::Op::kJoin) return SubmitJoin(op, signature, now_ns);
   wire::CacheBit bit = wire::kNoBit;
-  const auto found = cache.Find(signature, &bit);
+  const auto found = cache.Find(signature, &bit, known);
   if (found == ResponseCache::Lookup::kHit) {
     HC_RETURN_IF_ERROR(table.AddHit(op, bit, now_ns, data));
     ++counters.hits;
@@ -95,8 +95,9 @@ void ControllerCounters::Add(const ControllerCounters& other) {
 Controller::Controller(ControllerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
 Controller::~Controller() = default;
 
-Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data) {
-  return impl_->Submit(op, request, now_ns, data);
+Status Controller::Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
+                          KnownEntry* known) {
+  return impl_->Submit(op, request, now_ns, data, known);
 }
 
 void Controller::SetWaiting(bool waiting, bool all_waiting) {

@@ -45,6 +45,8 @@
 
 namespace horocache::control {
 
+struct KnownEntry;
+
 struct ControllerConfig {
   int rank = 0;  // within the process set
   int size = 1;
@@ -96,8 +98,10 @@ class Controller {
   // ---- what the runtime says ----
   // Takes the request into the tensor table. kDuplicateName if the name, or a member's, is pending; kShutDown (or the
   // loss) after the end. Steady state (cached, unchanged signature): one look-up and no allocation. `data`: what is to
-  // be reduced, its tensors one after the other, if that is short enough to ride on a round; copied.
-  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data = {});
+  // be reduced, its tensors one after the other, if that is short enough to ride on a round; copied. `known`: see
+  // ResponseCache::Find.
+  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data = {},
+                KnownEntry* known = nullptr);
   // `waiting`: some thread of this rank waits for an operation. `all_waiting`: every thread that ever submitted does,
   // and no operation that was planned still runs, so nothing more will come. Taken back by every plan and failure: say
   // it anew before each Step.

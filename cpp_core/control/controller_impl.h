@@ -44,7 +44,8 @@ struct Controller::Impl {
   }
 
   // ---- controller.cc
-  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data);
+  Status Submit(OpId op, const wire::Request& request, int64_t now_ns, std::span<const std::byte> data,
+                KnownEntry* known);
   Status SubmitJoin(OpId op, const wire::Signature& signature, int64_t now_ns);
   Status CheckOpen(const wire::Signature& signature) const;
   void NoteSubmitted(int64_t now_ns);

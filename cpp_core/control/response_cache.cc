@@ -24,6 +24,17 @@ ResponseCache::Lookup ResponseCache::Find(const wire::Signature& signature, Cach
   return *slots_[*bit].signature == signature ? Lookup::kHit : Lookup::kChanged;
 }
 
+ResponseCache::Lookup ResponseCache::Find(const wire::Signature& signature, CacheBit* bit, KnownEntry* known) const {
+  if (known == nullptr) return Find(signature, bit);
+  if (known->signature != nullptr && known->bit < slots_.size() && slots_[known->bit].signature == known->signature) {
+    *bit = known->bit;
+    return Lookup::kHit;
+  }
+  const Lookup found = Find(signature, bit);
+  if (found == Lookup::kHit) *known = {slots_[*bit].signature, *bit};
+  return found;
+}
+
 const ResponseCache::Entry* ResponseCache::At(CacheBit bit) const {
   return bit < slots_.size() && slots_[bit].signature != nullptr ? &slots_[bit] : nullptr;
 }

@@ -22,6 +22,12 @@
 
 namespace horocache::control {
 
+// What a caller remembers of an entry that it found equal to its request.
+struct KnownEntry {
+  std::shared_ptr<const wire::Signature> signature;  // null: nothing
+  wire::CacheBit bit = wire::kNoBit;
+};
+
 class ResponseCache {
  public:
   enum class Lookup { kHit, kMiss, kChanged };
@@ -55,6 +61,9 @@ class ResponseCache {
   // kChanged: the name is known but its signature differs; the caller asks all ranks to drop the entry. One look-up, no
   // allocation.
   Lookup Find(const wire::Signature& signature, wire::CacheBit* bit) const;
+  // The same for a request that has not changed since *known was written, without a look at it if the entry is still
+  // there; a hit writes it.
+  Lookup Find(const wire::Signature& signature, wire::CacheBit* bit, KnownEntry* known) const;
 
   // Null if the slot is free.
   const Entry* At(wire::CacheBit bit) const;

@@ -137,16 +137,53 @@ int32_t ToPriority(PyObject* number) {
   throw py::error_already_set();
 }
 
+constexpr Py_ssize_t kCallArguments = 7;
+
+InPlaceCall ToCall(PyObject* name, PyObject* const* arguments) {
+  return {.name = name,
+          .backend = arguments[5],
+          .reduce_op = static_cast<int>(ToLong(arguments[0])),
+          .prescale = ToDouble(arguments[1]),
+          .postscale = ToDouble(arguments[2]),
+          .wait_follows = arguments[3] == Py_True,
+          .process_set = static_cast<uint32_t>(ToLong(arguments[4])),
+          .priority = ToPriority(arguments[6])};
+}
+
+PyObject* HandleOrNone(int64_t handle) {
+  if (handle < 0) Py_RETURN_NONE;
+  return PyLong_FromLongLong(handle);
+}
+
 PyObject* AllreduceInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 9) return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 arguments, not %zd", count);
-  return WithPythonErrors([&]() -> PyObject* {
+  constexpr Py_ssize_t kOwn = 2;
+  if (count != kOwn + kCallArguments)
+    return PyErr_Format(PyExc_TypeError, "allreduce_in_place takes 9 arguments, not %zd", count);
+  return WithPythonErrors([&] {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
-    const int64_t handle =
-        runtime.AllreduceInPlace(arguments[0], arguments[1], static_cast<int>(ToLong(arguments[2])),
-                                 ToDouble(arguments[3]), ToDouble(arguments[4]), arguments[5] == Py_True,
-                                 static_cast<uint32_t>(ToLong(arguments[6])), arguments[7], ToPriority(arguments[8]));
-    if (handle < 0) Py_RETURN_NONE;
-    return PyLong_FromLongLong(handle);
+    return HandleOrNone(runtime.AllreduceInPlace(arguments[0], ToCall(arguments[1], arguments + kOwn)));
+  });
+}
+
+PyObject* AllreduceEachInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  constexpr Py_ssize_t kOwn = 4;
+  if (count != kOwn + kCallArguments || !PyList_Check(arguments[3]))
+    return PyErr_Format(PyExc_TypeError, "allreduce_each_in_place takes 11 arguments, the fourth a list");
+  return WithPythonErrors([&] {
+    auto& runtime = py::cast<PyRuntime&>(py::handle(self));
+    return PyBool_FromLong(runtime.AllreduceEachInPlace(arguments[0], arguments[1], arguments[2],
+                                                        ToCall(Py_None, arguments + kOwn), arguments[3]));
+  });
+}
+
+PyObject* AllreduceGroupInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  constexpr Py_ssize_t kOwn = 5;
+  if (count != kOwn + kCallArguments)
+    return PyErr_Format(PyExc_TypeError, "allreduce_group_in_place takes 12 arguments, not %zd", count);
+  return WithPythonErrors([&] {
+    auto& runtime = py::cast<PyRuntime&>(py::handle(self));
+    return HandleOrNone(runtime.AllreduceGroupInPlace(arguments[0], arguments[2], arguments[3],
+                                                      ToCall(arguments[1], arguments + kOwn), ToLong(arguments[4])));
   });
 }
 
@@ -169,6 +206,12 @@ void AddFastMethods(const py::object& type) {
       MethodFor("allreduce_in_place", &AllreduceInPlace,
                 "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set, "
                 "backend, priority, /)"),
+      MethodFor("allreduce_each_in_place", &AllreduceEachInPlace,
+                "allreduce_each_in_place(self, tensors, names, type, handles, reduce_op, prescale, postscale, "
+                "wait_follows, process_set, backend, priority, /)"),
+      MethodFor("allreduce_group_in_place", &AllreduceGroupInPlace,
+                "allreduce_group_in_place(self, tensors, name, names, type, first_ready_ns, reduce_op, prescale, "
+                "postscale, wait_follows, process_set, backend, priority, /)"),
       MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);

@@ -362,8 +362,8 @@ void BindGradients(py::module_& module) {
                slot_members, &CallSlot));
   Add(module, "GradientQueue",
       MakeType("horocache._core.GradientQueue", sizeof(Q), "Gradients between completion and submission.",
-               MemoryOf<Q, &Q::slots, &Q::note, &Q::send, &Q::begin_pass, &Q::complete, &Q::adopt,
-                        &Q::pass_under_way, &Q::users>(),
+               MemoryOf<Q, &Q::slots, &Q::note, &Q::send, &Q::begin_pass, &Q::complete, &Q::adopt, &Q::pass_under_way,
+                        &Q::users>(),
                queue_members));
 }
 

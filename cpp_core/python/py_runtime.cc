@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <functional>
-#include <string_view>
 
 #include "base/clock.h"
 #include "base/environment.h"
@@ -56,33 +55,6 @@ void RestoreThread(PyThreadState* state) {
 #endif
   while (at_end) pause();
   PyEval_RestoreThread(state);
-}
-
-constexpr std::string_view kAllreducePrefix = "allreduce.";
-
-// Appends text; false for what is none, or cannot be encoded.
-bool AppendText(PyObject* object, std::string* out) {
-  if (!PyUnicode_Check(object)) return false;
-  Py_ssize_t length = 0;
-  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
-  if (text == nullptr) PyErr_Clear();  // lone surrogates
-  if (text != nullptr) out->append(text, static_cast<size_t>(length));
-  return text != nullptr;
-}
-
-// The name of an allreduce as ranks compare it; false for what is neither text nor bytes, or cannot be encoded.
-bool NameAllreduce(PyObject* name, std::string* out) {
-  out->clear();
-  if (name == Py_None) return true;
-  out->append(kAllreducePrefix);
-  if (!PyBytes_Check(name)) return AppendText(name, out);
-  out->append(PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
-  return true;
-}
-
-bool ReadBackend(PyObject* backend, std::string* out) {
-  out->clear();
-  return backend == Py_None || AppendText(backend, out);
 }
 
 }  // namespace
@@ -226,35 +198,6 @@ void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object&
   if (!view_.writable)
     ThrowIfError({StatusCode::kInvalidArgument, "output " + std::to_string(index) + " is read-only"});
   ThrowIfError(runtime::SetOutput(index, view_.dtype, view_.count, view_.data, operation));
-}
-
-int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
-                                    bool wait_follows, uint32_t process_set, PyObject* backend, int32_t priority) {
-  runtime::Runtime& runtime = Get();
-  DropFinishedOwners();
-  Operation* operation = runtime.NewOperation();
-  wire::Signature& signature = operation->request.signature;
-  // Whatever is wrong with them, the general way has the error for it, or a copy. Complex numbers in memory may be the
-  // conjugates of a tensor's, which their framework has to be asked.
-  if (!NameAllreduce(name, &signature.name) || !ReadBackend(backend, &signature.backend) ||
-      !caster_.Read(tensor, &view_).ok() || !view_.writable || IsComplex(view_.dtype)) {
-    runtime.Recycle(operation);
-    return -1;
-  }
-  operation->process_set = process_set;
-  signature.op = wire::Op::kAllreduce;
-  signature.divide_by = wire::DivideBy::kAll;
-  signature.root = -1;
-  signature.priority = priority;
-  signature.layers.clear();
-  signature.tensors.resize(1);
-  signature.tensors[0].name = signature.name;
-  operation->tensors.resize(1);
-  Describe(0, operation);
-  operation->tensors[0].output = view_.data;
-  operation->allocate_results = false;
-  Py_INCREF(tensor);
-  return SubmitOwned(operation, tensor, reduce_op, prescale, postscale, wait_follows);
 }
 
 int64_t PyRuntime::SubmitOwned(Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,

@@ -28,6 +28,17 @@ struct PyResult {
   std::byte* data() const { return memory != nullptr ? memory.get() : result.bytes.get(); }
 };
 
+// What an allreduce in place says besides its tensors.
+struct InPlaceCall {
+  PyObject* name = nullptr;     // borrowed
+  PyObject* backend = nullptr;  // borrowed
+  int reduce_op = 0;
+  double prescale = 1.0, postscale = 1.0;
+  bool wait_follows = false;
+  uint32_t process_set = 0;
+  int32_t priority = 0;
+};
+
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
  public:
@@ -47,8 +58,13 @@ class PyRuntime {
                  const pybind11::object& receive_starts, int32_t priority, const std::string& divide_by, int32_t tag,
                  int64_t first_ready_ns);
   // -1 if the tensor, the name or the backend's needs a closer look than this takes.
-  int64_t AllreduceInPlace(PyObject* tensor, PyObject* name, int reduce_op, double prescale, double postscale,
-                           bool wait_follows, uint32_t process_set, PyObject* backend, int32_t priority);
+  int64_t AllreduceInPlace(PyObject* tensor, const InPlaceCall& call);
+  // The same for each tensor of a list from that on for which there is no handle yet; appends theirs. False if it came
+  // to one that needs a closer look: then there is one handle for each before it. Tensors are of exactly this type.
+  bool AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call, PyObject* handles);
+  // One operation for all; `call.name` is as ranks compare it, and so are `names`, or None. -1 as above.
+  int64_t AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call,
+                                int64_t first_ready_ns);
   // Gradients that travel alone, all in place and each under its own name; a list of GradientSlots. Returns those that
   // need a closer look.
   pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,
@@ -90,6 +106,9 @@ class PyRuntime {
   void Describe(size_t index, runtime::Operation* operation);  // as view_ says
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);
+  bool FillGroup(runtime::Operation* operation, PyObject* tensors, PyObject* names, PyObject* type,
+                 const InPlaceCall& call);
+  void FillMember(runtime::Operation* operation, size_t index, bool* same);
   // Takes over a reference to `owner`, which keeps the tensors alive.
   int64_t SubmitOwned(runtime::Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,
                       bool wait_follows);
@@ -100,6 +119,7 @@ class PyRuntime {
   hc_runtime as_c_ = {};
   TensorCaster caster_;
   TensorView view_;
+  std::string text_;           // of the call under way
   std::vector<void*> owners_;  // empty, with capacity
 };
 

@@ -12,13 +12,18 @@ namespace horocache::python {
 py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double prescale, double postscale,
                                     uint32_t process_set) {
   py::list others;
+  InPlaceCall call{.backend = Py_None,
+                   .reduce_op = reduce_op,
+                   .prescale = prescale,
+                   .postscale = postscale,
+                   .process_set = process_set};
   for (const py::handle item : slots) {
     auto* const slot = reinterpret_cast<GradientSlot*>(item.ptr());
     PyObject* const tensor = SentFor(*slot);
     auto* const bucket = reinterpret_cast<GradientBucket*>(slot->bucket);
-    const int64_t handle = tensor == nullptr ? -1
-                                             : AllreduceInPlace(tensor, slot->name, reduce_op, prescale, postscale,
-                                                                false, process_set, Py_None, bucket->priority);
+    call.name = slot->name;
+    call.priority = bucket->priority;
+    const int64_t handle = tensor == nullptr ? -1 : AllreduceInPlace(tensor, call);
     if (handle < 0) {
       others.append(item);
       continue;

@@ -140,21 +140,38 @@ const dlpack::ExchangeApi* FindTable(PyTypeObject* type) {
   return static_cast<dlpack::ExchangeApi*>(table);
 }
 
-const dlpack::ExchangeApi* TensorCaster::TableOf(PyTypeObject* type) {
-  const auto known = tables_.find(type);
-  if (known != tables_.end()) return known->second;
-  const dlpack::ExchangeApi* const table = FindTable(type);
-  Py_INCREF(type);
-  tables_.emplace(type, table);
-  return table;
+const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
+  if (type == last_type_) return last_;
+  auto known = types_.find(type);
+  if (known == types_.end()) {
+    Type found{FindTable(type)};
+    if (found.table != nullptr) found.is_negated = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "is_neg");
+    PyErr_Clear();  // a framework may have no such tensors
+    Py_INCREF(type);
+    known = types_.emplace(type, found).first;
+  }
+  last_type_ = type;
+  return last_ = known->second;
 }
 
-Status TensorCaster::Read(PyObject* object, TensorView* view) {
+Status TensorCaster::Read(PyObject* object, TensorView* view) { return ReadAs(TypeOf(Py_TYPE(object)), object, view); }
+
+bool TensorCaster::ReadInPlace(PyObject* object, TensorView* view) {
+  const Type& type = TypeOf(Py_TYPE(object));
+  if (!ReadAs(type, object, view).ok() || !view->writable || IsComplex(view->dtype)) return false;
+  if (type.is_negated == nullptr) return true;
+  PyObject* const negated = PyObject_CallOneArg(type.is_negated, object);
+  PyErr_Clear();  // whoever cannot tell may be
+  Py_XDECREF(negated);
+  return negated == Py_False;
+}
+
+Status TensorCaster::ReadAs(const Type& type, PyObject* object, TensorView* view) {
   view->writable = true;
   view->device_class = wire::DeviceClass::kCpu;
-  if (const dlpack::ExchangeApi* table = TableOf(Py_TYPE(object)); table != nullptr) {
+  if (type.table != nullptr) {
     dlpack::Tensor tensor{};
-    if (table->tensor_from_object(object, &tensor) != 0) return FetchError(object);
+    if (type.table->tensor_from_object(object, &tensor) != 0) return FetchError(object);
     return FromDlpack(object, tensor, view);
   }
   if (PyObject_CheckBuffer(object)) {

@@ -38,13 +38,24 @@ class TensorCaster {
   // The GIL is held. kInvalidArgument for what is no tensor, not contiguous, or of a dtype that DType lacks;
   // kUnsupported for a device without backend.
   Status Read(PyObject* object, TensorView* view);
+  // True if a result may be stored in the memory that was read, and nothing but its bits makes the values: false for
+  // what is read-only, and for tensors that may be the negative or the conjugate of their memory. False, too, where
+  // Read fails.
+  bool ReadInPlace(PyObject* object, TensorView* view);
 
  private:
-  // As FindTable, which it calls once for each type.
-  const dlpack::ExchangeApi* TableOf(PyTypeObject* type);
+  struct Type {
+    const dlpack::ExchangeApi* table = nullptr;
+    PyObject* is_negated = nullptr;  // the method that tells; null where tensors cannot be
+  };
+  // Looked at once for each type.
+  const Type& TypeOf(PyTypeObject* type);
+  Status ReadAs(const Type& type, PyObject* object, TensorView* view);
 
   // Types live as long as the interpreter for all practical purposes, but hold a reference.
-  std::unordered_map<PyTypeObject*, const dlpack::ExchangeApi*> tables_;
+  std::unordered_map<PyTypeObject*, Type> types_;
+  PyTypeObject* last_type_ = nullptr;  // most tensors are of one type
+  Type last_;
 };
 
 }  // namespace horocache::python

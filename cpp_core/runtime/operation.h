@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "control/response_cache.h"
 #include "net/region_heap.h"
 #include "wire/message.h"
 
@@ -47,6 +48,19 @@ struct Result {
   int divisor_ranks = 0;      // what an average of the ranks' parts divides by
 };
 
+// Of a record that carries one group after another of the same name: what the group before has shown. Who fills the
+// record says what still holds; see Note [Groups that are sent again] in operation_table.h.
+struct Prepared {
+  int* home = nullptr;          // where the table remembers it; null for other records
+  bool filled = false;          // the record holds what was submitted before; false from when it is written to
+  bool same_request = false;    // nothing of the request has changed since it was submitted before
+  bool same_memory = false;     // neither has where its tensors are
+  bool numbers_members = true;  // the members' names are made from the group's
+  uint32_t process_set = 0;     // of the request
+  uint64_t names_epoch = 0;     // of `claimed`
+  control::KnownEntry entry;    // of the response cache
+};
+
 struct Operation {
   // ---- written by the submitting thread before Submit, constant until the operation is done
   wire::Request request;
@@ -64,6 +78,8 @@ struct Operation {
   int64_t bytes = 0;           // of all its tensors
   int automatic_number = -1;   // of an automatic name; -1 if the caller named it
   std::vector<bool*> claimed;  // flags of its names in the table's map
+  bool holds_names = false;    // these are set, by this operation
+  Prepared prepared;
   // The memory that its tensors lie in where other ranks write to it, so that it is nobody else's meanwhile.
   std::vector<std::shared_ptr<net::RegionBlock>> blocks;
 

@@ -15,24 +15,52 @@ namespace {
 using Kind = observe::FlightRecorder::Kind;
 
 constexpr size_t kManyNames = 1 << 20;
+constexpr size_t kManyGroups = 256;
 constexpr size_t kMostPending = 4096;  // that are worth telling
 
 }  // namespace
 
 Operation* OperationTable::New() {
   MutexLock lock(mutex_);
-  int slot;
+  return TakeFree();
+}
+
+Operation* OperationTable::TakeFree() {
   if (free_slots_.empty()) {
-    slot = static_cast<int>(slots_.size());
-    slots_.push_back({std::make_unique<Operation>(), 0, true});
-  } else {
-    slot = free_slots_.back();
-    free_slots_.pop_back();
-    slots_[slot].used = true;
+    slots_.push_back({std::make_unique<Operation>()});
+    return Take(static_cast<int>(slots_.size()) - 1);
   }
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  return Take(slot);
+}
+
+Operation* OperationTable::Take(int slot) {
+  slots_[slot].used = true;
   Operation* operation = slots_[slot].operation.get();
   operation->handle = slot | (slots_[slot].generation << kSlotBits);
   return operation;
+}
+
+Operation* OperationTable::NewGroup(std::string_view name) {
+  MutexLock lock(mutex_);
+  const auto known = groups_.find(name);
+  if (known != groups_.end() && known->second != kNoSlot) return Take(std::exchange(known->second, kNoSlot));
+  Operation* const operation = TakeFree();
+  if (known != groups_.end()) return operation;  // another of the name is in flight, perhaps in another process set
+  if (groups_.size() >= kManyGroups) ForgetGroups();
+  operation->prepared.home = &groups_.emplace(name, kNoSlot).first->second;
+  return operation;
+}
+
+// Those that nothing is in flight of: a program that makes new names all the time shall not fill the table.
+void OperationTable::ForgetGroups() {
+  std::erase_if(groups_, [this](const auto& group) HC_NO_THREAD_SAFETY_ANALYSIS {
+    if (group.second == kNoSlot) return false;
+    slots_[group.second].operation->prepared = {};
+    free_slots_.push_back(group.second);
+    return true;
+  });
 }
 
 OperationTable::Names& OperationTable::NamesOf(const Operation& operation) {
@@ -62,7 +90,10 @@ Status OperationTable::ClaimName(Operation* operation, const std::string& name) 
   control::StringMap<bool>& in_flight = NamesOf(*operation).in_flight;
   auto it = in_flight.find(std::string_view(name));
   if (it == in_flight.end()) {
-    if (in_flight.size() >= kManyNames) std::erase_if(in_flight, [](const auto& entry) { return !entry.second; });
+    if (in_flight.size() >= kManyNames) {
+      std::erase_if(in_flight, [](const auto& entry) { return !entry.second; });
+      ++names_epoch_;
+    }
     it = in_flight.emplace(name, false).first;
   }
   if (it->second) {
@@ -77,25 +108,43 @@ Status OperationTable::ClaimName(Operation* operation, const std::string& name) 
 }
 
 void OperationTable::FreeNames(Operation* operation) {
+  if (!std::exchange(operation->holds_names, false)) return;
   for (bool* flag : operation->claimed) *flag = false;
-  operation->claimed.clear();
+}
+
+// Claims the names of an unchanged request, whose flags are known. False if that cannot be done, and nothing is
+// claimed.
+bool OperationTable::ClaimAgain(Operation* operation) {
+  if (!operation->prepared.same_request || operation->prepared.names_epoch != names_epoch_) return false;
+  if (std::ranges::any_of(operation->claimed, [](const bool* taken) { return *taken; })) return false;
+  for (bool* flag : operation->claimed) *flag = true;
+  operation->holds_names = true;
+  return true;
 }
 
 Status OperationTable::ClaimNames(Operation* operation) {
   if (wire::IsPointToPoint(operation->request.signature.op)) return Status::Ok();
+  if (ClaimAgain(operation)) return Status::Ok();
   GiveName(operation);
+  operation->claimed.clear();
+  operation->holds_names = true;
   Status status;
   control::ForEachKey(operation->request.signature, [&](const std::string& name) HC_NO_THREAD_SAFETY_ANALYSIS {
     if (status.ok()) status = ClaimName(operation, name);
   });
   if (!status.ok()) FreeNames(operation);
+  operation->prepared.names_epoch = names_epoch_;
   return status;
 }
 
 Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
   HC_RETURN_IF_ERROR(ClaimNames(operation));
-  operation->bytes = control::SignatureBytes(operation->request.signature);
+  if (!operation->prepared.same_request) {
+    operation->bytes = control::SignatureBytes(operation->request.signature);
+    operation->prepared.entry = {};
+  }
+  operation->prepared.filled = operation->prepared.home != nullptr;
   operation->submitted_ns = now_ns;
   Record(Kind::kSubmitted, *operation, now_ns);
   const bool message = wire::IsPointToPoint(operation->request.signature.op);
@@ -195,7 +244,9 @@ void OperationTable::ForgetSet(uint32_t process_set) {
   if (process_set >= names_.size()) return;
   Names& names = names_[process_set];
   // What is in flight points to its flags.
-  if (std::ranges::none_of(names.in_flight, [](const auto& entry) { return entry.second; })) names = Names();
+  if (std::ranges::any_of(names.in_flight, [](const auto& entry) { return entry.second; })) return;
+  names = Names();
+  ++names_epoch_;
 }
 
 void OperationTable::Recycle(Operation* operation) {
@@ -217,7 +268,11 @@ void OperationTable::Recycle(Operation* operation) {
   ++slots_[slot].generation;
   slots_[slot].used = false;
   operation->handle = -1;
-  free_slots_.push_back(slot);
+  if (operation->prepared.home != nullptr) {
+    *operation->prepared.home = slot;
+  } else {
+    free_slots_.push_back(slot);
+  }
 }
 
 }  // namespace horocache::runtime

@@ -1,5 +1,11 @@
 // All operations that are not yet consumed, by handle, and the names that are in flight.
 //
+// Note [Groups that are sent again]
+// A training loop sends the same groups in every step: the same members, under the same names, mostly from the same
+// memory. So the table keeps a record that has carried a group for the next group of that name (NewGroup), with all
+// that was found out about it. Who fills the record compares instead of writing, and says in `prepared` what has not
+// changed: then no name is made, looked up or hashed, and the response cache's entry is recognised by its address.
+//
 // Names are of a process set: the same one may be in flight in two.
 //
 // Shared: user threads submit and consume, the holder of the role finishes. One mutex guards slots and names; it is
@@ -36,6 +42,8 @@ class OperationTable {
 
   // A record to fill; its containers may hold stale values. Give it to Add or Recycle.
   Operation* New() HC_EXCLUDES(mutex_);
+  // One for a group of this name: what an earlier one left, if `prepared.filled`.
+  Operation* NewGroup(std::string_view name) HC_EXCLUDES(mutex_);
 
   // Names the operation if it has no name, gives it a handle and queues it. kDuplicateName if its name, or a member's,
   // is in flight; messages have no names. `*first` tells whether the queue was empty.
@@ -84,6 +92,10 @@ class OperationTable {
     std::array<int, wire::kNumOps> next_number = {};
   };
 
+  Operation* Take(int slot) HC_REQUIRES(mutex_);
+  Operation* TakeFree() HC_REQUIRES(mutex_);
+  void ForgetGroups() HC_REQUIRES(mutex_);
+  bool ClaimAgain(Operation* operation) HC_REQUIRES(mutex_);
   Names& NamesOf(const Operation& operation) HC_REQUIRES(mutex_);
   void GiveName(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
@@ -99,9 +111,13 @@ class OperationTable {
   mutable Mutex mutex_;
   std::vector<Slot> slots_ HC_GUARDED_BY(mutex_);
   std::vector<int> free_slots_ HC_GUARDED_BY(mutex_);
+  // By name of a group: the slot of the record that waits for the next one; kNoSlot while it is in use.
+  static constexpr int kNoSlot = -1;
+  control::StringMap<int> groups_ HC_GUARDED_BY(mutex_);
   std::vector<Operation*> queued_ HC_GUARDED_BY(mutex_);
   std::atomic<size_t> queued_count_{0};
-  std::deque<Names> names_ HC_GUARDED_BY(mutex_);  // by process set
+  std::deque<Names> names_ HC_GUARDED_BY(mutex_);   // by process set
+  uint64_t names_epoch_ HC_GUARDED_BY(mutex_) = 0;  // grows when names leave the maps
   struct Finished {
     Operation* operation;
     int64_t handle;  // tells whether the record has been used again since

@@ -226,8 +226,11 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
   bool first = false;
   if (heap_ != nullptr) HoldBlocks(heap_.get(), operation);
   Status status = Check(*operation);
-  if (status.ok()) status = CheckApart(*operation);
-  if (config_.knobs.check_finite && status.ok()) operation->request.signature.defect = NonFiniteText(*operation);
+  if (status.ok() && !operation->prepared.same_memory) status = CheckApart(*operation);
+  if (config_.knobs.check_finite && status.ok()) {
+    operation->request.signature.defect = NonFiniteText(*operation);
+    operation->prepared.same_request = false;
+  }
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {
     recorder_.Note("not submitted: " + status.message(), NowNs());

@@ -72,6 +72,7 @@ class Runtime {
 
   // A record to fill in: request, tensors, splits, owner.
   Operation* NewOperation() { return table_.New(); }
+  Operation* NewGroup(std::string_view name) { return table_.NewGroup(name); }
   // Checks and queues it; the handle is operation->handle. After an error the record is back in the pool and `owner` is
   // the caller's again. `wait_follows`: the caller waits for it next, so that nobody is woken for it now.
   Status Submit(Operation* operation, bool wait_follows);

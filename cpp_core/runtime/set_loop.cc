@@ -46,7 +46,8 @@ void SetLoop::Submit(Operation* operation, int64_t now_ns) {
       std::min(operation->submitted_ns, now_ns);  // later than this look's time if it came during it
   RideData data;
   const std::span<const std::byte> copied = CopyRideData(*operation, &data);
-  if (const Status status = controller_->Submit(op, operation->request, since_ns, copied); !status.ok()) {
+  control::KnownEntry* const known = operation->prepared.home == nullptr ? nullptr : &operation->prepared.entry;
+  if (const Status status = controller_->Submit(op, operation->request, since_ns, copied, known); !status.ok()) {
     FailOperation(op, status);
   }
 }

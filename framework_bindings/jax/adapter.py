@@ -24,6 +24,8 @@ class JaxAdapter(NumpyAdapter):
     JAX's arrays do not change, so nothing is done in place: every operation reads a view and writes to a new array.
     """
 
+    plain_type: type | None = None
+
     def check(self, value: Any) -> Array:
         """A view of the array's memory."""
         if not isinstance(value, (jax.Array, np.ndarray)):
@@ -38,10 +40,6 @@ class JaxAdapter(NumpyAdapter):
         return array
 
     def as_is(self, value: Any, writable: bool) -> bool:
-        """Never without a view."""
-        return False
-
-    def plain(self, value: Any) -> bool:
         """Never without a view."""
         return False
 

@@ -63,6 +63,8 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 class TorchAdapter:
     """:class:`~horocache.adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
 
+    plain_type: type | None = _Tensor
+
     def check(self, value: Any) -> torch.Tensor:
         """The tensor itself, if a backend can send it."""
         if not isinstance(value, torch.Tensor):
@@ -81,19 +83,13 @@ class TorchAdapter:
             raise UnsupportedError(f"tensors of dtype {value.dtype} cannot be sent; there are {names}.")
         return value
 
-    def plain(self, value: Any) -> bool:
-        """Whether it is a tensor without a graph and not lazily negated or conjugated."""
-        return (
-            type(value) is _Tensor
-            and not value.requires_grad
-            and not value.is_neg()  # the usual tensor passes all four, so their order does not matter
-            and not value.is_conj()
-        )
-
     def as_is(self, value: Any, writable: bool) -> bool:
         """Whether the tensor can be sent from, and written into, where it is."""
         return (
-            self.plain(value)
+            type(value) is _Tensor
+            and not value.requires_grad
+            and not value.is_neg()  # the usual tensor passes all of them, so their order does not matter
+            and not value.is_conj()
             and value.is_cpu
             and value.dtype in DTYPES
             and value.layout is _strided
@@ -133,6 +129,12 @@ class TorchAdapter:
         if _increment_versions is not None:
             _increment_versions((tensor,))
         return tensor
+
+    def all_written(self, tensors: Sequence[torch.Tensor], answer: object = None) -> list[torch.Tensor]:
+        """The same for several, in one call."""
+        if _increment_versions is not None:
+            _increment_versions(tensors)
+        return list(tensors)
 
     def floating(self, tensor: torch.Tensor) -> bool:
         """Whether the elements are real floating-point numbers."""

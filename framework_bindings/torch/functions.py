@@ -28,6 +28,7 @@ allgatherv_async = collectives.allgatherv_async
 allreduce_ = collectives.allreduce_
 allreduce_async = collectives.allreduce_async
 allreduce_async_ = collectives.allreduce_async_
+allreduce_each_async_ = collectives.allreduce_each_async_
 alltoall_ = collectives.alltoall_
 alltoall_async = collectives.alltoall_async
 alltoall_async_ = collectives.alltoall_async_

@@ -155,19 +155,30 @@ class GradientReducer:
         if tensors:
             if session.logs_layers:
                 self._log.encode(tensors)
-            bucket.handle = session.runtime.submit(
-                OP_ALLREDUCE,
-                tensors,
-                tensors,
-                bucket.name,
-                names,
-                *self._tail,
-                bucket.group,
-                priority=bucket.priority,
-                first_ready_ns=bucket.first_ready_ns,
-            )
+            bucket.handle = self._start(session.runtime, bucket, tensors, names)
         bucket.submitted = True
         self._in_flight.append(bucket)
+
+    def _start(self, runtime: Any, bucket: Bucket, tensors: list[torch.Tensor], names: Sequence[str] | None) -> int:
+        if bucket.group and self.plain:
+            call = (self._op, self._prescale, self._postscale, False, self._set, None, bucket.priority)
+            handle: int | None = runtime.allreduce_group_in_place(
+                tensors, bucket.name, names, torch.Tensor, bucket.first_ready_ns, *call
+            )
+            if handle is not None:
+                return handle
+        started: int = runtime.submit(
+            OP_ALLREDUCE,
+            tensors,
+            tensors,
+            bucket.name,
+            names,
+            *self._tail,
+            bucket.group,
+            priority=bucket.priority,
+            first_ready_ns=bucket.first_ready_ns,
+        )
+        return started
 
     def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:
         """What to send for a bucket with gradients that need more than to be sent; sparse ones are sent at once."""

@@ -288,15 +288,16 @@ def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
         tensor = torch.ones(4)
         for _ in range(5):
             hvd.allreduce_(tensor, name="t", op=hvd.Average)
-        before = hc.metrics()
-        for _ in range(50):
-            hvd.allreduce_(tensor, name="t", op=hvd.Average)
-        after = hc.metrics()
-        driven = after["role_taken"] - before["role_taken"]
-        if waiter_drives:
-            assert driven >= 50
-            assert [after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")] == [0, 0, 0]
-        else:
-            assert driven == 0
+        slept = []
+        for _ in range(10):
+            before = hc.metrics()
+            for _ in range(50):
+                hvd.allreduce_(tensor, name="t", op=hvd.Average)
+            after = hc.metrics()
+            driven = after["role_taken"] - before["role_taken"]
+            assert driven >= 50 if waiter_drives else driven == 0
+            slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
+        # On a machine that stops a rank for long, the other goes to sleep.
+        assert min(slept) == 0 or not waiter_drives
 
     run(body, 2, args=(waiter_drives,))

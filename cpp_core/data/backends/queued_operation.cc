@@ -115,14 +115,26 @@ void QueuedOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes 
 
 void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), stream);
+  CountCopied(bytes, 1, budget);
+}
+
+void QueuedOperation::CountCopied(int64_t bytes, int64_t pieces, int64_t* budget) {
   line_.counters.bytes_copied += static_cast<uint64_t>(bytes);
-  Charge(bytes, budget);
+  *budget -= bytes + pieces * kChargeBytes;
 }
 
 void QueuedOperation::Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), true);
   line_.counters.bytes_folded += static_cast<uint64_t>(bytes);
   Charge(bytes, budget);
+}
+
+void QueuedOperation::Gather(const SegmentCursor& from, std::byte* to, int64_t count, int64_t* budget) {
+  CountCopied(count * element_bytes_, from.Gather(to, count), budget);
+}
+
+void QueuedOperation::Scatter(const SegmentCursor& to, const std::byte* from, int64_t count, int64_t* budget) {
+  CountCopied(count * element_bytes_, to.Scatter(from, count), budget);
 }
 
 void QueuedOperation::PrepareFold(const KernelSet& kernels) {

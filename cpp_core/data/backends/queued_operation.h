@@ -12,6 +12,7 @@
 #include "base/ring_queue.h"
 #include "base/status.h"
 #include "data/backend.h"
+#include "data/backends/segment_cursor.h"
 #include "data/kernels/fold.h"
 
 namespace horocache::data {
@@ -94,6 +95,9 @@ class QueuedOperation : public Operation {
   // Copies, with `stream` around the caches.
   void Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
   void Folded(const FoldCall& call, int64_t* budget);
+  // Copies `count` elements of many small segments into one place, and from one place into them.
+  void Gather(const SegmentCursor& from, std::byte* to, int64_t count, int64_t* budget);
+  void Scatter(const SegmentCursor& to, const std::byte* from, int64_t count, int64_t* budget);
   // Stores a part of the result that was just folded in one more place.
   void Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget);
   // Of a reduction, before its first fold.
@@ -115,6 +119,7 @@ class QueuedOperation : public Operation {
  private:
   friend class OperationQueue;
   bool Advance();
+  void CountCopied(int64_t bytes, int64_t pieces, int64_t* budget);
 
   OperationQueue& line_;
   const int rank_, size_;

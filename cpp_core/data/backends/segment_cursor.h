@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "data/backend.h"
@@ -34,11 +35,19 @@ class SegmentCursor {
   // How many elements lie in one piece from here on, at most `limit`. There is an element here.
   int64_t Run(int64_t limit) const { return std::min(limit, (*segments_)[index_].count - offset_); }
 
+  // Copies `count` elements from here on, whatever pieces they lie in, to one place; and from one place to the outputs
+  // that there are. For many small pieces, whose number they return. The cursor stays where it is.
+  int64_t Gather(std::byte* to, int64_t count) const;
+  int64_t Scatter(const std::byte* from, int64_t count) const;
+
   // Null where this rank has no such tensor.
   const std::byte* input() const { return At((*segments_)[index_].input); }
   std::byte* output() const { return At((*segments_)[index_].output); }
 
  private:
+  template <typename F>
+  int64_t ForEachPiece(int64_t count, F&& f) const;
+
   template <typename Byte>
   Byte* At(Byte* base) const {
     return base == nullptr ? nullptr : base + offset_ * element_bytes_;
@@ -50,5 +59,43 @@ class SegmentCursor {
   int64_t start_ = 0;   // first element of segment index_
   int64_t offset_ = 0;  // within it
 };
+
+template <typename F>
+int64_t SegmentCursor::ForEachPiece(int64_t count, F&& f) const {
+  int64_t offset = offset_, pieces = 0;
+  for (const Segment* segment = segments_->data() + index_; count > 0; ++segment) {
+    const int64_t run = std::min(count, segment->count - offset);
+    if (run > 0) f(*segment, offset * element_bytes_, static_cast<size_t>(run * element_bytes_));
+    count -= run;
+    offset = 0;
+    ++pieces;
+  }
+  return pieces;
+}
+
+// What is small costs a call of memcpy more than its bytes.
+inline void CopyPiece(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else if (bytes == 8) {
+    std::memcpy(to, from, 8);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+inline int64_t SegmentCursor::Gather(std::byte* to, int64_t count) const {
+  return ForEachPiece(count, [&to](const Segment& segment, int64_t offset, size_t bytes) {
+    CopyPiece(to, segment.input + offset, bytes);
+    to += bytes;
+  });
+}
+
+inline int64_t SegmentCursor::Scatter(const std::byte* from, int64_t count) const {
+  return ForEachPiece(count, [&from](const Segment& segment, int64_t offset, size_t bytes) {
+    if (segment.output != nullptr) CopyPiece(segment.output + offset, from, bytes);
+    from += bytes;
+  });
+}
 
 }  // namespace horocache::data

@@ -9,6 +9,8 @@
 // once, whatever the number of ranks.
 // Which of the first two it is follows from the size. Whether the third can be is known when all have announced where
 // their tensors are: a rank that could, and finds one that cannot, goes on with two-shot.
+// Where tensors are very many and small, a piece is not a part of one tensor: it is folded as one between a gather from
+// all of them and a scatter to them.
 // The oldest tile goes first: a rank packs ahead only while it would wait, so few slots travel through the caches.
 
 #include <algorithm>
@@ -28,6 +30,8 @@ constexpr uint8_t kTwoshot = 2;
 
 // Of a result, while it is stored on several ranks.
 constexpr int64_t kNearBytes = 64 << 10;
+// Of a tensor, on average: where a copy more costs less than a fold for each.
+constexpr int64_t kSmallBytes = 512;
 
 struct Range {
   int64_t begin = 0, end = 0;
@@ -47,6 +51,8 @@ class ShmFold : public ShmOperation {
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
     wants_ = !joined(rank()) && (collective_.op == wire::Op::kAllreduce || collective_.root == rank());
+    const auto tensors = static_cast<int64_t>(collective_.segments.size());
+    small_ = tensors > 1 && bytes / tensors <= kSmallBytes;
     PrepareFold(*queue->kernels);
     const auto width = static_cast<size_t>(element_bytes_);
     pack_cursor_ = fold_cursor_ = unpack_cursor_ = SegmentCursor(&collective_.segments, width);
@@ -89,6 +95,9 @@ class ShmFold : public ShmOperation {
     return port_.payload(owner, Number(tile)) + (at - Tile(tile).begin) * element_bytes_;
   }
 
+  // Elements of one go where tensors are small.
+  int64_t SmallRun() const { return ShmQueue::kScratchBytes / element_bytes_; }
+
   bool MayBeDirect() const {
     return collective_.op == wire::Op::kAllreduce && collective_.algorithm != kTwoshot && collective_.joined.empty() &&
            !port_.region(rank()).empty();
@@ -101,6 +110,7 @@ class ShmFold : public ShmOperation {
   void PackPiece(Range all, int64_t* budget);
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t limit, int64_t* budget);
+  void FoldSmallPiece(int64_t limit, int64_t* budget);
   bool Unpack(int64_t* budget);
 
   int64_t total_ = 0;
@@ -108,6 +118,7 @@ class ShmFold : public ShmOperation {
   bool oneshot_ = false;
   bool inline_ = false;
   bool large_ = false;
+  bool small_ = false;  // there are many tensors, and they are small
   bool wants_ = false;
   Way way_ = Way::kOpen;
   bool announced_ = false;  // where this rank's tensors are; in vain
@@ -213,6 +224,12 @@ void ShmFold::PackPiece(Range all, int64_t* budget) {
   }
   const int64_t limit = pack_.at < own.begin ? own.begin : all.end;
   pack_cursor_.Seek(pack_.at);
+  if (small_) {
+    const int64_t run = std::min(limit - pack_.at, SmallRun());
+    Gather(pack_cursor_, InSlot(rank(), pack_.tile, pack_.at), run, budget);
+    pack_.at += run;
+    return;
+  }
   const int64_t run = pack_cursor_.Run(std::min(limit - pack_.at, PieceElements(*budget)));
   Move(InSlot(rank(), pack_.tile, pack_.at), pack_cursor_.input(), run * element_bytes_, true, budget);
   pack_.at += run;
@@ -238,9 +255,26 @@ bool ShmFold::FoldSome(int64_t* budget) {
   return true;
 }
 
+// Folds what lies in many segments, from fold_.at on, in memory that stays near: the result, where it is not in the
+// slot anyway, and what a two-shot fold does not find in this rank's slot.
+void ShmFold::FoldSmallPiece(int64_t limit, int64_t* budget) {
+  const int64_t run = std::min(limit - fold_.at, SmallRun());
+  std::byte* const own = oneshot_ ? InSlot(rank(), fold_.tile, fold_.at) : queue_.scratch.data();
+  std::byte* const result = oneshot_ ? queue_.scratch.data() : InSlot(rank(), fold_.tile, fold_.at);
+  if (!oneshot_ && !joined(rank())) Gather(fold_cursor_, own, run, budget);
+  FoldCall call;
+  FoldInRankOrder(&call, [&](int r) { return r == rank() ? own : InSlot(r, fold_.tile, fold_.at); });
+  call.count = run;
+  call.output = result;
+  if (call.num_inputs > 0) FoldNow(call, budget);
+  if (wants_ && call.num_inputs > 0) Scatter(fold_cursor_, result, run, budget);
+  fold_.at += run;
+}
+
 // Folds what lies in one segment, from fold_.at on.
 void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   fold_cursor_.Seek(fold_.at);
+  if (small_) return FoldSmallPiece(limit, budget);
   const int64_t run = fold_cursor_.Run(std::min(limit - fold_.at, PieceElements(*budget)));
   FoldCall call;
   FoldInRankOrder(&call, [this](int r) -> const std::byte* {
@@ -278,13 +312,19 @@ bool ShmFold::Unpack(int64_t* budget) {
     while (unpack_.at < slice.end) {
       if (*budget <= 0) return true;
       unpack_cursor_.Seek(unpack_.at);
+      moved = true;
+      if (small_) {
+        const int64_t run = std::min(slice.end - unpack_.at, SmallRun());
+        Scatter(unpack_cursor_, InSlot(unpack_owner_, unpack_.tile, unpack_.at), run, budget);
+        unpack_.at += run;
+        continue;
+      }
       const int64_t run = unpack_cursor_.Run(std::min(slice.end - unpack_.at, PieceElements(*budget)));
       if (std::byte* to = unpack_cursor_.output(); to != nullptr) {
         const bool stream = large_ && to != unpack_cursor_.input();
         Move(to, InSlot(unpack_owner_, unpack_.tile, unpack_.at), run * element_bytes_, stream, budget);
       }
       unpack_.at += run;
-      moved = true;
     }
   }
   port_.PublishConsumed(Number(unpack_.tile));

@@ -3,6 +3,7 @@
 // Role: lanes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,6 +26,9 @@ struct ShmQueue final : OperationQueue {
   const int64_t oneshot_max_bytes;
   const KernelSet* const kernels;
   RegionPlaces places;  // of the operation that runs
+  // Near memory for a piece of many small tensors.
+  static constexpr int64_t kScratchBytes = 8 << 10;
+  alignas(kCacheLine) std::array<std::byte, kScratchBytes> scratch;
 
  private:
   friend class ShmOperation;

@@ -113,9 +113,15 @@ class FoldOnRanksTest : public ::testing::TestWithParam<std::tuple<std::string, 
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
-// Tiny, several segments, odd sizes, empty ones, sizes around a tile.
+// Tiny, several segments, odd sizes, empty ones, sizes around a tile; very many small ones, for one tile and for many.
 std::vector<std::vector<int64_t>> ShapeList() {
-  return {{1}, {0}, {}, {3, 0, 5}, {1, 1, 1, 1, 1, 1, 1}, {64}, {127}, {1000}, {17, 333, 2, 900, 0, 64}, {4099}};
+  std::vector<std::vector<int64_t>> shapes = {
+      {1}, {0}, {}, {3, 0, 5}, {1, 1, 1, 1, 1, 1, 1}, {64}, {127}, {1000}, {17, 333, 2, 900, 0, 64}, {4099}};
+  for (const size_t many : {100, 3000}) {
+    std::vector<int64_t>& shape = shapes.emplace_back();
+    for (size_t i = 0; i < many; ++i) shape.push_back(static_cast<int64_t>(i * i % 7));
+  }
+  return shapes;
 }
 
 TEST_P(FoldOnRanksTest, AllreducesEveryTypeAndOperation) {

@@ -2,7 +2,7 @@
 // through tiles.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -65,7 +65,7 @@ void Place(RankData* data, Bytes* region, size_t begin, size_t gap, bool in_plac
   for (const Bytes& input : data->inputs) total += input.size() + gap;
   size_t at = begin;
   for (const Bytes& input : data->inputs) {
-    std::memcpy(region->data() + at, input.data(), input.size());
+    std::ranges::copy(input, region->data() + at);
     std::byte* const here = region->data() + at;
     c.segments.push_back(
         {here, in_place ? here : here + total, static_cast<int64_t>(input.size() / DTypeBytes(c.dtype))});

@@ -72,6 +72,98 @@ TEST_F(OperationTableTest, AMemberOfAGroupIsInFlightWithItsGroup) {
   EXPECT_TRUE(Add(Make("group.3")).ok());
 }
 
+// A record as a binding fills it for a group that it has sent before.
+void FillAgain(Operation* operation, const std::string& name) {
+  wire::Signature& signature = operation->request.signature;
+  operation->prepared.same_request = std::exchange(operation->prepared.filled, false);
+  if (operation->prepared.same_request) return;
+  signature.op = wire::Op::kAllreduce;
+  signature.name = name;
+  signature.tensors.assign(2, {});
+  for (const size_t i : {0, 1}) signature.tensors[i] = {name + "." + std::to_string(i), DType::kFloat32, {3}};
+}
+
+TEST_F(OperationTableTest, AGroupThatIsSentAgainFindsItsRecordWithAllThatWasFoundOut) {
+  Operation* const first = table_.NewGroup("g");
+  EXPECT_FALSE(first->prepared.filled);
+  FillAgain(first, "g");
+  ASSERT_TRUE(Add(first).ok());
+  EXPECT_EQ(first->bytes, 24);
+  table_.Finish(first, Status::Ok());
+  table_.Recycle(first);
+  EXPECT_NE(table_.NewGroup("h"), first);
+  EXPECT_NE(table_.New(), first);
+  Operation* const again = table_.NewGroup("g");
+  ASSERT_EQ(again, first);
+  EXPECT_TRUE(again->prepared.filled);
+  FillAgain(again, "g");
+  ASSERT_TRUE(Add(again).ok());
+  EXPECT_EQ(again->bytes, 24);
+  Operation* clash = Make("g.1");
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName) << "the members' names are claimed again";
+  table_.Recycle(clash);
+  table_.Finish(again, Status::Ok());
+  EXPECT_TRUE(Add(Make("g.1")).ok());
+}
+
+TEST_F(OperationTableTest, AGroupWhoseMemberIsInFlightIsRefusedAlsoWhenItIsSentAgain) {
+  Operation* operation = table_.NewGroup("g");
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  Operation* const member = Make("g.0");
+  ASSERT_TRUE(Add(member).ok());
+  operation = table_.NewGroup("g");
+  FillAgain(operation, "g");
+  const Status refused = Add(operation);
+  EXPECT_EQ(refused.code(), StatusCode::kDuplicateName);
+  EXPECT_NE(refused.message().find("'g.0'"), std::string::npos) << refused.message();
+  table_.Recycle(operation);
+  table_.Finish(member, Status::Ok());
+  operation = table_.NewGroup("g");
+  EXPECT_FALSE(operation->prepared.filled) << "what was refused is not taken for what was sent";
+  FillAgain(operation, "g");
+  EXPECT_TRUE(Add(operation).ok());
+}
+
+TEST_F(OperationTableTest, TwoGroupsOfOneNameHaveRecordsOfTheirOwn) {
+  Operation* const first = table_.NewGroup("g");
+  Operation* const second = table_.NewGroup("g");
+  EXPECT_NE(first, second);
+  table_.Recycle(second);
+  table_.Recycle(first);
+  EXPECT_EQ(table_.NewGroup("g"), first);
+}
+
+TEST_F(OperationTableTest, ManyNamesOfGroupsDoNotFillTheTable) {
+  Operation* const in_flight = table_.NewGroup("in flight");
+  for (int i = 0; i < 3000; ++i) {
+    Operation* const operation = table_.NewGroup("step " + std::to_string(i));
+    EXPECT_LT(operation->handle & 0xffffff, 300);
+    table_.Recycle(operation);
+  }
+  table_.Recycle(in_flight);
+  EXPECT_EQ(table_.NewGroup("in flight"), in_flight);
+}
+
+TEST_F(OperationTableTest, ANameThatASetForgotIsClaimedAnew) {
+  Operation* operation = table_.NewGroup("g");
+  operation->process_set = 3;
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  table_.ForgetSet(3);
+  operation = table_.NewGroup("g");
+  operation->process_set = 3;
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  Operation* clash = Make("g.1");
+  clash->process_set = 3;
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName);
+}
+
 TEST_F(OperationTableTest, ARefusedGroupLeavesNoMemberBehind) {
   ASSERT_TRUE(Add(Make("group.2")).ok());
   Operation* refused = Make("group", 3);

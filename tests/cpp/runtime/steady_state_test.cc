@@ -18,9 +18,31 @@ namespace {
 
 using Tensors = std::vector<std::pair<std::string, std::span<float>>>;
 
-// Submits an allreduce in place of each piece of memory, waits for all of them, and consumes them.
-void Step(Runtime& runtime, const Tensors& tensors, std::vector<Operation*>* operations) {
+// Submits parts of the memory as a group, as a binding does that has sent it before.
+Operation* SubmitGroup(Runtime& runtime, std::span<float> memory) {
+  constexpr size_t kParts = 100;
+  Operation* operation = runtime.NewGroup("a group with a name that needs memory of its own");
+  wire::Signature& signature = operation->request.signature;
+  Prepared& prepared = operation->prepared;
+  prepared.same_request = prepared.same_memory = std::exchange(prepared.filled, false);
+  if (!prepared.same_request) {
+    signature.op = wire::Op::kAllreduce;
+    signature.name = "a group with a name that needs memory of its own";
+    signature.tensors.resize(kParts);
+    for (size_t i = 0; i < kParts; ++i) {
+      signature.tensors[i] = {"part " + std::to_string(i), DType::kFloat32, {3}};
+      auto* const bytes = reinterpret_cast<std::byte*>(memory.subspan(3 * i).data());
+      operation->tensors.push_back({bytes, bytes, 3, 3});
+    }
+  }
+  EXPECT_TRUE(runtime.Submit(operation, false).ok());
+  return operation;
+}
+
+// Submits an allreduce in place of each piece of memory, and a group; waits for all of them, and consumes them.
+void Step(Runtime& runtime, const Tensors& tensors, std::span<float> parts, std::vector<Operation*>* operations) {
   operations->clear();
+  operations->push_back(SubmitGroup(runtime, parts));
   for (const auto& [name, memory] : tensors) {
     Operation* operation = runtime.NewOperation();
     wire::Signature& signature = operation->request.signature;
@@ -49,19 +71,19 @@ TEST_P(SteadyStateTest, AllocatesNothing) {
   std::barrier together(kRanks);
   std::vector<uint64_t> counted;
   RunRanks(kRanks, GetParam(), [&](int rank, Runtime& runtime) {
-    std::vector<float> tiny(4), small(1000), large(100000);
+    std::vector<float> tiny(4), small(1000), large(100000), parts(300);
     const std::shared_ptr<std::byte> memory = runtime.Allocate(400000);
     const Tensors tensors = {{"tiny", tiny},
                              {"small, with a name that needs memory of its own", small},
                              {"large", large},
                              {"shared", {reinterpret_cast<float*>(memory.get()), 100000}}};
     std::vector<Operation*> operations;
-    for (int step = 0; step < kWarmUp; ++step) Step(runtime, tensors, &operations);
+    for (int step = 0; step < kWarmUp; ++step) Step(runtime, tensors, parts, &operations);
     for (int window = 0; window < kWindows; ++window) {
       together.arrive_and_wait();
       const uint64_t before = Allocations();
       together.arrive_and_wait();
-      for (int step = 0; step < kSteps; ++step) Step(runtime, tensors, &operations);
+      for (int step = 0; step < kSteps; ++step) Step(runtime, tensors, parts, &operations);
       together.arrive_and_wait();
       const uint64_t after = Allocations();
       together.arrive_and_wait();

@@ -1,0 +1,196 @@
+// Allreduce in place of tensors that the core reads by itself: the way of nearly all gradients.
+//
+// Whatever is not usual about tensors or names, these functions leave alone (-1): the general way has the error for it,
+// or a copy.
+#include <string>
+#include <string_view>
+
+#include "python/py_runtime.h"
+#include "runtime/submission.h"
+
+namespace py = pybind11;
+
+namespace horocache::python {
+namespace {
+
+using runtime::Operation;
+using runtime::Prepared;
+
+constexpr std::string_view kAllreducePrefix = "allreduce.";
+
+// Appends text or bytes; false for what is neither, or cannot be encoded.
+bool AppendText(PyObject* object, std::string* out) {
+  if (PyBytes_Check(object)) {
+    out->append(PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object)));
+    return true;
+  }
+  if (!PyUnicode_Check(object)) return false;
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) PyErr_Clear();  // lone surrogates
+  if (text != nullptr) out->append(text, static_cast<size_t>(length));
+  return text != nullptr;
+}
+
+// The name of an allreduce as ranks compare it; none is left to the core.
+bool NameAllreduce(PyObject* name, std::string* out) {
+  out->clear();
+  if (name == Py_None) return true;
+  out->append(kAllreducePrefix);
+  return AppendText(name, out);
+}
+
+bool ReadBackend(PyObject* backend, std::string* out) {
+  out->clear();
+  return backend == Py_None || AppendText(backend, out);
+}
+
+// Gives the field its value; *same becomes false if it had another one.
+template <typename Field, typename Value>
+void Keep(const Value& value, Field* field, bool* same) {
+  if (*field == value) return;
+  *field = value;
+  *same = false;
+}
+
+// The items of a list or tuple; false for anything else.
+bool ItemsOf(PyObject* sequence, PyObject* const** items, Py_ssize_t* count) {
+  if (!PyList_CheckExact(sequence) && !PyTuple_CheckExact(sequence)) return false;
+  *items = PySequence_Fast_ITEMS(sequence);
+  *count = PySequence_Fast_GET_SIZE(sequence);
+  return true;
+}
+
+}  // namespace
+
+int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
+  runtime::Runtime& runtime = Get();
+  DropFinishedOwners();
+  Operation* operation = runtime.NewOperation();
+  wire::Signature& signature = operation->request.signature;
+  if (!NameAllreduce(call.name, &signature.name) || !ReadBackend(call.backend, &signature.backend) ||
+      !caster_.ReadInPlace(tensor, &view_)) {
+    runtime.Recycle(operation);
+    return -1;
+  }
+  operation->process_set = call.process_set;
+  signature.op = wire::Op::kAllreduce;
+  signature.divide_by = wire::DivideBy::kAll;
+  signature.root = -1;
+  signature.priority = call.priority;
+  signature.layers.clear();
+  signature.tensors.resize(1);
+  signature.tensors[0].name = signature.name;
+  operation->tensors.resize(1);
+  Describe(0, operation);
+  operation->tensors[0].output = view_.data;
+  operation->allocate_results = false;
+  Py_INCREF(tensor);
+  return SubmitOwned(operation, tensor, call.reduce_op, call.prescale, call.postscale, call.wait_follows);
+}
+
+bool PyRuntime::AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call,
+                                     PyObject* handles) {
+  PyObject* const* items = nullptr;
+  PyObject* const* texts = nullptr;
+  Py_ssize_t count = 0, num_names = 0;
+  if (!ItemsOf(tensors, &items, &count)) return false;
+  if (names != Py_None && (!ItemsOf(names, &texts, &num_names) || num_names != count)) return false;
+  for (Py_ssize_t i = PyList_GET_SIZE(handles); i < count; ++i) {
+    call.name = texts == nullptr ? Py_None : texts[i];
+    const int64_t handle =
+        reinterpret_cast<PyObject*>(Py_TYPE(items[i])) == type ? AllreduceInPlace(items[i], call) : -1;
+    if (handle < 0) return false;
+    const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(handle));
+    if (!number || PyList_Append(handles, number.ptr()) != 0) throw py::error_already_set();
+  }
+  return true;
+}
+
+// ---- groups
+
+int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call,
+                                         int64_t first_ready_ns) {
+  runtime::Runtime& runtime = Get();
+  DropFinishedOwners();
+  text_.clear();
+  if (call.name != Py_None && (!AppendText(call.name, &text_) || text_.empty())) return -1;
+  Operation* operation = text_.empty() ? runtime.NewOperation() : runtime.NewGroup(text_);
+  if (!FillGroup(operation, tensors, names, type, call)) {
+    runtime.Recycle(operation);
+    return -1;
+  }
+  operation->first_ready_ns = first_ready_ns;
+  PyObject* const owner = PySequence_Tuple(tensors);
+  if (owner == nullptr) {
+    runtime.Recycle(operation);
+    throw py::error_already_set();
+  }
+  return SubmitOwned(operation, owner, call.reduce_op, call.prescale, call.postscale, call.wait_follows);
+}
+
+// See Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
+bool PyRuntime::FillGroup(Operation* operation, PyObject* tensors, PyObject* names, PyObject* type,
+                          const InPlaceCall& call) {
+  PyObject* const* items = nullptr;
+  PyObject* const* texts = nullptr;
+  Py_ssize_t count = 0, num_names = 0;
+  if (!ItemsOf(tensors, &items, &count) || count == 0) return false;
+  if (names != Py_None && (!ItemsOf(names, &texts, &num_names) || num_names != count)) return false;
+  wire::Signature& signature = operation->request.signature;
+  Prepared& prepared = operation->prepared;
+  const auto size = static_cast<size_t>(count);
+  bool same = std::exchange(prepared.filled, false) && signature.tensors.size() == size;
+  prepared.same_memory = same;
+  const bool number_members = texts == nullptr && (!same || !prepared.numbers_members);
+  prepared.numbers_members = texts == nullptr;
+  same = same && !number_members;
+  if (!prepared.same_memory) {
+    signature.name = text_;
+    signature.layers.clear();
+    signature.tensors.resize(size);
+    operation->tensors.resize(size);
+  }
+  if (!ReadBackend(call.backend, &text_)) return false;
+  Keep(text_, &signature.backend, &same);
+  Keep(wire::Op::kAllreduce, &signature.op, &same);
+  Keep(wire::DivideBy::kAll, &signature.divide_by, &same);
+  Keep(-1, &signature.root, &same);
+  Keep(call.priority, &signature.priority, &same);
+  Keep(static_cast<wire::ReduceOp>(call.reduce_op), &signature.reduce_op, &same);
+  Keep(call.prescale, &signature.prescale, &same);
+  Keep(call.postscale, &signature.postscale, &same);
+  Keep(call.process_set, &prepared.process_set, &same);
+  for (size_t i = 0; i < size; ++i) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(items[i])) != type || !caster_.ReadInPlace(items[i], &view_)) return false;
+    FillMember(operation, i, &same);
+    if (texts == nullptr) {
+      if (number_members) runtime::NameMember(i, true, &signature);
+      continue;
+    }
+    text_.clear();
+    if (!AppendText(texts[i], &text_)) return false;
+    Keep(text_, &signature.tensors[i].name, &same);
+  }
+  Keep(view_.device_class, &signature.device_class, &same);
+  prepared.same_request = same;
+  operation->process_set = call.process_set;
+  operation->allocate_results = false;
+  operation->tag = 0;
+  return true;
+}
+
+// As view_ says.
+void PyRuntime::FillMember(Operation* operation, size_t index, bool* same) {
+  runtime::TensorArgument& tensor = operation->tensors[index];
+  const wire::TensorMeta& meta = operation->request.signature.tensors[index];
+  if (meta.dtype != view_.dtype || meta.shape != view_.shape) {
+    *same = false;
+    operation->prepared.same_memory = false;
+  }
+  if (tensor.output != view_.data) operation->prepared.same_memory = false;
+  if (!*same) Describe(index, operation);
+  tensor.input = tensor.output = view_.data;
+}
+
+}  // namespace horocache::python
