@@ -76,23 +76,64 @@ def _daemon_us_per_tensor(figure: Figure) -> float | None:
     return None if cpu is None else cpu / float(figure.case.split()[0].replace(",", ""))
 
 
+# Of shared and of private tensors: ranks, size, share of the yard-stick.
+_MEMORY = (
+    ("shared", 2, "4 MiB", 0.8),
+    ("shared", 2, "16 MiB", 0.9),
+    ("shared", 2, "64 MiB", 0.9),
+    ("shared", 4, "4 MiB", 0.5),
+    ("shared", 4, "16 MiB", 0.5),
+    ("shared", 4, "64 MiB", 1.0),
+    ("private", 2, "1 MiB", 0.2),
+    ("private", 2, "4 MiB", 0.33),
+    ("private", 2, "16 MiB", 0.6),
+    ("private", 2, "64 MiB", 0.6),
+    ("private", 4, "16 MiB", 0.3),
+    ("private", 4, "64 MiB", 0.6),
+)
 _MIB, _MIB16 = 1 << 20, 16 << 20
 _TWO_LEVELS = "horocache, two levels"
 GOALS = (
-    Goal("4 B blocking, 2 ranks: us", "latency", _median, 80.0, ranks=2),
-    Goal("4 B blocking, 2 ranks: x gloo", "latency", _against("gloo"), 2.0, True, ranks=2),
-    Goal("4 B blocking, 8 ranks: x gloo", "latency", _against("gloo"), 1.0, True, ranks=8),
-    Goal("161 x 1 KiB: us", "burst", _median, 600.0, case="161 x 1 KiB", unit="us"),
+    Goal("small blocking, together, 2 ranks: us", "stages", _median, 15.0, until="whole call"),
+    Goal("small blocking, 8 ranks: x gloo", "latency", _against("gloo"), 5.0, True, ranks=8),
+    Goal("161 x 1 KiB: us", "burst", _median, 322.0, case="161 x 1 KiB", unit="us"),
     Goal(
-        "161 x 1 KiB, not alternated: us", "burst", _median, 600.0, case="161 x 1 KiB", impl="horocache, not alternated"
+        "161 x 1 KiB, not alternated: us", "burst", _median, 322.0, case="161 x 1 KiB", impl="horocache, not alternated"
     ),
     Goal("cached, daemon CPU us per tensor", "burst", _daemon_us_per_tensor, 1.0, case="1,000", until="cache on"),
-    Goal(
-        "allreduce from 16 MiB: x yard-stick", "bandwidth", _against("yard-stick", _MIB16), 0.5, True, until="in place"
+    *(
+        Goal(
+            f"{impl}, {ranks} ranks, {case}: x yard-stick",
+            "zero_copy",
+            _against("yard-stick"),
+            limit,
+            True,
+            case=case,
+            impl=f"horocache, {impl}",
+            ranks=ranks,
+        )
+        for impl, ranks, case, limit in _MEMORY
     ),
+    Goal("shared, 2 ranks: x mpi4py", "zero_copy", _against("mpi4py"), 1.0, True, impl="horocache, shared", ranks=2),
+    *(
+        Goal(
+            f"private, 2 ranks, {case}: x mpi4py",
+            "zero_copy",
+            _against("mpi4py"),
+            limit,
+            True,
+            case=case,
+            impl="horocache, private",
+            ranks=2,
+        )
+        for case, limit in (("1 MiB", 0.8), ("4 MiB", 0.9), ("64 MiB", 2.0))
+    ),
+    Goal("private, 2 ranks: x gloo", "zero_copy", _against("gloo"), 3.0, True, impl="horocache, private", ranks=2),
     Goal("allreduce, any size: x gloo", "bandwidth", _against("gloo"), 1.0, True, worst=True),
     Goal("allreduce from 16 MiB: x mpi4py", "bandwidth", _against("mpi4py", _MIB16), 1.0, True, worst=True),
     Goal("gradients: x gloo in 25-MiB buckets", "gradients", _against("gloo"), 2.0, True),
+    Goal("ResNet-50's gradients: x mpi4py", "gradients", _against("mpi4py"), 1.0, True, case="ResNet-50"),
+    Goal("the same, shared", "gradients", _against("mpi4py"), 3.0, True, case="ResNet-50", impl="horocache, shared"),
     Goal("training: x DDP", "training", _against("gloo, DDP"), 1.0, True),
     Goal(
         "training, best num_groups: x DDP",

@@ -214,7 +214,8 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
     session = _state.current()
     pending, wait = session.pending, session.runtime.wait
     end = None if timeout is None else time.monotonic() + timeout
-    results, failure = [], None
+    results: list[Any] = []
+    failure = None
     for handle in handles:
         finisher = pending.pop(handle, None)
         if finisher is None:
@@ -222,13 +223,14 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
             continue
         try:
             answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
-            finish, state = finisher
-            results.append(finish(state, answer))
         except HorocacheError as error:
             failure = failure or error
+            continue
         except BaseException:
             pending[handle] = finisher
             raise
+        finish, state = finisher
+        results.append(finish(state, answer))
     if failure is not None:
         raise failure
     return results

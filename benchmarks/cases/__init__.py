@@ -8,6 +8,7 @@ ORDER = (
     "startup",
     "idle",
     "latency",
+    "stages",
     "messages",
     "burst",
     "bandwidth",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.architectures import MODELS, load
@@ -17,6 +18,7 @@ from benchmarks.timing import Contestant, alternate, check
 TITLE = "Gradients of a model, submitted asynchronously, then synchronised"
 _BUCKET_BYTES = 25 << 20  # DistributedDataParallel's default
 _GROUPS = 5
+_SHARED = "horocache, shared"
 _COUNTERS = ("rounds", "fused_operations", "control_bytes", "bytes_copied", "payload_bytes", "sleeps", "wakeups")
 
 
@@ -36,15 +38,19 @@ def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
     for impl, run in each_async(rank, [name for name, _ in shapes]).items():
         if impl == "horocache":
             found[impl] = run
+            found[_SHARED] = run
             found[f"horocache, {_GROUPS} groups"] = _grouped(rank.horocache(), model)
         elif impl == "mpi4py":
             found["mpi4py, each tensor"] = run
         else:
             found["gloo, 25-MiB buckets"] = in_buckets(rank, _BUCKET_BYTES)
-    contestants = [
-        Contestant(impl, lambda run=run: run(burst.tensors), burst.prepare, wrong=burst.wrong)  # type: ignore[misc]
-        for impl, run in found.items()
-    ]
+    shared = replace(burst, tensors=_shared_like(rank, burst.tensors)) if _SHARED in found else burst
+    contestants = []
+    for impl, run in found.items():
+        own = shared if impl == _SHARED else burst
+        contestants.append(
+            Contestant(impl, lambda run=run, own=own: run(own.tensors), own.prepare, wrong=own.wrong)  # type: ignore[misc]
+        )
     check(rank.page, contestants)
     label = f"{model}, {len(shapes)} tensors, {size // 10**6} MB"
     counters = _counters(rank, contestants)
@@ -55,6 +61,16 @@ def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
         series.append(Series(label, impl, "GB/s", one.seconds, float(size), one.cpu_seconds, detail=detail))
         series[-1].counters = counters.get(impl, {})
     return series
+
+
+def _shared_like(rank: Rank, tensors: Sequence[Any]) -> list[Any]:
+    """Tensors of the same shapes one after the other in shared memory, as an optimizer lays gradients out."""
+    hvd = rank.horocache()
+    whole, at, parts = hvd.empty(sum(tensor.numel() for tensor in tensors)), 0, []
+    for tensor in tensors:
+        parts.append(whole[at : at + tensor.numel()].view(tensor.shape))
+        at += tensor.numel()
+    return parts
 
 
 def _grouped(hvd: Any, model: str) -> Many:

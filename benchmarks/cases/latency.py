@@ -1,4 +1,4 @@
-"""One blocking allreduce of 4 bytes, again and again: what an agreement costs when nothing hides it."""
+"""One small blocking allreduce, again and again: what an agreement costs when nothing hides it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from benchmarks.job import Job
 from benchmarks.peers import Rank, blocking
 from benchmarks.timing import Contestant, alternate, check
 
-TITLE = "Blocking allreduce of 4 bytes, cached"
+TITLE = "Small blocking allreduce, cached"
 
 
 def jobs(quick: bool) -> list[Job]:
     """2, 4 and 8 ranks, whatever the number of cores."""
     return [
-        Job("latency", ranks, {"repetitions": 10 if quick else 40, "budget_s": 2.0 if quick else 8.0})
+        Job(
+            "latency",
+            ranks,
+            {"elements": elements, "repetitions": 10 if quick else 40, "budget_s": 2.0 if quick else 6.0},
+        )
+        for elements in (1, 256)
         for ranks in ((2,) if quick else (2, 4, 8))
     ]
 
 
-def measure(rank: Rank, repetitions: int, budget_s: float) -> list[Series]:
+def measure(rank: Rank, elements: int, repetitions: int, budget_s: float) -> list[Series]:
     """Blocks of calls, alternated."""
     import torch
 
-    contestants = [_contestant(name, run, torch, rank.size) for name, run in blocking(rank, "latency").items()]
+    contestants = [
+        _contestant(name, run, torch.empty(elements), rank.size) for name, run in blocking(rank, "latency").items()
+    ]
     check(rank.page, contestants)
     times = alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=5)
-    return [Series("4 B", name, "us", one.seconds, cpu_seconds=one.cpu_seconds) for name, one in times.items()]
+    label = "4 B" if elements == 1 else "1 KiB"
+    return [Series(label, name, "us", one.seconds, cpu_seconds=one.cpu_seconds) for name, one in times.items()]
 
 
-def _contestant(name: str, run: Any, torch: Any, size: int) -> Contestant:
-    tensor = torch.empty(1)
-
+def _contestant(name: str, run: Any, tensor: Any, size: int) -> Contestant:
     def prepare() -> None:
         tensor.fill_(1.0)
 
@@ -41,5 +47,5 @@ def _contestant(name: str, run: Any, torch: Any, size: int) -> Contestant:
         lambda: run(tensor),
         prepare,
         inner=20,  # sums grow to size ** 20 in place, which float32 holds for 8 ranks
-        wrong=lambda: int(tensor.item() != size),
+        wrong=lambda: int((tensor != size).sum()),
     )

@@ -1,9 +1,10 @@
-// Times the shm backend alone, between forked processes: allreduce of float32 from private buffers, in place and out of
-// place, beside a plain copy that all processes do at the same time. Built by hand, not by default:
+// Times the shm backend alone, between forked processes: allreduce of float32 by each algorithm, in place (the sizes in
+// its table of algorithms come from here) and out of place, beside a plain copy that all processes do at the same time.
+// Built by hand, not by default:
 //
-//   g++ -std=c++20 -O3 -ffp-contract=off -Icpp_core benchmarks/micro/shm_allreduce.cc cpp_core/{base,data}/*.cc
-//     cpp_core/data/{backends,kernels}/*.cc cpp_core/wire/message.cc -DHC_VERSION='"micro"' -pthread -o shm_allreduce
-//   ./shm_allreduce [ranks=2] [repeat=11] [tile KiB=256] [sizes in bytes...]
+//   make build && g++ -std=c++20 -O3 -Icpp_core benchmarks/micro/shm_allreduce.cc
+//     build/dev/libhc_{data,net,observe,control,wire,base}.a -ldl -pthread -o shm_allreduce
+//   ./shm_allreduce [ranks=2] [repeat=31] [tile KiB=256] [sizes in bytes...]
 //
 // Per size: median and best microseconds of the slowest rank, and bytes / best, of each kind.
 // Every turn runs all of them, so that noise from neighbours hits all alike.
@@ -24,6 +25,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "data/backend.h"
+#include "data/backends/shm_algorithms.h"
 
 namespace {
 
@@ -31,7 +33,7 @@ using namespace horocache;
 
 constexpr size_t kAreaBytes = 8 << 20;
 constexpr int kMost = 64;
-constexpr int kKinds = 5;  // copy, one-shot in place and out of place, two-shot in place and out of place
+constexpr int kKinds = 5;  // copy; in place: one-shot, two-shot, direct; two-shot out of place
 
 struct Shared {
   std::atomic<uint32_t> arrived;
@@ -61,12 +63,13 @@ struct Rank {
   data::Backend* shm;
   std::byte* in;
   std::byte* out;
+  std::byte* shared_in;  // in this rank's region
 
-  void Allreduce(int64_t bytes, bool in_place, uint8_t algorithm, uint64_t sequence) const {
+  void Allreduce(int64_t bytes, std::byte* input, std::byte* output, uint8_t algorithm, uint64_t sequence) const {
     data::Collective c;
     c.algorithm = algorithm;
     c.sequence = sequence;
-    c.segments.push_back({in, in_place ? in : out, bytes / 4});
+    c.segments.push_back({input, output, bytes / 4});
     auto operation = shm->Start(std::move(c));
     for (int spin = 0; !operation->Test();) {
       if (operation->progressed()) {
@@ -88,7 +91,10 @@ struct Rank {
       if (what == 0) {
         std::memcpy(out, in, static_cast<size_t>(bytes));
       } else {
-        Allreduce(bytes, what % 2 == 1, static_cast<uint8_t>((what + 1) / 2), static_cast<uint64_t>(i));
+        const bool last = what == kKinds - 1;
+        std::byte* const input = what == data::kDirect ? shared_in : in;
+        const int algorithm = last ? data::kTwoshot : what;
+        Allreduce(bytes, input, last ? out : input, static_cast<uint8_t>(algorithm), static_cast<uint64_t>(i));
       }
     }
     shared->seconds[rank] = static_cast<double>(NowNs() - begin) / 1e9 / inner;
@@ -111,9 +117,10 @@ Figures Summarize(std::vector<double> values) {
 
 struct Settings {
   int ranks = 2;
-  int repeat = 11;
+  int repeat = 31;
   data::BackendOptions options;
-  std::vector<int64_t> sizes = {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+  std::vector<int64_t> sizes = {4,         1 << 10,   4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10,
+                                128 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 };
 
 Settings Read(int argc, char** argv) {
@@ -174,20 +181,31 @@ int main(int argc, char** argv) {
   void* memory = mmap(nullptr, header + kAreaBytes * static_cast<size_t>(ranks), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return 1;
+  const int64_t most = *std::max_element(settings.sizes.begin(), settings.sizes.end());
+  const size_t region_bytes = (static_cast<size_t>(most) / 4096 + 1) * 4096;
+  void* regions = mmap(nullptr, region_bytes * static_cast<size_t>(ranks), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (regions == MAP_FAILED) return 1;
   data::SharedArea area;
   area.rank = ForkRanks(ranks);
   area.size = ranks;
   area.data_bytes = kAreaBytes;
   for (int r = 0; r < ranks; ++r) {
     area.data.push_back(static_cast<std::byte*>(memory) + header + kAreaBytes * static_cast<size_t>(r));
+    area.regions.emplace_back(static_cast<std::byte*>(regions) + region_bytes * static_cast<size_t>(r), region_bytes);
   }
   auto backends = data::MakeBackends(area, settings.options);
   if (!backends.ok()) return std::fprintf(stderr, "%s\n", backends.status().message().c_str()), 1;
-  const int64_t most = *std::max_element(settings.sizes.begin(), settings.sizes.end());
-  const Rank self{area.rank, ranks, static_cast<Shared*>(memory), (*backends)[0].get(), Buffer(most), Buffer(most)};
+  const Rank self{area.rank,
+                  ranks,
+                  static_cast<Shared*>(memory),
+                  (*backends)[0].get(),
+                  Buffer(most),
+                  Buffer(most),
+                  area.regions[static_cast<size_t>(area.rank)].data()};
   if (area.rank == 0) {
-    std::printf("%10s  %26s  %26s  %26s  %26s  %26s\n", "bytes", "copy: us, best, GB/s", "one-shot, in place",
-                "one-shot, out of place", "two-shot, in place", "two-shot, out of place");
+    std::printf("%10s  %26s  %26s  %26s  %26s  %26s\n", "bytes", "copy: us, best, GB/s", "one-shot", "two-shot",
+                "direct", "two-shot, out of place");
   }
   for (const int64_t bytes : settings.sizes) MeasureSize(self, bytes, settings.repeat);
   if (area.rank != 0) return 0;

@@ -146,7 +146,7 @@ struct SharedArea {
 
 struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
-  int64_t oneshot_max_bytes = 16 << 10;
+  int64_t oneshot_max_bytes = -1;  // < 0: see Note [The table of algorithms] in shm_algorithms.h
   std::string kernels = "auto";
   int64_t fakedevice_delay_ns = -1;                // below 0: there is no fake device
   bool deterministic = false;                      // reductions fold in rank order on every backend

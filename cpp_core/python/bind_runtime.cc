@@ -207,10 +207,10 @@ void AddFastMethods(const py::object& type) {
                 "allreduce_in_place(self, tensor, name, reduce_op, prescale, postscale, wait_follows, process_set, "
                 "backend, priority, /)"),
       MethodFor("allreduce_each_in_place", &AllreduceEachInPlace,
-                "allreduce_each_in_place(self, tensors, names, type, handles, reduce_op, prescale, postscale, "
+                "allreduce_each_in_place(self, tensors, names, plain_type, handles, reduce_op, prescale, postscale, "
                 "wait_follows, process_set, backend, priority, /)"),
       MethodFor("allreduce_group_in_place", &AllreduceGroupInPlace,
-                "allreduce_group_in_place(self, tensors, name, names, type, first_ready_ns, reduce_op, prescale, "
+                "allreduce_group_in_place(self, tensors, name, names, plain_type, first_ready_ns, reduce_op, prescale, "
                 "postscale, wait_follows, process_set, backend, priority, /)"),
       MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
   for (PyMethodDef& method : methods) {

@@ -201,7 +201,12 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
 
         class Spy:
             def __getattr__(self, name):
-                place = {"submit": 6, "allreduce_in_place": 3, "submit_gradients": 2}.get(name)
+                place = {
+                    "submit": 6,
+                    "allreduce_in_place": 3,
+                    "submit_gradients": 2,
+                    "allreduce_group_in_place": 6,
+                }.get(name)
                 if place is None:
                     return getattr(runtime, name)
                 return lambda *a, **more: (scales.append(a[place : place + 2]), getattr(runtime, name)(*a, **more))[1]

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/backends/backends.h"
+#include "data/backends/shm_algorithms.h"
 #include "data/backends/shm_operation.h"
 #include "data/check.h"
 
@@ -54,7 +55,7 @@ control::BackendTraits ShmTraits() {
   return {.name = "shm",
           .ops = AllCollectives(),
           .device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu),
-          .algorithms = {"auto", "oneshot", "twoshot"},
+          .algorithms = ShmAlgorithmNames(),
           .plain_fold = true};
 }
 

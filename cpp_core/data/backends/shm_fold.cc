@@ -7,8 +7,8 @@
 // Direct: all ranks' tensors are in their regions, which all have mapped. Each rank folds its slice of the whole
 // straight from all inputs and stores the result in all outputs. Nothing is copied; every byte is read once and written
 // once, whatever the number of ranks.
-// Which of the first two it is follows from the size. Whether the third can be is known when all have announced where
-// their tensors are: a rank that could, and finds one that cannot, goes on with two-shot.
+// Which it is, says a table: see shm_algorithms.h. Whether direct can be is known when all have announced where their
+// tensors are: a rank that could, and finds one that cannot, goes on with two-shot.
 // Where tensors are very many and small, a piece is not a part of one tensor: it is folded as one between a gather from
 // all of them and a scatter to them.
 // The oldest tile goes first: a rank packs ahead only while it would wait, so few slots travel through the caches.
@@ -24,9 +24,6 @@
 
 namespace horocache::data {
 namespace {
-
-constexpr uint8_t kOneshot = 1;
-constexpr uint8_t kTwoshot = 2;
 
 // Of a result, while it is stored on several ranks.
 constexpr int64_t kNearBytes = 64 << 10;
@@ -44,9 +41,9 @@ class ShmFold : public ShmOperation {
     header_count_ = total_;
     const int64_t bytes = total_ * element_bytes_;
     large_ = Large(bytes);
-    oneshot_ =
-        collective_.algorithm == kOneshot || (collective_.algorithm != kTwoshot && bytes <= queue->oneshot_max_bytes);
-    if (oneshot_) way_ = Way::kStaged;
+    if (collective_.algorithm == kAuto) collective_.algorithm = bytes <= queue->oneshot_max_bytes ? kOneshot : kDirect;
+    oneshot_ = collective_.algorithm == kOneshot;
+    if (collective_.algorithm != kDirect) way_ = Way::kStaged;
     inline_ = oneshot_ && bytes <= ShmPort::kInlineBytes;
     tile_elements_ = port_.tile_bytes() / element_bytes_;
     tiles_ = static_cast<uint64_t>(std::max<int64_t>(1, (total_ + tile_elements_ - 1) / tile_elements_));
@@ -99,8 +96,7 @@ class ShmFold : public ShmOperation {
   int64_t SmallRun() const { return ShmQueue::kScratchBytes / element_bytes_; }
 
   bool MayBeDirect() const {
-    return collective_.op == wire::Op::kAllreduce && collective_.algorithm != kTwoshot && collective_.joined.empty() &&
-           !port_.region(rank()).empty();
+    return collective_.op == wire::Op::kAllreduce && collective_.joined.empty() && !port_.region(rank()).empty();
   }
   bool Announce();
   bool Decide();

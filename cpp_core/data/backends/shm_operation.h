@@ -13,6 +13,7 @@
 #include "data/backend.h"
 #include "data/backends/queued_operation.h"
 #include "data/backends/region_places.h"
+#include "data/backends/shm_algorithms.h"
 #include "data/backends/shm_port.h"
 #include "data/kernels/fold.h"
 
@@ -20,7 +21,9 @@ namespace horocache::data {
 
 struct ShmQueue final : OperationQueue {
   ShmQueue(const SharedArea& area, const BackendOptions& options, const KernelSet* kernel_set)
-      : port(area, options.tile_bytes), oneshot_max_bytes(options.oneshot_max_bytes), kernels(kernel_set) {}
+      : port(area, options.tile_bytes),
+        oneshot_max_bytes(options.oneshot_max_bytes < 0 ? OneshotMaxBytes(area.size) : options.oneshot_max_bytes),
+        kernels(kernel_set) {}
 
   ShmPort port;
   const int64_t oneshot_max_bytes;

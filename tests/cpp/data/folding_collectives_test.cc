@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "data/backends/shm_algorithms.h"
 #include "data/kernels/fold.h"
 #include "data/numbers.h"
 #include "data/ranks.h"
@@ -16,8 +17,6 @@ using testing::Ranks;
 using testing::RunInTurn;
 using wire::Op;
 using wire::ReduceOp;
-
-constexpr uint8_t kAuto = 0, kOneshot = 1, kTwoshot = 2;
 
 // The fold of what all ranks but the joined ones have, by the scalar kernels.
 Bytes Expected(const std::vector<Bytes>& inputs, const Collective& c, int ranks) {
@@ -146,7 +145,7 @@ TEST_P(FoldOnRanksTest, AllreducesEveryTypeAndOperation) {
 TEST_P(FoldOnRanksTest, GivesTheSameBytesByEveryAlgorithmForEveryShape) {
   Ranks all(ranks(), TilesForBothAlgorithms());
   uint64_t seed = 1;
-  for (const uint8_t algorithm : {kAuto, kOneshot, kTwoshot}) {
+  for (const uint8_t algorithm : {kAuto, kOneshot, kTwoshot, kDirect}) {
     for (const auto& counts : ShapeList()) {
       for (const bool in_place : {false, true}) {
         for (const Op op : {Op::kAllreduce, Op::kReduce}) {
