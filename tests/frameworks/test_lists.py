@@ -13,8 +13,9 @@ SIZES = [1, 5, 3000, 0, 40]
 
 def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
     def body():
-        import horocache as hc
         import horocache.torch as hvd
+
+        import horocache as hc
 
         hvd.init()
         for names in (None, ["a", "b", b"c", "d", "e"]):
@@ -80,6 +81,7 @@ def test_autograd_notices_what_lists_overwrite():
 def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
     def body():
         import horocache.torch as hvd
+
         from horocache.errors import DuplicateNameError, InvalidArgumentError
 
         hvd.init()
@@ -109,12 +111,13 @@ def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
 def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_raised():
     def body():
         import horocache.torch as hvd
+
         from horocache.errors import MismatchError
 
         hvd.init()
         tensors = [torch.ones(3 + (hvd.rank() if i == 1 else 0)) for i in range(4)]
         handles = hvd.allreduce_each_async_(tensors, names=list("abcd"), op=hvd.Sum)
-        with pytest.raises(MismatchError, match="'allreduce.b'|allreduce.b"):
+        with pytest.raises(MismatchError, match=r"allreduce\.b"):
             hvd.synchronize(handles)
         assert hvd.synchronize(handles) == [None] * 4  # consumed
         assert torch.equal(tensors[3], torch.full((3,), 2.0))

@@ -4,6 +4,7 @@
 // Everything is in an unnamed namespace, so that a linker never takes the copy of one instruction set for another's.
 // Nothing from the standard library's headers is called in here for the same reason.
 
+#include "base/memory.h"
 #include "data/kernels/fold_elements.h"
 #include "data/kernels/fold_operations.h"
 
@@ -64,14 +65,16 @@ HC_INLINE bool Aligned(const std::byte* at, uintptr_t alignment) {
 
 template <typename T, typename Operation, int kInputs, bool kScaled>
 HC_INLINE int64_t RunVectors(const FoldCall& call) {
-  constexpr int kStoreBytes = Vector<T>::kStoreBytes;
+  // From a whole line on: one that is streamed in two parts, with other stores between them, is written to memory twice,
+  // and takes three times as long.
+  constexpr auto kLine = static_cast<uintptr_t>(kCacheLine);
   int64_t i = 0;
   bool stream_output = call.stream_output;
   bool stream_second = call.stream_second && call.second != nullptr;
   if (stream_output || stream_second) {
-    const int64_t head = ElementsBefore<T>(stream_second ? call.second : call.output, kStoreBytes, call.count);
+    const int64_t head = ElementsBefore<T>(stream_second ? call.second : call.output, kLine, call.count);
     i = Loop<T, Operation, Scalar<T>, kInputs, kScaled>(call, 0, head, false, false);
-    stream_output = stream_output && Aligned(call.output + i * sizeof(T), kStoreBytes);
+    stream_output = stream_output && Aligned(call.output + i * sizeof(T), kLine);
   }
   i = Loop<T, Operation, Vector<T>, kInputs, kScaled>(call, i, call.count, stream_output, stream_second);
   if (stream_output || stream_second) _mm_sfence();

@@ -163,9 +163,7 @@ struct Vector {
     }
   }
 
-  // Bytes that one Store writes; with `stream` the address is a multiple of it, and the caches are left alone.
-  static constexpr int kStoreBytes = kCount * sizeof(T);
-
+  // With `stream` around the caches; the address is then a multiple of what is stored.
   static HC_INLINE void Store(std::byte* at, Value value, bool stream) {
     if constexpr (kSame<T, Half>) {
       Write(at, NarrowHalf(value), stream);
