@@ -26,7 +26,8 @@ GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
 # Of a file's tests none is run beside another: many share a server of ranks.
 PARALLEL := --numprocesses $(JOBS) --dist loadfile
-PYTEST_FOLDERS := $(wildcard $(addprefix tests/,unit sim inproc mp frameworks conformance contract))
+# Those with the longest tests come first, or one worker is left alone with them at the end.
+PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks mp inproc sim unit))
 
 MPIS := openmpi mpich
 
@@ -57,7 +58,7 @@ test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is p
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
 
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
-	$(VENV)/mpi-$*/bin/python -m pytest tests/mpi $(PYTEST_ARGS)
+	$(VENV)/mpi-$*/bin/python -m pytest $(PARALLEL) tests/mpi $(PYTEST_ARGS)
 
 # ---- environment ----------------------------------------------------------------------------------------------------
 

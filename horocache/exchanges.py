@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
+from horocache.completion import synchronize
 from horocache.errors import InvalidArgumentError
-from horocache.handles import OP_ALLTOALL, Name, Submitter, full_name, set_id, synchronize
+from horocache.handles import OP_ALLTOALL, Name, Submitter, full_name, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")

@@ -7,16 +7,15 @@ Submission is counted in tenths of a microsecond here; where the code avoids a c
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from horocache import _state
 from horocache.adapter import TensorAdapter
 from horocache.arguments import check_backend
-from horocache.errors import HorocacheError, InvalidArgumentError, UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")
@@ -154,86 +153,6 @@ def check_list(tensors: Any, kind: str) -> None:
     """InvalidArgumentError unless it is a list or tuple that is not empty; ``kind`` names the operation."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise InvalidArgumentError(f"{kind} needs a list with at least one tensor, not {tensors!r}.")
-
-
-def poll(handle: int) -> bool:
-    """Whether the operation is finished, so that :func:`synchronize` would return at once.
-
-    Raises:
-        ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
-    """
-    session = _state.current()
-    if handle not in session.pending:
-        raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
-    return session.runtime.poll(handle)
-
-
-def _check_seconds(timeout: float) -> None:
-    """InvalidArgumentError unless it is a number from 0 on."""
-    if not isinstance(timeout, Real) or not timeout >= 0:
-        raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
-
-
-def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | None = None) -> Any:
-    """Wait for an asynchronous operation, consume its handle and return its result.
-
-    Args:
-        handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod, and so does
-            one that another thread waits for. A list or tuple of handles gives the list of their results; all are
-            waited for, then the first failure is raised.
-        timeout: seconds after which to give up with TimeoutError and leave the handle, or the rest of them, as it is;
-            by default the stall knobs alone limit the wait.
-
-    Raises:
-        InvalidArgumentError: ``timeout`` is no number of seconds.
-        MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
-        consumed.
-    """
-    if timeout is not None:
-        _check_seconds(timeout)
-    session = _state.current()
-    if isinstance(handle, (list, tuple)):
-        return _synchronize_all(handle, timeout)
-    # Taken out first: a second thread that waits for the same handle finds nothing.
-    finisher = session.pending.pop(handle, None)
-    if finisher is None:
-        return None
-    try:
-        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
-    except HorocacheError:
-        raise
-    except BaseException:  # a time-out or an interrupt: the operation goes on
-        session.pending[handle] = finisher
-        raise
-    finish, state = finisher
-    return finish(state, answer)
-
-
-def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
-    """:func:`synchronize` for each, within one time; without a call for each that is over."""
-    session = _state.current()
-    pending, wait = session.pending, session.runtime.wait
-    end = None if timeout is None else time.monotonic() + timeout
-    results: list[Any] = []
-    failure = None
-    for handle in handles:
-        finisher = pending.pop(handle, None)
-        if finisher is None:
-            results.append(None)
-            continue
-        try:
-            answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
-        except HorocacheError as error:
-            failure = failure or error
-            continue
-        except BaseException:
-            pending[handle] = finisher
-            raise
-        finish, state = finisher
-        results.append(finish(state, answer))
-    if failure is not None:
-        raise failure
-    return results
 
 
 def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:

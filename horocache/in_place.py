@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache import _state
+from horocache.completion import synchronize
 from horocache.errors import InvalidArgumentError
 from horocache.exchanges import Alltoall
-from horocache.handles import Average, Name, set_id, synchronize
+from horocache.handles import Average, Name, set_id
 from horocache.movements import Allgather
 from horocache.process_set import ProcessSet, global_process_set
 from horocache.scatterings import Reducescatter

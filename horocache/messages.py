@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache import _state
+from horocache.completion import synchronize
 from horocache.errors import InvalidArgumentError
-from horocache.handles import OP_RECV, OP_SEND, Submitter, set_id, synchronize
+from horocache.handles import OP_RECV, OP_SEND, Submitter, set_id
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")

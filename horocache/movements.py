@@ -6,15 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
-from horocache.handles import (
-    OP_ALLGATHER,
-    OP_BROADCAST,
-    Name,
-    Submitter,
-    checked_root,
-    full_name,
-    synchronize,
-)
+from horocache.completion import synchronize
+from horocache.handles import OP_ALLGATHER, OP_BROADCAST, Name, Submitter, checked_root, full_name
 from horocache.process_set import ProcessSet, global_process_set
 
 T = TypeVar("T")

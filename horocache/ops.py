@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from horocache.completion import poll, synchronize
 from horocache.handles import (
     OP_ALLREDUCE,
     Adasum,
@@ -25,10 +26,8 @@ from horocache.handles import (
     check_op,
     full_name,
     join,
-    poll,
     resolve_op,
     set_id,
-    synchronize,
 )
 from horocache.in_place import InPlace
 from horocache.memory import SharedMemory

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.adasum import AdaptiveSum
-from horocache.handles import (
-    OP_ALLREDUCE,
-    Adasum,
-    Finisher,
-    Name,
-    full_name,
-    resolve_op,
-    synchronize,
-)
+from horocache.completion import synchronize
+from horocache.handles import OP_ALLREDUCE, Adasum, Finisher, Name, full_name, resolve_op
 from horocache.layers import AnyCompressor, LayerList, layer_list
 from horocache.process_set import ProcessSet, global_process_set
 from horocache.training import GradientOptions

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache import _state
+from horocache.completion import synchronize
 from horocache.errors import HorocacheError, InvalidArgumentError
 from horocache.handles import (
     RUNNABLE,
@@ -17,7 +18,6 @@ from horocache.handles import (
     full_name,
     resolve_op,
     set_id,
-    synchronize,
 )
 from horocache.process_set import ProcessSet, global_process_set
 from horocache.reductions import Allreduce

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
+from horocache.completion import synchronize
 from horocache.handles import (
     OP_GATHER,
     OP_REDUCE,
@@ -16,7 +17,6 @@ from horocache.handles import (
     check_op,
     checked_root,
     full_name,
-    synchronize,
 )
 from horocache.process_set import ProcessSet, global_process_set
 

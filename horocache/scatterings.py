@@ -6,16 +6,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
+from horocache.completion import synchronize
 from horocache.errors import InvalidArgumentError
-from horocache.handles import (
-    OP_REDUCESCATTER,
-    Average,
-    Name,
-    Submitter,
-    check_op,
-    full_name,
-    synchronize,
-)
+from horocache.handles import OP_REDUCESCATTER, Average, Name, Submitter, check_op, full_name
 from horocache.layers import AnyCompressor, layer_list
 from horocache.process_set import ProcessSet, global_process_set
 

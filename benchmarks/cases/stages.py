@@ -84,7 +84,7 @@ def _together(rank: Rank, measured: _Calls) -> _Calls:
 
 
 def _own(path: Path, rank: int) -> Path:
-    return path if rank == 0 else path.with_name(f"{path.name}.rank{rank}")
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _stages(path: Path, measured: _Calls) -> list[tuple[float, ...]]:

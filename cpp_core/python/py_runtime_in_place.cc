@@ -53,11 +53,37 @@ void Keep(const Value& value, Field* field, bool* same) {
   *same = false;
 }
 
-// The items of a list or tuple; false for anything else.
-bool ItemsOf(PyObject* sequence, PyObject* const** items, Py_ssize_t* count) {
-  if (!PyList_CheckExact(sequence) && !PyTuple_CheckExact(sequence)) return false;
-  *items = PySequence_Fast_ITEMS(sequence);
-  *count = PySequence_Fast_GET_SIZE(sequence);
+// Gives the request what the call says besides names and tensors.
+void KeepCall(const std::string& backend, const InPlaceCall& call, Operation* operation, bool* same) {
+  wire::Signature& signature = operation->request.signature;
+  Keep(backend, &signature.backend, same);
+  Keep(wire::Op::kAllreduce, &signature.op, same);
+  Keep(wire::DivideBy::kAll, &signature.divide_by, same);
+  Keep(-1, &signature.root, same);
+  Keep(call.priority, &signature.priority, same);
+  Keep(static_cast<wire::ReduceOp>(call.reduce_op), &signature.reduce_op, same);
+  Keep(call.prescale, &signature.prescale, same);
+  Keep(call.postscale, &signature.postscale, same);
+  Keep(call.process_set, &operation->prepared.process_set, same);
+}
+
+// What is in two lists or tuples, or in the first alone. Borrowed.
+struct Members {
+  PyObject* const* tensors = nullptr;
+  PyObject* const* names = nullptr;  // null: none
+  size_t count = 0;
+};
+
+bool IsList(PyObject* object) { return PyList_CheckExact(object) || PyTuple_CheckExact(object); }
+
+// False if that is not what they are, or they differ in length.
+bool ReadMembers(PyObject* tensors, PyObject* names, Members* out) {
+  if (!IsList(tensors)) return false;
+  out->tensors = PySequence_Fast_ITEMS(tensors);
+  out->count = static_cast<size_t>(PySequence_Fast_GET_SIZE(tensors));
+  if (names == Py_None) return true;
+  if (!IsList(names) || static_cast<size_t>(PySequence_Fast_GET_SIZE(names)) != out->count) return false;
+  out->names = PySequence_Fast_ITEMS(names);
   return true;
 }
 
@@ -91,15 +117,12 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
 
 bool PyRuntime::AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call,
                                      PyObject* handles) {
-  PyObject* const* items = nullptr;
-  PyObject* const* texts = nullptr;
-  Py_ssize_t count = 0, num_names = 0;
-  if (!ItemsOf(tensors, &items, &count)) return false;
-  if (names != Py_None && (!ItemsOf(names, &texts, &num_names) || num_names != count)) return false;
-  for (Py_ssize_t i = PyList_GET_SIZE(handles); i < count; ++i) {
-    call.name = texts == nullptr ? Py_None : texts[i];
-    const int64_t handle =
-        reinterpret_cast<PyObject*>(Py_TYPE(items[i])) == type ? AllreduceInPlace(items[i], call) : -1;
+  Members members;
+  if (!ReadMembers(tensors, names, &members)) return false;
+  for (auto i = static_cast<size_t>(PyList_GET_SIZE(handles)); i < members.count; ++i) {
+    call.name = members.names == nullptr ? Py_None : members.names[i];
+    PyObject* const tensor = members.tensors[i];
+    const int64_t handle = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == type ? AllreduceInPlace(tensor, call) : -1;
     if (handle < 0) return false;
     const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(handle));
     if (!number || PyList_Append(handles, number.ptr()) != 0) throw py::error_already_set();
@@ -132,18 +155,15 @@ int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyO
 // See Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
 bool PyRuntime::FillGroup(Operation* operation, PyObject* tensors, PyObject* names, PyObject* type,
                           const InPlaceCall& call) {
-  PyObject* const* items = nullptr;
-  PyObject* const* texts = nullptr;
-  Py_ssize_t count = 0, num_names = 0;
-  if (!ItemsOf(tensors, &items, &count) || count == 0) return false;
-  if (names != Py_None && (!ItemsOf(names, &texts, &num_names) || num_names != count)) return false;
+  Members members;
+  if (!ReadMembers(tensors, names, &members) || members.count == 0) return false;
   wire::Signature& signature = operation->request.signature;
   Prepared& prepared = operation->prepared;
-  const auto size = static_cast<size_t>(count);
+  const size_t size = members.count;
   bool same = std::exchange(prepared.filled, false) && signature.tensors.size() == size;
   prepared.same_memory = same;
-  const bool number_members = texts == nullptr && (!same || !prepared.numbers_members);
-  prepared.numbers_members = texts == nullptr;
+  const bool number_members = members.names == nullptr && (!same || !prepared.numbers_members);
+  prepared.numbers_members = members.names == nullptr;
   same = same && !number_members;
   if (!prepared.same_memory) {
     signature.name = text_;
@@ -152,24 +172,15 @@ bool PyRuntime::FillGroup(Operation* operation, PyObject* tensors, PyObject* nam
     operation->tensors.resize(size);
   }
   if (!ReadBackend(call.backend, &text_)) return false;
-  Keep(text_, &signature.backend, &same);
-  Keep(wire::Op::kAllreduce, &signature.op, &same);
-  Keep(wire::DivideBy::kAll, &signature.divide_by, &same);
-  Keep(-1, &signature.root, &same);
-  Keep(call.priority, &signature.priority, &same);
-  Keep(static_cast<wire::ReduceOp>(call.reduce_op), &signature.reduce_op, &same);
-  Keep(call.prescale, &signature.prescale, &same);
-  Keep(call.postscale, &signature.postscale, &same);
-  Keep(call.process_set, &prepared.process_set, &same);
+  KeepCall(text_, call, operation, &same);
   for (size_t i = 0; i < size; ++i) {
-    if (reinterpret_cast<PyObject*>(Py_TYPE(items[i])) != type || !caster_.ReadInPlace(items[i], &view_)) return false;
+    PyObject* const tensor = members.tensors[i];
+    if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != type || !caster_.ReadInPlace(tensor, &view_)) return false;
     FillMember(operation, i, &same);
-    if (texts == nullptr) {
-      if (number_members) runtime::NameMember(i, true, &signature);
-      continue;
-    }
+    if (number_members) runtime::NameMember(i, true, &signature);
+    if (members.names == nullptr) continue;
     text_.clear();
-    if (!AppendText(texts[i], &text_)) return false;
+    if (!AppendText(members.names[i], &text_)) return false;
     Keep(text_, &signature.tensors[i].name, &same);
   }
   Keep(view_.device_class, &signature.device_class, &same);

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from horocache import gradients
+from horocache.completion import synchronize
 from horocache.gradients import Call, Reduction
-from horocache.handles import synchronize
 from horocache.layers import AnyCompressor
 from horocache.ops import Name
 from horocache.process_set import ProcessSet

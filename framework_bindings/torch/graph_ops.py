@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from horocache import gradients, handles
+from horocache.completion import synchronize
 from horocache.errors import InvalidArgumentError
 from horocache.gradients import Call, Reduction
 from horocache.process_set import ProcessSet, registered_set
@@ -83,7 +84,7 @@ def _run(kind: str, tensors: Tensors, call: Call, **arguments: Any) -> list[Any]
     method = getattr(collectives, f"grouped_{kind}" if call.group else kind)
     answer = method(tensors if call.group else tensors[0], **arguments, **where)
     if "_async" in kind:
-        answer = handles.synchronize(answer)
+        answer = synchronize(answer)
     return list(answer) if call.group else [answer]
 
 

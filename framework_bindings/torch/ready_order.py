@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import torch
+from horocache.completion import synchronize
 from horocache.grouping import complete_order
-from horocache.handles import synchronize
 from horocache.numpy_binding import collectives
 from horocache.process_set import ProcessSet
 

@@ -108,6 +108,7 @@ class ShmFold : public ShmOperation {
   void FoldPiece(int64_t limit, int64_t* budget);
   void FoldSmallPiece(int64_t limit, int64_t* budget);
   bool Unpack(int64_t* budget);
+  void UnpackPiece(int64_t limit, int64_t* budget);
 
   int64_t total_ = 0;
   int64_t tile_elements_ = 0;
@@ -291,6 +292,24 @@ void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   fold_.at += run;
 }
 
+// Copies what lies in one segment, or in many small ones, from unpack_.at on.
+void ShmFold::UnpackPiece(int64_t limit, int64_t* budget) {
+  unpack_cursor_.Seek(unpack_.at);
+  const std::byte* const from = InSlot(unpack_owner_, unpack_.tile, unpack_.at);
+  if (small_) {
+    const int64_t run = std::min(limit - unpack_.at, SmallRun());
+    Scatter(unpack_cursor_, from, run, budget);
+    unpack_.at += run;
+    return;
+  }
+  const int64_t run = unpack_cursor_.Run(std::min(limit - unpack_.at, PieceElements(*budget)));
+  if (std::byte* to = unpack_cursor_.output(); to != nullptr) {
+    const bool stream = large_ && to != unpack_cursor_.input();
+    Move(to, from, run * element_bytes_, stream, budget);
+  }
+  unpack_.at += run;
+}
+
 bool ShmFold::Unpack(int64_t* budget) {
   if (oneshot_ || unpack_.tile == fold_.tile) return false;
   if (!unpack_.open) {
@@ -305,22 +324,9 @@ bool ShmFold::Unpack(int64_t* budget) {
     if (*budget <= 0) return true;
     if (!port_.Reduced(unpack_owner_, Number(unpack_.tile))) return Block(Wait::kReduced, unpack_.tile) || moved;
     unpack_.at = std::max(unpack_.at, slice.begin);
-    while (unpack_.at < slice.end) {
+    for (; unpack_.at < slice.end; moved = true) {
       if (*budget <= 0) return true;
-      unpack_cursor_.Seek(unpack_.at);
-      moved = true;
-      if (small_) {
-        const int64_t run = std::min(slice.end - unpack_.at, SmallRun());
-        Scatter(unpack_cursor_, InSlot(unpack_owner_, unpack_.tile, unpack_.at), run, budget);
-        unpack_.at += run;
-        continue;
-      }
-      const int64_t run = unpack_cursor_.Run(std::min(slice.end - unpack_.at, PieceElements(*budget)));
-      if (std::byte* to = unpack_cursor_.output(); to != nullptr) {
-        const bool stream = large_ && to != unpack_cursor_.input();
-        Move(to, InSlot(unpack_owner_, unpack_.tile, unpack_.at), run * element_bytes_, stream, budget);
-      }
-      unpack_.at += run;
+      UnpackPiece(slice.end, budget);
     }
   }
   port_.PublishConsumed(Number(unpack_.tile));

@@ -65,8 +65,8 @@ HC_INLINE bool Aligned(const std::byte* at, uintptr_t alignment) {
 
 template <typename T, typename Operation, int kInputs, bool kScaled>
 HC_INLINE int64_t RunVectors(const FoldCall& call) {
-  // From a whole line on: one that is streamed in two parts, with other stores between them, is written to memory twice,
-  // and takes three times as long.
+  // From a whole line on: one that is streamed in two parts, with other stores between them, is written to memory
+  // twice, and takes three times as long.
   constexpr auto kLine = static_cast<uintptr_t>(kCacheLine);
   int64_t i = 0;
   bool stream_output = call.stream_output;
