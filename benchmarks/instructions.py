@@ -3,6 +3,9 @@
 torch calls all hooks of a finished gradient from one C++ function. callgrind collects inside it alone, so a real
 backward pass can be run; and a run of few steps is taken away from one of more, so that what the first steps do once
 (names that are sent, Python that warms up) does not count.
+
+``python benchmarks/instructions.py`` prints what a whole step executes because of horocache, in all threads, by
+library: steps with it less steps without.
 """
 
 from __future__ import annotations
@@ -12,10 +15,15 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
 from benchmarks.job import JobError, run_command
+from benchmarks.report import Table
 
 FEW, MORE = 2, 6  # steps
 _CALLER = "torch::autograd::PyFunctionTensorPostAccGradHooks::operator()*"
@@ -39,16 +47,22 @@ def per_hook() -> float:
     return (more - few) / (MORE - FEW) / parameters
 
 
+def _run(path: Path, options: list[str], arguments: list[str]) -> tuple[int, str]:
+    """Number of parameters, and callgrind's file."""
+    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", *options]
+    command = [*valgrind, sys.executable, str(_PROGRAM), *arguments]
+    printed = run_command(command, _TIMEOUT_S, {"PYTHONHASHSEED": "0", "HOROCACHE_RANK": "0", "HOROCACHE_SIZE": "1"})
+    return int(printed), path.read_text(encoding="utf-8")
+
+
 def _counted(folder: Path, steps: int) -> tuple[int, int]:
     """Number of parameters, and instructions of all their hooks in so many steps."""
-    path = folder / f"{steps}.callgrind"
-    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", "--collect-atstart=no"]
-    command = [*valgrind, f"--toggle-collect={_CALLER}", sys.executable, str(_PROGRAM), str(steps)]
-    printed = run_command(command, _TIMEOUT_S, {"PYTHONHASHSEED": "0", "HOROCACHE_RANK": "0", "HOROCACHE_SIZE": "1"})
-    instructions = total(path.read_text(encoding="utf-8"))
+    options = ["--collect-atstart=no", f"--toggle-collect={_CALLER}"]
+    parameters, text = _run(folder / f"{steps}.callgrind", options, [str(steps)])
+    instructions = total(text)
     if instructions == 0:
         raise JobError(f"valgrind saw no call of {_CALLER}; {os.fspath(sys.executable)}'s torch calls hooks elsewhere")
-    return int(printed), instructions
+    return parameters, instructions
 
 
 def total(text: str) -> int:
@@ -61,3 +75,60 @@ def total(text: str) -> int:
     if found is None:
         raise JobError("callgrind's file has neither totals nor a summary")
     return int(found.group(1))
+
+
+def by_library() -> tuple[int, Counter[str]]:
+    """Number of parameters, and instructions per step that horocache adds to a step, by library.
+
+    Raises:
+        JobError: valgrind failed.
+    """
+
+    def counted(run: tuple[str, int]) -> tuple[int, Counter[str]]:
+        kind, steps = run
+        parameters, text = _run(Path(name) / f"{steps}{kind}.callgrind", [], [*kind.split(), str(steps)])
+        return parameters, of_objects(text)
+
+    few, more = 4, 12  # names are negotiated in the first, and priorities in the second
+    runs = [("", more), ("", few), ("--plain", more), ("--plain", few)]
+    with tempfile.TemporaryDirectory(prefix="horocache-bench-") as name, ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(counted, runs))
+    (parameters, with_more), (_, with_few), (_, plain_more), (_, plain_few) = found
+    step: Counter[str] = Counter()
+    for library in with_more:
+        added = with_more[library] - with_few[library] - plain_more[library] + plain_few[library]
+        step[library] = round(added / (more - few))
+    return parameters, step
+
+
+def of_objects(text: str) -> Counter[str]:
+    """Instructions that a file of callgrind's counts in the code of each library, without what that calls."""
+    names: dict[str, str] = {}
+    costs: Counter[str] = Counter()
+    current, called = "", False
+    for line in text.splitlines():
+        if (found := re.match(r"(c?ob)=\((\d+)\)(?: (.+))?$", line)) is not None:
+            kind, number, name = found.groups()
+            names.setdefault(number, Path(name).name if name else "")
+            current = names[number] if kind == "ob" else current
+        elif line.startswith("calls="):
+            called = True  # the next line is the callee's
+        elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
+            if not called:
+                costs[current] += int(line.split()[1])
+            called = False
+    return costs
+
+
+def _main() -> None:
+    reason = why_not()
+    if reason:
+        raise SystemExit(reason)
+    parameters, step = by_library()
+    rows = [[library, f"{count:,}", f"{count / parameters:,.0f}"] for library, count in step.most_common() if count]
+    title = f"Instructions that horocache adds to a step of {parameters} gradients on one rank"
+    print(Table(title, ["library", "of a step", "per gradient"], rows))
+
+
+if __name__ == "__main__":
+    _main()

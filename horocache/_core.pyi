@@ -33,6 +33,7 @@ class GradientQueue:
     slots: list[Any]
     bytes: int
     limit: int
+    placed: int  # bytes that were copied into places and not counted yet
     pass_: int
     plain: bool
     note: Callable[[int], None] | None
@@ -200,6 +201,7 @@ class Runtime:
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...
     def count_step(self) -> None: ...  # of an optimizer, for the metrics
+    def count_placed(self, size: int) -> None: ...  # bytes of gradients that were copied into shared memory
     def c_api(self) -> tuple[int, int]: ...  # addresses of a hc_api of hc.h and of this as its hc_runtime
     def abort(self, why: str) -> None: ...  # all ranks' pending operations fail with AbortedError
 

@@ -116,6 +116,9 @@ class Runtime(Protocol):
     def count_step(self) -> None:
         """Count a step of an optimizer, for the metrics."""
 
+    def count_placed(self, size: int, /) -> None:
+        """Count bytes of gradients that were copied into shared memory, for the metrics."""
+
     def next_set(self) -> int:
         """The lowest number that a new process set can have here."""
 

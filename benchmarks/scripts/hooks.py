@@ -1,5 +1,6 @@
-"""``hooks.py STEPS``: backward passes of the MLP with a reducer on one rank, for counting what its hooks execute."""
+"""``hooks.py [--plain] STEPS``: backward passes of the MLP, with a reducer on one rank, for counting instructions."""
 
+import gc
 import sys
 
 import horocache.torch as hvd
@@ -12,21 +13,28 @@ from benchmarks.cases.models import mlp
 from horocache.training import GradientOptions
 
 
-def main(steps: int) -> None:
-    """Run; with one rank DistributedOptimizer has nothing to reduce, so the reducer is made here."""
+def main(steps: int, plain: bool) -> None:
+    """Run; with one rank DistributedOptimizer has nothing to reduce, so the reducer is made here.
+
+    Args:
+        steps: how many.
+        plain: without the reducer.
+    """
     torch.set_num_threads(1)
     hvd.init()
     model = mlp()
     options = GradientOptions(Compression.none, 1, hvd.Average, 1.0, 1.0, 0, None, False, hvd.global_process_set)
-    reducer = GradientReducer(list(model.named_parameters()), options)
+    reducer = None if plain else GradientReducer(list(model.named_parameters()), options)
     inputs, labels = torch.randn(1, 64), torch.zeros(1, dtype=torch.long)
+    gc.disable()  # it runs every so many steps, and looks at all that torch has
     for _ in range(steps):
         model.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
-        reducer.synchronize()
+        if reducer is not None:
+            reducer.synchronize()
     print(sum(1 for _ in model.parameters()))
     hvd.shutdown()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[-1]), "--plain" in sys.argv)

@@ -132,6 +132,7 @@ bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   const auto bytes = static_cast<size_t>(slot->bytes);
   data::Copy(static_cast<std::byte*>(to.data) + to.byte_offset,
              static_cast<const std::byte*>(from.data) + from.byte_offset, bytes, bytes >= kStreamedBytes);
+  queue->placed += slot->bytes;
   return PyObject_SetAttr(param, grad_text, slot->view) == 0;
 }
 
@@ -288,6 +289,7 @@ PyMemberDef queue_members[] = {
     HC_MEMBER(T_OBJECT, GradientQueue, slots, "what is held: a list"),
     HC_MEMBER(T_LONGLONG, GradientQueue, bytes, "of these gradients"),
     HC_MEMBER(T_LONGLONG, GradientQueue, limit, "from which on they are sent"),
+    HC_MEMBER(T_LONGLONG, GradientQueue, placed, "bytes that were copied into places and not counted yet"),
     {"pass_", T_LONGLONG, offsetof(GradientQueue, pass), 0, "the backward pass at whose end they are sent; -1: none"},
     HC_MEMBER(T_BOOL, GradientQueue, plain, "whether gradients travel as they are"),
     HC_MEMBER(T_OBJECT, GradientQueue, note, "note(index), in a step that is measured; else None"),

@@ -55,6 +55,7 @@ struct GradientQueue {
   PyObject* slots;           // a list
   long long bytes;           // of these
   long long limit;           // from which on they are sent
+  long long placed;          // bytes of gradients that were copied into their places and not counted yet
   long long pass;            // at whose end they are sent in any case; -1: none
   char plain;                // they travel as they are
   PyObject* note;            // note(index): a gradient is complete, in a step that is measured; else None

@@ -48,6 +48,7 @@ struct Metrics {
   Counter rounds, slow_rounds, flushes, hits, misses, changed, evictions, growths, control_bytes, frames;
   // Of the data plane.
   Counter operations, payload_bytes, bytes_copied, bytes_folded;
+  Counter bytes_placed;  // of gradients that a binding copied into memory that is shared
   // Of messages that were sent and received without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;
   // System calls, of any thread of this rank.

@@ -67,6 +67,7 @@ class Runtime {
   bool alive() const { return alive_; }
   // A step of an optimizer, for the metrics; the core needs no notion of it.
   void CountStep() { metrics_.steps.Add(1); }
+  void CountPlaced(uint64_t bytes) { metrics_.bytes_placed.Add(bytes); }
   // 0 without MPI, 1 if one thread at a time may call it, 2 if any may.
   int mpi() const;
 

@@ -76,6 +76,7 @@ class GradientPlaces:
         if not _fits(slot, grad) or not _core.place_is_free(slot):
             self._lay_out([slot])
         slot.view.copy_(grad)
+        slot.queue.placed += slot.bytes
         slot.param.grad = slot.view
 
     def zeros(self, slot: Slot) -> torch.Tensor | None:

@@ -289,6 +289,9 @@ class GradientReducer:
         for bucket in self._in_flight:
             self._rearm(bucket)
         self._in_flight.clear()
+        if self.held.placed:
+            _state.current().runtime.count_placed(self.held.placed)
+            self.held.placed = 0
         if orders is not None:
             self._make_buckets(orders)
         self._raise_failure()

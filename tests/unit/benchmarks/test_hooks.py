@@ -52,6 +52,26 @@ def test_the_sum_is_read_from_callgrinds_file() -> None:
         instructions.total("events: Ir\n")
 
 
+def test_instructions_are_those_of_the_library_that_has_the_code() -> None:
+    text = """events: Ir
+ob=(1) /lib/libtorch.so
+fn=(1) one
+12 5
++3 7
+cob=(2) /lib/libc.so.6
+cfn=(2) two
+calls=3 9
+* 900
+-1 2
+
+ob=(2)
+fn=(2)
+9 900
+totals: 914
+"""
+    assert instructions.of_objects(text) == {"libtorch.so": 14, "libc.so.6": 900}
+
+
 def test_first_steps_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], *_: object) -> str:
         steps = int(command[-1])
