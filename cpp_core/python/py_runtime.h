@@ -39,6 +39,8 @@ struct InPlaceCall {
   int32_t priority = 0;
 };
 
+class Members;  // of a group
+
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
  public:
@@ -106,8 +108,7 @@ class PyRuntime {
   void Describe(size_t index, runtime::Operation* operation);  // as view_ says
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);
-  bool FillGroup(runtime::Operation* operation, PyObject* tensors, PyObject* names, PyObject* type,
-                 const InPlaceCall& call);
+  bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
   // Takes over a reference to `owner`, which keeps the tensors alive.
   int64_t SubmitOwned(runtime::Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,

@@ -67,27 +67,41 @@ void KeepCall(const std::string& backend, const InPlaceCall& call, Operation* op
   Keep(call.process_set, &operation->prepared.process_set, same);
 }
 
-// What is in two lists or tuples, or in the first alone. Borrowed.
-struct Members {
-  PyObject* const* tensors = nullptr;
-  PyObject* const* names = nullptr;  // null: none
-  size_t count = 0;
-};
-
 bool IsList(PyObject* object) { return PyList_CheckExact(object) || PyTuple_CheckExact(object); }
 
-// False if that is not what they are, or they differ in length.
-bool ReadMembers(PyObject* tensors, PyObject* names, Members* out) {
-  if (!IsList(tensors)) return false;
-  out->tensors = PySequence_Fast_ITEMS(tensors);
-  out->count = static_cast<size_t>(PySequence_Fast_GET_SIZE(tensors));
-  if (names == Py_None) return true;
-  if (!IsList(names) || static_cast<size_t>(PySequence_Fast_GET_SIZE(names)) != out->count) return false;
-  out->names = PySequence_Fast_ITEMS(names);
-  return true;
-}
-
 }  // namespace
+
+// What is in two lists or tuples, or in the first alone: held, as another thread may change a list while a tensor is
+// asked about itself.
+class Members {
+ public:
+  // False if that is not what they are, or they differ in length.
+  bool Read(PyObject* tensors, PyObject* names) {
+    if (!IsList(tensors) || (names != Py_None && !IsList(names))) return false;
+    tensors_ = Hold(tensors);
+    if (names != Py_None) names_ = Hold(names);
+    return !names_ || PyTuple_GET_SIZE(names_.ptr()) == PyTuple_GET_SIZE(tensors_.ptr());
+  }
+
+  const py::object& tensors() const { return tensors_; }
+  size_t count() const { return static_cast<size_t>(PyTuple_GET_SIZE(tensors_.ptr())); }
+  bool named() const { return static_cast<bool>(names_); }
+  PyObject* name(size_t i) const { return PyTuple_GET_ITEM(names_.ptr(), static_cast<Py_ssize_t>(i)); }
+  // Null if the tensor is not of exactly this type.
+  PyObject* tensor(size_t i, PyObject* type) const {
+    PyObject* const tensor = PyTuple_GET_ITEM(tensors_.ptr(), static_cast<Py_ssize_t>(i));
+    return reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == type ? tensor : nullptr;
+  }
+
+ private:
+  static py::object Hold(PyObject* list) {
+    auto held = py::reinterpret_steal<py::object>(PySequence_Tuple(list));
+    if (!held) throw py::error_already_set();
+    return held;
+  }
+
+  py::object tensors_, names_;
+};
 
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
   runtime::Runtime& runtime = Get();
@@ -118,11 +132,11 @@ int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
 bool PyRuntime::AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call,
                                      PyObject* handles) {
   Members members;
-  if (!ReadMembers(tensors, names, &members)) return false;
-  for (auto i = static_cast<size_t>(PyList_GET_SIZE(handles)); i < members.count; ++i) {
-    call.name = members.names == nullptr ? Py_None : members.names[i];
-    PyObject* const tensor = members.tensors[i];
-    const int64_t handle = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == type ? AllreduceInPlace(tensor, call) : -1;
+  if (!members.Read(tensors, names)) return false;
+  for (auto i = static_cast<size_t>(PyList_GET_SIZE(handles)); i < members.count(); ++i) {
+    call.name = members.named() ? members.name(i) : Py_None;
+    PyObject* const tensor = members.tensor(i, type);
+    const int64_t handle = tensor == nullptr ? -1 : AllreduceInPlace(tensor, call);
     if (handle < 0) return false;
     const auto number = py::reinterpret_steal<py::object>(PyLong_FromLongLong(handle));
     if (!number || PyList_Append(handles, number.ptr()) != 0) throw py::error_already_set();
@@ -138,32 +152,27 @@ int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyO
   DropFinishedOwners();
   text_.clear();
   if (call.name != Py_None && (!AppendText(call.name, &text_) || text_.empty())) return -1;
+  Members members;
+  if (!members.Read(tensors, names) || members.count() == 0) return -1;
   Operation* operation = text_.empty() ? runtime.NewOperation() : runtime.NewGroup(text_);
-  if (!FillGroup(operation, tensors, names, type, call)) {
+  if (!FillGroup(operation, members, type, call)) {
     runtime.Recycle(operation);
     return -1;
   }
   operation->first_ready_ns = first_ready_ns;
-  PyObject* const owner = PySequence_Tuple(tensors);
-  if (owner == nullptr) {
-    runtime.Recycle(operation);
-    throw py::error_already_set();
-  }
+  PyObject* const owner = members.tensors().inc_ref().ptr();
   return SubmitOwned(operation, owner, call.reduce_op, call.prescale, call.postscale, call.wait_follows);
 }
 
 // See Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
-bool PyRuntime::FillGroup(Operation* operation, PyObject* tensors, PyObject* names, PyObject* type,
-                          const InPlaceCall& call) {
-  Members members;
-  if (!ReadMembers(tensors, names, &members) || members.count == 0) return false;
+bool PyRuntime::FillGroup(Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call) {
   wire::Signature& signature = operation->request.signature;
   Prepared& prepared = operation->prepared;
-  const size_t size = members.count;
+  const size_t size = members.count();
   bool same = std::exchange(prepared.filled, false) && signature.tensors.size() == size;
   prepared.same_memory = same;
-  const bool number_members = members.names == nullptr && (!same || !prepared.numbers_members);
-  prepared.numbers_members = members.names == nullptr;
+  const bool number_members = !members.named() && (!same || !prepared.numbers_members);
+  prepared.numbers_members = !members.named();
   same = same && !number_members;
   if (!prepared.same_memory) {
     signature.name = text_;
@@ -174,13 +183,13 @@ bool PyRuntime::FillGroup(Operation* operation, PyObject* tensors, PyObject* nam
   if (!ReadBackend(call.backend, &text_)) return false;
   KeepCall(text_, call, operation, &same);
   for (size_t i = 0; i < size; ++i) {
-    PyObject* const tensor = members.tensors[i];
-    if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != type || !caster_.ReadInPlace(tensor, &view_)) return false;
+    PyObject* const tensor = members.tensor(i, type);
+    if (tensor == nullptr || !caster_.ReadInPlace(tensor, &view_)) return false;
     FillMember(operation, i, &same);
     if (number_members) runtime::NameMember(i, true, &signature);
-    if (members.names == nullptr) continue;
+    if (!members.named()) continue;
     text_.clear();
-    if (!AppendText(members.names[i], &text_)) return false;
+    if (!AppendText(members.name(i), &text_)) return false;
     Keep(text_, &signature.tensors[i].name, &same);
   }
   Keep(view_.device_class, &signature.device_class, &same);

@@ -157,13 +157,15 @@ const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
 Status TensorCaster::Read(PyObject* object, TensorView* view) { return ReadAs(TypeOf(Py_TYPE(object)), object, view); }
 
 bool TensorCaster::ReadInPlace(PyObject* object, TensorView* view) {
-  const Type& type = TypeOf(Py_TYPE(object));
-  if (!ReadAs(type, object, view).ok() || !view->writable || IsComplex(view->dtype)) return false;
-  if (type.is_negated == nullptr) return true;
-  PyObject* const negated = PyObject_CallOneArg(type.is_negated, object);
-  PyErr_Clear();  // whoever cannot tell may be
-  Py_XDECREF(negated);
-  return negated == Py_False;
+  const Type type = TypeOf(Py_TYPE(object));
+  // Asked first: another thread may run meanwhile, and use the same view.
+  if (type.is_negated != nullptr) {
+    PyObject* const negated = PyObject_CallOneArg(type.is_negated, object);
+    PyErr_Clear();  // whoever cannot tell may be
+    Py_XDECREF(negated);
+    if (negated != Py_False) return false;
+  }
+  return ReadAs(type, object, view).ok() && view->writable && !IsComplex(view->dtype);
 }
 
 Status TensorCaster::ReadAs(const Type& type, PyObject* object, TensorView* view) {
