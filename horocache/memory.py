@@ -42,6 +42,8 @@ class SharedMemory(Generic[T]):
                 ``init()``. HorocacheError: there is no memory.
         """
         runtime = _state.current().runtime
+        if isinstance(dtype, int):
+            raise InvalidArgumentError(f"{dtype} is no element type; a shape of several extents is one tuple.")
         return self.adapter.from_result(runtime.empty(_extents(shape), self.adapter.dtype_name(dtype)))
 
     def is_shared(self, tensor: T) -> bool:

@@ -129,6 +129,8 @@ def test_shapes_types_and_what_cannot_be():
                 hvd.empty(bad)
         with pytest.raises(InvalidArgumentError, match="no element type 'quint8'"):
             hvd.empty(3, torch.quint8)
+        with pytest.raises(InvalidArgumentError, match="one tuple"):
+            hvd.empty(3, 4)
 
     run(body, 2)
 

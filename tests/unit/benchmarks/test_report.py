@@ -52,9 +52,13 @@ def test_the_bandwidth_table_has_both_places_in_one_row() -> None:
 
 
 def test_a_goal_is_met_missed_or_silent() -> None:
-    figures = [figure("latency", "4 B", 81.0, ratio={"gloo": 2.5}), figure("latency", "4 B", 900.0, impl="gloo")]
+    figures = [
+        figure("burst", "161 x 1 KiB", 323.0, unit="us"),
+        figure("burst", "161 x 1 KiB", 9.0, impl="gloo", unit="us"),
+        figure("gradients", "ResNet-50, 161 tensors", 1.0, ratio={"gloo": 2.5}),
+    ]
     rows = {row[0]: row[-1] for row in goals.judge(figures).rows}
-    assert rows == {"4 B blocking, 2 ranks: us": "MISSED", "4 B blocking, 2 ranks: x gloo": "met"}
+    assert rows == {"161 x 1 KiB: us": "MISSED", "gradients: x gloo in 25-MiB buckets": "met"}
 
 
 def test_a_goal_for_what_comes_on_top_of_a_peer() -> None:
@@ -70,9 +74,9 @@ def test_the_worst_of_several_ways_to_be_flat_counts() -> None:
 
 
 def test_a_goal_from_16_mib_ignores_smaller_sizes() -> None:
-    small = figure("bandwidth", "4 MiB in place", 1.0, ratio={"yard-stick": 0.1}, detail={"bytes": 4 << 20})
-    large = figure("bandwidth", "16 MiB in place", 1.0, ratio={"yard-stick": 0.6}, detail={"bytes": 16 << 20})
-    assert [row[1:] for row in goals.judge([small, large]).rows] == [["16 MiB in place", ">= 0.5", "0.6", "met"]]
+    small = figure("bandwidth", "4 MiB in place", 1.0, ratio={"mpi4py": 0.1}, detail={"bytes": 4 << 20})
+    large = figure("bandwidth", "16 MiB in place", 1.0, ratio={"mpi4py": 1.6}, detail={"bytes": 16 << 20})
+    assert [row[1:] for row in goals.judge([small, large]).rows] == [["16 MiB in place", ">= 1", "1.6", "met"]]
 
 
 def test_of_many_sizes_only_the_worst_is_shown() -> None:
