@@ -252,8 +252,8 @@ def metrics() -> dict[str, Any]:
     ``yields`` (those that give a core up in turns), ``system_calls`` (these, sleeps and waits together).
 
     Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (moved in
-    and out of buffers), ``bytes_folded`` (of results, each store counted once), ``bytes_placed`` (of gradients that were
-    copied into their places in shared memory while the backward pass ran), ``fused_operations`` (buffers; per
+    and out of buffers), ``bytes_folded`` (of results, each store counted once), ``bytes_placed`` (of gradients that
+    were copied into their places in shared memory while the backward pass ran), ``fused_operations`` (buffers; per
     step, divide by the steps), ``fused_size_log2.N`` (of these, those of more than 2^(N-1) and at most 2^N bytes),
     ``inline_operations`` (small ones that needed none, as their data came with the round), ``op_count.NAME`` and
     ``op_ns.NAME`` (completed operations and the nanoseconds from submission to completion, summed), ``wait_ns.RANK``

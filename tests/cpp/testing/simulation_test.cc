@@ -73,8 +73,8 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
     scenario.radix = 2 + static_cast<int>(scenario.seed % 3);
     return scenario;
   }
-  // Runs seeds 0 to `seeds`, with what `change` does to each. With a sanitizer, which makes each take ten times as long,
-  // a third of them.
+  // Runs seeds 0 to `seeds`, with what `change` does to each. With a sanitizer, which makes each take ten times as
+  // long, a third of them.
   template <typename F>
   void Run(Options options, uint64_t seeds, F&& change, bool clean = false) const {
 #ifdef __SANITIZE_ADDRESS__
