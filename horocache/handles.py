@@ -149,6 +149,12 @@ def check_priority(priority: Any) -> None:
         raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
 
 
+def check_numbers(scales: tuple[Any, Any], priority: Any) -> None:
+    """InvalidArgumentError unless the core can take them: for when it could not take something."""
+    check_scales(scales)
+    check_priority(priority)
+
+
 def check_list(tensors: Any, kind: str) -> None:
     """InvalidArgumentError unless it is a list or tuple that is not empty; ``kind`` names the operation."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
@@ -268,8 +274,7 @@ class Submitter(Generic[T]):
                 priority,
             )
         except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
-            check_scales(scales)
-            check_priority(priority)
+            check_numbers(scales, priority)
             raise
         session.pending[handle] = (_finish, finish)
         return handle

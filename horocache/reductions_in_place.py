@@ -13,8 +13,7 @@ from horocache.handles import (
     Adasum,
     Name,
     check_list,
-    check_priority,
-    check_scales,
+    check_numbers,
     full_name,
     resolve_op,
     set_id,
@@ -56,8 +55,7 @@ class AllreduceInPlace(Allreduce[T]):
                     tensor, name, op, prescale, postscale, wait_follows, number, backend, priority
                 )
             except (TypeError, OverflowError):
-                check_scales((prescale, postscale))
-                check_priority(priority)
+                check_numbers((prescale, postscale), priority)
                 raise
             if handle is not None:
                 session.pending[handle] = (self._written, tensor)
@@ -86,8 +84,7 @@ class AllreduceInPlace(Allreduce[T]):
             try:
                 handle = session.runtime.allreduce_group_in_place(tensors, full, None, self._plain_type, 0, op, *call)
             except (TypeError, OverflowError):
-                check_scales(scales)
-                check_priority(priority)
+                check_numbers(scales, priority)
                 raise
             if handle is not None:
                 session.pending[handle] = (self._all_written, tuple(tensors))
@@ -201,8 +198,7 @@ class AllreduceInPlace(Allreduce[T]):
             )
             return done
         except (TypeError, OverflowError):
-            check_scales((prescale, postscale))
-            check_priority(priority)
+            check_numbers((prescale, postscale), priority)
             raise
         finally:
             written, pending = self._written, session.pending
