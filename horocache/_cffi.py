@@ -204,6 +204,10 @@ class Runtime:
         """Nor this."""
         return slots
 
+    def finish_gradients(self, buckets: list[Any]) -> list[Any]:
+        """Nor this."""
+        return buckets
+
     def empty(self, shape: Sequence[int], dtype: str) -> Result:
         """A tensor in memory that the ranks of this host share."""
         extents = list(shape)
@@ -249,6 +253,9 @@ class Runtime:
             return self._results(handle) if allocated and op != _BARRIER else None
         finally:
             self._lib.hc_consume(self._runtime, handle)
+
+    def wait_each(self, *_: Any) -> None:
+        """Leaves all to :meth:`wait`."""
 
     def _results(self, handle: int) -> list[Result]:
         results = []

@@ -24,7 +24,9 @@ class GradientBucket:
     first_ready_ns: int
     group: bool
     submitted: bool
+    direct: bool  # all its gradients went as they are, the last time
     priority: int
+    slots: list[Any]
     handle: int | None
 
 class GradientQueue:
@@ -64,7 +66,8 @@ class GradientSlot:
     grad: Any
     version: int
 
-def gather_gradients(slots: list[Any], /) -> list[Any] | None: ...
+def gather_gradients(bucket: GradientBucket, /) -> list[Any] | None: ...
+def rearm_gradients(buckets: Sequence[GradientBucket], passes: int, /) -> None: ...
 def grad_references(param: Any, /) -> int: ...
 def place_is_free(slot: GradientSlot, /) -> bool: ...
 
@@ -189,6 +192,7 @@ class Runtime:
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int
     ) -> list[Any]: ...  # those that it could not submit, in place and each under its own name
+    def finish_gradients(self, buckets: list[Any]) -> list[Any]: ...  # waits; those that need a closer look
     def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of the host share
     def is_shared(self, tensor: Any) -> bool: ...  # whether its memory is that of empty()
     def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
@@ -197,6 +201,14 @@ class Runtime:
 
         Returns None if outputs were given, a list of Result if the core allocated, the last rank for join.
         ``timeout_s`` < 0: the stall knobs alone limit the wait; a TimeoutError on time-out leaves the handle as it was.
+        """
+    def wait_each(
+        self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
+    ) -> None:
+        """Wait for many and consume them, up to the first that fails, is unknown or is to be finished otherwise.
+
+        ``pending`` has a tuple of each, which begins with ``finish``. Those that ended well are taken out of it, and
+        what follows in their tuples is appended to ``done``.
         """
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...

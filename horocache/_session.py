@@ -92,6 +92,9 @@ class Runtime(Protocol):
     ) -> list[Any]:
         """``allreduce_in_place`` of many gradients in one call; those that have to go the general way."""
 
+    def finish_gradients(self, buckets: list[Any], /) -> list[Any]:
+        """``wait`` for many groups of gradients in one call; those that have to go the general way."""
+
     def empty(self, shape: Sequence[int], dtype: str, /) -> Result:
         """A tensor in memory that the ranks of this host share."""
 
@@ -103,6 +106,11 @@ class Runtime(Protocol):
 
     def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for the operation and consume its handle."""
+
+    def wait_each(
+        self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
+    ) -> None:
+        """The same for many, up to the first that has to go the general way; see _core.pyi."""
 
     def stop(self) -> None:
         """End the runtime and join its threads."""

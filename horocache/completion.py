@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
 from horocache import _state
 from horocache.errors import HorocacheError, InvalidArgumentError
+
+# Of a function that finishes one operation, that which finishes many at once: from a list of what the first takes, one
+# each, to the list of their results.
+finishes_many: dict[Callable[[Any, Any], Any], Callable[[list[Any]], list[Any]]] = {}
+_NO_FINISHER = (lambda state, answer: None, None)
 
 
 def poll(handle: int) -> bool:
@@ -69,9 +74,9 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
     session = _state.current()
     pending, wait = session.pending, session.runtime.wait
     end = None if timeout is None else time.monotonic() + timeout
-    results: list[Any] = []
+    results = _finish_alike(handles, timeout)
     failure = None
-    for handle in handles:
+    for handle in handles[len(results) :]:
         finisher = pending.pop(handle, None)
         if finisher is None:
             results.append(None)
@@ -88,4 +93,19 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
         results.append(finish(state, answer))
     if failure is not None:
         raise failure
+    return results
+
+
+def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
+    """Wait for those at the beginning that end well and in the same way, in one call."""
+    session = _state.current()
+    finish, _ = session.pending.get(handles[0], _NO_FINISHER) if handles else _NO_FINISHER
+    if finish not in finishes_many:
+        return []
+    ended: list[Any] = []
+    results: list[Any] = []
+    try:
+        session.runtime.wait_each(tuple(handles), session.pending, finish, ended, -1.0 if timeout is None else timeout)
+    finally:
+        results = finishes_many[finish](ended)
     return results

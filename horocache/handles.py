@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from horocache import _state
 from horocache.adapter import TensorAdapter
 from horocache.arguments import check_backend
+from horocache.completion import finishes_many
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.process_set import ProcessSet, global_process_set
 
@@ -224,6 +225,7 @@ class Submitter(Generic[T]):
         self._plain_type = adapter.plain_type
         self._written = adapter.written
         self._all_written = adapter.all_written
+        finishes_many[self._written] = self._all_written
 
     def start(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, TypeVar
 
 from horocache import _state
@@ -201,9 +202,8 @@ class AllreduceInPlace(Allreduce[T]):
             check_numbers((prescale, postscale), priority)
             raise
         finally:
-            written, pending = self._written, session.pending
-            for handle, tensor in zip(handles[first:], tensors[first:]):  # noqa: B905  (there may be fewer handles)
-                pending[handle] = (written, tensor)
+            # There may be fewer handles than tensors.
+            session.pending.update(zip(handles[first:], zip(repeat(self._written), tensors[first:])))  # noqa: B905
 
     def grouped_allreduce_async_(
         self,

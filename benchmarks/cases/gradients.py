@@ -54,7 +54,7 @@ def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
     check(rank.page, contestants)
     label = f"{model}, {len(shapes)} tensors, {size // 10**6} MB"
     counters = _counters(rank, contestants)
-    times = alternate(rank.page, contestants, repetitions=20, budget_s=budget_s, warm_up=1)
+    times = alternate(rank.page, contestants, repetitions=32, budget_s=budget_s, warm_up=1)
     series = []
     for impl, one in times.items():
         detail = {"bytes": size, "model": model}

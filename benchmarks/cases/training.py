@@ -1,4 +1,5 @@
-"""Training steps: DistributedOptimizer, DistributedDataParallel over gloo, and no communication at all (the ceiling).
+"""Training steps: DistributedOptimizer, DistributedDataParallel over gloo, and two ceilings: ranks that only wait for
+each other in each step, and no communication at all.
 
 Same seeds, same synthetic data, a model of its own for each contestant; losses of those that communicate must agree.
 """
@@ -17,13 +18,14 @@ from benchmarks.timing import Contestant, alternate
 
 TITLE = "Training, synthetic data"
 CEILING = "no communication"
+BARRIER = "barrier only"
 _GROUPS = {"mlp": [0, 5, 1, 2, 10], "cnn": [0, 5]}
 _BATCHES = 8  # of synthetic data, used in turns
 
 
 def jobs(quick: bool) -> list[Job]:
     """A model of many small tensors and one of fewer, larger ones."""
-    models = [("mlp", 32, 8, 24.0), ("cnn", 32, 2, 20.0)]
+    models = [("mlp", 32, 4, 30.0), ("cnn", 32, 1, 24.0)]
     return [
         Job(
             "training",
@@ -41,6 +43,10 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
+def _alone() -> None:
+    pass
+
+
 @dataclass
 class Trainee:
     """One contestant's model, optimizer and losses."""
@@ -49,6 +55,7 @@ class Trainee:
     model: Any
     optimizer: Any
     data: list[tuple[Any, Any]]
+    meet: Callable[[], None] = _alone  # before the optimizer's step
     losses: list[float] = field(default_factory=list)
 
     def step(self) -> None:
@@ -59,6 +66,7 @@ class Trainee:
         self.optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self.model(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.meet()
         self.optimizer.step()
         self.losses.append(loss.item())
 
@@ -78,7 +86,7 @@ def measure(rank: Rank, model: str, batch: int, steps: int, budget_s: float, gro
         one.step()
     _check_losses(rank, trainees)
     contestants = [Contestant(one.name, one.step, inner=steps) for one in trainees]
-    times = alternate(rank.page, contestants, repetitions=16, budget_s=budget_s, warm_up=2)
+    times = alternate(rank.page, contestants, repetitions=32, budget_s=budget_s, warm_up=2)
     _check_losses(rank, trainees)
     label, samples = trainees[0].label, float(batch * rank.size)
     return [Series(label, name, "samples/s", one.seconds, samples, one.cpu_seconds) for name, one in times.items()]
@@ -104,6 +112,11 @@ def plain_trainee(rank: Rank, model: str, batch: int, before: Callable[[Any], No
     return Trainee(CEILING, net, optimizer, _data(rank, model, batch))
 
 
+def _barrier_trainee(rank: Rank, model: str, batch: int) -> Trainee:
+    """One that steps when all have their gradients, which it keeps to itself."""
+    return Trainee(BARRIER, *_fresh(model), _data(rank, model, batch), rank.page.barrier)
+
+
 def _trainees(rank: Rank, model: str, batch: int, groups: list[int]) -> list[Trainee]:
     import torch
 
@@ -111,7 +124,7 @@ def _trainees(rank: Rank, model: str, batch: int, groups: list[int]) -> list[Tra
     trainees = [horocache_trainee(rank, model, batch, number) for number in groups] if rank.has("horocache") else []
     if rank.has("gloo"):
         trainees.append(Trainee("gloo, DDP", *_ddp(rank, *_fresh(model)), _data(rank, model, batch)))
-    return [*trainees, plain_trainee(rank, model, batch)]
+    return [*trainees, _barrier_trainee(rank, model, batch), plain_trainee(rank, model, batch)]
 
 
 def _name(groups: int) -> str:
@@ -156,7 +169,7 @@ def _ddp(rank: Rank, model: Any, optimizer: Any) -> tuple[Any, Any]:
 
 def _check_losses(rank: Rank, trainees: list[Trainee]) -> None:
     """Raises AssertionError where two communicating contestants' losses part, or the ceiling's do not."""
-    together = [one for one in trainees if one.name != CEILING]
+    together = [one for one in trainees if one.name not in (CEILING, BARRIER)]
     for one in together[1:]:
         first = together[0]
         for step, (ours, theirs) in enumerate(zip(first.losses, one.losses, strict=True)):

@@ -7,9 +7,9 @@
 
 namespace horocache::python {
 
-// GradientBucket, GradientSlot and GradientQueue; and gather_gradients(slots), the tensors to submit for a group, or
-// None if one of them needs a closer look; grad_references(param) and place_is_free(slot), which tell who else has a
-// gradient or the place of one. See gradients.h.
+// GradientBucket, GradientSlot and GradientQueue; and gather_gradients(bucket), the tensors to submit, or None if one
+// of them needs a closer look; rearm_gradients(buckets, passes), for the next step; grad_references(param) and
+// place_is_free(slot), which tell who else has a gradient or the place of one. See gradients.h.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);

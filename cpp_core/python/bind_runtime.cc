@@ -195,6 +195,17 @@ PyObject* Wait(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
+PyObject* WaitEach(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 5 || !PyTuple_Check(arguments[0]) || !PyDict_Check(arguments[1]) || !PyList_Check(arguments[3]))
+    return PyErr_Format(PyExc_TypeError, "wait_each takes a tuple, a dict, a function, a list and seconds");
+  return WithPythonErrors([&] {
+    py::cast<PyRuntime&>(py::handle(self))
+        .WaitEach(py::reinterpret_borrow<py::tuple>(arguments[0]), arguments[1], arguments[2], arguments[3],
+                  ToDouble(arguments[4]));
+    return py::none().release().ptr();
+  });
+}
+
 using FastMethod = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
 PyMethodDef MethodFor(const char* name, FastMethod method, const char* doc) {
@@ -212,7 +223,8 @@ void AddFastMethods(const py::object& type) {
       MethodFor("allreduce_group_in_place", &AllreduceGroupInPlace,
                 "allreduce_group_in_place(self, tensors, name, names, plain_type, first_ready_ns, reduce_op, prescale, "
                 "postscale, wait_follows, process_set, backend, priority, /)"),
-      MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)")};
+      MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)"),
+      MethodFor("wait_each", &WaitEach, "wait_each(self, handles, pending, finish, done, timeout_s, /)")};
   for (PyMethodDef& method : methods) {
     PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method);
     if (descriptor == nullptr) throw py::error_already_set();
@@ -277,6 +289,7 @@ void BindRuntime(py::module_& module) {
            py::arg("tag") = 0, py::arg("first_ready_ns") = 0)
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"))
+      .def("finish_gradients", &PyRuntime::FinishGradients, py::arg("buckets"))
       .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
       .def("is_shared", &PyRuntime::IsShared, py::arg("tensor"))
       .def("poll", &PyRuntime::Poll, py::arg("handle"))

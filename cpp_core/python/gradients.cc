@@ -1,8 +1,6 @@
 #include "python/gradients.h"
 
-#include <structmember.h>
-
-#include <array>
+#include <algorithm>
 #include <cstddef>
 
 #include "base/clock.h"
@@ -31,47 +29,6 @@ GradientQueue* AsQueue(PyObject* object) { return reinterpret_cast<GradientQueue
 
 bool Has(PyObject* member) { return member != nullptr && member != Py_None; }
 
-// ---- members, common to the three types
-
-template <typename Object, PyObject* Object::*... kMembers>
-int Traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  auto* object = reinterpret_cast<Object*>(self);
-  int result = 0;
-  const auto visit_one = [&](PyObject* member) {
-    if (result == 0 && member != nullptr) result = visit(member, arg);
-  };
-  (visit_one(object->*kMembers), ...);
-  return result;
-}
-
-template <typename Object, PyObject* Object::*... kMembers>
-int Clear(PyObject* self) {
-  auto* object = reinterpret_cast<Object*>(self);
-  const auto clear_one = [](PyObject** member) { Py_CLEAR(*member); };
-  (clear_one(&(object->*kMembers)), ...);
-  return 0;
-}
-
-template <typename Object, PyObject* Object::*... kMembers>
-void Dealloc(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  Clear<Object, kMembers...>(self);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-template <typename Object, PyObject* Object::*... kMembers>
-std::array<PyType_Slot, 4> MemoryOf() {
-  return {{{Py_tp_traverse, reinterpret_cast<void*>(&Traverse<Object, kMembers...>)},
-           {Py_tp_clear, reinterpret_cast<void*>(&Clear<Object, kMembers...>)},
-           {Py_tp_dealloc, reinterpret_cast<void*>(&Dealloc<Object, kMembers...>)},
-           {Py_tp_new, reinterpret_cast<void*>(&PyType_GenericNew)}}};
-}
-
-constexpr int kTypeFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
-
 // ---- a gradient's way
 
 // New reference; null with an error.
@@ -87,12 +44,12 @@ long long VersionOf(PyObject* tensor) {
 }
 
 // What a tensor's type says about it; false if it says nothing, perhaps with an error.
-bool Describe(GradientQueue* queue, PyObject* tensor, dlpack::Tensor* out) {
-  if (Py_TYPE(tensor) != queue->type) {
-    queue->type = Py_TYPE(tensor);  // types stay for as long as the interpreter, for all practical purposes
-    queue->table = FindTable(queue->type);
+bool Describe(KnownType* known, PyObject* tensor, dlpack::Tensor* out) {
+  if (Py_TYPE(tensor) != known->type) {
+    known->type = Py_TYPE(tensor);  // types stay for as long as the interpreter, for all practical purposes
+    known->table = FindTable(known->type);
   }
-  return queue->table != nullptr && queue->table->tensor_from_object(tensor, out) == 0;
+  return known->table != nullptr && known->table->tensor_from_object(tensor, out) == 0;
 }
 
 // Steps between elements that are not there do not matter.
@@ -103,6 +60,14 @@ bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
     if (a.shape[i] != b.shape[i] || (a.shape[i] != 1 && a.strides[i] != b.strides[i])) return false;
   }
   return true;
+}
+
+// Whether the gradient has its parameter's shape; only a resize takes that away, which no version counts.
+bool HasItsShape(const GradientSlot& slot, PyObject* grad) {
+  dlpack::Tensor tensor{}, parameter{};
+  GradientQueue* queue = AsQueue(slot.queue);
+  return Describe(&queue->gradients, grad, &tensor) && Describe(&queue->parameters, slot.param, &parameter) &&
+         tensor.ndim == parameter.ndim && std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
 }
 
 // Whether nobody but the slot has the place: who kept the gradient of an earlier step shall keep its values.
@@ -125,7 +90,8 @@ bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   if (!Has(slot->view) || Py_REFCNT(grad) != queue->references || VersionOf(grad) != 0) return false;
   if (!PlaceIsFree(*slot, *queue)) return false;
   dlpack::Tensor from{}, to{};
-  if (!Describe(queue, grad, &from) || !Describe(queue, slot->view, &to) || !SameLayout(from, to)) return false;
+  KnownType* known = &queue->gradients;
+  if (!Describe(known, grad, &from) || !Describe(known, slot->view, &to) || !SameLayout(from, to)) return false;
   PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
   Py_XDECREF(negative);
   if (negative != Py_False) return false;
@@ -220,9 +186,12 @@ PyObject* CallSlot(PyObject* self, PyObject* arguments, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// The gradients that are complete, for a group.
-PyObject* Gather(PyObject*, PyObject* slots) {
-  if (!PyList_Check(slots)) return PyErr_Format(PyExc_TypeError, "gather_gradients takes a list");
+// The gradients of a bucket, which are complete.
+PyObject* Gather(PyObject*, PyObject* object) {
+  GradientBucket* bucket = AsBucket(object);
+  PyObject* slots = bucket->slots;
+  bucket->direct = 0;
+  if (slots == nullptr || !PyList_Check(slots)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
   PyObject* tensors = PyList_New(PyList_GET_SIZE(slots));
   if (tensors == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slots); ++i) {
@@ -236,82 +205,36 @@ PyObject* Gather(PyObject*, PyObject* slots) {
     Py_INCREF(sent);
     PyList_SET_ITEM(tensors, i, sent);
   }
+  bucket->direct = 1;
   return tensors;
 }
 
-// ---- the types
-
-template <typename Slots, typename Members>
-PyObject* MakeType(const char* name, size_t size, const char* doc, Slots memory, Members members,
-                   ternaryfunc call = nullptr) {
-  std::array<PyType_Slot, 8> slots{};
-  size_t used = 0;
-  for (const PyType_Slot& slot : memory) slots[used++] = slot;
-  slots[used++] = {Py_tp_members, members};
-  slots[used++] = {Py_tp_doc, const_cast<char*>(doc)};
-  if (call != nullptr) slots[used++] = {Py_tp_call, reinterpret_cast<void*>(call)};
-  PyType_Spec spec{name, static_cast<int>(size), 0, kTypeFlags, slots.data()};
-  PyObject* type = PyType_FromSpec(&spec);
-  if (type == nullptr) throw py::error_already_set();
-  return type;
+void Rearm(GradientBucket* bucket, long passes) {
+  Py_INCREF(Py_None);
+  Py_XSETREF(bucket->handle, Py_None);
+  bucket->submitted = 0;
+  bucket->first_ready_ns = 0;
+  bucket->missing = PyList_GET_SIZE(bucket->slots);
+  for (Py_ssize_t i = 0; i < bucket->missing; ++i) {
+    GradientSlot* slot = AsSlot(PyList_GET_ITEM(bucket->slots, i));
+    slot->delay = passes;
+    Py_INCREF(Py_None);
+    Py_XSETREF(slot->grad, Py_None);
+  }
 }
 
-#define HC_MEMBER(type, object, field, doc) {#field, type, offsetof(object, field), 0, doc}
-
-PyMemberDef bucket_members[] = {
-    HC_MEMBER(T_PYSSIZET, GradientBucket, missing, "gradients that are not complete"),
-    HC_MEMBER(T_LONGLONG, GradientBucket, first_ready_ns, "when the first one of a group was; 0: none is"),
-    HC_MEMBER(T_BOOL, GradientBucket, group, "whether it is one operation with a name for each member"),
-    HC_MEMBER(T_BOOL, GradientBucket, submitted, "whether it has been submitted in this step"),
-    HC_MEMBER(T_INT, GradientBucket, priority, "as it is submitted"),
-    HC_MEMBER(T_OBJECT, GradientBucket, handle, "of the operation in flight, or None"),
-    {nullptr, 0, 0, 0, nullptr}};
-
-PyMemberDef slot_members[] = {
-    HC_MEMBER(T_LONG, GradientSlot, delay, "backward passes until the gradient is complete"),
-    HC_MEMBER(T_LONGLONG, GradientSlot, bytes, "of the gradient"),
-    HC_MEMBER(T_PYSSIZET, GradientSlot, index, "of the parameter"),
-    HC_MEMBER(T_BOOL, GradientSlot, placed, "whether the gradient shall lie in shared memory"),
-    HC_MEMBER(T_BOOL, GradientSlot, irregular, "whether the gradient cannot be sent as it is"),
-    HC_MEMBER(T_OBJECT, GradientSlot, param, "the parameter"),
-    HC_MEMBER(T_OBJECT, GradientSlot, name, "as it is submitted"),
-    HC_MEMBER(T_OBJECT, GradientSlot, bucket, "a GradientBucket"),
-    HC_MEMBER(T_OBJECT, GradientSlot, queue, "a GradientQueue"),
-    HC_MEMBER(T_OBJECT, GradientSlot, view, "the place in shared memory, or None"),
-    HC_MEMBER(T_OBJECT, GradientSlot, compact, "its elements in the order in which they lie there"),
-    HC_MEMBER(T_OBJECT, GradientSlot, storage, "address of the place's storage, or None"),
-    HC_MEMBER(T_PYSSIZET, GradientSlot, users, "of that storage, while nobody else has one"),
-    HC_MEMBER(T_OBJECT, GradientSlot, grad, "the gradient that is in flight, or None"),
-    HC_MEMBER(T_LONGLONG, GradientSlot, version, "of that, when it was complete"),
-    {nullptr, 0, 0, 0, nullptr}};
-
-PyMemberDef queue_members[] = {
-    HC_MEMBER(T_OBJECT, GradientQueue, slots, "what is held: a list"),
-    HC_MEMBER(T_LONGLONG, GradientQueue, bytes, "of these gradients"),
-    HC_MEMBER(T_LONGLONG, GradientQueue, limit, "from which on they are sent"),
-    HC_MEMBER(T_LONGLONG, GradientQueue, placed, "bytes that were copied into places and not counted yet"),
-    {"pass_", T_LONGLONG, offsetof(GradientQueue, pass), 0, "the backward pass at whose end they are sent; -1: none"},
-    HC_MEMBER(T_BOOL, GradientQueue, plain, "whether gradients travel as they are"),
-    HC_MEMBER(T_OBJECT, GradientQueue, note, "note(index), in a step that is measured; else None"),
-    HC_MEMBER(T_OBJECT, GradientQueue, send, "send()"),
-    HC_MEMBER(T_OBJECT, GradientQueue, begin_pass, "begin_pass()"),
-    HC_MEMBER(T_OBJECT, GradientQueue, complete, "complete(bucket)"),
-    HC_MEMBER(T_OBJECT, GradientQueue, adopt, "adopt(slot)"),
-    HC_MEMBER(T_OBJECT, GradientQueue, pass_under_way, "pass_under_way() -> int"),
-    HC_MEMBER(T_OBJECT, GradientQueue, users, "users(storage) -> int, or None"),
-    HC_MEMBER(T_PYSSIZET, GradientQueue, references, "to a gradient that nobody else has"),
-    {nullptr, 0, 0, 0, nullptr}};
-
-#undef HC_MEMBER
+PyObject* RearmAll(PyObject*, PyObject* arguments) {
+  PyObject* buckets = nullptr;
+  long passes = 0;
+  if (PyArg_ParseTuple(arguments, "O!l", &PyList_Type, &buckets, &passes) == 0) return nullptr;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buckets); ++i) Rearm(AsBucket(PyList_GET_ITEM(buckets, i)), passes);
+  Py_RETURN_NONE;
+}
 
 PyObject* Intern(const char* text) {
   PyObject* object = PyUnicode_InternFromString(text);
   if (object == nullptr) throw py::error_already_set();
   return object;
-}
-
-void Add(py::module_& module, const char* name, PyObject* type) {
-  module.attr(name) = py::reinterpret_steal<py::object>(type);
 }
 
 // References to a parameter's gradient, that of the caller included.
@@ -329,7 +252,8 @@ PyObject* PlaceIsFreeForPython(PyObject*, PyObject* slot) {
 
 PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_references(param, /)"},
                            {"place_is_free", &PlaceIsFreeForPython, METH_O, "place_is_free(slot, /)"},
-                           {"gather_gradients", &Gather, METH_O, "gather_gradients(slots, /)"},
+                           {"gather_gradients", &Gather, METH_O, "gather_gradients(bucket, /)"},
+                           {"rearm_gradients", &RearmAll, METH_VARARGS, "rearm_gradients(buckets, passes, /)"},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -340,10 +264,23 @@ PyObject* SentFor(const GradientSlot& slot) {
   dlpack::Tensor tensor{};
   // Complex numbers in memory may be the conjugates of a tensor's, which torch has to be asked.
   constexpr int kComplexCode = 5;
-  const bool good =
-      Describe(AsQueue(slot.queue), slot.grad, &tensor) && IsCompact(tensor) && tensor.dtype.code != kComplexCode;
+  const bool good = Describe(&AsQueue(slot.queue)->gradients, slot.grad, &tensor) && IsCompact(tensor) &&
+                    tensor.dtype.code != kComplexCode;
   PyErr_Clear();  // a sparse one, say
   return good ? slot.grad : nullptr;
+}
+
+bool AreUntouched(const GradientBucket& bucket) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bucket.slots); ++i) {
+    const GradientSlot& slot = *AsSlot(PyList_GET_ITEM(bucket.slots, i));
+    PyObject* grad = Grad(slot.param);
+    const bool same =
+        grad != nullptr && grad == slot.grad && VersionOf(grad) == slot.version && HasItsShape(slot, grad);
+    Py_XDECREF(grad);
+    PyErr_Clear();
+    if (!same) return false;
+  }
+  return true;
 }
 
 void BindGradients(py::module_& module) {
@@ -351,22 +288,8 @@ void BindGradients(py::module_& module) {
   version_text = Intern("_version");
   is_neg_text = Intern("is_neg");
   check_delay_text = Intern("check_delay");
-  using B = GradientBucket;
-  using S = GradientSlot;
-  using Q = GradientQueue;
+  AddGradientTypes(module, &CallSlot);
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();
-  Add(module, "GradientBucket",
-      MakeType("horocache._core.GradientBucket", sizeof(B), "The gradients that are submitted together.",
-               MemoryOf<B, &B::handle>(), bucket_members));
-  Add(module, "GradientSlot",
-      MakeType("horocache._core.GradientSlot", sizeof(S), "One parameter's gradient, and the hook that autograd calls.",
-               MemoryOf<S, &S::param, &S::name, &S::bucket, &S::queue, &S::view, &S::compact, &S::storage, &S::grad>(),
-               slot_members, &CallSlot));
-  Add(module, "GradientQueue",
-      MakeType("horocache._core.GradientQueue", sizeof(Q), "Gradients between completion and submission.",
-               MemoryOf<Q, &Q::slots, &Q::note, &Q::send, &Q::begin_pass, &Q::complete, &Q::adopt, &Q::pass_under_way,
-                        &Q::users>(),
-               queue_members));
 }
 
 }  // namespace horocache::python

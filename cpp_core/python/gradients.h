@@ -24,11 +24,19 @@ struct GradientBucket {
   long long first_ready_ns;  // when the first gradient of a group was; 0: none is
   char group;                // one operation with a name for each member
   char submitted;
+  char direct;       // all its gradients went as they are, the last time
   int priority;      // as submitted
+  PyObject* slots;   // a list of GradientSlots
   PyObject* handle;  // of the operation in flight, or None
 };
 
 struct GradientQueue;
+
+// A type of tensors, that of the last one that was looked at, and its exchange table; null: it has none.
+struct KnownType {
+  PyTypeObject* type;
+  const dlpack::ExchangeApi* table;
+};
 
 struct GradientSlot {
   PyObject_HEAD;
@@ -66,11 +74,16 @@ struct GradientQueue {
   PyObject* pass_under_way;  // pass_under_way() -> int
   PyObject* users;           // users(storage) -> int: how many tensors are on it; or None
   Py_ssize_t references;  // to a parameter's gradient that nobody else has; what torch itself holds differs by version
-  PyTypeObject* type;     // of the last tensor that was looked at...
-  const dlpack::ExchangeApi* table;  // ... and its exchange table
+  KnownType parameters, gradients;
 };
 
 // What is submitted for the slot's gradient in flight; null if that is none that can be sent as it is. Borrowed.
 PyObject* SentFor(const GradientSlot& slot);
+
+// Whether all gradients are those that were submitted, and no version tells of a change.
+bool AreUntouched(const GradientBucket& bucket);
+
+// The three as types of the module; `call_slot` is what autograd calls.
+void AddGradientTypes(pybind11::module_& module, ternaryfunc call_slot);
 
 }  // namespace horocache::python

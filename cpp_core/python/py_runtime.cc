@@ -1,9 +1,6 @@
 #include "python/py_runtime.h"
 
 #include <pybind11/stl.h>
-#include <unistd.h>
-
-#include <functional>
 
 #include "base/clock.h"
 #include "base/environment.h"
@@ -43,18 +40,6 @@ void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
   out->clear();
   if (numbers.is_none()) return;
   for (const py::handle number : numbers) out->push_back(number.cast<int64_t>());
-}
-
-// Takes the GIL back. A daemon thread that finds the interpreter at its end stays here: Python would end the thread in
-// the middle of C++.
-void RestoreThread(PyThreadState* state) {
-#if PY_VERSION_HEX >= 0x030d0000
-  const bool at_end = Py_IsFinalizing() != 0;
-#else
-  const bool at_end = _Py_IsFinalizing() != 0;
-#endif
-  while (at_end) pause();
-  PyEval_RestoreThread(state);
 }
 
 }  // namespace
@@ -214,57 +199,7 @@ int64_t PyRuntime::SubmitOwned(Operation* operation, PyObject* owner, int reduce
   return operation->handle;
 }
 
-// ---- completion
-
-py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
-  Operation* operation = FindOrThrow(handle);
-  if (!IsDone(*operation)) {
-    WaitUntilDone(operation, handle, timeout_s);
-    operation = FindOrThrow(handle);  // another thread may have consumed it meanwhile
-  }
-  return Consume(operation);
-}
-
-void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
-  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
-  PyThreadState* state = PyEval_SaveThread();
-  const auto goes_on = [&] {
-    RestoreThread(state);
-    // Another thread that waited for it may have consumed it: the record is then somebody else's.
-    const bool go_on = PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation;
-    state = PyEval_SaveThread();
-    return go_on;
-  };
-  // By reference: as a value it would be too large for a function to hold without asking for memory.
-  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, std::ref(goes_on));
-  RestoreThread(state);
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
-  if (done) return;
-  FindOrThrow(handle);
-  const std::string late = control::Describe(operation->request.signature) + " (handle " + std::to_string(handle) +
-                           ") is not done on rank " + std::to_string(runtime_->identity().rank) + " after " +
-                           SecondsText(static_cast<int64_t>(timeout_s * kNsPerS));
-  PyErr_SetString(PyExc_TimeoutError, late.c_str());
-  throw py::error_already_set();
-}
-
-py::object PyRuntime::Consume(Operation* operation) {
-  // Dropped last: a finalizer may come back here.
-  const auto owner =
-      py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
-  const Status status = operation->status;
-  const wire::Op op = operation->request.signature.op;
-  const int32_t last_joined = operation->last_joined;
-  const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
-  std::vector<runtime::Result> results = std::move(operation->results);
-  Get().Recycle(operation);
-  ThrowIfError(status);
-  if (op == wire::Op::kJoin) return py::int_(last_joined);
-  if (!allocated) return py::none();
-  py::list out;
-  for (runtime::Result& result : results) out.append(py::cast(PyResult{std::move(result)}));
-  return out;
-}
+// ---- process sets
 
 int64_t PyRuntime::ProposeSet(uint32_t number, std::vector<int> ranks) {
   int64_t handle = -1;
@@ -306,20 +241,6 @@ void PyRuntime::StopTimeline() {
   runtime::Runtime& runtime = Get();
   const py::gil_scoped_release released;  // it writes what there is
   runtime.StopTimeline();
-}
-
-void PyRuntime::CallPatiently(const PatientCall& call) {
-  PyThreadState* state = PyEval_SaveThread();
-  const auto go_on = [&state] {
-    RestoreThread(state);
-    const bool quiet = PyErr_CheckSignals() == 0;
-    state = PyEval_SaveThread();
-    return quiet;
-  };
-  const Status status = call(go_on);
-  RestoreThread(state);
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  ThrowIfError(status);
 }
 
 void PyRuntime::DropFinishedOwners() {

@@ -40,6 +40,7 @@ struct InPlaceCall {
 };
 
 class Members;  // of a group
+struct GradientBucket;
 
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
@@ -71,10 +72,16 @@ class PyRuntime {
   // need a closer look.
   pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,
                                  uint32_t process_set);
+  // Waits for what was submitted, and consumes it: a list of GradientBuckets. Returns those that need a closer look:
+  // that went another way, have failed, or whose gradients were changed meanwhile.
+  pybind11::list FinishGradients(const pybind11::list& buckets);
   pybind11::object Empty(std::vector<int64_t> shape, const std::string& dtype);
   bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
   pybind11::object Wait(int64_t handle, double timeout_s);
+  // The same for many, up to the first that fails, is unknown or is to be finished by something else: `pending` has
+  // (what finishes it, what for) of each. Takes those that ended well out of it, and appends what for to `done`.
+  void WaitEach(const pybind11::tuple& handles, PyObject* pending, PyObject* finish, PyObject* done, double timeout_s);
 
   // Process sets that come and go; see runtime::Runtime.
   int64_t ProposeSet(uint32_t number, std::vector<int> ranks);
@@ -110,6 +117,10 @@ class PyRuntime {
                   const pybind11::object& output);
   bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
+  // Waits; null if there is no such operation, or another thread has consumed it.
+  runtime::Operation* Await(int64_t handle, double timeout_s);
+  bool TakeIfGood(PyObject* pending, PyObject* number, const pybind11::object& item, double timeout_s);
+  bool FinishGradient(GradientBucket* bucket);
   // Takes over a reference to `owner`, which keeps the tensors alive.
   int64_t SubmitOwned(runtime::Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,
                       bool wait_follows);

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "python/gradients.h"
 #include "python/py_runtime.h"
 #include "runtime/submission.h"
 
@@ -142,6 +143,31 @@ bool PyRuntime::AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObjec
     if (!number || PyList_Append(handles, number.ptr()) != 0) throw py::error_already_set();
   }
   return true;
+}
+
+py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double prescale, double postscale,
+                                    uint32_t process_set) {
+  py::list others;
+  InPlaceCall call{.backend = Py_None,
+                   .reduce_op = reduce_op,
+                   .prescale = prescale,
+                   .postscale = postscale,
+                   .process_set = process_set};
+  for (const py::handle item : slots) {
+    auto* const slot = reinterpret_cast<GradientSlot*>(item.ptr());
+    PyObject* const tensor = SentFor(*slot);
+    auto* const bucket = reinterpret_cast<GradientBucket*>(slot->bucket);
+    call.name = slot->name;
+    call.priority = bucket->priority;
+    const int64_t handle = tensor == nullptr ? -1 : AllreduceInPlace(tensor, call);
+    if (handle < 0) {
+      others.append(item);
+      continue;
+    }
+    Py_XSETREF(bucket->handle, PyLong_FromLongLong(handle));
+    bucket->submitted = bucket->direct = 1;
+  }
+  return others;
 }
 
 // ---- groups

@@ -1,38 +1,12 @@
-// Tensors in shared memory, and gradients.
+// Tensors in memory that the ranks of the host share.
 #include <string>
 #include <utility>
 
-#include "python/gradients.h"
 #include "python/py_runtime.h"
 
 namespace py = pybind11;
 
 namespace horocache::python {
-
-py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double prescale, double postscale,
-                                    uint32_t process_set) {
-  py::list others;
-  InPlaceCall call{.backend = Py_None,
-                   .reduce_op = reduce_op,
-                   .prescale = prescale,
-                   .postscale = postscale,
-                   .process_set = process_set};
-  for (const py::handle item : slots) {
-    auto* const slot = reinterpret_cast<GradientSlot*>(item.ptr());
-    PyObject* const tensor = SentFor(*slot);
-    auto* const bucket = reinterpret_cast<GradientBucket*>(slot->bucket);
-    call.name = slot->name;
-    call.priority = bucket->priority;
-    const int64_t handle = tensor == nullptr ? -1 : AllreduceInPlace(tensor, call);
-    if (handle < 0) {
-      others.append(item);
-      continue;
-    }
-    Py_XSETREF(bucket->handle, PyLong_FromLongLong(handle));
-    bucket->submitted = 1;
-  }
-  return others;
-}
 
 py::object PyRuntime::Empty(std::vector<int64_t> shape, const std::string& dtype) {
   const auto type = DTypeFromName(dtype);

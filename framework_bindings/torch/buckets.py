@@ -64,7 +64,7 @@ class Slot(_core.GradientSlot):
 class Bucket(_core.GradientBucket):
     """The gradients that are submitted together: a group, or one alone."""
 
-    __slots__ = ("finish", "name", "names", "slots")
+    __slots__ = ("finish", "name", "names")
 
     def __init__(self, slots: list[Slot], group: bool) -> None:
         self.slots = slots

@@ -147,7 +147,7 @@ class GradientReducer:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
         bucket.finish.clear()
         session = _state.current()
-        tensors = _core.gather_gradients(bucket.slots) if self.plain else None
+        tensors = _core.gather_gradients(bucket) if self.plain else None
         names = bucket.names
         if tensors is None:
             tensors = self._prepared(bucket)
@@ -282,12 +282,11 @@ class GradientReducer:
 
     def _finish_all(self) -> None:
         """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
-        for bucket in self._in_flight:
+        for bucket in self._finish_direct():
             self._finish(bucket)
         orders = self._finish_order()
         # Only now: what was over before an interrupt must not be submitted a second time.
-        for bucket in self._in_flight:
-            self._rearm(bucket)
+        _core.rearm_gradients(self._in_flight, self.passes)
         self._in_flight.clear()
         if self.held.placed:
             _state.current().runtime.count_placed(self.held.placed)
@@ -300,6 +299,14 @@ class GradientReducer:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def _finish_direct(self) -> list[Bucket]:
+        """Wait for what was sent as it is, in one call; returns what has to be looked at by itself."""
+        if not self._in_flight:
+            return []
+        session = _state.current()
+        others: list[Bucket] = self._in_flight
+        return others if session.logs_layers else session.runtime.finish_gradients(others)
 
     def _finish(self, bucket: Bucket) -> None:
         """Wait for one bucket and unpack it; an interrupt leaves what is not over to be waited for again."""
@@ -334,16 +341,6 @@ class GradientReducer:
             else:
                 grad.copy_(self._options.compression.decompress(buffer, slot.context))
 
-    def _rearm(self, bucket: Bucket) -> None:
-        bucket.submitted = False
-        bucket.handle = None
-        bucket.missing = len(bucket.slots)
-        bucket.first_ready_ns = 0
-        bucket.finish.clear()
-        for slot in bucket.slots:
-            slot.delay = self.passes
-            slot.grad = None
-
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""
         self.passes = passes
@@ -354,7 +351,7 @@ class GradientReducer:
             if not bucket.submitted:
                 bucket.finish.clear()
                 self._finish(bucket)  # sparse gradients are in flight if the dense ones could not be submitted
-                self._rearm(bucket)
+                _core.rearm_gradients([bucket], passes)
         self._raise_failure()
 
     def reset(self) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +136,41 @@ def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_
         hvd.synchronize([late], timeout=60)
 
     run(body, 2)
+
+
+@pytest.mark.parametrize("stop", ["timeout", "interrupt"])
+def test_who_stops_waiting_for_a_list_can_go_on_with_the_rest(stop, tmp_path):
+    class StoppedError(Exception):
+        pass
+
+    def body(stopped):
+        import horocache.torch as hvd
+
+        def interrupt(number, frame):
+            raise StoppedError
+
+        hvd.init()
+        tensors = [torch.ones(3) for _ in range(4)]
+        both = 2 if hvd.rank() else 4  # rank 1 sends the last two later
+        handles = hvd.allreduce_each_async_(tensors[:both], names=list("abcd")[:both], op=hvd.Sum)
+        if hvd.rank() == 0:
+            signal.signal(signal.SIGUSR1, interrupt)
+            if stop == "interrupt":
+                timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+                timer.start()
+            with pytest.raises(StoppedError if stop == "interrupt" else TimeoutError):
+                hvd.synchronize(handles, timeout=60 if stop == "interrupt" else 0.2)
+            assert [tensor._version for tensor in tensors] == [1, 1, 0, 0]
+            stopped.touch()
+            assert hvd.synchronize(handles) == [None, None, tensors[2], tensors[3]]
+        else:
+            while not stopped.exists():
+                time.sleep(0.01)
+            handles += hvd.allreduce_each_async_(tensors[2:], names=["c", "d"], op=hvd.Sum)
+            hvd.synchronize(handles)
+        assert all(torch.equal(tensor, torch.full((3,), 2.0)) for tensor in tensors)
+
+    run(body, 2, args=(tmp_path / "stopped",))
 
 
 def test_a_group_that_is_sent_again_follows_what_changes_in_it():
