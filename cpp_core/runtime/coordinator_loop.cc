@@ -1,5 +1,7 @@
 #include "runtime/coordinator_loop.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,8 @@ using net::Doorbell;
 
 // How long all must have waited before a deadlock counts as certain.
 constexpr int64_t kStuckNs = 200 * kNsPerMs;
+// How long one waits for a pass to end.
+constexpr int64_t kLongestPassNs = 100 * kNsPerMs;
 
 }  // namespace
 
@@ -167,6 +171,13 @@ void CoordinatorLoop::TakeOrders() {
   if (!abort.empty()) AbortSets(abort);
 }
 
+void CoordinatorLoop::AwaitPass() const {
+  const uint32_t seen = passes_.load(std::memory_order_acquire);
+  if (seen % 2 == 0) return;
+  const int64_t until_ns = NowNs() + kLongestPassNs;
+  while (passes_.load(std::memory_order_acquire) == seen && NowNs() < until_ns) sched_yield();
+}
+
 void CoordinatorLoop::AbortSets(const std::string& why) {
   for (const auto& set : sets_) set->Abort(why);
 }
@@ -199,6 +210,14 @@ void CoordinatorLoop::TakeWaits() {
 }
 
 bool CoordinatorLoop::Step(int64_t now_ns) {
+  const uint32_t begun = passes_.load(std::memory_order_relaxed) + 1;
+  passes_.store(begun, std::memory_order_release);
+  const bool moved = StepAll(now_ns);
+  passes_.store(begun + 1, std::memory_order_release);
+  return moved;
+}
+
+bool CoordinatorLoop::StepAll(int64_t now_ns) {
   TakeOrders();
   TakeSubmissions(now_ns);
   TakeWaits();

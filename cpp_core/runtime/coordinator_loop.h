@@ -90,6 +90,10 @@ class CoordinatorLoop {
   // Why the job has ended; ok while it goes on.
   Status JobEnd() HC_EXCLUDES(orders_mutex_);
 
+  // Returns when the pass under way, if any, has counted what it did, or after a tenth of a second: an operation is done
+  // before its pass is.
+  void AwaitPass() const;
+
   // For the people of all ranks of the set; does nothing if it is gone.
   void Tell(uint32_t process_set, const std::string& text) HC_EXCLUDES(orders_mutex_);
   // This rank cannot go on; the others are told.
@@ -107,6 +111,7 @@ class CoordinatorLoop {
 
   // One pass over everything; true if anything moved.
   bool Step(int64_t now_ns) HC_REQUIRES(role_);
+  bool StepAll(int64_t now_ns) HC_REQUIRES(role_);
   void TakeSubmissions(int64_t now_ns) HC_REQUIRES(role_);
   void TakeOrders() HC_REQUIRES(role_);
   void TakeWaits() HC_REQUIRES(role_);
@@ -174,6 +179,8 @@ class CoordinatorLoop {
   bool expects_more_ HC_GUARDED_BY(role_) = false;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
+
+  std::atomic<uint32_t> passes_{0};  // begun and ended, so odd while one is under way
 
   net::Doorbell doorbell_;
   OperationTable* const table_;

@@ -63,7 +63,11 @@ class Runtime {
 
   const net::Identity& identity() const { return job_.identity; }
   const Knobs& knobs() const { return config_.knobs; }
-  const Metrics& metrics() const { return metrics_; }
+  // With whatever operations that are done have added to them.
+  const Metrics& metrics() const {
+    loop_->AwaitPass();
+    return metrics_;
+  }
   bool alive() const { return alive_; }
   // A step of an optimizer, for the metrics; the core needs no notion of it.
   void CountStep() { metrics_.steps.Add(1); }
