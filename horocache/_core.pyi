@@ -60,15 +60,18 @@ class GradientSlot:
     bucket: Any
     queue: GradientQueue
     view: Any
+    place: int  # address of the view, as it was made
     compact: Any
     storage: int | None
     users: int
     grad: Any
     version: int
+    address: int  # of its elements then; 0: not known
 
 def gather_gradients(bucket: GradientBucket, /) -> list[Any] | None: ...
 def rearm_gradients(buckets: Sequence[GradientBucket], passes: int, /) -> None: ...
 def grad_references(param: Any, /) -> int: ...
+def is_at_place(slot: GradientSlot, /) -> bool: ...  # whether the view has the memory that was made for it
 def place_is_free(slot: GradientSlot, /) -> bool: ...
 
 @final

@@ -48,7 +48,10 @@ class SharedMemory(Generic[T]):
 
     def is_shared(self, tensor: T) -> bool:
         """Whether the tensor's memory is that of :meth:`empty`, shared with the other ranks of this host."""
-        shared: bool = _state.current().runtime.is_shared(tensor)
+        part: Any = tensor
+        if getattr(tensor, "ndim", 0):
+            part = part[(slice(0, 1),) * part.ndim]  # contiguous whatever the tensor is
+        shared: bool = _state.current().runtime.is_shared(part)
         return shared
 
 

@@ -9,7 +9,7 @@ namespace horocache::python {
 
 // GradientBucket, GradientSlot and GradientQueue; and gather_gradients(bucket), the tensors to submit, or None if one
 // of them needs a closer look; rearm_gradients(buckets, passes), for the next step; grad_references(param) and
-// place_is_free(slot), which tell who else has a gradient or the place of one. See gradients.h.
+// place_is_free(slot), which tell who else has a gradient or the place of one; is_at_place(slot). See gradients.h.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);

@@ -40,11 +40,13 @@ PyMemberDef slot_members[] = {
     HC_MEMBER(T_OBJECT, GradientSlot, bucket, "a GradientBucket"),
     HC_MEMBER(T_OBJECT, GradientSlot, queue, "a GradientQueue"),
     HC_MEMBER(T_OBJECT, GradientSlot, view, "the place in shared memory, or None"),
+    HC_MEMBER(T_LONGLONG, GradientSlot, place, "its address"),
     HC_MEMBER(T_OBJECT, GradientSlot, compact, "its elements in the order in which they lie there"),
     HC_MEMBER(T_OBJECT, GradientSlot, storage, "address of the place's storage, or None"),
     HC_MEMBER(T_PYSSIZET, GradientSlot, users, "of that storage, while nobody else has one"),
     HC_MEMBER(T_OBJECT, GradientSlot, grad, "the gradient that is in flight, or None"),
     HC_MEMBER(T_LONGLONG, GradientSlot, version, "of that, when it was complete"),
+    HC_MEMBER(T_LONGLONG, GradientSlot, address, "of its elements then; 0 if that is not known"),
     {nullptr, 0, 0, 0, nullptr}};
 
 PyMemberDef queue_members[] = {

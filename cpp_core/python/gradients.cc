@@ -52,6 +52,22 @@ bool Describe(KnownType* known, PyObject* tensor, dlpack::Tensor* out) {
   return known->table != nullptr && known->table->tensor_from_object(tensor, out) == 0;
 }
 
+long long AddressOf(const dlpack::Tensor& tensor) {
+  return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
+}
+
+// Whether the slot's view has the memory that was made for it.
+bool IsAtPlace(const GradientSlot& slot) {
+  dlpack::Tensor view{};
+  if (!Has(slot.view)) return false;
+  const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, &view);
+  PyErr_Clear();
+  if (!known || AddressOf(view) != slot.place) return false;
+  int64_t bits = view.dtype.bits;
+  for (int i = 0; i < view.ndim; ++i) bits *= view.shape[i];
+  return bits == slot.bytes * 8;
+}
+
 // Steps between elements that are not there do not matter.
 bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   if (a.ndim != b.ndim || a.dtype.code != b.dtype.code || a.dtype.bits != b.dtype.bits) return false;
@@ -62,16 +78,18 @@ bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return true;
 }
 
-// Whether the gradient has its parameter's shape; only a resize takes that away, which no version counts.
-bool HasItsShape(const GradientSlot& slot, PyObject* grad) {
+// Whether the gradient is where it was and has its parameter's shape; no version counts what takes that away.
+bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
   dlpack::Tensor tensor{}, parameter{};
   GradientQueue* queue = AsQueue(slot.queue);
   return Describe(&queue->gradients, grad, &tensor) && Describe(&queue->parameters, slot.param, &parameter) &&
-         tensor.ndim == parameter.ndim && std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
+         AddressOf(tensor) == slot.address && tensor.ndim == parameter.ndim &&
+         std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
 }
 
 // Whether nobody but the slot has the place: who kept the gradient of an earlier step shall keep its values.
 bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue) {
+  if (!IsAtPlace(slot)) return false;
   if (Py_REFCNT(slot.view) != (slot.view == slot.compact ? 2 : 1)) return false;
   if (!Has(queue.users) || !Has(slot.storage)) return true;
   PyObject* count = PyObject_CallOneArg(queue.users, slot.storage);
@@ -106,7 +124,7 @@ bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
 bool Place(GradientSlot* slot, PyObject* param) {
   PyObject* grad = Grad(param);
   if (grad == nullptr) return false;
-  const bool there = grad == slot->view || grad == Py_None;
+  const bool there = grad == Py_None || (grad == slot->view && IsAtPlace(*slot));
   const bool moved = there || MoveIntoPlace(slot, param, grad);
   Py_DECREF(grad);
   if (moved) return true;
@@ -122,7 +140,11 @@ bool Depart(GradientSlot* slot, PyObject* param) {
   if (grad == nullptr) return false;
   Py_XSETREF(slot->grad, grad);
   slot->irregular = 1;
+  slot->address = 0;
   if (grad == Py_None) return true;  // another hook has taken it away
+  dlpack::Tensor tensor{};
+  if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) slot->address = AddressOf(tensor);
+  PyErr_Clear();  // a sparse one, say
   slot->version = VersionOf(grad);
   PyObject* negative = slot->version < 0 ? nullptr : PyObject_CallMethodNoArgs(grad, is_neg_text);
   if (negative == nullptr) return false;
@@ -250,7 +272,10 @@ PyObject* PlaceIsFreeForPython(PyObject*, PyObject* slot) {
   return PyBool_FromLong(PlaceIsFree(*AsSlot(slot), *AsQueue(AsSlot(slot)->queue)) ? 1 : 0);
 }
 
+PyObject* IsAtPlaceForPython(PyObject*, PyObject* slot) { return PyBool_FromLong(IsAtPlace(*AsSlot(slot)) ? 1 : 0); }
+
 PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_references(param, /)"},
+                           {"is_at_place", &IsAtPlaceForPython, METH_O, "is_at_place(slot, /)"},
                            {"place_is_free", &PlaceIsFreeForPython, METH_O, "place_is_free(slot, /)"},
                            {"gather_gradients", &Gather, METH_O, "gather_gradients(bucket, /)"},
                            {"rearm_gradients", &RearmAll, METH_VARARGS, "rearm_gradients(buckets, passes, /)"},
@@ -260,7 +285,7 @@ PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_re
 
 PyObject* SentFor(const GradientSlot& slot) {
   if (slot.irregular || !Has(slot.grad)) return nullptr;
-  if (slot.grad == slot.view) return slot.compact;
+  if (slot.grad == slot.view && IsAtPlace(slot)) return slot.compact;
   dlpack::Tensor tensor{};
   // Complex numbers in memory may be the conjugates of a tensor's, which torch has to be asked.
   constexpr int kComplexCode = 5;
@@ -275,7 +300,7 @@ bool AreUntouched(const GradientBucket& bucket) {
     const GradientSlot& slot = *AsSlot(PyList_GET_ITEM(bucket.slots, i));
     PyObject* grad = Grad(slot.param);
     const bool same =
-        grad != nullptr && grad == slot.grad && VersionOf(grad) == slot.version && HasItsShape(slot, grad);
+        grad != nullptr && grad == slot.grad && VersionOf(grad) == slot.version && HasItsMemory(slot, grad);
     Py_XDECREF(grad);
     PyErr_Clear();
     if (!same) return false;

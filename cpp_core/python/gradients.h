@@ -50,11 +50,13 @@ struct GradientSlot {
   PyObject* bucket;   // a GradientBucket, or None
   PyObject* queue;    // a GradientQueue
   PyObject* view;     // the place in shared memory, or None
+  long long place;    // its address: a program may give the tensor other memory
   PyObject* compact;  // the same elements in the order in which they lie there; what is submitted
   PyObject* storage;  // its storage's address, by which torch counts who else uses it; None where it cannot tell
   Py_ssize_t users;   // tensors and the like on that storage while nobody else has one
   PyObject* grad;     // the gradient that is in flight, or None
   long long version;  // of that, when it was complete
+  long long address;  // of its elements then; 0 if that is not known
 };
 
 // Gradients that travel alone, between their completion and their submission; and what slots call in Python.
@@ -80,7 +82,7 @@ struct GradientQueue {
 // What is submitted for the slot's gradient in flight; null if that is none that can be sent as it is. Borrowed.
 PyObject* SentFor(const GradientSlot& slot);
 
-// Whether all gradients are those that were submitted, and no version tells of a change.
+// Whether all gradients are those that were submitted, where they were, and no version tells of a change.
 bool AreUntouched(const GradientBucket& bucket);
 
 // The three as types of the module; `call_slot` is what autograd calls.

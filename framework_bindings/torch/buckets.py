@@ -42,6 +42,7 @@ class Slot(_core.GradientSlot):
         """Note what is submitted."""
         self.grad = grad
         self.version = grad._version
+        self.address = _address(grad)
 
     def check_untouched(self) -> None:
         """InvalidArgumentError if the gradient has been changed or replaced since it was submitted.
@@ -50,10 +51,14 @@ class Slot(_core.GradientSlot):
         views count their changes together, so that another parameter's gradient looks like a change of this one.
         """
         grad, now = self.grad, self.param.grad
-        resized = now is grad and now is not None and now.shape != self.param.shape
-        if grad is None or (now is grad and not resized and (grad._version == self.version or _is_part(grad))):
+        if grad is None:
             return
-        how = "set to None" if now is None else "resized" if resized else "changed" if now is grad else "replaced"
+        resized = now is grad and now.shape != self.param.shape
+        moved = now is grad and self.address not in (0, _address(grad))
+        if now is grad and not (resized or moved) and (grad._version == self.version or _is_part(grad)):
+            return
+        how = "set to None" if now is None else "replaced" if now is not grad else "changed"
+        how = "resized" if resized else "given other memory" if moved else how
         raise InvalidArgumentError(
             f"the gradient of {self.name} was {how} while it was being reduced. Call optimizer.synchronize() after the "
             "backward pass, then change the gradients, and step within "
@@ -112,6 +117,11 @@ def no_gradient(slot: Slot) -> torch.Tensor:
         values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
         return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
     return torch.zeros_like(param)
+
+
+def _address(grad: torch.Tensor) -> int:
+    """Of its elements; 0 for one that has them in several places."""
+    return grad.data_ptr() if grad.layout is torch.strided else 0
 
 
 def _is_part(grad: torch.Tensor) -> bool:

@@ -5,7 +5,8 @@ Autograd makes a new tensor for a gradient that is None, and adds to one that is
 ``zero_grad(set_to_none=False)`` the place is never left, and nothing is copied; else the slot moves each new gradient
 into its place, and the parameter's gradient is the place from then on. Two things stay as they are: a gradient that
 the program has put there itself (a view of its own flat buffer, say), to which autograd has only added; and one of an
-earlier step that the program has kept, whose parameter gets a new place instead.
+earlier step that the program has kept, whose parameter gets a new place instead. A tensor that the program has given other memory is no
+place any more, whatever else it is: ``model.to(dtype)`` does that to gradients.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class GradientPlaces:
             slot: whose gradient is complete, or one pass further.
             slots: all, in the order in which they are to lie side by side.
         """
+        if slot.view is not None and not _core.is_at_place(slot):
+            _forget(slot)
         nobody_has_it = _core.grad_references(slot.param) == references_to_own()
         grad = slot.param.grad
         if grad is None or grad is slot.view:
@@ -127,6 +130,13 @@ def _assign(slot: Slot, flat: torch.Tensor) -> None:
     slot.compact = slot.view if slot.view.is_contiguous() else slot.view.as_strided(dense.shape, dense.stride())
     slot.storage = slot.view.untyped_storage()._cdata
     slot.bytes = slot.view.numel() * slot.view.element_size()
+    slot.place = slot.view.data_ptr()
+
+
+def _forget(slot: Slot) -> None:
+    """Leave the view to the program, which has given it other memory (``grad.data = ...``, ``model.to(dtype)``)."""
+    slot.view = slot.compact = slot.storage = None
+    slot.place = 0
 
 
 def _fits(slot: Slot, tensor: torch.Tensor) -> bool:

@@ -196,7 +196,7 @@ class GradientReducer:
                     continue
                 grad = slot.param.grad = grad.to_dense()
             slot.departs(grad)
-            if grad is slot.view and self.plain:
+            if grad is slot.view and self.plain and _core.is_at_place(slot):
                 grad = slot.compact
             elif not (self.plain and grad.is_contiguous()) or is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)

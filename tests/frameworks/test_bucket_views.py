@@ -255,6 +255,37 @@ def test_sparse_gradients_and_those_of_models_that_are_moved_to_another_type():
     run(body, 2)
 
 
+@pytest.mark.parametrize("num_groups", [0, 2])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_that_the_program_gives_other_memory_are_reduced_where_they_are(num_groups, set_to_none):
+    def body(num_groups, set_to_none):
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 2), torch.nn.Conv2d(3, 4, 2))
+        model = model.to(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), num_groups=num_groups, op=hvd.Sum
+        )
+        x = torch.ones(1, 2, 4, 4)
+        for step in range(8):
+            if step in (2, 4):
+                model.to(torch.float64 if step == 2 else torch.float32)  # gradients get other memory, too
+                x = x.to(model[0].weight.dtype)
+            optimizer.zero_grad(set_to_none=set_to_none)
+            if step == 6 and not set_to_none:
+                for p in model.parameters():
+                    p.grad.data = torch.zeros_like(p)
+            (model(x).sum() * (1 + hvd.rank())).backward()
+            optimizer.step()
+            ours = [p.grad.clone() for p in model.parameters()]
+            sums = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+            assert all(torch.equal(a, 3 * b) for a, b in zip(ours, sums, strict=True))
+            assert all(hvd.is_shared(p.grad) for p in model.parameters())
+
+    run(body, 2, args=(num_groups, set_to_none))
+
+
 def test_copies_and_saved_states_stand_by_themselves():
     def body():
         import horocache.torch as hvd
@@ -298,6 +329,7 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
             (lambda: params[1].grad.resize_(2), "second was resized"),
             (lambda: setattr(params[0], "grad", None), "first was set to None"),
             (lambda: setattr(params[0], "grad", torch.ones(4)), "first was replaced"),
+            (lambda: setattr(params[1].grad, "data", torch.ones(4)), "second'? was (freed, or )?given other memory"),
         ):
             backward()
             change()
