@@ -5,8 +5,8 @@ Autograd makes a new tensor for a gradient that is None, and adds to one that is
 ``zero_grad(set_to_none=False)`` the place is never left, and nothing is copied; else the slot moves each new gradient
 into its place, and the parameter's gradient is the place from then on. Two things stay as they are: a gradient that
 the program has put there itself (a view of its own flat buffer, say), to which autograd has only added; and one of an
-earlier step that the program has kept, whose parameter gets a new place instead. A tensor that the program has given other memory is no
-place any more, whatever else it is: ``model.to(dtype)`` does that to gradients.
+earlier step that the program has kept, whose parameter gets a new place instead. A tensor that the program has given
+other memory is no place any more: ``model.to(dtype)`` does that to gradients.
 """
 
 from __future__ import annotations

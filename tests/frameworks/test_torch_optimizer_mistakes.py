@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+
 import pytest
 import torch
 
@@ -22,6 +27,8 @@ class Faulty:
         self._session.runtime = self
 
     def __getattr__(self, name):
+        if name == "finish_gradients" and self._method == "wait":
+            return lambda buckets: buckets  # each is waited for by itself
         return self._perhaps if name == self._method else getattr(self._runtime, name)
 
     def _perhaps(self, *arguments, **more):
@@ -227,6 +234,38 @@ def test_a_step_that_was_interrupted_goes_on_and_reduces_nothing_twice(call, num
 
     expected = ([[-1.0, -1.0]], [-3.0, -3.0], [0.0, 0.0, 1.0, 1.0])
     assert run(body, 2, args=(call, num_groups)) == [expected] * 2
+
+
+@pytest.mark.parametrize("num_groups", [0, 2])
+def test_a_step_that_a_signal_interrupts_goes_on(num_groups, tmp_path):
+    class StoppedError(Exception):
+        pass
+
+    def body(num_groups, interrupted):
+        import horocache.torch as hvd
+
+        def interrupt(number, frame):
+            raise StoppedError
+
+        hvd.init()
+        params, named = parameters(4)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0), named, op=hvd.Sum, num_groups=num_groups)
+        for step in range(3):
+            optimizer.zero_grad()
+            if hvd.rank() == 1 and step == 1:
+                while not interrupted.exists():
+                    time.sleep(0.01)
+            sum(p.sum() for p in params).backward()
+            if hvd.rank() == 0 and step == 1:
+                signal.signal(signal.SIGUSR1, interrupt)
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                with pytest.raises(StoppedError):
+                    optimizer.step()
+                interrupted.touch()
+            optimizer.step()
+        return [p.tolist() for p in params]
+
+    assert run(body, 2, args=(num_groups, tmp_path / "interrupted")) == [[[1.0 - 3 * 2.0] * 2] * 4] * 2
 
 
 def test_an_interrupt_does_not_hide_a_failure_before_it():
