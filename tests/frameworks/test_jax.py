@@ -48,7 +48,7 @@ def test_operations_of_every_type():
         assert hvd.allreduce(jnp.float32(me)).shape == ()
         with pytest.raises(hvd.HorocacheError, match=r"expected a jax\.Array, got builtins\.str"):
             hvd.allgather("text")
-        with pytest.raises(hvd.HorocacheError, match="rank 0 submitted shape"):
+        with pytest.raises(hvd.HorocacheError, match=r"rank \d submitted shape"):
             hvd.allreduce(jnp.ones(me + 1), name="shapes")
 
     _run(body, 3)
