@@ -25,6 +25,9 @@
 
 namespace horocache::data {
 
+// A result of which the allocation may well fail: the ranks ask each other before they go on.
+inline constexpr int64_t kConfirmedBytes = 1 << 20;
+
 // `count` elements; input and output may be the same memory. output is null where this rank receives nothing.
 struct Segment {
   const std::byte* input = nullptr;

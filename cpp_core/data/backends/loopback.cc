@@ -15,7 +15,7 @@
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kBudgetBytes = 512 << 10;  // of one Test
+constexpr int64_t kTestBytes = 512 << 10;  // of one Test
 
 // Copies or scales the input to the output, a piece in every Test.
 class LoopbackOperation : public Operation {
@@ -39,7 +39,7 @@ class LoopbackOperation : public Operation {
     if (!prepared_) Prepare();
     prepared_ = true;
     const FloatMode mode;
-    int64_t budget = kBudgetBytes;
+    int64_t budget = kTestBytes;
     while (status_.ok() && done_ < total_ && budget > 0) Piece(&budget);
     while (status_.ok() && !gaps_.done() && budget > 0) FillGap(&budget);
     return !status_.ok() || (done_ >= total_ && gaps_.done());

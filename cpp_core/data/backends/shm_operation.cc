@@ -12,8 +12,6 @@ namespace {
 constexpr int64_t kLongBytes = 16 << 10;
 // An output that does not stay in the caches until it is read.
 constexpr int64_t kLargeBytes = 8 << 20;
-// A result of which the allocation may well fail: the ranks ask each other before they go on.
-constexpr int64_t kConfirmedBytes = 1 << 20;
 constexpr int64_t kRefusedCount = -1;
 
 struct Reason {

@@ -11,13 +11,13 @@ namespace horocache::net {
 namespace {
 
 constexpr int64_t kShortestNapNs = 10 * kNsPerUs;
-constexpr int64_t kLongestNapNs = kNsPerMs;
+constexpr int64_t kLongestTestNapNs = kNsPerMs;
 
 }  // namespace
 
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
                     Mpi::Received* received) {
-  for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
+  for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestTestNapNs)) {
     const StatusOr<bool> done = mpi.Test(request, received);
     if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
     if (*done) return Status::Ok();

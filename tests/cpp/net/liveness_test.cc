@@ -49,8 +49,8 @@ class Losses {
 };
 
 // A job of this process as rank 0 and children as the others; each child runs `body` after start-up.
-struct Job {
-  Job(int size, const std::string& directory, const std::function<std::string(int, Peers&)>& body) {
+struct ForkedJob {
+  ForkedJob(int size, const std::string& directory, const std::function<std::string(int, Peers&)>& body) {
     for (int r = 1; r < size; ++r) {
       children.push_back(std::make_unique<Child>([config = Config(r, size, directory), r, body]() -> std::string {
         auto started = Bootstrap(config);
@@ -74,7 +74,7 @@ std::string Sleep(int, Peers&) {
 
 TEST(LivenessProcesses, AKilledRankIsReportedWithItsSignal) {
   TestDirectory directory;
-  Job job(3, directory.path(), Sleep);
+  ForkedJob job(3, directory.path(), Sleep);
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
   job[2].Signal(SIGKILL);
@@ -87,7 +87,7 @@ TEST(LivenessProcesses, AKilledRankIsReportedWithItsSignal) {
 
 TEST(LivenessProcesses, ARankThatExitsIsReportedWithItsCode) {
   TestDirectory directory;
-  Job job(2, directory.path(), [](int, Peers&) -> std::string { _exit(7); });
+  ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string { _exit(7); });
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
   EXPECT_TRUE(Contains(losses.Await(1), "exited with code 7 without shutdown()"));
@@ -95,7 +95,7 @@ TEST(LivenessProcesses, ARankThatExitsIsReportedWithItsCode) {
 
 TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
   TestDirectory directory;
-  Job job(2, directory.path(), [](int, Peers&) -> std::string { _exit(3); });
+  ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string { _exit(3); });
   job[1].Wait();
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
@@ -104,7 +104,7 @@ TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
 
 TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
   TestDirectory directory;
-  Job job(4, directory.path(), [](int rank, Peers& peers) {
+  ForkedJob job(4, directory.path(), [](int rank, Peers& peers) {
     Losses losses;
     Liveness liveness(&peers, rank, losses.Recorder());
     return rank == 1 ? Sleep(rank, peers) : losses.Await(1);
@@ -119,7 +119,7 @@ TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
 
 TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
   TestDirectory directory;
-  Job job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
+  ForkedJob job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
     const pid_t parent = getpid();
     if (fork() == 0) {
       // Holds the rank's link open for longer than a loss may take to be seen.
@@ -138,7 +138,7 @@ TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
 
 TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
   TestDirectory directory;
-  Job job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
+  ForkedJob job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
     if (rank == 2) return Sleep(rank, peers);
     peers.arena->state(rank).store(rank == 1 ? RankState::kLeft : RankState::kLeftJobLost);
     return "left";
@@ -157,7 +157,7 @@ TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
 
 TEST(LivenessProcesses, AStoppedRankIsNotLost) {
   TestDirectory directory;
-  Job job(3, directory.path(), Sleep);
+  ForkedJob job(3, directory.path(), Sleep);
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
   job[1].Signal(SIGSTOP);
@@ -172,7 +172,7 @@ TEST(LivenessProcesses, WithoutPidfdsTheLinksTellAndRankZeroTellsTheOthers) {
   const auto forget_pidfds = [](Peers& peers) {
     for (UniqueFd& fd : peers.pidfds) fd.Close();
   };
-  Job job(4, directory.path(), [&](int rank, Peers& peers) -> std::string {
+  ForkedJob job(4, directory.path(), [&](int rank, Peers& peers) -> std::string {
     if (rank == 1) return Sleep(rank, peers);
     forget_pidfds(peers);
     Losses losses;
@@ -190,7 +190,7 @@ TEST(LivenessProcesses, WithoutPidfdsTheLinksTellAndRankZeroTellsTheOthers) {
 
 TEST(LivenessProcesses, ARankThatBecomesAnotherProgramIsLost) {
   TestDirectory directory;
-  Job job(2, directory.path(), [](int, Peers&) -> std::string {
+  ForkedJob job(2, directory.path(), [](int, Peers&) -> std::string {
     execl("/bin/sleep", "sleep", "60", nullptr);
     return "";
   });

@@ -28,7 +28,6 @@ namespace horocache::data {
 namespace {
 
 constexpr int kGatherTag = 4;
-constexpr int64_t kTileBytes = 4 << 20;
 // Small ones stay in the caches; what is hardly more than one does not gain by being cut.
 constexpr int64_t kTileBytesOnOneHost = 1 << 20, kUncutBytesOnOneHost = 2 << 20;
 // See Note [Results around the caches].

@@ -21,8 +21,6 @@ constexpr int kTag = 1;
 constexpr int64_t kLibraryBytes = 64 << 10;
 // Of one part, see Note [Messages between hosts].
 constexpr size_t kMessagesUnderWay = 32;
-// A result of which the allocation may well fail: the ranks ask each other before they go on.
-constexpr int64_t kConfirmedBytes = 1 << 20;
 
 // What a rank tells another.
 struct Told {

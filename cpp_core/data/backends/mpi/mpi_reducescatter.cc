@@ -14,10 +14,6 @@
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kTileBytes = 4 << 20;
-// A result of which the allocation may well fail: the ranks ask each other before they go on.
-constexpr int64_t kConfirmedBytes = 1 << 20;
-
 class MpiReducescatter final : public MpiSlices {
  public:
   MpiReducescatter(MpiQueue* queue, Collective collective)

@@ -11,6 +11,8 @@
 
 namespace horocache::data {
 
+inline constexpr int64_t kTileBytes = 4 << 20;
+
 class MpiSlices : public MpiOperation {
  protected:
   // A rank's slice in this rank's input.
