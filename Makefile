@@ -105,7 +105,7 @@ $(VENV)/mpi-%/stamp: $(VENV)/test.stamp
 # ---- the core, and the C++ tests ------------------------------------------------------------------------------------
 
 build: $(VENV)/tools.stamp  ## Compile the core into horocache/, and the C++ tests
-	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) \
+	@$(CMAKE) -S . -B build/dev -G Ninja -DHC_TESTS=$(GTEST) -DHC_WERROR=$(WERROR) -DCMAKE_UNITY_BUILD=$(UNITY) -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/dev --parallel $(JOBS)
@@ -125,7 +125,7 @@ sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-proces
 
 # Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 sanitize-%: $(VENV)/test.stamp
-	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_UNITY_BUILD=ON -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
+	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	  --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/$* --parallel $(JOBS)
@@ -138,7 +138,7 @@ endif
 	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
 	@if [ -e "$(call LIBRARY,lib$*.so)" ]; then set -x; \
 	  LD_PRELOAD="$(call LIBRARY,lib$*.so) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc --capture=sys $(PYTEST_ARGS); \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
 
 # ---- checks ---------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ def dist(tmp_path_factory) -> Path:
         "-Ccmake.build-type=Debug",
         "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
         "-Ccmake.define.CMAKE_UNITY_BUILD=ON",
+        "-Ccmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=16",
         folder / "source",
     )
     return folder

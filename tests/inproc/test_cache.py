@@ -143,6 +143,7 @@ def test_more_names_than_the_default_are_one_warning_and_then_all_cached(capfd):
     assert capfd.readouterr().err.count(WARNING) == 1
 
 
+@pytest.mark.long
 def test_any_number_of_names_is_one_warning_and_then_all_cached(capfd):
     names = [f"gradient.{i}" for i in range(36_000)]
 

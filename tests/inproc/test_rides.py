@@ -66,6 +66,7 @@ def every_case(rank, runtime):
     return found, runtime.metrics()
 
 
+@pytest.mark.parametrize("size", [1, 2, *(pytest.param(size, marks=pytest.mark.long) for size in (3, 4))])
 def test_every_operation_on_every_type_gives_the_bits_and_the_errors_that_it_gives_in_a_lane(size):
     riding = run_ranks(size, every_case)
     in_a_lane = run_ranks(size, every_case, inline_max="0")
