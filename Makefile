@@ -25,7 +25,7 @@ HASH := \#
 GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c++20 -E -x c++ - >/dev/null 2>&1 && echo ON || echo OFF)
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
 # Of a file's tests none is run beside another: many share a server of ranks.
-PARALLEL := --numprocesses $(JOBS) --dist loadfile
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 # Those with the longest tests come first, or one worker is left alone with them at the end.
 PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks mp inproc sim unit))
 

@@ -90,8 +90,8 @@ class CoordinatorLoop {
   // Why the job has ended; ok while it goes on.
   Status JobEnd() HC_EXCLUDES(orders_mutex_);
 
-  // Returns when the pass under way, if any, has counted what it did, or after a tenth of a second: an operation is done
-  // before its pass is.
+  // Returns when the pass under way, if any, has counted what it did, or after a tenth of a second: an operation is
+  // done before its pass is.
   void AwaitPass() const;
 
   // For the people of all ranks of the set; does nothing if it is gone.
