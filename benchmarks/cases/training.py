@@ -25,7 +25,7 @@ _BATCHES = 8  # of synthetic data, used in turns
 
 def jobs(quick: bool) -> list[Job]:
     """A model of many small tensors and one of fewer, larger ones."""
-    models = [("mlp", 32, 4, 30.0), ("cnn", 32, 1, 24.0)]
+    models = [("mlp", 32, 4, 48.0), ("cnn", 32, 1, 40.0)]
     return [
         Job(
             "training",
