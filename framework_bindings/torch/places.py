@@ -62,8 +62,7 @@ class GradientPlaces:
             slot: whose gradient is complete, or one pass further.
             slots: all, in the order in which they are to lie side by side.
         """
-        if slot.view is not None and not _core.is_at_place(slot):
-            _forget(slot)
+        _forget_if_moved(slot)
         nobody_has_it = _core.grad_references(slot.param) == references_to_own()
         grad = slot.param.grad
         if grad is None or grad is slot.view:
@@ -133,8 +132,10 @@ def _assign(slot: Slot, flat: torch.Tensor) -> None:
     slot.place = slot.view.data_ptr()
 
 
-def _forget(slot: Slot) -> None:
-    """Leave the view to the program, which has given it other memory (``grad.data = ...``, ``model.to(dtype)``)."""
+def _forget_if_moved(slot: Slot) -> None:
+    """Leave the view to the program if that has given it other memory (``grad.data = ...``, ``model.to(dtype)``)."""
+    if slot.view is None or _core.is_at_place(slot):
+        return
     slot.view = slot.compact = slot.storage = None
     slot.place = 0
 
