@@ -208,12 +208,14 @@ PyObject* CallSlot(PyObject* self, PyObject* arguments, PyObject*) {
   Py_RETURN_NONE;
 }
 
+bool HasSlots(const GradientBucket& bucket) { return bucket.slots != nullptr && PyList_Check(bucket.slots); }
+
 // The gradients of a bucket, which are complete.
 PyObject* Gather(PyObject*, PyObject* object) {
   GradientBucket* bucket = AsBucket(object);
   PyObject* slots = bucket->slots;
   bucket->direct = 0;
-  if (slots == nullptr || !PyList_Check(slots)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
+  if (!HasSlots(*bucket)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
   PyObject* tensors = PyList_New(PyList_GET_SIZE(slots));
   if (tensors == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slots); ++i) {
@@ -249,7 +251,11 @@ PyObject* RearmAll(PyObject*, PyObject* arguments) {
   PyObject* buckets = nullptr;
   long passes = 0;
   if (PyArg_ParseTuple(arguments, "O!l", &PyList_Type, &buckets, &passes) == 0) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buckets); ++i) Rearm(AsBucket(PyList_GET_ITEM(buckets, i)), passes);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buckets); ++i) {
+    GradientBucket* bucket = AsBucket(PyList_GET_ITEM(buckets, i));
+    if (!HasSlots(*bucket)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
+    Rearm(bucket, passes);
+  }
   Py_RETURN_NONE;
 }
 
