@@ -172,14 +172,14 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
 def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
     from horocache.launch.environment import own_environment  # noqa: PLC0415
-    from horocache.observe import flight  # noqa: PLC0415
+    from horocache.observe import flight_files  # noqa: PLC0415
 
     epoch = _default.epochs[tuple(job.ranks)]
     knobs = _core.parse_knobs(arguments)
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
     if knobs["flight_record"][1] == "default":
-        arguments = {**arguments, "flight_record": flight.default_folder(own_environment())}
+        arguments = {**arguments, "flight_record": flight_files.default_folder(own_environment())}
     if knobs["binding"][0] == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 

@@ -1,21 +1,18 @@
-"""Flight records: where they are written, and how a live rank is asked for its own."""
+"""How a live rank is asked for its flight record."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from horocache.errors import HorocacheError, InvalidArgumentError
+from horocache.errors import HorocacheError
 
-_MOST_KEPT = 256
 _ABSTRACT = re.compile(r"@(horocache\.(\d+)\.\d+\.\d+)$")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _TIMEOUT_S = 5.0
@@ -23,40 +20,6 @@ _TIMEOUT_S = 5.0
 
 class NoAnswerError(HorocacheError):
     """A rank does not tell about itself."""
-
-
-def default_folder(environment: Mapping[str, str]) -> str:
-    """Where the user's programs keep what they want to remember; old records go when there are many."""
-    state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111  (needs no home)
-    folder = Path(state) / "horocache"
-    try:
-        records = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if _is_record(entry.name)]
-        for _, path in sorted(records)[:-_MOST_KEPT]:
-            Path(path).unlink(missing_ok=True)
-    except OSError:
-        return str(folder)  # there is none yet, or it is not ours to clean; writing will tell
-    return str(folder)
-
-
-def _is_record(name: str) -> bool:
-    return name.startswith("flight-") and name.endswith(".json")
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a record from a file.
-
-    Raises:
-        InvalidArgumentError: it cannot be read, or is none.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgumentError(f"'{path}' is no flight record: {error}") from error
-    if not isinstance(record, dict) or not {"horocache", "rank", "events", "pending"} <= record.keys():
-        raise InvalidArgumentError(f"'{path}' is no flight record")
-    return record
 
 
 def ranks_of(pid: int) -> dict[int, list[str]]:

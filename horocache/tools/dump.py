@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from horocache.observe import flight
+from horocache.observe import flight, flight_files
 
 _BYTES = ("B", "KiB", "MiB", "GiB")
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         if target.isdigit() and not Path(target).exists():
             _ask_all(int(target), records, failures)
         else:
-            records.append(flight.load(Path(target)))
+            records.append(flight_files.load(Path(target)))
     records.sort(key=lambda record: int(record["rank"]))
     if options.json:
         sys.stdout.write(json.dumps(records) + "\n")

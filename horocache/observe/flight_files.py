@@ -1,0 +1,47 @@
+"""Files of flight records: where they are written, and how they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from horocache.errors import InvalidArgumentError
+
+_MOST_KEPT = 256
+
+
+def default_folder(environment: Mapping[str, str]) -> str:
+    """Where the user's programs keep what they want to remember; old records go when there are many."""
+    state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111  (needs no home)
+    folder = Path(state) / "horocache"
+    try:
+        records = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if _is_record(entry.name)]
+        for _, path in sorted(records)[:-_MOST_KEPT]:
+            Path(path).unlink(missing_ok=True)
+    except OSError:
+        return str(folder)  # there is none yet, or it is not ours to clean; writing will tell
+    return str(folder)
+
+
+def _is_record(name: str) -> bool:
+    return name.startswith("flight-") and name.endswith(".json")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a record from a file.
+
+    Raises:
+        InvalidArgumentError: it cannot be read, or is none.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f"'{path}' is no flight record: {error}") from error
+    if not isinstance(record, dict) or not {"horocache", "rank", "events", "pending"} <= record.keys():
+        raise InvalidArgumentError(f"'{path}' is no flight record")
+    return record
