@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
 import torch
 
-from horocache.testing import run_ranks as run
+from horocache.testing import run_ranks
 
 from .small_model import batch, make_model
+
+# Imported by the first compilation, in each rank for itself unless the server of ranks has done so.
+COMPILER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+run = functools.partial(run_ranks, preload=COMPILER)
 
 
 def numbers(*shape, rank=0):
