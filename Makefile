@@ -58,7 +58,7 @@ test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is p
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
 
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
-	$(VENV)/mpi-$*/bin/python -m pytest tests/mpi $(PYTEST_ARGS)
+	$(VENV)/mpi-$*/bin/python -m pytest $(PARALLEL) tests/mpi $(PYTEST_ARGS)
 
 # ---- environment ----------------------------------------------------------------------------------------------------
 
