@@ -292,16 +292,15 @@ def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
         tensor = torch.ones(4)
         for _ in range(5):
             hvd.allreduce_(tensor, name="t", op=hvd.Average)
-        slept = []
+        driven, slept = [], []
         for _ in range(10):
             before = hc.metrics()
             for _ in range(50):
                 hvd.allreduce_(tensor, name="t", op=hvd.Average)
             after = hc.metrics()
-            driven = after["role_taken"] - before["role_taken"]
-            assert driven >= 50 if waiter_drives else driven == 0
+            driven.append(after["role_taken"] - before["role_taken"])
             slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
-        # On a machine that stops a rank for long, the other goes to sleep.
-        assert min(slept) == 0 or not waiter_drives
+        # On a machine that stops a rank for long, the other goes to sleep, or its background thread does the work.
+        assert max(driven) >= 50 and min(slept) == 0 if waiter_drives else max(driven) == 0, (driven, slept)
 
     run(body, 2, args=(waiter_drives,))
