@@ -301,6 +301,10 @@ def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
             driven.append(after["role_taken"] - before["role_taken"])
             slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
         # On a machine that stops a rank for long, the other goes to sleep, or its background thread does the work.
-        assert max(driven) >= 50 and min(slept) == 0 if waiter_drives else max(driven) == 0, (driven, slept)
+        assert min(slept) == 0 or not waiter_drives, slept
+        if waiter_drives:
+            assert max(driven) >= 50 and sum(driven) >= 450, driven
+        else:
+            assert max(driven) == 0, driven
 
     run(body, 2, args=(waiter_drives,))
