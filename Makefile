@@ -31,7 +31,7 @@ PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks 
 
 MPIS := openmpi mpich
 
-.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint format sanitize bench bench-control bench-paper dist docs clean
+.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint lint-python lint-rules format sanitize bench bench-control bench-paper dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -147,10 +147,14 @@ CPP_FILES = $(shell find cpp_core tests/cpp -name '*.cc' -o -name '*.h')
 PYTHON_FOLDERS := horocache framework_bindings tests benchmarks docs setup.py
 MYPY_FOLDERS := horocache framework_bindings tests/lint benchmarks docs
 
-lint: $(VENV)/lint.stamp build  ## Check style, types, layers, sizes and what is forbidden
+lint: lint-python lint-rules  ## Check style, types, layers, sizes and what is forbidden
+
+lint-python: $(VENV)/lint.stamp build
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
 	$(BIN)/mypy $(MYPY_FOLDERS)
+
+lint-rules: $(VENV)/lint.stamp build
 	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@status=0; for check in tests/lint/check_*.py; do $(BIN)/python $$check || status=1; done; exit $$status
 

@@ -14,7 +14,7 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr int64_t kPatienceNs = kNsPerS;
+constexpr int64_t kAnswerPatienceNs = kNsPerS;
 constexpr off_t kMostBytes = 1 << 20;
 
 // A handler has no other way to reach anything.
@@ -60,7 +60,7 @@ std::string StackSignal::Dump() {
   if (ftruncate(file_, 0) != 0 || lseek(file_, 0, SEEK_SET) != 0) return "";
   if (tgkill(getpid(), getpid(), signal_) != 0) return "";
   ++due_;
-  const int64_t deadline_ns = NowNs() + kPatienceNs;
+  const int64_t deadline_ns = NowNs() + kAnswerPatienceNs;
   for (uint32_t seen = dumps.load(); seen != due_; seen = dumps.load()) {
     const int64_t left_ns = deadline_ns - NowNs();
     if (left_ns <= 0) return "";

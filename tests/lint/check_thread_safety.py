@@ -17,7 +17,7 @@ from common import Finding, files, run
 
 CANDIDATES = ("clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
 FLAGS = ("-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wthread-safety", "-Wno-missing-field-initializers")
-TOGETHER = 6  # files
+TOGETHER = 40  # files
 ALONE = ("kernels",)  # folders whose files have the same source, each for an instruction set
 DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):\d+: (?:fatal )?(?:error|warning): (?P<text>.*)$", re.M)
 

@@ -9,7 +9,7 @@
 namespace horocache::net {
 namespace {
 
-constexpr int kTag = 0x636c;
+constexpr int kClockTag = 0x636c;
 constexpr int kQuestions = 8;
 
 class Clocks {
@@ -68,12 +68,12 @@ class Clocks {
   Status Send(int to, int64_t number) {
     std::string bytes(sizeof(number), '\0');
     std::memcpy(bytes.data(), &number, sizeof(number));
-    return SendInTime(comm_.mpi(), comm_.get(), bytes, to, kTag, deadline_ns_);
+    return SendInTime(comm_.mpi(), comm_.get(), bytes, to, kClockTag, deadline_ns_);
   }
 
   Status Receive(int from, int64_t* number) {
     const StatusOr<std::string> bytes =
-        ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kTag, deadline_ns_);
+        ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kClockTag, deadline_ns_);
     if (!bytes.ok()) return bytes.status();
     if (bytes->size() != sizeof(*number)) return {StatusCode::kCorrupt, "a time that does not decode"};
     std::memcpy(number, bytes->data(), sizeof(*number));
