@@ -73,7 +73,15 @@ def _counter(name: str) -> Callable[[Figure], float | None]:
 
 def _daemon_us_per_tensor(figure: Figure) -> float | None:
     cpu = figure.counters.get("daemon_cpu_us")
-    return None if cpu is None else cpu / float(figure.case.split()[0].replace(",", ""))
+    return None if cpu is None else cpu / _tensors(figure)
+
+
+def _us_per_tensor(figure: Figure) -> float:
+    return figure.median / _tensors(figure)
+
+
+def _tensors(figure: Figure) -> float:
+    return float(figure.case.split()[0].replace(",", ""))
 
 
 # Of shared and of private tensors: ranks, size, share of the yard-stick.
@@ -101,6 +109,14 @@ GOALS = (
         "161 x 1 KiB, not alternated: us", "burst", _median, 322.0, case="161 x 1 KiB", impl="horocache, not alternated"
     ),
     Goal("cached, daemon CPU us per tensor", "burst", _daemon_us_per_tensor, 1.0, case="1,000", until="cache on"),
+    Goal("10 groups, daemon CPU us per tensor", "burst", _daemon_us_per_tensor, 0.3, impl="horocache, 10 groups"),
+    Goal(
+        "10 groups, submission: us per tensor",
+        "burst",
+        _us_per_tensor,
+        1.5,
+        impl="horocache, 10 groups, submission alone",
+    ),
     *(
         Goal(
             f"{impl}, {ranks} ranks, {case}: x yard-stick",
@@ -154,6 +170,14 @@ GOALS = (
         case="CNN",
         best=True,
         settings=True,
+    ),
+    Goal(
+        "memory above the model, less than one and a half copies of the gradients: MiB",
+        "memory",
+        _median,
+        1.5 * 128,
+        impl="horocache, gradients in shared memory",
+        case="all",
     ),
     Goal("hooks and submission: CPU us per parameter", "hooks", _median, 5.0, unit="us", case="CPU"),
     Goal("timeline on: x off", "timeline", _against("timeline off"), 1 / 1.03, True, impl="horocache, timeline on"),

@@ -15,6 +15,7 @@ ORDER = (
     "zero_copy",
     "gradients",
     "training",
+    "memory",
     "hooks",
     "timeline",
     "functions",

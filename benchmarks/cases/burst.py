@@ -114,22 +114,16 @@ def _with_cache(
     cache: str,
     budget_s: float,
 ) -> list[Series]:
-    import horocache as hc
-
     knobs = {"cache_capacity": 0 if cache == "off" else int(cache)} if cache else {}
     hvd = rank.horocache(**knobs)
     burst.submit_s.clear()
     ours = [
         Contestant("horocache", submit_all(hvd, burst, names), burst.prepare, wrong=burst.wrong),
         Contestant("horocache, one list", _list(hvd, burst, names), burst.prepare, wrong=burst.wrong),
-        Contestant("horocache, one group", _group(hvd, burst, names), burst.prepare, wrong=burst.wrong),
+        Contestant("horocache, one group", _groups(hvd, burst, names, 1), burst.prepare, wrong=burst.wrong),
     ]
     check(rank.page, [*ours, *peers])
-    before, cpu = hc.metrics(), (time.process_time(), time.thread_time())
-    alone = alternate(rank.page, ours[:1], repetitions=20, budget_s=budget_s / 3)
-    runs = len(alone["horocache"].seconds) + 2  # and the warm-up
-    counters = counters_per_step(before, hc.metrics(), runs)
-    counters.update(_cpu_per_step(cpu, runs))
+    alone, counters = _alone(rank, ours[0], budget_s / 3)
     burst.submit_s.clear()
     series = _series(case, alternate(rank.page, [*ours, *peers], repetitions=30, budget_s=budget_s))
     for one in series:
@@ -138,9 +132,35 @@ def _with_cache(
             submitted = burst.submit_s[-len(one.values) :]
             series.append(Series(case, "horocache, submission alone", "us", submitted, partial=True))
             # Without the peers' runs in between, which leave nothing of ours in the processor's caches.
-            series.append(Series(case, "horocache, not alternated", "us", alone["horocache"].seconds, partial=True))
+            series.append(Series(case, "horocache, not alternated", "us", alone, partial=True))
             break
+    if len(names) == 10_000 and not cache:
+        series += _ten_groups(rank, hvd, burst, names, case, budget_s / 3)
     return series
+
+
+def _alone(rank: Rank, contestant: Contestant, budget_s: float) -> tuple[list[float], dict[str, float]]:
+    """Without peers in turns: seconds of each run, and what a run adds to the counters."""
+    import horocache as hc
+
+    before, cpu = hc.metrics(), (time.process_time(), time.thread_time())
+    seconds = alternate(rank.page, [contestant], repetitions=20, budget_s=budget_s)[contestant.name].seconds
+    runs = len(seconds) + 2  # and the warm-up
+    return seconds, {**counters_per_step(before, hc.metrics(), runs), **_cpu_per_step(cpu, runs)}
+
+
+def _ten_groups(rank: Rank, hvd: Any, burst: Burst, names: list[str], case: str, budget_s: float) -> list[Series]:
+    """As an optimizer with so many groups submits them."""
+    impl = "horocache, 10 groups"
+    contestant = Contestant(impl, _groups(hvd, burst, names, 10), burst.prepare, wrong=burst.wrong)
+    check(rank.page, [contestant])
+    burst.submit_s.clear()
+    seconds, counters = _alone(rank, contestant, budget_s)
+    submitted = burst.submit_s[-len(seconds) :]
+    return [
+        Series(case, impl, "us", seconds, partial=True, counters=counters),
+        Series(case, f"{impl}, submission alone", "us", submitted, partial=True),
+    ]
 
 
 def _series(case: str, times: dict[str, Times]) -> list[Series]:
@@ -176,11 +196,18 @@ def _list(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
     return run
 
 
-def _group(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
-    name = f"group of {len(names)}"
+def _groups(hvd: Any, burst: Burst, names: list[str], number: int) -> Callable[[], None]:
+    size = len(names) // number
+    parts = [burst.tensors[first : first + size] for first in range(0, len(names), size)]
+    titles = [f"group {i} of {number}, of {len(names)}" for i in range(len(parts))]
 
     def run() -> None:
-        hvd.synchronize(hvd.grouped_allreduce_async_(burst.tensors, name=name, op=hvd.Sum))
+        start, op = hvd.grouped_allreduce_async_, hvd.Sum
+        begin = time.perf_counter()
+        handles = [start(part, name=title, op=op) for part, title in zip(parts, titles, strict=True)]
+        burst.submit_s.append(time.perf_counter() - begin)
+        for handle in handles:
+            hvd.synchronize(handle)
 
     return run
 
@@ -197,9 +224,10 @@ def tables(figures: Sequence[Figure]) -> list[Table]:
     counted = [figure for figure in figures if figure.counters]
     if not counted:
         return [plain(TITLE, figures)]
-    columns = ["case", *(name.replace("_", " ") for name in COUNTERS), "daemon CPU us"]
+    columns = ["case", "implementation", *(name.replace("_", " ") for name in COUNTERS), "daemon CPU us"]
     rows = [
-        [figure.case, *(f"{figure.counters[name]:.4g}" for name in (*COUNTERS, "daemon_cpu_us"))] for figure in counted
+        [figure.case, figure.impl, *(f"{figure.counters[name]:.4g}" for name in (*COUNTERS, "daemon_cpu_us"))]
+        for figure in counted
     ]
     title = "Counters per step (the largest of the ranks; daemon CPU: all threads but the one that submits)"
     return [plain(TITLE, figures), Table(title, columns, rows)]

@@ -123,7 +123,7 @@ def _trainees(rank: Rank, model: str, batch: int, groups: list[int]) -> list[Tra
     torch.set_num_threads(1)
     trainees = [horocache_trainee(rank, model, batch, number) for number in groups] if rank.has("horocache") else []
     if rank.has("gloo"):
-        trainees.append(Trainee("gloo, DDP", *_ddp(rank, *_fresh(model)), _data(rank, model, batch)))
+        trainees.append(Trainee("gloo, DDP", *ddp(rank, *_fresh(model)), _data(rank, model, batch)))
     return [*trainees, _barrier_trainee(rank, model, batch), plain_trainee(rank, model, batch)]
 
 
@@ -160,7 +160,7 @@ def _horocache(rank: Rank, model: Any, optimizer: Any, groups: int) -> tuple[Any
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=named, num_groups=groups)
 
 
-def _ddp(rank: Rank, model: Any, optimizer: Any) -> tuple[Any, Any]:
+def ddp(rank: Rank, model: Any, optimizer: Any) -> tuple[Any, Any]:
     from torch.nn.parallel import DistributedDataParallel
 
     rank.gloo()
