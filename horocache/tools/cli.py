@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from horocache.errors import HorocacheError
 from horocache.launch.usage import UsageError
-from horocache.tools import dump, timeline
+from horocache.tools import dump, lang, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
@@ -55,6 +55,8 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         return timeline.run(options)
     if options.command == "dump":
         return dump.run(options)
+    if options.command == "lang":
+        return lang.run(options)
     if options.what != "control":
         _check_sizes(options.begin, options.end)
     from horocache.tools import bench  # noqa: PLC0415
@@ -76,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
     )
@@ -96,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(control, iters=50)
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
     dump.add_parser(commands.add_parser("dump", help="say what the ranks of a job are doing, or did before an error"))
+    lang.add_parser(commands.add_parser("lang", help="compile, prove and draw collectives that are programs"))
     return parser
 
 

@@ -10,9 +10,9 @@ from common import Finding, run, tracked
 
 # Written so that this file does not match itself.
 FORBIDDEN = {
-    # Absolute, and in none of the folders that every Linux has; or in somebody's home.
+    # Absolute, and in none of the folders that every Linux has, nor a place in a program's file; or in somebody's home.
     re.compile(
-        r"(?<![^\s\"'`(=])/(?!(?:usr|etc|dev|proc|sys|bin|lib|run|tmp|var)/)[a-z]\w*/\w"
+        r"(?<![^\s\"'`(=])/(?!(?:usr|etc|dev|proc|sys|bin|lib|run|tmp|var|program|algo|source|scratch|waits)/)[a-z]\w*/\w"
         r"|(?<![\w.}])/(?:root|home|Users)\b"
     ): "a machine's path",
     re.compile(

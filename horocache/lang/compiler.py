@@ -1,0 +1,155 @@
+"""From a program as it was written to one that runs: chosen, scheduled, and proved right before anybody gets it.
+
+Note [What is compiled is verified]
+Merging, channels and orders are heuristics. What they give is executed abstractly, and thrown away if it is wrong; the
+last attempt, nothing merged and everything in the order in which it was written, is right by construction. So a program
+that its collective accepts always compiles, unless what the user said of strands, channels or slots cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from . import channels, fuse, strands
+from .compiled import CompiledProgram, RankProgram
+from .errors import DeadlockError, PostconditionError, RaceError, ScheduleError, VerificationError
+from .instructions import POPS, PUSHES, lower, refinement
+from .promises import promise_of
+from .schedule import Graph, circle, graph_of, minimal_slots, orders, schedule
+from .trace import Program
+from .verify import verify
+
+
+def compile_program(program: Program) -> CompiledProgram:
+    """Compile and verify.
+
+    Returns:
+        The same for the same program, whatever the process.
+
+    Raises:
+        UsageError: the program has not been written to its end. PostconditionError: it does not do what its collective
+        promises. ScheduleError: the strands, channels or slots that it asks for cannot be.
+    """
+    program.check_written()
+    return compile_traced(program)
+
+
+def compile_for_msccl(program: Program) -> CompiledProgram:
+    """Compile for MSCCL's runtimes, which do not pop before they push; see :func:`compile_program`.
+
+    Returns:
+        A program that needs as few slots there as can be, one as a rule.
+    """
+    program.check_written()
+    return compile_traced(program, at_once=True)
+
+
+def compile_traced(program: Program, *, at_once: bool = False) -> CompiledProgram:
+    """Compile what has been written so far; see :func:`compile_program`.
+
+    Args:
+        program: may be open still.
+        at_once: for runtimes in which what pops and pushes does both at once, and that may have a single slot.
+    """
+    check_postcondition(program)
+    wrong: list[str] = []
+    for attempt in _attempts(program, at_once):
+        if program.slots is not None and attempt.min_slots > program.slots:
+            wrong.append(f"needs {attempt.min_slots} slots, and has {program.slots}")
+            continue
+        compiled = _compiled(program, attempt)
+        try:
+            facts = verify(compiled, program.collective, at_once=at_once)
+        except (VerificationError, RaceError, DeadlockError) as error:
+            wrong.append(str(error))
+            continue
+        return msgspec.structs.replace(compiled, rank_order=facts.rank_order)
+    raise ScheduleError(f"program {program.name!r} cannot be scheduled: {'; '.join(wrong)}.", program.location)
+
+
+def check_postcondition(program: Program) -> None:
+    """Whether what was written does what its collective promises. Raises PostconditionError."""
+    collective, memory = program.collective, program.memory
+    wrong = []
+    for rank in range(collective.num_ranks):
+        for index in range(collective.output_chunks(rank)):
+            expected = collective.expected(rank, index)
+            if expected is None:
+                continue
+            buffer, at = collective.alias(rank, "output", index)
+            want, have = memory.values.of(expected), memory.at(rank, buffer, at).value
+            if want != have:
+                wrong.append(
+                    f"output[{index}] of rank {rank}: expected {memory.values.text(want)}, got "
+                    f"{memory.values.text(have)}"
+                )
+    if wrong:
+        shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
+        text = "\n  ".join(shown)
+        raise PostconditionError(
+            f"program {program.name!r} is no {collective.name}; {len(wrong)} chunks end wrong:\n  {text}",
+            wrong,
+            program.location,
+        )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    programs: tuple[RankProgram, ...]
+    min_slots: int
+
+
+def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
+    """Ways to compile it, the best first."""
+    pairs = fuse.candidates(lower(program)) if program.fuse else {}
+    while True:
+        nodes = lower(program)
+        assigned = channels.assign(nodes, pairs)
+        living = fuse.merge(nodes, assigned.pairs, program.collective)
+        strand_of = strands.place(living, assigned)
+        graph = graph_of(living, lambda node, of=(living, assigned): strands.connection(node, *of))  # type: ignore[misc]
+        split: set[int] = set()
+        for by in orders(graph):
+            order = schedule(graph, by)
+            slots = None if order is None else minimal_slots(graph, order, strand_of, at_once)
+            if order is None or slots is None:
+                continue
+            split = split or (_to_split(graph, order, strand_of) if at_once and slots > 1 else set())
+            if not split:
+                yield _Attempt(strands.emit(living, order, strand_of, assigned, program.collective.num_ranks), slots)
+        if not assigned.pairs:
+            return
+        pairs = {receive: send for receive, send in assigned.pairs.items() if receive not in split} if split else {}
+
+
+def _to_split(graph: Graph, order: list[int], strand_of: list[Hashable]) -> set[int]:
+    """What should not have been merged if there is one slot and all is done at once: a strand of a circle."""
+    around = circle(graph, order, strand_of, 1, True)
+    merged = [number for number in around if (node := graph.nodes[number]) and node.op in POPS and node.op in PUSHES]
+    if not merged:
+        return set()
+    strand = strand_of[min(merged, key=lambda number: (_rank(graph, number), number))]
+    return {n for n in order if strand_of[n] == strand and (node := graph.nodes[n]) and node.op in POPS & PUSHES}
+
+
+def _rank(graph: Graph, number: int) -> int:
+    node = graph.nodes[number]
+    assert node is not None
+    return node.rank
+
+
+def _compiled(program: Program, attempt: _Attempt) -> CompiledProgram:
+    return CompiledProgram(
+        program.name,
+        promise_of(program.collective),
+        program.collective.num_ranks,
+        attempt.programs,
+        refinement(program),
+        program.uniform,
+        program.protocol,  # type: ignore[arg-type]
+        attempt.min_slots,
+        program.slots or 0,
+    )

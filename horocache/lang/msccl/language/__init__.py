@@ -1,0 +1,295 @@
+"""``msccl.language``: MSCCLProgram, chunk, XML, Check."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+from horocache.lang import collectives as own
+from horocache.lang.compiler import compile_traced
+from horocache.lang.errors import BadReferenceError, PostconditionError, UsageError, caller
+from horocache.lang.msccl_xml import export
+from horocache.lang.refs import Ref as OwnRef
+from horocache.lang.refs import chunk as own_chunk
+from horocache.lang.topology import Topology
+from horocache.lang.trace import Program
+from horocache.lang.values import Origin
+
+from .collectives import Buffer, Chunk, Collective, ReduceChunk
+
+__all__ = [
+    "XML",
+    "Buffer",
+    "Check",
+    "Chunk",
+    "MSCCLProgram",
+    "ReduceChunk",
+    "Ref",
+    "ThreadblockPolicy",
+    "chunk",
+]
+
+
+class ThreadblockPolicy(Enum):
+    """Who places instructions: the compiler, which then ignores ``sendtb`` and ``recvtb``, or the program."""
+
+    auto = "auto"
+    manual = "manual"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def _name(buffer: Any) -> str:
+    """Ours for a buffer."""
+    if isinstance(buffer, Buffer):
+        return {Buffer.input: own.INPUT, Buffer.output: own.OUTPUT}.get(buffer, "scratch")
+    # A string is scratch, whatever it is.
+    return f"scratch {buffer}" if buffer in (own.INPUT, own.OUTPUT, "i", "o") else str(buffer)
+
+
+class _Adapted(own.Collective):
+    """A collective of the user's, for our compiler: what it promises is what its own check accepted."""
+
+    def __init__(self, user: Collective, buffers: Any) -> None:
+        joined = all(Buffer.output not in one or one[Buffer.output] is one[Buffer.input] for one in buffers)
+        super().__init__(user.num_ranks, 1, joined)
+        self.name = str(user.name)
+        self._buffers = buffers
+        self.accepted: dict[tuple[int, int], list[Origin]] = {}
+
+    def input_chunks(self, rank: int) -> int:
+        return len(self._buffers[rank][Buffer.input])
+
+    def output_chunks(self, rank: int) -> int:
+        return len(self._buffers[rank].get(Buffer.output, self._buffers[rank][Buffer.input]))
+
+    def has_data(self, rank: int, index: int) -> bool:
+        return self._buffers[rank][Buffer.input][index] is not None
+
+    def expected(self, rank: int, index: int) -> list[Origin] | None:
+        return self.accepted.get((rank, index))
+
+
+class _Chunks(Sequence[Any]):
+    """A buffer, as it is now."""
+
+    def __init__(self, program: MSCCLProgram, rank: int, name: str) -> None:
+        self._program, self._rank, self._buffer = program, rank, name
+
+    def __len__(self) -> int:
+        extent = self._program.own.extent(self._rank, self._buffer)
+        held = self._program.own.memory.buffers.get((self._rank, self._buffer), ())
+        return len(held) if extent is None else extent
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"chunk {index} of {self._buffer} of rank {self._rank}, which has {len(self)}")
+        buffer, at = self._program.own.collective.alias(self._rank, self._buffer, index % len(self))
+        return self._program.chunk_at(self._rank, buffer, at)
+
+
+class _Buffers:
+    """The buffers of a rank."""
+
+    def __init__(self, program: MSCCLProgram, rank: int) -> None:
+        self._program, self._rank = program, rank
+
+    def __getitem__(self, buffer: Any) -> _Chunks:
+        return _Chunks(self._program, self._rank, _name(buffer))
+
+    def __contains__(self, buffer: Any) -> bool:
+        return isinstance(buffer, Buffer) or (self._rank, _name(buffer)) in self._program.own.memory.buffers
+
+
+_current: list[MSCCLProgram] = []
+
+
+class MSCCLProgram:
+    """A program; a context manager. Arguments are those of msccl-tools.
+
+    ``interleaved_replication``, ``check_xml`` and ``dependence_nop`` are taken and make no difference: instances are
+    laid out so that they are right, and what is printed has been proved.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        topo: Topology,
+        collective: Collective,
+        instances: int,
+        protocol: str = "Simple",
+        threadblock_policy: ThreadblockPolicy = ThreadblockPolicy.auto,
+        interleaved_replication: bool = True,
+        instr_fusion: bool = True,
+        check_xml: bool = True,
+        dependence_nop: bool = False,
+    ) -> None:
+        del interleaved_replication, check_xml, dependence_nop
+        if protocol not in ("Simple", "LL", "LL128"):
+            raise UsageError(f"protocol={protocol!r}; there are Simple, LL and LL128.", caller())
+        self.name, self.topo, self.collective = name, topo, collective
+        self.instances, self.protocol, self.threadblock_policy = instances, protocol, threadblock_policy
+        self.num_ranks = topo.num_nodes()
+        initial = collective.init_buffers()
+        made = getattr(collective, "made", None)
+        adapted = _Adapted(collective, initial) if made is None else made
+        self.own = Program(name, adapted, topo, instances=instances, protocol=protocol, fuse=instr_fusion)
+        self._initial = initial
+        self.buffers = [_Buffers(self, rank) for rank in range(self.num_ranks)]
+
+    def __enter__(self) -> MSCCLProgram:
+        self.own.__enter__()
+        _current.append(self)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        _current.remove(self)
+        self.own.__exit__(kind, error, trace)
+
+    def chunk_at(self, rank: int, buffer: str, index: int) -> Any:
+        """The chunk or sum of chunks at a place; None."""
+        memory = self.own.memory
+        value = memory.at(rank, buffer, index).value
+        if value is None:
+            return None
+        terms = memory.values.terms(value)
+        chunks = [self._initial[r][Buffer.input][i] for (r, i), count in terms for _ in range(count)]
+        return chunks[0] if len(chunks) == 1 else ReduceChunk(rank, chunks)
+
+    def check(self) -> bool:
+        """Whether what was written does what the collective wants; prints what does not."""
+        return bool(self.collective.check(self))
+
+    def generate_xml(self) -> str:
+        """The compiled program for the published runtimes. Raises PostconditionError if it is wrong."""
+        adapted = self.own.collective
+        if isinstance(adapted, _Adapted):
+            self._accept(adapted)
+        return export(compile_traced(self.own, at_once=True))
+
+    def _accept(self, adapted: _Adapted) -> None:
+        """Take what the user's check accepts for what is promised."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            correct = self.check()
+        if not correct:
+            lines = said.getvalue().splitlines()
+            text = "\n  ".join(lines[:8])
+            raise PostconditionError(f"program {self.name!r} is no {adapted.name}:\n  {text}", lines, caller())
+        values = self.own.memory.values
+        for rank in range(self.num_ranks):
+            for index in range(adapted.output_chunks(rank)):
+                buffer, at = adapted.alias(rank, own.OUTPUT, index)
+                value = self.own.memory.at(rank, buffer, at).value
+                if value is not None:
+                    adapted.accepted[rank, index] = [o for o, count in values.terms(value) for _ in range(count)]
+
+
+def _curr() -> MSCCLProgram:
+    if not _current:
+        raise UsageError("no program is being written; use `with MSCCLProgram(...):`.", caller())
+    return _current[-1]
+
+
+class Ref:
+    """A reference to chunks; see :class:`horocache.lang.Ref`. -1 leaves a choice to the compiler."""
+
+    def __init__(self, program: MSCCLProgram, ref: OwnRef) -> None:
+        self.prog, self._ref = program, ref
+
+    rank = property(lambda self: self._ref.rank, doc="The rank whose memory it is.")
+    index = property(lambda self: self._ref.index, doc="Of the first chunk.")
+    size = property(lambda self: self._ref.count, doc="Chunks.")
+    buffer = property(lambda self: self._ref.buffer, doc="The buffer.")
+
+    def __repr__(self) -> str:
+        return f"Ref(Buffer:{self.buffer}, Index:{self.index}, Size:{self.size}, Rank:{self.rank})"
+
+    def copy(
+        self, dst: int, buffer: Any = None, index: int = -1, sendtb: int = -1, recvtb: int = -1, ch: int = -1
+    ) -> Ref:
+        """Copy to a rank; without a buffer, to the same place there."""
+        name = None if buffer is None else _name(buffer)
+        if name is None:
+            name, index = self._ref.buffer, self._ref.index if index == -1 else index
+        elif name in (own.INPUT, own.OUTPUT):
+            buffer, index = self.prog.collective.get_buffer_index(dst, buffer, index)
+            name = _name(buffer)
+        at = None if index == -1 else index
+        placed = self._placed(dst != self.rank, sendtb, recvtb, ch)
+        return Ref(self.prog, self._ref.copy(dst, name, at, **placed))
+
+    def reduce(self, other_chunkref: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
+        """Add another rank's chunks, or others of this one, to these."""
+        if not isinstance(other_chunkref, Ref):
+            raise BadReferenceError(f"reduce takes a reference to chunks, not {other_chunkref!r}.", caller())
+        placed = self._placed(other_chunkref.rank != self.rank, sendtb, recvtb, ch)
+        self._ref.reduce(other_chunkref._ref, **placed)
+        return self
+
+    def _placed(self, remote: bool, sendtb: int, recvtb: int, ch: int) -> dict[str, Any]:
+        manual = self.prog.threadblock_policy == ThreadblockPolicy.manual
+        strands = {"send_strand": sendtb if manual else -1, "recv_strand": recvtb if manual else -1}
+        if not remote:  # one thread block does it, which is that of the sender
+            strands["recv_strand"] = -1
+        placed = {**strands, "channel": ch if remote else -1}
+        return {what: None if number == -1 else number for what, number in placed.items()}
+
+    def split(self, num: int) -> list[Ref]:
+        """Equal parts."""
+        return [Ref(self.prog, part) for part in self._ref.split(num)]
+
+    def group(self, other: Ref) -> Ref:
+        """These chunks and those beside them."""
+        return Ref(self.prog, self._ref.group(other._ref))
+
+    def _chunk(self, index: int) -> Any:
+        return self.prog.chunk_at(self._ref.rank, self._ref.buffer, self._ref.index + index)
+
+    def get_origin_index(self, index: int = 0) -> int:
+        """Where a chunk began."""
+        return int(self._chunk(index).origin_index)
+
+    def get_origin_rank(self, index: int = 0) -> int:
+        """At which rank it began."""
+        return int(self._chunk(index).origin_rank)
+
+    def get_dst_index(self, index: int = 0) -> int:
+        """Where it is to end."""
+        return int(self._chunk(index).dst_index)
+
+    def get_dst_rank(self, index: int = 0) -> int:
+        """At which rank it is to end."""
+        return int(self._chunk(index).dst_rank)
+
+    def print_chunk_info(self, index: int = 0) -> None:
+        """Print it."""
+        print(self._chunk(index))
+
+    def chunks(self) -> Iterator[Any]:
+        """All of them."""
+        return (self._chunk(i) for i in range(self.size))
+
+
+def chunk(rank: int, buffer: Any, index: int, size: int = 1) -> Ref:
+    """A reference to chunks. Raises UninitializedChunkError where there is nothing."""
+    program = _curr()
+    if isinstance(buffer, Buffer) and 0 <= rank < program.num_ranks:
+        buffer, index = program.collective.get_buffer_index(rank, buffer, index)
+    return Ref(program, own_chunk(rank, _name(buffer), index, size))
+
+
+def XML() -> None:  # noqa: N802 - msccl-tools' name
+    """Compile the program, prove it, and print it. Raises ProgramError."""
+    print(_curr().generate_xml())
+
+
+def Check() -> bool:  # noqa: N802 - msccl-tools' name
+    """Whether what was written is the collective; prints what is not."""
+    return _curr().check()

@@ -1,0 +1,65 @@
+"""What a chunk holds, symbolically: which ranks' input chunks are summed up in it, and how often each.
+
+Values are interned: equal multisets are the same small integer, so comparing and adding them costs a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Origin = tuple[int, int]  # rank, index in its input
+Value = int
+Terms = tuple[tuple[Origin, int], ...]  # sorted; with how often each occurs
+
+
+class Values:
+    """A table of multisets.
+
+    Role: owned by one trace or verification; single-threaded.
+
+    Attributes:
+        classes: how many sizes chunks have.
+    """
+
+    def __init__(self, classes: int = 1) -> None:
+        self.classes = classes
+        self._terms: list[Terms] = []
+        self._numbers: dict[Terms, Value] = {}
+        self._sums: dict[tuple[Value, Value], Value] = {}
+
+    def of(self, origins: Iterable[Origin]) -> Value:
+        """The sum of these input chunks."""
+        counts: dict[Origin, int] = {}
+        for origin in origins:
+            counts[origin] = counts.get(origin, 0) + 1
+        return self._intern(tuple(sorted(counts.items())))
+
+    def add(self, a: Value, b: Value) -> Value:
+        """The sum of two values."""
+        key = (a, b) if a < b else (b, a)
+        known = self._sums.get(key)
+        if known is not None:
+            return known
+        counts = dict(self._terms[a])
+        for origin, count in self._terms[b]:
+            counts[origin] = counts.get(origin, 0) + count
+        total = self._sums[key] = self._intern(tuple(sorted(counts.items())))
+        return total
+
+    def terms(self, value: Value) -> Terms:
+        """The input chunks in it, and how often each."""
+        return self._terms[value]
+
+    def text(self, value: Value | None) -> str:
+        """For people: ``a0[1] + 2 a3[1]`` is chunk 1 of rank 0, and twice that of rank 3."""
+        if value is None:
+            return "nothing"
+        parts = [f"{count} " * (count > 1) + f"a{rank}[{index}]" for (rank, index), count in self._terms[value]]
+        shown = parts if len(parts) <= 8 else [*parts[:6], "...", parts[-1]]
+        return " + ".join(shown)
+
+    def _intern(self, terms: Terms) -> Value:
+        number = self._numbers.setdefault(terms, len(self._terms))
+        if number == len(self._terms):
+            self._terms.append(terms)
+        return number

@@ -1,0 +1,102 @@
+"""Proof that a program does what its collective promises, in every interleaving and with every number of slots.
+
+See Note [One run stands for all] in machine.py. The checker knows nothing of how the program was made: it takes the
+compiled form alone, so it finds the compiler's mistakes as well as those in a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .collectives import INPUT, OUTPUT, Collective
+from .compiled import CompiledProgram
+from .errors import PostconditionError
+from .machine import Held, Machine
+from .structure import check_structure
+from .values import Values
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a proof found out.
+
+    Attributes:
+        rank_order: every sum of the result is folded in rank order, from 0 on.
+    """
+
+    rank_order: bool
+
+
+def verify(program: CompiledProgram, collective: Collective, *, at_once: bool = False) -> Facts:
+    """Prove it.
+
+    Args:
+        program: any; nothing of it is believed.
+        collective: what it promises.
+        at_once: what pops and pushes does both at once, or waits; as in MSCCL's runtimes.
+
+    Raises:
+        VerificationError: a number is out of range, messages do not fit each other, or what was never written is read.
+        RaceError: two steps use a chunk in no order. DeadlockError: strands wait for each other for ever.
+        PostconditionError: the result is wrong.
+    """
+    check_structure(program, collective)
+    values = Values(collective.classes)
+    memory = _initial(program, collective, values)
+    machine = Machine(program, program.min_slots, values, memory, at_once)
+    machine.run()
+    return Facts(_check_results(program, collective, values, memory))
+
+
+def _initial(
+    program: CompiledProgram, collective: Collective, values: Values
+) -> dict[tuple[int, str], list[Held | None]]:
+    memory: dict[tuple[int, str], list[Held | None]] = {}
+    fine = program.refinement
+    for rank, one in enumerate(program.programs):
+        for buffer, chunks in collective.buffers(rank).items():
+            memory[rank, buffer] = [None] * (chunks * fine)
+        for buffer, chunks in one.scratch.items():
+            memory[rank, buffer] = [None] * chunks
+        for index in range(collective.input_chunks(rank)):
+            if not collective.has_data(rank, index):
+                continue
+            buffer, at = collective.alias(rank, INPUT, index)
+            for part in range(fine):
+                value = values.of([(rank, index * fine + part)])
+                memory[rank, buffer][at * fine + part] = Held(value, (rank, rank), at % collective.classes)
+    return memory
+
+
+def _check_results(
+    program: CompiledProgram,
+    collective: Collective,
+    values: Values,
+    memory: dict[tuple[int, str], list[Held | None]],
+) -> bool:
+    """Compare every output chunk; gives whether all sums are in rank order."""
+    fine, wrong, rank_order = program.refinement, [], True
+    for rank in range(program.ranks):
+        for index in range(collective.output_chunks(rank)):
+            expected = collective.expected(rank, index)
+            if expected is None:
+                continue
+            origins = list(expected)
+            buffer, at = collective.alias(rank, OUTPUT, index)
+            for part in range(fine):
+                want = values.of([(source, chunk * fine + part) for source, chunk in origins])
+                held = memory[rank, buffer][at * fine + part]
+                if held is None or held.value != want:
+                    have = values.text(None if held is None else held.value)
+                    wrong.append(f"output[{at * fine + part}] of rank {rank}: expected {values.text(want)}, got {have}")
+                elif not program.uniform and held.size_class != at % collective.classes:
+                    wrong.append(f"output[{at * fine + part}] of rank {rank} holds a chunk of another size")
+                elif len(origins) > 1 and held.order != (0, program.ranks - 1):
+                    rank_order = False
+    if wrong:
+        shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
+        text = "\n  ".join(shown)
+        raise PostconditionError(
+            f"program {program.name!r} is no {collective.name}; {len(wrong)} fine chunks end wrong:\n  {text}", wrong
+        )
+    return rank_order

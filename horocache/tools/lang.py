@@ -1,0 +1,157 @@
+"""``horocache lang``: compile, check, show, import and export programs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_COMMANDS = "compile|check|show|import|export"
+
+
+def add_parser(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    commands = parser.add_subparsers(dest="what", required=True, metavar=_COMMANDS)
+    compiler = commands.add_parser("compile", help="compile a program, prove it, and write its file")
+    _add_source(compiler)
+    compiler.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
+    compiler.add_argument("--min-bytes", type=int, default=0, metavar="N", help="smallest size it is meant for (0)")
+    compiler.add_argument("--max-bytes", type=int, default=0, metavar="N", help="largest; 0: no limit (0)")
+    check = commands.add_parser("check", help="prove the programs in files; exit code 1 if one is wrong")
+    check.add_argument("files", nargs="+", metavar="FILE")
+    check.add_argument("--rehash", action="store_true", help="write the hash of files that were edited and are right")
+    show = commands.add_parser("show", help="draw a program: what goes where, and when each strand does what (SVG)")
+    _add_source(show, "or a program's file")
+    show.add_argument("-o", "--output", type=Path, metavar="FILE", help="the drawing; omitted: text on the terminal")
+    taken = commands.add_parser("import", help="make a program's file from MSCCL-XML")
+    taken.add_argument("xml", type=Path, metavar="XML")
+    taken.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
+    given = commands.add_parser("export", help="print a program as MSCCL-XML, for MSCCL's and RCCL's runtimes")
+    _add_source(given)
+    given.add_argument("-o", "--output", type=Path, metavar="XML", help="a file, instead of the terminal")
+
+
+def _add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "source", metavar="SOURCE", help=f"an algorithm of the library, FILE.py:FUNCTION, or FILE.py {more}".strip()
+    )
+    parser.add_argument("numbers", type=int, nargs="*", metavar="N", help="its arguments, such as a number of ranks")
+    parser.add_argument("--instances", type=int, metavar="N", help="lay the program out so many times")
+    parser.add_argument("--protocol", metavar="NAME", help="auto, Simple, LL, LL128 or Direct")
+    parser.add_argument("--slots", type=int, metavar="N", help="sends that may be outstanding on a connection, 1 to 8")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what was asked for. Raises ProgramError, OSError."""
+    return {"compile": _compile, "check": _check, "show": _show, "import": _import, "export": _export}[options.what](
+        options
+    )
+
+
+def _written(options: argparse.Namespace) -> Any:
+    from horocache.lang.sources import write_program  # noqa: PLC0415  (each command loads only what it needs)
+
+    given = {name: getattr(options, name) for name in ("instances", "protocol", "slots")}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return write_program(options.source, options.numbers, **chosen)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    import msgspec  # noqa: PLC0415
+
+    from horocache.lang import compile_program, save_program  # noqa: PLC0415
+    from horocache.lang.promises import collective_of  # noqa: PLC0415
+    from horocache.lang.verify import verify  # noqa: PLC0415
+
+    compiled = compile_program(_written(options))
+    limits = {"min_bytes": options.min_bytes, "max_bytes": options.max_bytes}
+    compiled = msgspec.structs.replace(compiled, **limits)
+    verify(compiled, collective_of(compiled.collective, compiled.ranks))
+    save_program(compiled, options.output)
+    _say(f"{options.output}: {summary(compiled)}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from horocache.lang.errors import ProgramFileError  # noqa: PLC0415
+    from horocache.lang.files import decode, load, save  # noqa: PLC0415
+
+    wrong = 0
+    for name in options.files:
+        try:
+            if options.rehash:
+                program = decode(Path(name).read_bytes(), expect_hash=False)
+                save(program, name)
+            else:
+                program = load(name)
+        except ProgramFileError as error:
+            wrong += 1
+            sys.stderr.write(f"{error}\n" if str(error).startswith(name) else f"{name}: {error}\n")
+            continue
+        _say(f"{name}: {summary(program)}")
+    return 1 if wrong else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from horocache.lang import compile_program, load_program  # noqa: PLC0415
+    from horocache.lang.draw import describe, draw  # noqa: PLC0415
+
+    written = None if options.source.endswith(".json") else _written(options)
+    compiled = load_program(options.source) if written is None else compile_program(written)
+    if options.output is None:
+        _say(describe(compiled))
+        return 0
+    options.output.write_text(draw(compiled, written), encoding="utf-8")
+    _say(f"{options.output}: {summary(compiled)}")
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from horocache.lang import import_msccl, save_program  # noqa: PLC0415
+    from horocache.lang.errors import ProgramFileError  # noqa: PLC0415
+
+    try:
+        program = import_msccl(options.xml.read_bytes())
+    except ProgramFileError as error:
+        raise ProgramFileError(f"{options.xml}: {error}") from None
+    save_program(program, options.output)
+    _say(f"{options.output}: {summary(program)}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from horocache.lang.compiler import compile_for_msccl  # noqa: PLC0415
+    from horocache.lang.msccl_xml import beyond_limits, export  # noqa: PLC0415
+
+    program = compile_for_msccl(_written(options))
+    for line in beyond_limits(program):
+        sys.stderr.write(f"horocache: warning: {line}\n")
+    text = export(program) + "\n"
+    if options.output is None:
+        _say(text.rstrip("\n"))
+    else:
+        options.output.write_text(text, encoding="utf-8")
+        _say(f"{options.output}: {summary(program)}")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + os.linesep)
+
+
+def summary(program: Any) -> str:
+    """One line: what it is, how large, what it needs."""
+    strands = max(len(one.strands) for one in program.programs)
+    steps = program.count_steps()
+    parts = [
+        f"{program.collective.name} by {program.name}",
+        f"{program.ranks} ranks",
+        f"{steps} steps",
+        f"up to {strands} strands a rank",
+        f"{program.min_slots} slot{'s' * (program.min_slots > 1)}",
+        "in rank order" if program.rank_order else "not in rank order",
+        *(["padded where sizes are uneven"] if program.uniform else []),
+    ]
+    return ", ".join(parts)

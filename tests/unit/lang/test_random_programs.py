@@ -1,0 +1,42 @@
+"""Whatever is written compiles, and computes in every interleaving and with every number of slots what was written.
+
+HC_TEST_PROGRAMS says how many programs; HC_TEST_FIRST_PROGRAM which is the first.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from horocache.lang import compile_program
+
+from .interpreter import execute, outputs_as_written
+from .random_programs import random_program
+
+PROGRAMS = int(os.environ.get("HC_TEST_PROGRAMS", "300"))
+FIRST = int(os.environ.get("HC_TEST_FIRST_PROGRAM", "0"))
+PART = 50
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, PART))
+def test_random_programs_compute_what_was_written(first):
+    for seed in range(first, min(first + PART, FIRST + PROGRAMS)):
+        program = random_program(seed)
+        compiled = compile_program(program)
+        written = outputs_as_written(program, compiled.refinement)
+        assert compiled.min_slots <= 8
+        for slots in {compiled.min_slots, 2, 3, 8} - set(range(compiled.min_slots)):
+            for order in range(3):
+                got = execute(compiled, program.collective, slots, 1000 * seed + order)
+                _check_outputs(program, compiled, written, got, f"program {seed}, {slots} slots, order {order}")
+
+
+def _check_outputs(program, compiled, written, got, where):
+    collective, fine = program.collective, compiled.refinement
+    for rank in range(compiled.ranks):
+        for index in range(collective.output_chunks(rank)):
+            buffer, at = collective.alias(rank, "output", index)
+            for part in range(at * fine, (at + 1) * fine):
+                want, have = (memory.get((rank, buffer), {}).get(part) for memory in (written, got))
+                assert want == have, f"{where}: {buffer}[{part}] of rank {rank}"

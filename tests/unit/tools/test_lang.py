@@ -1,0 +1,147 @@
+"""``horocache lang``: programs are compiled, proved, drawn, taken from MSCCL and given to it; mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from horocache.lang import load_program
+from horocache.tools import cli
+
+OWN = """
+from horocache.lang import AllGather, Buffer, Program, chunk
+
+
+def gather(ranks, **options):
+    with Program("mine", AllGather(ranks, 1, inplace=True), **options) as program:
+        for source in range(ranks):
+            for target in range(ranks):
+                chunk(source, Buffer.input, 0).copy(target, Buffer.output, source)
+    return program
+
+
+def wrong(ranks):
+    with Program("wrong", AllGather(ranks, 1)) as program:
+        pass
+    return program
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def run(capsys, *arguments):
+    code = cli.main(["lang", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_an_algorithm_of_the_library_is_compiled_and_checked(capsys, tmp_path):
+    path = tmp_path / "ring.program.json"
+    code, out, _ = run(capsys, "compile", "ring", 4, "--instances", 2, "--max-bytes", 65536, "-o", path)
+    assert code == 0
+    assert out == (f"{path}: allreduce by ring, 4 ranks, 56 steps, up to 2 strands a rank, 1 slot, not in rank order\n")
+    assert load_program(path).max_bytes == 65536
+    assert run(capsys, "check", path) == (0, out, "")
+
+
+def test_a_function_of_the_users_own_is_compiled(capsys, own, tmp_path):
+    path = tmp_path / "own.program.json"
+    assert run(capsys, "compile", f"{own}:gather", 3, "--protocol", "LL", "-o", path)[0] == 0
+    assert load_program(path).protocol == "LL"
+
+
+@pytest.mark.parametrize(
+    ("source", "numbers", "text"),
+    [
+        ("nothing", [], "'nothing' is no file of Python and no algorithm; there are all_pairs,"),
+        ("ring", [], "missing a required argument: 'ranks'"),
+        ("hierarchical", [2], "missing a required argument: 'per_host'"),
+        ("nobody.py", [], "nobody.py: there is no such file"),
+        ("OWN:other", [], "has no function 'other'"),
+        ("OWN:nothing", [], "returned int, and not a program"),
+        ("OWN", [], "has 0 programs; name a function"),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_line(capsys, own, tmp_path, source, numbers, text):
+    code, out, err = run(capsys, "compile", source.replace("OWN", str(own)), *numbers, "-o", tmp_path / "x")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert text in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_program_that_is_wrong_is_not_written(capsys, own, tmp_path):
+    code, _, err = run(capsys, "compile", f"{own}:wrong", 2, "-o", tmp_path / "x")
+    assert code == 1
+    assert "PostconditionError" in err and "output[0] of rank 0: expected a0[0], got nothing" in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_files_that_are_wrong_are_named_and_the_others_checked(capsys, tmp_path):
+    good, bad = tmp_path / "good.program.json", tmp_path / "bad.program.json"
+    run(capsys, "compile", "all_pairs", 2, "-o", good)
+    document = json.loads(good.read_text())
+    document["program"]["name"] = "other"
+    bad.write_text(json.dumps(document))
+    code, out, err = run(capsys, "check", bad, good, tmp_path / "none")
+    assert code == 1
+    assert out == f"{good}: allreduce by all_pairs, 2 ranks, 9 steps, up to 2 strands a rank, 1 slot, in rank order\n"
+    first, second = err.splitlines()
+    assert first.startswith(f"{bad}: /hash: ")
+    assert second.startswith(f"{tmp_path / 'none'}: cannot be opened")
+    assert run(capsys, "check", "--rehash", bad)[0] == 0
+    assert load_program(bad).name == "other"
+
+
+def test_a_program_is_drawn_and_described(capsys, tmp_path):
+    path = tmp_path / "tree.svg"
+    assert run(capsys, "show", "binary_tree", 3, "-o", path)[0] == 0
+    root = ET.parse(path).getroot()
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "binary_tree: allreduce, 3 ranks" in texts
+    assert "input[0]@0 += input[0]@2" in texts
+    assert any(text.startswith("rrcs ") for text in texts)
+    code, out, _ = run(capsys, "show", "ring", 2)
+    assert code == 0
+    assert out.splitlines()[2:4] == ["  strand 0: from 1, to 1, channel 0", "    0: s from input[1:2]"]
+
+
+def test_a_file_is_drawn_without_the_operations_that_it_does_not_have(capsys, tmp_path):
+    path, drawing = tmp_path / "a.program.json", tmp_path / "a.svg"
+    run(capsys, "compile", "ring", 3, "-o", path)
+    assert run(capsys, "show", path, "-o", drawing)[0] == 0
+    assert "as they were written" not in drawing.read_text()
+
+
+def test_xml_goes_out_and_comes_in(capsys, tmp_path):
+    xml, path = tmp_path / "a.xml", tmp_path / "a.program.json"
+    code, out, _ = run(capsys, "export", "ring", 3)
+    assert code == 0 and ET.fromstring(out).get("ngpus") == "3"
+    assert run(capsys, "export", "ring", 3, "-o", xml)[0] == 0
+    assert xml.read_text() == out
+    assert run(capsys, "import", xml, "-o", path)[0] == 0
+    assert load_program(path).ranks == 3
+
+
+def test_what_the_runtimes_have_no_room_for_is_said(capsys):
+    code, _, err = run(capsys, "export", "ring", 40)
+    assert code == 0
+    assert err == "horocache: warning: 79 steps of a thread block; the runtimes have room for 64\n"
+
+
+def test_xml_that_is_wrong_is_one_line(capsys, tmp_path):
+    xml = tmp_path / "a.xml"
+    xml.write_text("<algo>")
+    code, _, err = run(capsys, "import", xml, "-o", tmp_path / "x")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"{xml}: is no XML" in err
