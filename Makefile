@@ -31,7 +31,7 @@ PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks 
 
 MPIS := openmpi mpich
 
-.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint lint-python lint-rules format sanitize bench bench-control bench-paper dist docs clean
+.PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper dist docs clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -141,9 +141,24 @@ endif
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
 
+# ---- fuzzing ----------------------------------------------------------------------------------------------------------
+
+FUZZ_SECONDS ?= 60
+FUZZ_SOURCES := $(wildcard cpp_core/program/*.cc) cpp_core/base/status.cc tests/fuzz/program_fuzz.cc
+FUZZ_CXX := $(firstword $(foreach v,19 18 17 16 15 14,$(shell command -v clang++-$(v))) clang++)
+
+build/fuzz/program_fuzz: $(FUZZ_SOURCES) $(wildcard cpp_core/program/*.h)
+	@mkdir -p $(@D)
+	$(FUZZ_CXX) -std=c++20 -g -O1 -fsanitize=fuzzer,address -Icpp_core $(FUZZ_SOURCES) -o $@
+
+fuzz: build/fuzz/program_fuzz $(VENV)/test.stamp build  ## Fuzz what reads programs, FUZZ_SECONDS long (clang, libclang-rt-dev)
+	$(BIN)/python tests/fuzz/seeds.py build/fuzz/corpus
+	cd build/fuzz && ./program_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+	  -print_final_stats=1 corpus
+
 # ---- checks ---------------------------------------------------------------------------------------------------------
 
-CPP_FILES = $(shell find cpp_core tests/cpp -name '*.cc' -o -name '*.h')
+CPP_FILES = $(shell find cpp_core tests/cpp tests/fuzz -name '*.cc' -o -name '*.h')
 PYTHON_FOLDERS := horocache framework_bindings tests benchmarks docs setup.py
 MYPY_FOLDERS := horocache framework_bindings tests/lint benchmarks docs
 

@@ -1,0 +1,228 @@
+#include "program/execution.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/memory.h"
+
+namespace horocache::program {
+namespace {
+
+constexpr int64_t kStepCost = 64;  // of a step without bytes, in bytes that could be moved meanwhile
+
+int64_t MostCount(const Program& program) {
+  int64_t most = 1;
+  for (const RankProgram& one : program.programs) {
+    for (const Step& step : one.steps) most = std::max(most, step.count);
+  }
+  return most;
+}
+
+}  // namespace
+
+int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, const Sizes& sizes) {
+  const int64_t fine = program.extents[static_cast<size_t>(buffer)];
+  const int64_t chunks = (fine + refinement - 1) / refinement;
+  const int64_t elements = buffer <= kOutput ? sizes.Offset(fine) : chunks * sizes.ScratchStride();
+  return elements * sizes.element_bytes();
+}
+
+Execution::Execution(RunSite site)
+    : site_(std::move(site)),
+      program_(site_.program->programs[static_cast<size_t>(site_.rank)]),
+      element_bytes_(site_.sizes.element_bytes()),
+      states_(program_.strands.size()) {
+  // The same on all ranks: messages are cut alike.
+  const int64_t slot = site_.connections->slot_bytes() / MostCount(*site_.program);
+  const int64_t bytes = site_.tile_bytes > 0 ? std::min(site_.tile_bytes, slot) : slot;
+  const int64_t line = bytes >= static_cast<int64_t>(kCacheLine) ? static_cast<int64_t>(kCacheLine) : element_bytes_;
+  tile_elements_ = std::max<int64_t>(1, bytes / line * line / element_bytes_);
+  tiles_ = std::max<int64_t>(1, (site_.sizes.MostPartElements() + tile_elements_ - 1) / tile_elements_);
+  for (const Strand& strand : program_.strands) running_ += strand.num_steps > 0 ? 1 : 0;
+}
+
+bool Execution::Advance(int64_t* budget) {
+  bool moved = false;
+  for (size_t strand = 0; strand < states_.size() && *budget > 0; ++strand) {
+    moved |= AdvanceStrand(strand, budget);
+  }
+  return moved;
+}
+
+bool Execution::AdvanceStrand(size_t strand, int64_t* budget) {
+  State& state = states_[strand];
+  const Strand& one = program_.strands[strand];
+  bool moved = false;
+  while (one.num_steps > 0 && state.tile < tiles_ && *budget > 0) {
+    const bool had_popped = state.popped;
+    const bool over = RunStep(strand, budget);
+    moved |= over || state.popped != had_popped;
+    if (!over) break;
+    if (++state.step < one.num_steps) continue;
+    state.step = 0;
+    if (++state.tile == tiles_) --running_;
+  }
+  return moved;
+}
+
+bool Execution::RunStep(size_t strand, int64_t* budget) {
+  State& state = states_[strand];
+  const Step& step = program_.steps[program_.strands[strand].first_step + state.step];
+  if (state.popped) return PushKept(strand, step, budget);
+  if (!Ready(strand, step)) return Block(&state, Wait::kStep);
+  Connections& connections = *site_.connections;
+  const int number = static_cast<int>(strand);
+  const bool pops = Pops(step.op), pushes = Pushes(step.op);
+  const std::byte* message = pops ? connections.Peek(number) : nullptr;
+  if (pops && message == nullptr) return Block(&state, Wait::kMessage);
+  std::byte* slot = pushes ? connections.Claim(number) : nullptr;
+  const bool keeps = pushes && slot == nullptr;
+  if (keeps && !pops) return Block(&state, Wait::kSlot);
+  const int64_t bytes = MessageBytes(step, state.tile);
+  *budget -= bytes + kStepCost;
+  if (keeps && !Stores(step.op)) {
+    state.held.resize(static_cast<size_t>(bytes));
+    slot = state.held.data();
+  }
+  Work(step, state.tile, message, slot);
+  if (pops) connections.Pop(number);
+  state.popped = keeps;
+  if (keeps) return Block(&state, Wait::kSlot);
+  if (pushes) connections.Push(number, bytes);
+  state.wait = Wait::kNone;
+  return true;
+}
+
+bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
+  State& state = states_[strand];
+  const int number = static_cast<int>(strand);
+  std::byte* slot = site_.connections->Claim(number);
+  if (slot == nullptr) return Block(&state, Wait::kSlot);
+  const int64_t bytes = MessageBytes(step, state.tile);
+  *budget -= bytes + kStepCost;
+  if (Stores(step.op)) {
+    Collect(step, state.tile, slot);
+  } else if (bytes > 0) {
+    std::memcpy(slot, state.held.data(), static_cast<size_t>(bytes));
+  }
+  site_.connections->Push(number, bytes);
+  state.popped = false;
+  state.wait = Wait::kNone;
+  return true;
+}
+
+int64_t Execution::Done(size_t strand, int64_t tile, uint32_t step) const {
+  return tile * program_.strands[strand].num_steps + step;
+}
+
+bool Execution::Ready(size_t strand, const Step& step) const {
+  const int64_t tile = states_[strand].tile;
+  for (uint32_t i = 0; i < step.num_waits; ++i) {
+    const program::Wait& wait = program_.waits[step.first_wait + i];
+    const auto other = static_cast<size_t>(wait.strand);
+    const State& state = states_[other];
+    if (Done(other, state.tile, state.step) <= Done(other, tile, static_cast<uint32_t>(wait.step))) return false;
+  }
+  return true;
+}
+
+Execution::Run Execution::RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const {
+  const int64_t refinement = site_.program->refinement;
+  const Place& place = step.destination.buffer >= 0 ? step.destination : step.source;
+  const int64_t first = place.index % refinement + index;
+  const int64_t size_class = (step.size_class + first / refinement) % site_.program->classes;
+  const int64_t elements = site_.sizes.PartElements(size_class, first % refinement);
+  Run run;
+  run.offset = offset;
+  run.begin = std::min(elements, tile * tile_elements_);
+  run.count = std::min(elements - run.begin, tile_elements_);
+  return run;
+}
+
+int64_t Execution::MessageBytes(const Step& step, int64_t tile) const {
+  int64_t elements = 0;
+  for (int64_t i = 0; i < step.count; ++i) elements += RunOf(step, tile, i, 0).count;
+  return elements * element_bytes_;
+}
+
+std::byte* Execution::At(const Place& place, const Step& step, int64_t index, int64_t begin) const {
+  const int64_t refinement = site_.program->refinement;
+  const int64_t size_class =
+      (step.size_class + (place.index % refinement + index) / refinement) % site_.program->classes;
+  const int64_t fine = place.index + index;
+  const int64_t element =
+      place.buffer <= kOutput ? site_.sizes.Offset(fine) : site_.sizes.ScratchOffset(fine, size_class);
+  return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
+}
+
+void Execution::Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot) {
+  int64_t offset = 0;
+  for (int64_t i = 0; i < step.count; ++i) {
+    const Run run = RunOf(step, tile, i, offset);
+    offset += run.count;
+    if (run.count == 0) continue;
+    const auto bytes = static_cast<size_t>(run.count * element_bytes_);
+    const std::byte* from =
+        message != nullptr ? message + run.offset * element_bytes_ : At(step.source, step, i, run.begin);
+    std::byte* out = slot == nullptr ? nullptr : slot + run.offset * element_bytes_;
+    std::byte* to = step.destination.buffer < 0 ? nullptr : At(step.destination, step, i, run.begin);
+    if (Reduces(step.op)) {
+      const std::byte* inputs[] = {to, from};
+      data::FoldCall call;
+      call.inputs = inputs;
+      call.num_inputs = 2;
+      call.count = run.count;
+      call.output = Stores(step.op) ? to : out;
+      call.second = Stores(step.op) ? out : nullptr;
+      site_.fold(call);  // there is something to fold, of two inputs
+      continue;
+    }
+    if (to != nullptr) std::memcpy(to, from, bytes);
+    if (out != nullptr) std::memcpy(out, from, bytes);
+  }
+}
+
+void Execution::Collect(const Step& step, int64_t tile, std::byte* slot) const {
+  int64_t offset = 0;
+  for (int64_t i = 0; i < step.count; ++i) {
+    const Run run = RunOf(step, tile, i, offset);
+    offset += run.count;
+    if (run.count == 0) continue;
+    std::memcpy(slot + run.offset * element_bytes_, At(step.destination, step, i, run.begin),
+                static_cast<size_t>(run.count * element_bytes_));
+  }
+}
+
+std::vector<std::string> Execution::Blocked(size_t most) const {
+  std::vector<std::string> lines;
+  for (size_t strand = 0; strand < states_.size() && lines.size() < most; ++strand) {
+    const State& state = states_[strand];
+    const Strand& one = program_.strands[strand];
+    if (one.num_steps == 0 || state.tile == tiles_) continue;
+    std::string line = "rank " + std::to_string(site_.rank) + " strand " + std::to_string(strand) + " step " +
+                       std::to_string(state.step) + " of tile " + std::to_string(state.tile) + " waits for ";
+    if (state.wait == Wait::kMessage) {
+      line += "a message from rank " + std::to_string(one.receive) + " on channel " + std::to_string(one.channel);
+    } else if (state.wait == Wait::kSlot) {
+      line += "a free slot to rank " + std::to_string(one.send) + " on channel " + std::to_string(one.channel);
+    } else {
+      line += "other strands";
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void Execution::AddWaitingFor(std::vector<int>* ranks) const {
+  for (size_t strand = 0; strand < states_.size(); ++strand) {
+    const State& state = states_[strand];
+    if (state.tile == tiles_) continue;
+    if (state.wait == Wait::kMessage) ranks->push_back(program_.strands[strand].receive);
+    if (state.wait == Wait::kSlot) ranks->push_back(program_.strands[strand].send);
+  }
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
+}  // namespace horocache::program

@@ -1,0 +1,100 @@
+// One run of a program on one rank: strands as state machines that are advanced in turns.
+//
+// Note [Strands are polled]
+// A strand begins a step when what it waits for is over, when a message is there if it pops one, and goes on to the
+// next when it has pushed. What pops and pushes pops first: the slot that it empties may be what everybody waits for.
+// If the push has to wait, the value is kept where it was stored, or in memory of the strand's. All that strands wait
+// for stays true, so the order in which they are polled does not matter, and a run is stuck only if the program is.
+//
+// Note [Tiles]
+// Messages are as long as slots, so chunks are cut into tiles; a strand runs all its steps for the first tile, then for
+// the second. Tiles of one chunk are different memory, also in scratch, so nothing orders them but each strand.
+//
+// Role: that of the lane. Ownership: none of the memory; the program outlives the run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/kernels/fold.h"
+#include "program/connections.h"
+#include "program/program.h"
+#include "program/sizes.h"
+
+namespace horocache::program {
+
+// What a run works on.
+struct RunSite {
+  const Program* program = nullptr;
+  int rank = 0;
+  Sizes sizes;
+  data::FoldFunction fold = nullptr;  // null for programs that do not reduce
+  std::vector<std::byte*> buffers;    // by number; of at least the bytes that BufferBytes tells
+  Connections* connections = nullptr;
+  int64_t tile_bytes = 0;  // 0: as long as a slot allows
+};
+
+// Bytes that a buffer of a rank has.
+int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, const Sizes& sizes);
+
+class Execution {
+ public:
+  explicit Execution(RunSite site);
+
+  // Moves strands on, by about so many bytes at most; true if anything moved.
+  bool Advance(int64_t* budget);
+  bool finished() const { return running_ == 0; }
+  // For reports: a line for each strand that is not at its end, with what it waits for; at most `most`.
+  std::vector<std::string> Blocked(size_t most) const;
+  // Ranks of which a message or a free slot is awaited.
+  void AddWaitingFor(std::vector<int>* ranks) const;
+
+  // How often a chunk is cut. For tests.
+  int64_t tiles() const { return tiles_; }
+
+ private:
+  enum class Wait { kNone, kStep, kMessage, kSlot };
+  struct State {
+    int64_t tile = 0;
+    uint32_t step = 0;
+    bool popped = false;  // the step's message was taken, and is to be pushed
+    Wait wait = Wait::kNone;
+    std::vector<std::byte> held;  // what was popped and is stored nowhere
+  };
+  // Some elements, side by side, of a tile of a fine chunk.
+  struct Run {
+    int64_t offset = 0;  // in the message, in elements
+    int64_t begin = 0;   // within the fine chunk
+    int64_t count = 0;
+  };
+
+  bool AdvanceStrand(size_t strand, int64_t* budget);
+  // True when the step is over.
+  bool RunStep(size_t strand, int64_t* budget);
+  // The same for one whose message was taken when there was no slot.
+  bool PushKept(size_t strand, const Step& step, int64_t* budget);
+  static bool Block(State* state, Wait wait) {
+    state->wait = wait;
+    return false;
+  }
+  bool Ready(size_t strand, const Step& step) const;
+  int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
+  // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null.
+  void Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot);
+  // What the step left in its destination, as a message.
+  void Collect(const Step& step, int64_t tile, std::byte* slot) const;
+  Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;
+  std::byte* At(const Place& place, const Step& step, int64_t index, int64_t begin) const;
+  int64_t MessageBytes(const Step& step, int64_t tile) const;
+
+  const RunSite site_;
+  const RankProgram& program_;
+  const int64_t element_bytes_;
+  int64_t tile_elements_ = 1, tiles_ = 1;
+  std::vector<State> states_;
+  size_t running_ = 0;
+};
+
+}  // namespace horocache::program

@@ -1,0 +1,254 @@
+#include "program/program.h"
+
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace horocache::program {
+namespace {
+
+// Takes words from bytes that anybody may have made. After the first failure every read gives zero.
+class Words {
+ public:
+  explicit Words(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  bool ok() const { return error_.empty(); }
+  const std::string& error() const { return error_; }
+  int64_t left() const { return static_cast<int64_t>((bytes_.size() - at_) / sizeof(int64_t)); }
+
+  // A number in [least, most].
+  int64_t Take(int64_t least, int64_t most, const char* what) {
+    const int64_t value = TakeAny();
+    if (ok() && (value < least || value > most)) {
+      Fail(std::string(what) + " is " + std::to_string(value) + ", and not from " + std::to_string(least) + " to " +
+           std::to_string(most));
+    }
+    return ok() ? value : 0;
+  }
+  template <typename T>
+  T TakeAs(int64_t least, int64_t most, const char* what) {
+    return static_cast<T>(Take(least, most, what));
+  }
+  // Of a list whose entries have at least `words` words each: nothing is allocated for what is not there.
+  int64_t Count(int64_t most, int64_t words, const char* what) {
+    const int64_t count = Take(0, most, what);
+    if (ok() && count > left() / words) Fail(std::string(what) + " is " + std::to_string(count) + ", more than follow");
+    return ok() ? count : 0;
+  }
+  void Fail(std::string why) {
+    if (ok()) error_ = where_ + std::move(why);
+  }
+  // Where in the program what follows belongs to, for messages.
+  void At(std::string where) { where_ = std::move(where); }
+
+ private:
+  int64_t TakeAny() {
+    if (!ok()) return 0;
+    if (bytes_.size() - at_ < sizeof(int64_t)) {
+      Fail("it ends too early");
+      return 0;
+    }
+    int64_t value = 0;
+    std::memcpy(&value, bytes_.data() + at_, sizeof(value));
+    at_ += sizeof(value);
+    return value;
+  }
+
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+  std::string where_;
+  std::string error_;
+};
+
+std::string Where(int64_t rank, int64_t strand) {
+  return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + ": ";
+}
+
+std::string Where(int64_t rank, int64_t strand, int64_t step) {
+  return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + " step " + std::to_string(step) + ": ";
+}
+
+// What is counted over all ranks.
+struct Budget {
+  int64_t steps = kMaxProgramSteps;
+  int64_t held = kMaxProgramChunks;   // fine chunks of buffers
+  int64_t moved = kMaxProgramChunks;  // fine chunks of steps
+};
+
+Place TakePlace(Words* in, const RankProgram& program, int64_t count, bool wanted, const char* what) {
+  Place place;
+  place.buffer = in->TakeAs<int32_t>(-1, static_cast<int64_t>(program.extents.size()) - 1, what);
+  place.index = in->Take(0, kMaxProgramChunks, what);
+  if (!in->ok()) return {};
+  if ((place.buffer >= 0) != wanted) {
+    in->Fail(std::string(what) + (wanted ? " is missing" : " is given for a step that has none"));
+    return {};
+  }
+  if (wanted && place.index > program.extents[static_cast<size_t>(place.buffer)] - count) {
+    in->Fail(std::string(what) + " is outside of its buffer");
+  }
+  return place;
+}
+
+// Chunks of other classes may be larger than the place.
+void CheckClass(Words* in, const Program& whole, const Step& step, const Place& place, const char* what) {
+  const bool fixed = place.buffer == kInput || place.buffer == kOutput;
+  if (whole.uniform || !fixed || place.index / whole.refinement % whole.classes == step.size_class) return;
+  in->Fail(std::string(what) + " has chunks of another size class");
+}
+
+void TakeStep(Words* in, const Program& whole, RankProgram* program, Budget* budget) {
+  Step step;
+  step.op = in->TakeAs<StepOp>(0, kNumStepOps - 1, "the operation");
+  step.size_class = in->TakeAs<int32_t>(0, whole.classes - 1, "the size class");
+  step.count = in->Take(1, kMaxProgramChunks, "the count");
+  budget->moved -= step.count;
+  if (budget->moved < 0) in->Fail("the steps have too many chunks in all");
+  step.source = TakePlace(in, *program, step.count, ReadsSource(step.op), "the source");
+  step.destination = TakePlace(in, *program, step.count, step.op != StepOp::kSend, "the destination");
+  CheckClass(in, whole, step, step.source, "the source");
+  CheckClass(in, whole, step, step.destination, "the destination");
+  const bool both = step.source.buffer >= 0 && step.destination.buffer >= 0;
+  if (both && (step.source.index - step.destination.index) % whole.refinement != 0) {
+    in->Fail("source and destination begin at other parts of a chunk");
+  }
+  const int64_t apart = step.source.index - step.destination.index;
+  if (both && step.source.buffer == step.destination.buffer && apart < step.count && -apart < step.count) {
+    in->Fail("source and destination overlap");
+  }
+  step.first_wait = static_cast<uint32_t>(program->waits.size());
+  step.num_waits = static_cast<uint32_t>(in->Count(kMaxProgramSteps, 2, "the number of waits"));
+  for (uint32_t i = 0; i < step.num_waits && in->ok(); ++i) {
+    Wait wait;
+    wait.strand = in->TakeAs<int32_t>(0, kMaxProgramSteps, "the strand of a wait");
+    wait.step = in->TakeAs<int32_t>(0, kMaxProgramSteps, "the step of a wait");
+    program->waits.push_back(wait);
+  }
+  program->steps.push_back(step);
+}
+
+void TakeStrand(Words* in, const Program& whole, int64_t rank, int64_t number, RankProgram* program, Budget* budget) {
+  in->At(Where(rank, number));
+  Strand strand;
+  strand.send = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it sends to");
+  strand.receive = in->TakeAs<int32_t>(-1, whole.ranks - 1, "the rank that it receives from");
+  if (strand.send == rank || strand.receive == rank) in->Fail("a rank has no connection with itself");
+  strand.channel = in->TakeAs<int32_t>(0, 1 << 16, "the channel");
+  strand.first_step = static_cast<uint32_t>(program->steps.size());
+  strand.num_steps = static_cast<uint32_t>(in->Count(budget->steps, 8, "the number of steps"));
+  budget->steps -= strand.num_steps;
+  for (uint32_t i = 0; i < strand.num_steps && in->ok(); ++i) {
+    in->At(Where(rank, number, i));
+    TakeStep(in, whole, program, budget);
+    const StepOp op = program->steps.back().op;
+    if (Pops(op) && strand.receive < 0) in->Fail("it receives, and the strand does not");
+    if (Pushes(op) && strand.send < 0) in->Fail("it sends, and the strand does not");
+  }
+  program->strands.push_back(strand);
+}
+
+// Waits name other strands of the same rank, and steps that they have.
+void CheckWaits(Words* in, int64_t rank, const RankProgram& program) {
+  for (size_t s = 0; s < program.strands.size(); ++s) {
+    const Strand& strand = program.strands[s];
+    for (uint32_t i = 0; i < strand.num_steps; ++i) {
+      const Step& step = program.steps[strand.first_step + i];
+      for (uint32_t w = 0; w < step.num_waits; ++w) {
+        const Wait& wait = program.waits[step.first_wait + w];
+        const auto other = static_cast<size_t>(wait.strand);
+        const bool there =
+            other < program.strands.size() && static_cast<uint32_t>(wait.step) < program.strands[other].num_steps;
+        if (there && other != s) continue;
+        in->At(Where(rank, static_cast<int64_t>(s), i));
+        in->Fail(there ? "it waits for its own strand" : "it waits for a step that is not there");
+      }
+    }
+  }
+}
+
+RankProgram TakeRank(Words* in, const Program& whole, int64_t rank, Budget* budget) {
+  RankProgram program;
+  in->At("rank " + std::to_string(rank) + ": ");
+  const int64_t buffers = in->Count(kMaxProgramChunks, 1, "the number of buffers");
+  if (buffers < 2) in->Fail("input and output are missing");
+  for (int64_t i = 0; i < buffers && in->ok(); ++i) {
+    program.extents.push_back(in->Take(0, budget->held, "the size of a buffer"));
+    budget->held -= program.extents.back();
+  }
+  const int64_t strands = in->Count(kMaxProgramSteps, 4, "the number of strands");
+  for (int64_t i = 0; i < strands && in->ok(); ++i) TakeStrand(in, whole, rank, i, &program, budget);
+  if (in->ok()) CheckWaits(in, rank, program);
+  return program;
+}
+
+struct Ends {
+  int64_t pushes = 0, pops = 0;
+  bool sent = false, received = false;  // by a strand
+};
+
+// Every connection has one strand at each end, and as many pops as pushes.
+void CheckConnections(Words* in, const Program& program) {
+  std::map<std::tuple<int32_t, int32_t, int32_t>, Ends> connections;
+  for (int32_t rank = 0; rank < program.ranks; ++rank) {
+    const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
+    for (const Strand& strand : mine.strands) {
+      Ends unused;
+      Ends& out = strand.send < 0 ? unused : connections[{rank, strand.send, strand.channel}];
+      if (std::exchange(out.sent, true))
+        return in->Fail("two strands of rank " + std::to_string(rank) + " send on one connection");
+      Ends none;
+      Ends& from = strand.receive < 0 ? none : connections[{strand.receive, rank, strand.channel}];
+      if (std::exchange(from.received, true)) {
+        return in->Fail("two strands of rank " + std::to_string(rank) + " receive on one connection");
+      }
+      for (uint32_t i = 0; i < strand.num_steps; ++i) {
+        const StepOp op = mine.steps[strand.first_step + i].op;
+        out.pushes += Pushes(op);
+        from.pops += Pops(op);
+      }
+    }
+  }
+  for (const auto& [key, ends] : connections) {
+    if (ends.pushes == ends.pops && ends.sent && ends.received) continue;
+    const auto& [source, destination, channel] = key;
+    return in->Fail("rank " + std::to_string(source) + " sends " + std::to_string(ends.pushes) + " messages to rank " +
+                    std::to_string(destination) + " on channel " + std::to_string(channel) + ", which takes " +
+                    std::to_string(ends.pops));
+  }
+}
+
+}  // namespace
+
+bool Pops(StepOp op) { return op == StepOp::kReceive || op >= StepOp::kReceiveReduceCopy; }
+bool Pushes(StepOp op) { return op == StepOp::kSend || op >= StepOp::kReceiveCopySend; }
+bool Reduces(StepOp op) {
+  return op == StepOp::kReduce || op == StepOp::kReceiveReduceCopy || op >= StepOp::kReceiveReduceSend;
+}
+bool Stores(StepOp op) { return op != StepOp::kSend && op != StepOp::kReceiveReduceSend; }
+bool ReadsSource(StepOp op) { return op == StepOp::kSend || op == StepOp::kCopy || op == StepOp::kReduce; }
+
+StatusOr<Program> DecodeProgram(std::span<const std::byte> bytes) {
+  Words in(bytes);
+  Program program;
+  const auto magic = static_cast<int64_t>(kProgramMagic);
+  in.Take(magic, magic, "the first word");
+  program.ranks = in.TakeAs<int32_t>(1, kMaxProgramRanks, "the number of ranks");
+  program.classes = in.TakeAs<int32_t>(1, kMaxProgramChunks, "the number of size classes");
+  program.refinement = in.TakeAs<int32_t>(1, 1 << 10, "the refinement");
+  program.in_place = in.Take(0, 1, "in place") != 0;
+  program.uniform = in.Take(0, 1, "uniform") != 0;
+  program.min_slots = in.TakeAs<int32_t>(1, 8, "the number of slots");
+  Budget budget;
+  for (int32_t rank = 0; rank < program.ranks && in.ok(); ++rank) {
+    program.programs.push_back(TakeRank(&in, program, rank, &budget));
+  }
+  in.At("");
+  if (in.ok()) CheckConnections(&in, program);
+  if (in.ok() && (in.left() > 0 || bytes.size() % sizeof(int64_t) != 0)) in.Fail("there is more behind its end");
+  if (in.ok()) return program;
+  return Status(StatusCode::kCorrupt, "a program of " + std::to_string(bytes.size()) + " bytes cannot be run: " +
+                                          in.error() + ". Compile it again with this version of horocache.");
+}
+
+}  // namespace horocache::program

@@ -1,0 +1,60 @@
+"""A compiled program as the words that the core reads: see Note [Programs in memory] in cpp_core/program/program.h."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import get_args
+
+from .collectives import INPUT, OUTPUT
+from .compiled import CompiledProgram, Location, OpName, RankProgram, Step, Strand
+from .promises import collective_of
+
+_MAGIC = int.from_bytes(b"HCCPROG1", "little")
+_OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
+assert set(_OPS) == set(get_args(OpName))
+
+
+def pack(program: CompiledProgram) -> bytes:
+    """Little-endian words of 64 bits. The program has been proved."""
+    words = array("q", _words(program))
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def _words(program: CompiledProgram) -> Iterator[int]:
+    collective = collective_of(program.collective, program.ranks)
+    yield from (_MAGIC, program.ranks, collective.classes, program.refinement)
+    yield from (int(collective.inplace), int(program.uniform), max(program.min_slots, program.slots))
+    for rank, one in enumerate(program.programs):
+        sizes = collective.buffers(rank)
+        extents = {name: sizes.get(name, 0) * program.refinement for name in (INPUT, OUTPUT)} | one.scratch
+        yield from _rank(one, extents)
+
+
+def _rank(one: RankProgram, extents: dict[str, int]) -> Iterator[int]:
+    numbers = {name: number for number, name in enumerate(extents)}
+    yield from (len(extents), *extents.values(), len(one.strands))
+    for strand in one.strands:
+        yield from _strand(strand, numbers)
+
+
+def _strand(strand: Strand, numbers: dict[str, int]) -> Iterator[int]:
+    yield from (strand.send, strand.receive, strand.channel, len(strand.steps))
+    for step in strand.steps:
+        yield from _step(step, numbers)
+
+
+def _step(step: Step, numbers: dict[str, int]) -> Iterator[int]:
+    yield from (_OPS[step.op], step.size_class, step.count)
+    for place in (step.source, step.destination):
+        yield from _place(place, numbers)
+    yield len(step.waits)
+    for strand, index in step.waits:
+        yield from (strand, index)
+
+
+def _place(place: Location | None, numbers: dict[str, int]) -> tuple[int, int]:
+    return (-1, 0) if place is None else (numbers[place[0]], place[1])

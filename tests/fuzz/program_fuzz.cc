@@ -1,0 +1,66 @@
+// Decodes whatever libFuzzer thinks of, and runs what decodes as far as it goes by itself: no memory but its own may be
+// touched. `make fuzz` builds and runs it.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "program/execution.h"
+#include "program/program.h"
+
+namespace horocache::program {
+namespace {
+
+// Takes every message and gives messages that nobody sent.
+class Void final : public Connections {
+ public:
+  std::byte* Claim(int) override { return slot_.data(); }
+  void Push(int, int64_t) override {}
+  const std::byte* Peek(int) override { return slot_.data(); }
+  void Pop(int) override {}
+  int64_t slot_bytes() const override { return static_cast<int64_t>(slot_.size()); }
+
+ private:
+  std::vector<std::byte> slot_ = std::vector<std::byte>(4096);
+};
+
+void AddUp(const data::FoldCall& call) {
+  for (int64_t i = 0; i < call.count; ++i) {
+    const std::byte sum{
+        static_cast<uint8_t>(static_cast<int>(call.inputs[0][i]) + static_cast<int>(call.inputs[1][i]))};
+    if (call.output != nullptr) call.output[i] = sum;
+    if (call.second != nullptr) call.second[i] = sum;
+  }
+}
+
+void Run(const Program& program, int rank, int64_t elements) {
+  const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
+  const Sizes sizes(elements, 1, program.classes, program.refinement, program.uniform);
+  if (!sizes.fits()) return;  // it would run on padded copies
+  std::vector<std::vector<std::byte>> memory;
+  RunSite site{&program, rank, sizes, AddUp, {}, nullptr, 0};
+  for (size_t buffer = 0; buffer < mine.extents.size(); ++buffer) {
+    const int64_t bytes = BufferBytes(mine, program.refinement, static_cast<int>(buffer), sizes);
+    if (bytes > 1 << 20) return;
+    memory.emplace_back(static_cast<size_t>(bytes));
+    site.buffers.push_back(memory.back().data());
+  }
+  Void connections;
+  site.connections = &connections;
+  Execution run(site);
+  if (run.tiles() > 16) return;
+  for (int turn = 0; turn < 8; ++turn) {
+    int64_t budget = 1 << 16;
+    if (!run.Advance(&budget)) break;
+  }
+}
+
+}  // namespace
+}  // namespace horocache::program
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace horocache::program;
+  const auto program = DecodeProgram({reinterpret_cast<const std::byte*>(bytes), size});
+  if (!program.ok()) return 0;
+  for (int rank = 0; rank < std::min(program->ranks, 4); ++rank) Run(*program, rank, 100);
+  return 0;
+}

@@ -1,0 +1,22 @@
+"""``seeds.py FOLDER``: programs to begin with, as the fuzzer's corpus."""
+
+import sys
+from pathlib import Path
+
+from horocache.lang import algorithms, compile_program
+from horocache.lang.packed import pack
+
+PROGRAMS = {
+    "ring": lambda: algorithms.ring(3, instances=2),
+    "all_pairs": lambda: algorithms.all_pairs(3),
+    "halving_doubling": lambda: algorithms.halving_doubling(5),
+    "hierarchical": lambda: algorithms.hierarchical(2, 2),
+    "three_step": lambda: algorithms.three_step_alltoall(2, 2),
+    "all_to_next": lambda: algorithms.all_to_next(2, 2),
+}
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, write in PROGRAMS.items():
+        (folder / name).write_bytes(pack(compile_program(write())))
