@@ -104,9 +104,9 @@ class _Attempt:
 
 def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
     """Ways to compile it, the best first."""
-    pairs = fuse.candidates(lower(program)) if program.fuse else {}
+    nodes = lower(program)
+    pairs = fuse.candidates(nodes) if program.fuse else {}
     while True:
-        nodes = lower(program)
         assigned = channels.assign(nodes, pairs)
         living = fuse.merge(nodes, assigned.pairs, program.collective)
         strand_of = strands.place(living, assigned)
@@ -123,6 +123,7 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
         if not assigned.pairs:
             return
         pairs = {receive: send for receive, send in assigned.pairs.items() if receive not in split} if split else {}
+        nodes = lower(program)  # merging has changed the last ones
 
 
 def _to_split(graph: Graph, order: list[int], strand_of: list[Hashable]) -> set[int]:
