@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 OpName = Literal["s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"]
-Location = tuple[str, int]  # buffer, index of the first fine chunk
+Operand = tuple[str, int]  # buffer, index of the first fine chunk
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -32,8 +32,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     op: OpName
     count: int
-    source: Location | None = None
-    destination: Location | None = None
+    source: Operand | None = None
+    destination: Operand | None = None
     size_class: int = 0
     waits: tuple[tuple[int, int], ...] = ()
 

@@ -87,13 +87,7 @@ def check_postcondition(program: Program) -> None:
                     f"{memory.values.text(have)}"
                 )
     if wrong:
-        shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
-        text = "\n  ".join(shown)
-        raise PostconditionError(
-            f"program {program.name!r} is no {collective.name}; {len(wrong)} chunks end wrong:\n  {text}",
-            wrong,
-            program.location,
-        )
+        raise PostconditionError(program.name, collective.name, wrong, program.location)
 
 
 @dataclass(frozen=True)

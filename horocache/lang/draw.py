@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-from .compiled import CompiledProgram, Location, Step
+from .compiled import CompiledProgram, Operand, Step
 from .instructions import POPS, PUSHES
 from .trace import REDUCE, Operation, Program
 
@@ -169,7 +169,7 @@ def _draw_operation(parent: ET.Element, operation: Operation, corner: tuple[floa
     _text(parent, x + 4, y + 15, f"{target} {'+=' if reduces else '='} {source}{times}")
 
 
-def _place(rank: int, place: Location) -> str:
+def _place(rank: int, place: Operand) -> str:
     return f"{place[0]}[{place[1]}]@{rank}"
 
 

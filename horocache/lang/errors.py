@@ -71,8 +71,10 @@ class PostconditionError(ProgramError):
         wrong: one line for each slot that is wrong: where, what was expected, what there is.
     """
 
-    def __init__(self, message: str, wrong: list[str], location: Location | None = None) -> None:
-        super().__init__(message, location)
+    def __init__(self, program: str, collective: str, wrong: list[str], location: Location | None = None) -> None:
+        shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
+        text = "\n  ".join(shown)
+        super().__init__(f"program {program!r} is no {collective}; what ends wrong:\n  {text}", location)
         self.wrong = wrong
 
 

@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .compiled import CompiledProgram, Location, Step
+from .compiled import CompiledProgram, Operand, Step
 from .errors import DeadlockError, RaceError, VerificationError
 from .instructions import POPS, PUSHES, READS_DESTINATION, WRITES
 from .values import Value, Values
@@ -182,7 +182,7 @@ class Machine:
     def _add(self, mine: Held, other: Held) -> Held:
         return Held(self._values.add(mine.value, other.value), _fold(mine.order, other.order), mine.size_class)
 
-    def _read(self, at: At, step: Step, place: Location) -> list[Held]:
+    def _read(self, at: At, step: Step, place: Operand) -> list[Held]:
         rank = at[0]
         buffer, index = place
         refinement, classes = self._program.refinement, self._values.classes

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from .collectives import INPUT, OUTPUT, Collective
-from .compiled import CompiledProgram, Location, Promise, RankProgram, Step, Strand
+from .compiled import CompiledProgram, Operand, Promise, RankProgram, Step, Strand
 from .errors import DeadlockError, ProgramError, ProgramFileError
 from .instructions import POPS, READS_DESTINATION, READS_SOURCE
 from .promises import collective_of, promise_of
@@ -125,7 +125,7 @@ def _places(step: Step, offsets: dict[str, int]) -> dict[str, object]:
     return {"type": step.op, "srcbuf": srcbuf, "srcoff": srcoff, "dstbuf": dstbuf, "dstoff": dstoff, "cnt": step.count}
 
 
-def _letter(place: Location, offsets: dict[str, int]) -> tuple[str, int]:
+def _letter(place: Operand, offsets: dict[str, int]) -> tuple[str, int]:
     buffer, index = place
     return (_LETTERS[buffer], index) if buffer in _LETTERS else ("s", offsets[buffer] + index)
 
@@ -253,8 +253,8 @@ class _Row:
     """A step as the file has it."""
 
     type: str
-    source: Location
-    destination: Location
+    source: Operand
+    destination: Operand
     count: int
     dep: tuple[int, int] | None
 
@@ -275,7 +275,7 @@ def _rows(block: Element, where: str) -> list[_Row]:
     return out
 
 
-def _place(step: Element, side: str, where: str) -> Location:
+def _place(step: Element, side: str, where: str) -> Operand:
     letter = step.get(f"{side}buf", "")
     if letter not in _NAMES:
         raise ProgramFileError(f"{where}/{side}buf: {letter[:40]!r}; there are i, o and s.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from .collectives import INPUT, OUTPUT
-from .compiled import CompiledProgram, Location, OpName, RankProgram, Step, Strand
+from .compiled import CompiledProgram, Operand, OpName, RankProgram, Step, Strand
 from .promises import collective_of
 
 _MAGIC = int.from_bytes(b"HCCPROG1", "little")
@@ -56,5 +56,5 @@ def _step(step: Step, numbers: dict[str, int]) -> Iterator[int]:
         yield from (strand, index)
 
 
-def _place(place: Location | None, numbers: dict[str, int]) -> tuple[int, int]:
+def _place(place: Operand | None, numbers: dict[str, int]) -> tuple[int, int]:
     return (-1, 0) if place is None else (numbers[place[0]], place[1])

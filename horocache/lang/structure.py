@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .collectives import INPUT, OUTPUT, Collective
-from .compiled import CompiledProgram, Location, RankProgram, Step
+from .compiled import CompiledProgram, Operand, RankProgram, Step
 from .errors import VerificationError
 from .instructions import POPS, PUSHES, READS_SOURCE
 
@@ -102,7 +102,7 @@ def _check_step(program: CompiledProgram, step: Step, at: str, extents: dict[str
             raise VerificationError(f"{at}/destination: it overlaps with the source.")
 
 
-def _check_place(count: int, place: Location, where: str, extents: dict[str, int]) -> None:
+def _check_place(count: int, place: Operand, where: str, extents: dict[str, int]) -> None:
     buffer, index = place
     if buffer not in extents:
         raise VerificationError(f"{where}/0: there is no buffer {buffer!r}; there are {', '.join(sorted(extents))}.")

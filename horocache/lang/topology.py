@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .errors import BadReferenceError, caller
 
@@ -16,17 +16,12 @@ class Topology:
         name: for people and files.
         links: ``links[destination][source]``, as in msccl-tools: how many chunks per step the link carries; 0: there is
             none.
-        alpha_us: what a message costs on a link, however small, in microseconds; for the cost model.
-        beta_us: what a byte costs on a link of capacity 1, in microseconds.
         switches: groups of links that share a capacity: (source, destination, capacity, name); for importers.
     """
 
     name: str
     links: Sequence[Sequence[int]]
     switches: Sequence[tuple[Sequence[int], Sequence[int], int, str]] = ()
-    alpha_us: float = 1.0
-    beta_us: float = 1e-4
-    crossing: frozenset[tuple[int, int]] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         size = len(self.links)
@@ -67,11 +62,9 @@ def star(size: int) -> Topology:
 
 
 def hosts(num_hosts: int, per_host: int) -> Topology:
-    """Hosts of ``per_host`` ranks each; every rank with every other. Links between hosts are marked as such."""
-    size = num_hosts * per_host
-    crossing = frozenset((s, d) for s in range(size) for d in range(size) if s // per_host != d // per_host)
-    name = f"Hosts(hosts={num_hosts},ranks={per_host})"
-    return Topology(name, _table(size, lambda s, d: int(s != d)), crossing=crossing)
+    """Hosts of ``per_host`` ranks each; every rank with every other."""
+    links = fully_connected(num_hosts * per_host).links
+    return Topology(f"Hosts(hosts={num_hosts},ranks={per_host})", links)
 
 
 def from_links(name: str, size: int, links: Iterable[tuple[int, int, int]]) -> Topology:

@@ -94,9 +94,5 @@ def _check_results(
                 elif len(origins) > 1 and held.order != (0, program.ranks - 1):
                     rank_order = False
     if wrong:
-        shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
-        text = "\n  ".join(shown)
-        raise PostconditionError(
-            f"program {program.name!r} is no {collective.name}; {len(wrong)} fine chunks end wrong:\n  {text}", wrong
-        )
+        raise PostconditionError(program.name, collective.name, wrong)
     return rank_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -179,9 +179,7 @@ class MSCCLProgram:
         with contextlib.redirect_stdout(said):
             correct = self.check()
         if not correct:
-            lines = said.getvalue().splitlines()
-            text = "\n  ".join(lines[:8])
-            raise PostconditionError(f"program {self.name!r} is no {adapted.name}:\n  {text}", lines, caller())
+            raise PostconditionError(self.name, adapted.name, said.getvalue().splitlines(), caller())
         values = self.own.memory.values
         for rank in range(self.num_ranks):
             for index in range(adapted.output_chunks(rank)):
@@ -271,10 +269,6 @@ class Ref:
     def print_chunk_info(self, index: int = 0) -> None:
         """Print it."""
         print(self._chunk(index))
-
-    def chunks(self) -> Iterator[Any]:
-        """All of them."""
-        return (self._chunk(i) for i in range(self.size))
 
 
 def chunk(rank: int, buffer: Any, index: int, size: int = 1) -> Ref:

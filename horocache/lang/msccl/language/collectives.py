@@ -92,11 +92,11 @@ class Collective:
 
     def init_buffers(self) -> Any:
         """For each rank a dict of its buffers' chunks at the start, None where there is nothing."""
-        raise NotImplementedError(f"{type(self).__name__}.init_buffers")
+        raise NotImplementedError(f"{type(self).__name__} defines no init_buffers().")
 
     def check(self, prog: Any) -> bool:
         """Whether ``prog.buffers``, at the end, are what they should be."""
-        raise NotImplementedError(f"{type(self).__name__}.check")
+        raise NotImplementedError(f"{type(self).__name__} defines no check().")
 
     def get_buffer_index(self, rank: int, buffer: Any, index: int) -> tuple[Any, int]:
         """The place by which a place is known."""
