@@ -7,6 +7,7 @@ carries the text of its header, so they cannot disagree with it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import threading
@@ -342,9 +343,12 @@ class Runtime:
         """Begin to write a file of what this rank does."""
         self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
 
-    def watch_stacks(self, signal: int, file: int, own_folder: str) -> None:
-        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
-        self._check(self._lib.hc_watch_stacks(self._live(), signal, file, own_folder.encode(), self._error))
+    def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None:
+        """Show in reports what is written to ``file``: see hc_stacks of ``hc.h``."""
+        keeps_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
+        way = [file, ask, answer, signal, self._ffi.cast("int (*)(void)", keeps_lock)]
+        stacks = self._ffi.new("hc_stacks *", way)
+        self._check(self._lib.hc_watch_stacks(self._live(), stacks, own_folder.encode(), self._error))
 
     def stop_timeline(self) -> None:
         """Finish the file."""

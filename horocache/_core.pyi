@@ -147,7 +147,8 @@ class Runtime:
     def drop_set(self, number: int) -> None: ...  # undoes the first three; on all ranks, or none
     def start_timeline(self, path: str, mark_rounds: bool) -> None: ...  # rank 0 writes path, the others next to it
     def stop_timeline(self) -> None: ...
-    def watch_stacks(self, signal: int, file: int, own_folder: str) -> None: ...  # after faulthandler.register
+    # after faulthandler.register
+    def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None: ...
     def allreduce_in_place(
         self,
         tensor: Any,

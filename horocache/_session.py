@@ -157,8 +157,8 @@ class Runtime(Protocol):
     def stop_timeline(self) -> None:
         """Finish the file."""
 
-    def watch_stacks(self, signal: int, file: int, own_folder: str, /) -> None:
-        """Show what faulthandler writes to ``file`` at ``signal`` in reports, once it is told to."""
+    def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str, /) -> None:
+        """Show in reports what is written to ``file``: see hc_stacks of ``hc.h``."""
 
     def c_api(self) -> tuple[int, int]:
         """Addresses of a ``hc_api`` of ``hc.h`` and of this as its ``hc_runtime``."""

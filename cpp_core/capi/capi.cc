@@ -353,8 +353,10 @@ int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error) {
   return Guarded(error, [&] { return runtime->runtime->DropSet(static_cast<uint32_t>(number)); });
 }
 
-int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error) {
-  return Guarded(error, [&] { return runtime->runtime->WatchStacks(signal, file, own_folder); });
+int hc_watch_stacks(hc_runtime* runtime, const hc_stacks* stacks, const char* own_folder, hc_error* error) {
+  const horocache::runtime::StackSource source{stacks->file, stacks->ask, stacks->answer, stacks->signal,
+                                               stacks->keeps_lock};
+  return Guarded(error, [&] { return runtime->runtime->WatchStacks(source, own_folder); });
 }
 
 int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error) {

@@ -17,7 +17,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 6
+#define HC_ABI_VERSION 7
 
 typedef enum {
   HC_OK = 0,
@@ -195,10 +195,19 @@ HC_API int hc_drop_set(hc_runtime* runtime, int32_t number, hc_error* error);
  * 3. Stopping what is not on does nothing. */
 HC_API int hc_start_timeline(hc_runtime* runtime, const char* path, int mark_rounds, hc_error* error);
 HC_API void hc_stop_timeline(hc_runtime* runtime);
-/* From now on stall reports and dumps show the stacks of the program's threads: the handler that `signal` has writes
- * them to `file`, and this call puts one of its own around it. Calls of files below `own_folder` are the library's own.
- * Since version 3. */
-HC_API int hc_watch_stacks(hc_runtime* runtime, int signal, int file, const char* own_folder, hc_error* error);
+/* How an interpreter writes the stacks of its threads to `file`: a thread of it waits for the event `ask` (of eventfd),
+ * takes the interpreter's lock, writes, and sets `answer`; -1 where there is none. If it does not answer, the handler
+ * that `signal` has does the same in the main thread, if keeps_lock() is not 0 there. */
+typedef struct {
+  int file;
+  int ask;
+  int answer;
+  int signal;
+  int (*keeps_lock)(void);
+} hc_stacks;
+/* From now on stall reports and dumps show the stacks of the program's threads. Puts a handler of its own around that
+ * of the signal. Calls of files below `own_folder` are the library's own. Since version 7, with fewer ways since 3. */
+HC_API int hc_watch_stacks(hc_runtime* runtime, const hc_stacks* stacks, const char* own_folder, hc_error* error);
 HC_API void hc_abort(hc_runtime* runtime, const char* why);
 
 /* Memory of whole cache lines for a tensor, shared with the other ranks of this host, so that collectives work on it

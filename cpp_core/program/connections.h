@@ -17,8 +17,8 @@ class Connections {
   virtual std::byte* Claim(int strand) = 0;
   // Sends the claimed slot.
   virtual void Push(int strand, int64_t bytes) = 0;
-  // The next message for `strand`; null if there is none yet. Stays until Pop.
-  virtual const std::byte* Peek(int strand) = 0;
+  // The next message for `strand`, of so many bytes; null if it is not there yet. Stays until Pop.
+  virtual const std::byte* Peek(int strand, int64_t bytes) = 0;
   virtual void Pop(int strand) = 0;
   // Of a slot; the same on all ranks.
   virtual int64_t slot_bytes() const = 0;

@@ -74,12 +74,12 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   Connections& connections = *site_.connections;
   const int number = static_cast<int>(strand);
   const bool pops = Pops(step.op), pushes = Pushes(step.op);
-  const std::byte* message = pops ? connections.Peek(number) : nullptr;
+  const int64_t bytes = MessageBytes(step, state.tile);
+  const std::byte* message = pops ? connections.Peek(number, bytes) : nullptr;
   if (pops && message == nullptr) return Block(&state, Wait::kMessage);
   std::byte* slot = pushes ? connections.Claim(number) : nullptr;
   const bool keeps = pushes && slot == nullptr;
   if (keeps && !pops) return Block(&state, Wait::kSlot);
-  const int64_t bytes = MessageBytes(step, state.tile);
   *budget -= bytes + kStepCost;
   if (keeps && !Stores(step.op)) {
     state.held.resize(static_cast<size_t>(bytes));

@@ -303,7 +303,8 @@ void BindRuntime(py::module_& module) {
       .def("drop_set", &PyRuntime::DropSet, py::arg("number"))
       .def("start_timeline", &PyRuntime::StartTimeline, py::arg("path"), py::arg("mark_rounds"))
       .def("stop_timeline", &PyRuntime::StopTimeline)
-      .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("own_folder"))
+      .def("watch_stacks", &PyRuntime::WatchStacks, py::arg("signal"), py::arg("file"), py::arg("ask"),
+           py::arg("answer"), py::arg("own_folder"))
       .def("knobs", [](PyRuntime& self) { return KnobsForPython(self.Get().knobs()); })
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })

@@ -94,8 +94,8 @@ class PyRuntime {
 
   void StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline();
-  void WatchStacks(int signal, int file, const std::string& own_folder) {
-    ThrowIfError(Get().WatchStacks(signal, file, own_folder));
+  void WatchStacks(int signal, int file, int ask, int answer, const std::string& own_folder) {
+    ThrowIfError(Get().WatchStacks({file, ask, answer, signal, &PyGILState_Check}, own_folder));
   }
 
   // Throws in a child of fork.

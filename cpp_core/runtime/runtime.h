@@ -119,10 +119,9 @@ class Runtime {
   // cannot be.
   Status StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline() { timeline_.Stop(); }
-  // From now on stall reports and dumps show the stacks of the program's threads, which its interpreter writes to
-  // `file` when it gets `signal`; see Note [Stacks by signal]. Calls of files below `own_folder` are this library's
-  // own.
-  Status WatchStacks(int signal, int file, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
+  // From now on stall reports and dumps show the stacks of the program's threads. Calls of files below `own_folder` are
+  // this library's own.
+  Status WatchStacks(const StackSource& source, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
   // The last events, and what is pending, as JSON; see observe/flight_text.h.
   std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 

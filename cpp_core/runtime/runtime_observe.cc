@@ -73,8 +73,8 @@ std::unique_ptr<Observer> Runtime::MakeObserver() {
   return std::make_unique<Observer>(name, RecordPath(), std::move(means));
 }
 
-Status Runtime::WatchStacks(int signal, int file, const std::string& own_folder) {
-  StatusOr<std::unique_ptr<StackSignal>> armed = StackSignal::Arm(signal, file);
+Status Runtime::WatchStacks(const StackSource& source, const std::string& own_folder) {
+  StatusOr<std::unique_ptr<StackSignal>> armed = StackSignal::Arm(source);
   if (!armed.ok()) return armed.status();
   MutexLock lock(stacks_mutex_);
   stacks_ = std::move(*armed);

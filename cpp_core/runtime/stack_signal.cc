@@ -1,6 +1,8 @@
 #include "runtime/stack_signal.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,17 +16,20 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr int64_t kAnswerPatienceNs = kNsPerS;
+// Who wants the interpreter's lock has it after some milliseconds, on a machine with much to do after some more.
+constexpr int kThreadPatienceMs = 600;
+constexpr int64_t kSignalPatienceNs = 400 * kNsPerMs;
 constexpr off_t kMostBytes = 1 << 20;
 
 // A handler has no other way to reach anything.
 using Handler = void (*)(int);
 std::atomic<Handler> interpreters{nullptr};
+std::atomic<int (*)(void)> keeps_lock{nullptr};
 std::atomic<uint32_t> dumps{0};
 
 void WriteStacks(int signal) {
   const int saved = errno;
-  interpreters.load()(signal);
+  if (keeps_lock.load()() != 0) interpreters.load()(signal);
   dumps.fetch_add(1);
   FutexWake(dumps);
   errno = saved;
@@ -41,32 +46,52 @@ std::string ReadAll(int file) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(int signal, int file) {
+StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(const StackSource& source) {
   struct sigaction action{};
-  const bool has = sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_DFL &&
+  const bool has = sigaction(source.signal, nullptr, &action) == 0 && action.sa_handler != SIG_DFL &&
                    action.sa_handler != SIG_IGN && (action.sa_flags & SA_SIGINFO) == 0;
-  if (!has) return UnsupportedError("signal " + std::to_string(signal) + " has no handler that could write stacks");
+  if (!has || source.keeps_lock == nullptr) {
+    return UnsupportedError("signal " + std::to_string(source.signal) + " has no handler that could write stacks");
+  }
+  keeps_lock.store(source.keeps_lock);
   if (action.sa_handler != &WriteStacks) interpreters.store(action.sa_handler);
   action.sa_handler = &WriteStacks;
   action.sa_flags |= SA_RESTART;
-  if (sigaction(signal, &action, nullptr) != 0) return UnsupportedError("the handler cannot be replaced");
-  std::unique_ptr<StackSignal> armed(new StackSignal(signal, file));
+  if (sigaction(source.signal, &action, nullptr) != 0) return UnsupportedError("the handler cannot be replaced");
+  std::unique_ptr<StackSignal> armed(new StackSignal(source));
   armed->due_ = dumps.load();
   return armed;
 }
 
 std::string StackSignal::Dump() {
+  eventfd_t late = 0;
+  if (asked_ && eventfd_read(source_.answer, &late) == 0) asked_ = false;
   // Of one that came too late last time.
-  if (ftruncate(file_, 0) != 0 || lseek(file_, 0, SEEK_SET) != 0) return "";
-  if (tgkill(getpid(), getpid(), signal_) != 0) return "";
+  if (ftruncate(source_.file, 0) != 0 || lseek(source_.file, 0, SEEK_SET) != 0) return "";
+  return AskThread() || SendSignal() ? ReadAll(source_.file) : "";
+}
+
+bool StackSignal::AskThread() {
+  if (source_.ask < 0) return false;
+  if (!asked_ && eventfd_write(source_.ask, 1) != 0) return false;
+  asked_ = true;
+  pollfd answer{source_.answer, POLLIN, 0};
+  eventfd_t count = 0;
+  if (poll(&answer, 1, kThreadPatienceMs) <= 0 || eventfd_read(source_.answer, &count) != 0) return false;
+  asked_ = false;
+  return true;
+}
+
+bool StackSignal::SendSignal() {
+  if (tgkill(getpid(), getpid(), source_.signal) != 0) return false;
   ++due_;
-  const int64_t deadline_ns = NowNs() + kAnswerPatienceNs;
+  const int64_t deadline_ns = NowNs() + kSignalPatienceNs;
   for (uint32_t seen = dumps.load(); seen != due_; seen = dumps.load()) {
     const int64_t left_ns = deadline_ns - NowNs();
-    if (left_ns <= 0) return "";
+    if (left_ns <= 0) return false;
     FutexWait(dumps, seen, left_ns);
   }
-  return ReadAll(file_);
+  return true;
 }
 
 }  // namespace horocache::runtime

@@ -5,32 +5,71 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from horocache._session import Runtime
 
+_MOST_CALLS = 100  # as many as faulthandler writes
 _OWN_FOLDER = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 
 
 class StackWatch:
-    """Has faulthandler write all stacks into a file without a name whenever the core sends a signal.
+    """Writes all stacks into a file without a name whenever the core asks for them.
 
-    Role: one per session, from ``init`` to ``shutdown``; it works also while a thread holds the interpreter's lock.
+    A thread does, which needs the interpreter's lock; where it does not get it, faulthandler does, at a signal.
+
+    Role: one per session, from ``init`` to ``shutdown``.
     """
 
     def __init__(self, runtime: Runtime, number: int) -> None:
         self._signal = number
         self._file = os.memfd_create("horocache-stacks", os.MFD_CLOEXEC)
+        self._ask, self._answer = os.eventfd(0), os.eventfd(0)
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="horocache-stacks", daemon=True)
+        self._thread.start()
         faulthandler.register(number, self._file, all_threads=True)
-        runtime.watch_stacks(number, self._file, _OWN_FOLDER)
+        runtime.watch_stacks(number, self._file, self._ask, self._answer, _OWN_FOLDER)
+
+    def _serve(self) -> None:
+        while os.eventfd_read(self._ask) and not self._closed:
+            os.write(self._file, _stacks(besides=threading.get_ident()).encode(errors="backslashreplace"))
+            os.eventfd_write(self._answer, 1)
 
     def close(self) -> None:
-        """Give the signal back; after the core has stopped, or in a child of fork, where it does not run."""
+        """Give everything back; after the core has stopped, or in a child of fork, where neither runs."""
         faulthandler.unregister(self._signal)
-        os.close(self._file)
+        self._closed = True
+        if self._thread.is_alive():
+            os.eventfd_write(self._ask, 1)
+            self._thread.join()
+        for descriptor in (self._file, self._ask, self._answer):
+            os.close(descriptor)
+
+
+def _stacks(besides: int) -> str:
+    """As faulthandler writes them, the main thread as the current one."""
+    main = threading.main_thread().ident
+    lines = []
+    for thread, innermost in sys._current_frames().items():
+        if thread == besides:
+            continue
+        kind = "Current thread" if thread == main else "Thread"
+        lines.append(f"{kind} {thread:#018x} (most recent call first):")
+        frame: FrameType | None = innermost
+        for _ in range(_MOST_CALLS):
+            if frame is None:
+                break
+            lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
+            frame = frame.f_back
+    return "\n".join(lines) + "\n"
 
 
 def watch(runtime: Runtime) -> StackWatch | None:

@@ -15,7 +15,7 @@ class Void final : public Connections {
  public:
   std::byte* Claim(int) override { return slot_.data(); }
   void Push(int, int64_t) override {}
-  const std::byte* Peek(int) override { return slot_.data(); }
+  const std::byte* Peek(int, int64_t) override { return slot_.data(); }
   void Pop(int) override {}
   int64_t slot_bytes() const override { return static_cast<int64_t>(slot_.size()); }
 

@@ -160,5 +160,29 @@ def test_stacks_can_be_had_by_another_signal_or_not_at_all(launcher, signal_flag
     assert job.finish(30).code == 0
 
 
+def test_stacks_are_not_written_from_a_signal_while_other_threads_run(launcher):
+    program = (
+        "import signal, threading, horocache as hc\n"
+        "hc.init()\n"
+        "over = threading.Event()\n"
+        "def deep(n):\n"
+        "    return n and 1 + deep(n - 1)\n"
+        "def run():\n"
+        "    while not over.is_set():\n"
+        "        deep(50)\n"
+        "runner = threading.Thread(target=run)\n"
+        "runner.start()\n"
+        "def ask():\n"
+        "    for _ in range(10000):\n"  # a few would be enough to end a process whose frames are read as they change
+        "        signal.pthread_kill(threading.main_thread().ident, 60)\n"
+        "    over.set()\n"
+        "asker = threading.Thread(target=ask)\n"
+        "asker.start()\n"
+        "asker.join(); runner.join()\n"
+    )
+    finished = launcher.run("-c", program, module=None)
+    assert (finished.code, finished.stderr) == (0, ""), finished.report()
+
+
 def marked_ranks(job):
     return [pid for pid in marked(job.mark) if pid != job.process.pid]

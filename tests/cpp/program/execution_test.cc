@@ -38,7 +38,7 @@ class Wires {
       claimed_[strand].clear();
       ++wires_.messages;
     }
-    const std::byte* Peek(int strand) override {
+    const std::byte* Peek(int strand, int64_t) override {
       static const std::byte nothing{};
       auto& queue = In(strand);
       return queue.empty() ? nullptr : queue.front().empty() ? &nothing : queue.front().data();
