@@ -44,6 +44,7 @@ class Runtime:
         process_sets: Sequence[Sequence[int]] = (),
         communicator: int = 0,
         ranks: Sequence[int] = (),
+        programs: bytes = b"",
     ) -> None:
         self._ffi, self._lib = load()
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
@@ -60,6 +61,8 @@ class Runtime:
         job = self._ffi.new(
             "hc_job*", {"sets": array, "num_sets": len(sets), "ranks": own, "communicator": communicator}
         )
+        packed = self._ffi.from_buffer(programs)
+        job.programs, job.programs_bytes = packed, len(programs)
         out = self._ffi.new("hc_runtime**")
 
         def start(go_on: Any) -> int:

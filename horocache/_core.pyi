@@ -89,6 +89,7 @@ class Runtime:
         process_sets: Sequence[Sequence[int]] = ...,  # besides the global one; ranks ascending
         communicator: int = 0,  # an MPI_Comm as a number, whose ranks are the job's; 0: none
         ranks: Sequence[int] = ...,  # the job is these ranks of what it would be otherwise; empty: all
+        programs: bytes = ...,  # as horocache.lang.packed makes them
     ) -> None: ...
     def stop(self) -> None: ...
     def forked_child(
@@ -230,7 +231,10 @@ def identity() -> dict[
 ]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
 def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
 def start_in_process(
-    size: int, arguments: Mapping[str, str] = ..., process_sets: Sequence[Sequence[int]] = ...
+    size: int,
+    arguments: Mapping[str, str] = ...,
+    process_sets: Sequence[Sequence[int]] = ...,
+    programs: bytes = ...,
 ) -> list[Runtime]: ...  # ranks as threads of one process, for tests
 def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds
 def bench_control(

@@ -180,11 +180,16 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
         arguments = {**arguments, "library_path": libraries.library_path()}
     if knobs["flight_record"][1] == "default":
         arguments = {**arguments, "flight_record": flight_files.default_folder(own_environment())}
+    programs = b""
+    if folders := knobs["programs"][0]:
+        from horocache.lang import installed  # noqa: PLC0415  (only jobs with programs need the compiler)
+
+        programs = installed.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
     if knobs["binding"][0] == "cffi":
         from horocache import _cffi  # noqa: PLC0415  (only this route needs cffi)
 
-        return cast(Runtime, _cffi.Runtime(arguments, epoch, process_sets, job.handle, job.ranks))
-    return cast(Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks))
+        return cast(Runtime, _cffi.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
+    return cast(Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
 
 
 def shutdown() -> None:

@@ -153,6 +153,9 @@ Status Start(const std::map<std::string, std::string>& arguments, const hc_job& 
   for (int i = 0; i < job.num_sets; ++i) config.process_sets.push_back(RanksOf(job.sets[i]));
   config.ranks = RanksOf(job.ranks);
   config.communicator = job.communicator;
+  auto programs = horocache::program::DecodeLibrary({static_cast<const std::byte*>(job.programs), job.programs_bytes});
+  if (!programs.ok()) return programs.status();
+  config.programs = std::move(*programs);
   auto runtime = Runtime::Start(std::move(config), Asking(job.go_on, job.context));
   if (!runtime.ok()) return runtime.status();
   Runtime* const started = runtime->get();

@@ -121,6 +121,9 @@ typedef struct {
   /* Since version 3. */
   hc_go_on go_on; /* asked while ranks of this host are waited for; null: nobody is asked */
   void* context;
+  /* Since version 7. */
+  const void* programs;  /* as horocache.lang.packed.pack_library() makes them */
+  size_t programs_bytes; /* 0: there are none */
 } hc_job;
 
 /* Joins the job that the environment describes; `names` and `values` are knobs that override it. */

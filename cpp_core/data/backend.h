@@ -111,6 +111,8 @@ class Operation {
     AddWaitingFor(&ranks);
     return ranks;
   }
+  // The same in words, for those that have more to say: lines of text, each behind a line feed.
+  virtual std::string Details() const { return {}; }
   // Once it is finished: the list that it was started with, whose memory serves the next one; may be empty.
   virtual std::vector<Segment> TakeSegments() { return {}; }
 };
@@ -146,6 +148,9 @@ struct SharedArea {
   std::vector<std::span<std::byte>> regions = {};
   std::function<void(int rank)> ring;  // wakes the thread that drives `rank`'s lanes, if it sleeps; cheap if not
 };
+
+// A part of each rank's data area.
+SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes);
 
 struct BackendOptions {
   int64_t tile_bytes = 256 << 10;

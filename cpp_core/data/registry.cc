@@ -15,14 +15,14 @@ namespace {
 // Of the data areas, for the fake device's own staging: two backends must not count tiles in the same memory.
 constexpr size_t kFakeDeviceShare = 8;
 
-SharedArea Part(const SharedArea& area, size_t begin, size_t bytes) {
+}  // namespace
+
+SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes) {
   SharedArea part = area;
   for (std::byte*& base : part.data) base += begin;
   part.data_bytes = bytes;
   return part;
 }
-
-}  // namespace
 
 std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means) {
   std::vector<control::BackendTraits> traits;
@@ -42,7 +42,7 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   const size_t staged = fake ? area.data_bytes / kFakeDeviceShare / 64 * 64 : 0;
   std::vector<std::unique_ptr<Backend>> backends;
   if (memory) {
-    const SharedArea main = Part(area, 0, area.data_bytes - staged);
+    const SharedArea main = PartOf(area, 0, area.data_bytes - staged);
     HC_RETURN_IF_ERROR(ShmPort::Check(main));
     backends.push_back(MakeShmBackend(main, options, *kernels));
   }
@@ -53,7 +53,7 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
   if (area.size == 1) {
     staging = MakeLoopbackBackend(*kernels);
   } else {
-    const SharedArea rest = Part(area, area.data_bytes - staged, staged);
+    const SharedArea rest = PartOf(area, area.data_bytes - staged, staged);
     HC_RETURN_IF_ERROR(ShmPort::Check(rest));
     staging = MakeShmBackend(rest, options, *kernels);
   }

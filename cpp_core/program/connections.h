@@ -20,8 +20,6 @@ class Connections {
   // The next message for `strand`, of so many bytes; null if it is not there yet. Stays until Pop.
   virtual const std::byte* Peek(int strand, int64_t bytes) = 0;
   virtual void Pop(int strand) = 0;
-  // Of a slot; the same on all ranks.
-  virtual int64_t slot_bytes() const = 0;
 };
 
 }  // namespace horocache::program

@@ -5,19 +5,12 @@
 #include <utility>
 
 #include "base/memory.h"
+#include "data/kernels/copy.h"
 
 namespace horocache::program {
 namespace {
 
 constexpr int64_t kStepCost = 64;  // of a step without bytes, in bytes that could be moved meanwhile
-
-int64_t MostCount(const Program& program) {
-  int64_t most = 1;
-  for (const RankProgram& one : program.programs) {
-    for (const Step& step : one.steps) most = std::max(most, step.count);
-  }
-  return most;
-}
 
 }  // namespace
 
@@ -28,17 +21,23 @@ int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, 
   return elements * sizes.element_bytes();
 }
 
+int64_t TileElements(const Program& program, const Sizes& sizes, int64_t message_bytes) {
+  const int64_t bytes = message_bytes / program.most_count;
+  const int64_t unit = bytes >= kCacheLine ? kCacheLine : sizes.element_bytes();
+  return std::max<int64_t>(1, bytes / unit * unit / sizes.element_bytes());
+}
+
+int64_t TilesOf(const Sizes& sizes, int64_t tile_elements) {
+  return std::max<int64_t>(1, (sizes.MostPartElements() + tile_elements - 1) / tile_elements);
+}
+
 Execution::Execution(RunSite site)
     : site_(std::move(site)),
       program_(site_.program->programs[static_cast<size_t>(site_.rank)]),
       element_bytes_(site_.sizes.element_bytes()),
+      tile_elements_(site_.tile_elements),
+      tiles_(TilesOf(site_.sizes, tile_elements_)),
       states_(program_.strands.size()) {
-  // The same on all ranks: messages are cut alike.
-  const int64_t slot = site_.connections->slot_bytes() / MostCount(*site_.program);
-  const int64_t bytes = site_.tile_bytes > 0 ? std::min(site_.tile_bytes, slot) : slot;
-  const int64_t line = bytes >= static_cast<int64_t>(kCacheLine) ? static_cast<int64_t>(kCacheLine) : element_bytes_;
-  tile_elements_ = std::max<int64_t>(1, bytes / line * line / element_bytes_);
-  tiles_ = std::max<int64_t>(1, (site_.sizes.MostPartElements() + tile_elements_ - 1) / tile_elements_);
   for (const Strand& strand : program_.strands) running_ += strand.num_steps > 0 ? 1 : 0;
 }
 
@@ -104,7 +103,7 @@ bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
   if (Stores(step.op)) {
     Collect(step, state.tile, slot);
   } else if (bytes > 0) {
-    std::memcpy(slot, state.held.data(), static_cast<size_t>(bytes));
+    data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), true);
   }
   site_.connections->Push(number, bytes);
   state.popped = false;
@@ -175,11 +174,13 @@ void Execution::Work(const Step& step, int64_t tile, const std::byte* message, s
       call.count = run.count;
       call.output = Stores(step.op) ? to : out;
       call.second = Stores(step.op) ? out : nullptr;
+      call.stream_output = call.output == out;
+      call.stream_second = true;
       site_.fold(call);  // there is something to fold, of two inputs
       continue;
     }
     if (to != nullptr) std::memcpy(to, from, bytes);
-    if (out != nullptr) std::memcpy(out, from, bytes);
+    if (out != nullptr) data::Copy(out, from, bytes, true);
   }
 }
 
@@ -189,8 +190,8 @@ void Execution::Collect(const Step& step, int64_t tile, std::byte* slot) const {
     const Run run = RunOf(step, tile, i, offset);
     offset += run.count;
     if (run.count == 0) continue;
-    std::memcpy(slot + run.offset * element_bytes_, At(step.destination, step, i, run.begin),
-                static_cast<size_t>(run.count * element_bytes_));
+    data::Copy(slot + run.offset * element_bytes_, At(step.destination, step, i, run.begin),
+               static_cast<size_t>(run.count * element_bytes_), true);
   }
 }
 

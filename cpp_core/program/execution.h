@@ -33,8 +33,14 @@ struct RunSite {
   data::FoldFunction fold = nullptr;  // null for programs that do not reduce
   std::vector<std::byte*> buffers;    // by number; of at least the bytes that BufferBytes tells
   Connections* connections = nullptr;
-  int64_t tile_bytes = 0;  // 0: as long as a slot allows
+  int64_t tile_elements = 1;
 };
+
+// Elements of a fine chunk that travel in one message, at most, if messages have so many bytes. The same on all ranks:
+// messages are cut alike.
+int64_t TileElements(const Program& program, const Sizes& sizes, int64_t message_bytes);
+// How often a fine chunk is cut.
+int64_t TilesOf(const Sizes& sizes, int64_t tile_elements);
 
 // Bytes that a buffer of a rank has.
 int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, const Sizes& sizes);
@@ -50,9 +56,6 @@ class Execution {
   std::vector<std::string> Blocked(size_t most) const;
   // Ranks of which a message or a free slot is awaited.
   void AddWaitingFor(std::vector<int>* ranks) const;
-
-  // How often a chunk is cut. For tests.
-  int64_t tiles() const { return tiles_; }
 
  private:
   enum class Wait { kNone, kStep, kMessage, kSlot };
@@ -92,7 +95,7 @@ class Execution {
   const RunSite site_;
   const RankProgram& program_;
   const int64_t element_bytes_;
-  int64_t tile_elements_ = 1, tiles_ = 1;
+  const int64_t tile_elements_, tiles_;
   std::vector<State> states_;
   size_t running_ = 0;
 };

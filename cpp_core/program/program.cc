@@ -1,65 +1,14 @@
 #include "program/program.h"
 
-#include <cstring>
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
 
+#include "program/words.h"
+
 namespace horocache::program {
 namespace {
-
-// Takes words from bytes that anybody may have made. After the first failure every read gives zero.
-class Words {
- public:
-  explicit Words(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  bool ok() const { return error_.empty(); }
-  const std::string& error() const { return error_; }
-  int64_t left() const { return static_cast<int64_t>((bytes_.size() - at_) / sizeof(int64_t)); }
-
-  // A number in [least, most].
-  int64_t Take(int64_t least, int64_t most, const char* what) {
-    const int64_t value = TakeAny();
-    if (ok() && (value < least || value > most)) {
-      Fail(std::string(what) + " is " + std::to_string(value) + ", and not from " + std::to_string(least) + " to " +
-           std::to_string(most));
-    }
-    return ok() ? value : 0;
-  }
-  template <typename T>
-  T TakeAs(int64_t least, int64_t most, const char* what) {
-    return static_cast<T>(Take(least, most, what));
-  }
-  // Of a list whose entries have at least `words` words each: nothing is allocated for what is not there.
-  int64_t Count(int64_t most, int64_t words, const char* what) {
-    const int64_t count = Take(0, most, what);
-    if (ok() && count > left() / words) Fail(std::string(what) + " is " + std::to_string(count) + ", more than follow");
-    return ok() ? count : 0;
-  }
-  void Fail(std::string why) {
-    if (ok()) error_ = where_ + std::move(why);
-  }
-  // Where in the program what follows belongs to, for messages.
-  void At(std::string where) { where_ = std::move(where); }
-
- private:
-  int64_t TakeAny() {
-    if (!ok()) return 0;
-    if (bytes_.size() - at_ < sizeof(int64_t)) {
-      Fail("it ends too early");
-      return 0;
-    }
-    int64_t value = 0;
-    std::memcpy(&value, bytes_.data() + at_, sizeof(value));
-    at_ += sizeof(value);
-    return value;
-  }
-
-  std::span<const std::byte> bytes_;
-  size_t at_ = 0;
-  std::string where_;
-  std::string error_;
-};
 
 std::string Where(int64_t rank, int64_t strand) {
   return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + ": ";
@@ -245,7 +194,10 @@ StatusOr<Program> DecodeProgram(std::span<const std::byte> bytes) {
   }
   in.At("");
   if (in.ok()) CheckConnections(&in, program);
-  if (in.ok() && (in.left() > 0 || bytes.size() % sizeof(int64_t) != 0)) in.Fail("there is more behind its end");
+  if (in.ok() && !in.at_end()) in.Fail("there is more behind its end");
+  for (const RankProgram& one : program.programs) {
+    for (const Step& step : one.steps) program.most_count = std::max(program.most_count, step.count);
+  }
   if (in.ok()) return program;
   return Status(StatusCode::kCorrupt, "a program of " + std::to_string(bytes.size()) + " bytes cannot be run: " +
                                           in.error() + ". Compile it again with this version of horocache.");

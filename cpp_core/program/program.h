@@ -83,6 +83,7 @@ struct Program {
   bool in_place = false;              // input and output are one buffer: whichever has an extent
   bool uniform = false;               // all chunks have one size
   int32_t min_slots = 1;              // with fewer it would hang
+  int64_t most_count = 1;             // fine chunks of a step
   std::vector<RankProgram> programs;  // by rank
 };
 

@@ -36,6 +36,7 @@ struct LinkPlan {
 class ShmLinks final : public Connections {
  public:
   static constexpr int kMostEnds = 256;
+  static constexpr int64_t kMostMessages = (1 << 24) - 1;
   static constexpr uint64_t kLastFlag = std::numeric_limits<uint32_t>::max();
 
   // All ranks' areas of the same bytes. `last_flag` of LL is for tests.
@@ -59,7 +60,6 @@ class ShmLinks final : public Connections {
   void Push(int strand, int64_t bytes) override;
   const std::byte* Peek(int strand, int64_t bytes) override;
   void Pop(int strand) override;
-  int64_t slot_bytes() const override { return plan_.slot_bytes; }
 
  private:
   struct alignas(kCacheLine) Word {

@@ -234,7 +234,9 @@ void AddFastMethods(const py::object& type) {
 
 // Runtimes of one process that share an arena on the heap; for tests, one thread per rank.
 std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& arguments,
-                                                       const std::vector<std::vector<int>>& process_sets) {
+                                                       const std::vector<std::vector<int>>& process_sets,
+                                                       std::string_view packed) {
+  const auto programs = DecodeOrThrow(packed);
   StatusOr<Knobs> knobs = Knobs::Parse(ReadEnvironment(), arguments);
   ThrowIfError(knobs.status());
   const auto arena = net::Arena::CreateOnHeap(runtime::LayoutFor(*knobs, size));
@@ -251,7 +253,7 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   for (int rank = 0; rank < size; ++rank) {
     const net::Identity identity{rank, size, rank, size, 0, 1, job, "none"};
     runtimes.push_back(std::make_unique<PyRuntime>(
-        runtime::RuntimeConfig{*knobs, identity, 0, HC_VERSION, arena, process_sets, set_arenas}));
+        runtime::RuntimeConfig{*knobs, identity, 0, HC_VERSION, arena, process_sets, set_arenas, 0, {}, programs}));
   }
   return runtimes;
 }
@@ -267,9 +269,9 @@ void BindRuntime(py::module_& module) {
   AddFastMethods(runtime);
   using RankLists = std::vector<std::vector<int>>;
   runtime
-      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>>(), py::arg("arguments") = Texts(),
-           py::arg("epoch") = 0, py::arg("process_sets") = RankLists(), py::arg("communicator") = 0,
-           py::arg("ranks") = std::vector<int>())
+      .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view>(),
+           py::arg("arguments") = Texts(), py::arg("epoch") = 0, py::arg("process_sets") = RankLists(),
+           py::arg("communicator") = 0, py::arg("ranks") = std::vector<int>(), py::arg("programs") = "")
       .def("stop", &PyRuntime::Stop)
       .def("forked_child", &PyRuntime::ForkedChild)
       .def_property_readonly("rank", identity(&net::Identity::rank))
@@ -313,7 +315,7 @@ void BindRuntime(py::module_& module) {
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),
-             py::arg("process_sets") = RankLists());
+             py::arg("process_sets") = RankLists(), py::arg("programs") = "");
 }
 
 }  // namespace horocache::python

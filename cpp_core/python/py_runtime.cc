@@ -44,8 +44,14 @@ void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
 
 }  // namespace
 
+std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs) {
+  auto library = program::DecodeLibrary(std::as_bytes(std::span(programs)));
+  ThrowIfError(library.status());
+  return std::move(*library);
+}
+
 PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets,
-                     uint64_t communicator, std::vector<int> ranks) {
+                     uint64_t communicator, std::vector<int> ranks, std::string_view programs) {
   const auto environment = ReadEnvironment();
   StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
   ThrowIfError(knobs.status());
@@ -55,6 +61,7 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
   config.process_sets = std::move(process_sets);
   config.communicator = communicator;
   config.ranks = std::move(ranks);
+  config.programs = DecodeOrThrow(programs);
   Start(std::move(config));
 }
 

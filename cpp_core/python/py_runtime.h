@@ -42,11 +42,14 @@ struct InPlaceCall {
 class Members;  // of a group
 struct GradientBucket;
 
+// Of bytes that horocache.lang has packed.
+std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs);
+
 // The GIL is held in every call. See _core.pyi for what the methods mean.
 class PyRuntime {
  public:
   PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets, uint64_t communicator,
-            std::vector<int> ranks);
+            std::vector<int> ranks, std::string_view programs);
   explicit PyRuntime(runtime::RuntimeConfig config) { Start(std::move(config)); }
   ~PyRuntime();
 

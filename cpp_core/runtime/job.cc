@@ -207,7 +207,8 @@ std::string HostSuffix(const Job& job) {
 
 Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
-  StatusOr<control::Selector> selector = SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()});
+  StatusOr<control::Selector> selector =
+      SelectorFor(config.knobs, identity.size, {job->one_host(), !job->mpi.empty()}, config.programs);
   if (!selector.ok()) return selector.status();
   net::BootstrapConfig bootstrap = BootstrapFor(
       config, job->epoch,

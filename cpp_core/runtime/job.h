@@ -26,9 +26,10 @@ struct JobConfig {
   net::Identity identity;  // as the launcher's variables say
   uint32_t epoch = 0;
   std::string version;
-  std::string agree;                        // lines "name=value" that must be equal on all ranks, besides the knobs
-  uint64_t communicator = 0;                // an MPI communicator of the program, whose ranks are the job's; 0: none
-  std::vector<int> ranks;                   // the job is these ranks of what it would be otherwise; empty: all
+  std::string agree;          // lines "name=value" that must be equal on all ranks, besides the knobs
+  uint64_t communicator = 0;  // an MPI communicator of the program, whose ranks are the job's; 0: none
+  std::vector<int> ranks;     // the job is these ranks of what it would be otherwise; empty: all
+  const program::Library* programs = nullptr;
   std::function<Status()> check = nullptr;  // see net::BootstrapConfig
 };
 

@@ -57,6 +57,7 @@ class Lane {
   void AddWaitingFor(std::vector<int>* ranks) const {
     if (running_ != nullptr) running_->AddWaitingFor(ranks);
   }
+  std::string Details() const { return running_ != nullptr ? running_->Details() : std::string(); }
   // Whether what runs has to be tested now and then.
   bool must_poll() const { return running_ != nullptr && running_->must_poll(); }
   // The name of the operation that completed last here; empty if none has.

@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "data/backend.h"
 #include "data/kernels/fold.h"
 #include "net/hosts_channel.h"
 #include "net/shm_channel.h"
+#include "program/backend.h"
 
 namespace horocache::runtime {
 namespace {
@@ -105,28 +107,63 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
   return net::MakeHostsChannel({site->rank, site->host_of}, std::move(local), std::move(site->link));
 }
 
+// Of its memory, a fourth is the built-in backend's, which runs what the programs leave to it.
+StatusOr<std::unique_ptr<data::Backend>> MakeProgramRunner(const data::SharedArea& area, data::BackendOptions options,
+                                                           program::ProgramMeans means) {
+  options.fakedevice_delay_ns = -1;
+  const size_t built_in_bytes = area.data_bytes / 4 / kCacheLine * kCacheLine;
+  auto built_in = data::MakeBackends(data::PartOf(area, 0, built_in_bytes), options);
+  if (!built_in.ok()) return built_in.status();
+  means.built_in = std::move(built_in->front());
+  means.links = data::PartOf(area, built_in_bytes, area.data_bytes - built_in_bytes);
+  return program::MakeProgramBackend(std::move(means));
+}
+
+std::function<void(const std::string&)> WarningsOf(const Logger* logger) {
+  return [logger](const std::string& text) { logger->Warning(text); };
+}
+
 }  // namespace
 
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means) {
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means,
+                                        const program::Library* programs) {
   std::string rules = knobs.select;  // the first that applies counts
   if (!means.memory && means.mpi) {
     if (knobs.hierarchical_allreduce) rules += ";allreduce=mpi/twolevel";
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
   }
-  return control::Selector::Parse(data::TraitsOf(ranks, BackendOptionsFor(knobs), means), ranks, rules,
+  std::vector<control::BackendTraits> traits = data::TraitsOf(ranks, BackendOptionsFor(knobs), means);
+  if (programs != nullptr && means.memory) {
+    traits.push_back(program::ProgramTraits(*programs));
+    rules += ";" + programs->rules;
+  }
+  return control::Selector::Parse(std::move(traits), ranks, rules,
                                   " A job has the backends that fit it: shm where all ranks are on one host, mpi where "
-                                  "an mpiexec started them, loopback for one rank.");
+                                  "an mpiexec started them, loopback for one rank, program where HOROCACHE_PROGRAMS "
+                                  "names some.");
 }
 
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site) {
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, std::shared_ptr<const program::Library> programs,
+                           const Logger* logger) {
   StatusOr<control::Selector> selector =
-      SelectorFor(knobs, static_cast<int>(site.ranks.size()), {site.one_host(), !site.mpi.empty()});
+      SelectorFor(knobs, static_cast<int>(site.ranks.size()), {site.one_host(), !site.mpi.empty()}, programs.get());
   if (!selector.ok()) return selector.status();
-  auto backends = data::MakeBackends(AreaOf(site), BackendOptionsFor(knobs), MpiFor(&site));
-  if (!backends.ok()) return backends.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();
+  const data::BackendOptions options = BackendOptionsFor(knobs);
+  const data::SharedArea area = AreaOf(site);
+  const bool runs_programs = programs != nullptr && site.one_host();
+  const size_t main_bytes = runs_programs ? area.data_bytes / 2 / kCacheLine * kCacheLine : area.data_bytes;
+  auto backends = data::MakeBackends(data::PartOf(area, 0, main_bytes), options, MpiFor(&site));
+  if (!backends.ok()) return backends.status();
+  if (runs_programs) {
+    const data::SharedArea rest = data::PartOf(area, main_bytes, area.data_bytes - main_bytes);
+    auto runner = MakeProgramRunner(rest, options,
+                                    {.library = std::move(programs), .kernels = *kernels, .log = WarningsOf(logger)});
+    if (!runner.ok()) return runner.status();
+    backends->push_back(std::move(*runner));
+  }
   SetParts parts;
   parts.config = ConfigFor(knobs, site);
   parts.controller = std::make_unique<control::Controller>(ControllerFor(knobs, site, std::move(*selector)));

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "base/knobs.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "control/selector.h"
 #include "data/backend.h"
 #include "net/arena.h"
 #include "net/link.h"
 #include "net/mpi/communicator.h"
+#include "program/library.h"
 #include "runtime/set_loop.h"
 
 namespace horocache::runtime {
@@ -37,10 +39,12 @@ struct SetSite {
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };
 
-// On every rank of the set alike; the parts belong to the caller.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site);
+// On every rank of the set alike; the parts belong to the caller. `programs` may be null; the logger outlives them.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, std::shared_ptr<const program::Library> programs,
+                           const Logger* logger);
 
 // How a set of so many ranks chooses backends; kInvalidArgument for a rule that is wrong.
-StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means);
+StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means,
+                                        const program::Library* programs);
 
 }  // namespace horocache::runtime

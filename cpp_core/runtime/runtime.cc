@@ -46,10 +46,12 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
 
 }  // namespace
 
-Status CheckKnobs(const Knobs& knobs) {
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
-  return SelectorFor(knobs, 1, {.memory = true, .mpi = true}).status();  // which has every backend
+  // Of the set that has every backend. Rules may name programs that are not loaded yet.
+  if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
+  return SelectorFor(knobs, 1, {.memory = true, .mpi = true}, programs).status();
 }
 
 Runtime::Runtime(RuntimeConfig config, Job job)
@@ -64,8 +66,23 @@ Runtime::~Runtime() {
   if (observer_ != nullptr) observer_->Stop();  // it asks the other members
 }
 
+Status Runtime::CheckPrograms() const {
+  if (config_.programs == nullptr) return Status::Ok();
+  std::vector<int> sizes = {job_.identity.size};
+  for (const std::vector<int>& ranks : config_.process_sets) sizes.push_back(static_cast<int>(ranks.size()));
+  for (const program::LibraryProgram& one : config_.programs->programs) {
+    const int ranks = one.program.ranks;
+    if (!one.required || std::ranges::find(sizes, ranks) != sizes.end()) continue;
+    return InvalidArgumentError("HOROCACHE_PROGRAMS: program '" + one.name + "' is for " + std::to_string(ranks) +
+                                " ranks, and this job has " + std::to_string(sizes[0]) +
+                                ". Compile it for these, or move its file into a subfolder '" + std::to_string(ranks) +
+                                "ranks', which only jobs and process sets of that size look into.");
+  }
+  return Status::Ok();
+}
+
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs));  // before the other ranks are met
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get()));  // before the other ranks are met
   const auto check = [&go_on]() -> Status {
     return !go_on || go_on() ? Status::Ok() : Status(StatusCode::kAborted, "init() was interrupted");
   };
@@ -74,6 +91,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
+  HC_RETURN_IF_ERROR(runtime->CheckPrograms());
   try {
     runtime->observer_ = runtime->MakeObserver();
     HC_RETURN_IF_ERROR(runtime->MakeLoop(check));
@@ -92,9 +110,10 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
-  return {
-      config.knobs,        config.identity, config.epoch, config.version, ProcessSets::AgreeText(config.process_sets),
-      config.communicator, config.ranks};
+  std::string agree = ProcessSets::AgreeText(config.process_sets);
+  if (config.programs != nullptr) agree += "programs=" + config.programs->Summary() + "\n";
+  return {config.knobs, config.identity,     config.epoch, config.version,
+          agree,        config.communicator, config.ranks, config.programs.get()};
 }
 
 // Messages reach the ranks of this host through shared memory, the others over MPI.
@@ -128,7 +147,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
-  return MakeSet(config_.knobs, std::move(site));
+  return MakeSet(config_.knobs, std::move(site), config_.programs, &logger_);
 }
 
 Status Runtime::MakeLoop(const std::function<Status()>& check) {

@@ -22,6 +22,7 @@
 #include "net/liveness.h"
 #include "net/region_heap.h"
 #include "observe/timeline.h"
+#include "program/library.h"
 #include "runtime/coordinator_loop.h"
 #include "runtime/job.h"
 #include "runtime/make_set.h"
@@ -47,13 +48,14 @@ struct RuntimeConfig {
   // See JobConfig.
   uint64_t communicator = 0;
   std::vector<int> ranks = {};
+  std::shared_ptr<const program::Library> programs = nullptr;  // null: none
 };
 
 // Of rank 1, for "trace.json": "trace.rank1.json". A device, as /dev/null, takes those of all ranks.
 std::string TimelinePath(const std::string& path, int rank);
 
 // kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.
-Status CheckKnobs(const Knobs& knobs);
+Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr);
 
 class Runtime {
  public:
@@ -136,6 +138,8 @@ class Runtime {
   Runtime(RuntimeConfig config, Job job);
   JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
   static JobConfig JobConfigOf(const RuntimeConfig& config);
+  // Whether the job has the number of ranks that each program needs.
+  Status CheckPrograms() const;
   Status MakeLoop(const std::function<Status()>& check);
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
   Status CheckMpiThreads() const;

@@ -175,7 +175,7 @@ void SetLoop::CheckOverdue(int64_t now_ns) {
     lane.AddWaitingFor(&late);
     Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
                 SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
-                names_.Text(late) + ", which did not answer (stopped, or without processor time?).",
+                names_.Text(late) + ", which did not answer (stopped, or without processor time?)." + lane.Details(),
             waited_ns, now_ns);
     if (!lost_.ok()) return;
   }

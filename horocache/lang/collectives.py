@@ -133,19 +133,6 @@ class AllGather(Collective):
     def expected(self, rank: int, index: int) -> Iterable[Origin]:
         return [divmod(index, self.chunk_factor)]
 
-    def is_joined(self, rank: int) -> bool:
-        """Whether the rank's input and output are one memory."""
-        return self.inplace and self.input_chunks(rank) > 0 and self.output_chunks(rank) > 0
-
-    def buffers(self, rank: int) -> dict[str, int]:
-        """The buffers that the rank has at the start, and their chunks; in place there is one."""
-        sizes = {INPUT: self.input_chunks(rank), OUTPUT: self.output_chunks(rank)}
-        if not self.is_joined(rank):
-            return sizes
-        first_input, first_output = self.offsets(rank)
-        joined = max(first_input + sizes[INPUT], first_output + sizes[OUTPUT])
-        return {INPUT if self.joined_is_input else OUTPUT: joined}
-
     @property
     def joined_is_input(self) -> bool:
         return False

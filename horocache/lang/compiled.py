@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 OpName = Literal["s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"]
+Protocol = Literal["auto", "Simple", "LL", "LL128", "Direct"]
 Operand = tuple[str, int]  # buffer, index of the first fine chunk
 
 
@@ -103,6 +104,7 @@ class CompiledProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
         protocol: "auto", "Simple", "LL", "LL128" or "Direct".
         min_slots: sends that must be able to be outstanding on a connection; with fewer the program would hang.
         slots: as many as the user asked for; 0: as the runtime likes, but at least ``min_slots``.
+        tile: the most bytes of a message; 0: as the runtime likes.
         rank_order: every sum is folded in rank order, as the built-in algorithms do it.
         min_bytes: the least data of an operation that it is meant for, in bytes.
         max_bytes: the most; 0: no limit.
@@ -114,9 +116,10 @@ class CompiledProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     programs: tuple[RankProgram, ...]
     refinement: int = 1
     uniform: bool = False
-    protocol: Literal["auto", "Simple", "LL", "LL128", "Direct"] = "auto"
+    protocol: Protocol = "auto"
     min_slots: int = 1
     slots: int = 0
+    tile: int = 0
     rank_order: bool = False
     min_bytes: int = 0
     max_bytes: int = 0

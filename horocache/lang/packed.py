@@ -4,24 +4,76 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
+from horocache.handles import (
+    OP_ALLGATHER,
+    OP_ALLREDUCE,
+    OP_ALLTOALL,
+    OP_BROADCAST,
+    OP_GATHER,
+    OP_REDUCE,
+    OP_REDUCESCATTER,
+    OP_SCATTER,
+)
+
 from .collectives import INPUT, OUTPUT
-from .compiled import CompiledProgram, Operand, OpName, RankProgram, Step, Strand
+from .compiled import CompiledProgram, Operand, OpName, Protocol, RankProgram, Step, Strand
 from .promises import collective_of
 
 _MAGIC = int.from_bytes(b"HCCPROG1", "little")
+# Those of a job, which programs can run.
+OPERATIONS = {
+    "allreduce": OP_ALLREDUCE,
+    "allgather": OP_ALLGATHER,
+    "broadcast": OP_BROADCAST,
+    "reducescatter": OP_REDUCESCATTER,
+    "alltoall": OP_ALLTOALL,
+    "reduce": OP_REDUCE,
+    "gather": OP_GATHER,
+    "scatter": OP_SCATTER,
+}
+
+_LIBRARY_MAGIC = int.from_bytes(b"HCCPRLF1", "little")
+_PROTOCOLS = get_args(Protocol)
 _OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
 assert set(_OPS) == set(get_args(OpName))
 
 
 def pack(program: CompiledProgram) -> bytes:
     """Little-endian words of 64 bits. The program has been proved."""
-    words = array("q", _words(program))
+    return _numbers(*_words(program))
+
+
+def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: str) -> bytes:
+    """The programs of a job: see cpp_core/program/library.h.
+
+    Args:
+        programs: name, program, and whether the job must have its number of ranks.
+        rules: of the selector.
+    """
+    parts = [_numbers(_LIBRARY_MAGIC), _text(rules.encode()), _numbers(len(programs))]
+    for name, program, required in programs:
+        promise = program.collective
+        operation = OPERATIONS[promise.name]
+        protocol = _PROTOCOLS.index(program.protocol)
+        parts.append(_text(name.encode()))
+        parts.append(_numbers(operation, promise.root, int(required), protocol, program.tile))
+        parts.append(_numbers(program.min_bytes, program.max_bytes))
+        parts.append(_text(pack(program)))
+    return b"".join(parts)
+
+
+def _numbers(*values: int) -> bytes:
+    words = array("q", values)
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()
+
+
+def _text(value: bytes) -> bytes:
+    return _numbers(len(value)) + value + bytes(-len(value) % 8)
 
 
 def _words(program: CompiledProgram) -> Iterator[int]:

@@ -15,6 +15,7 @@ from .instructions import POPS, PUSHES, READS_SOURCE
 MAX_RANKS = 4096
 MAX_STEPS = 500_000
 MAX_CHUNKS = 1 << 24  # fine chunks of all buffers, or of all steps
+MAX_TILE_BYTES = 5 << 20  # the longest message of MSCCLang's Simple protocol
 MAX_REFINEMENT = 1 << 10
 MAX_CHANNEL = 1 << 16
 
@@ -24,6 +25,7 @@ def check_structure(program: CompiledProgram, collective: Collective) -> None:
     _in_range("/program/refinement", program.refinement, 1, MAX_REFINEMENT)
     _in_range("/program/min_slots", program.min_slots, 1, 8)
     _in_range("/program/slots", program.slots, 0, 8)
+    _in_range("/program/tile", program.tile, 0, MAX_TILE_BYTES)
     if 0 < program.slots < program.min_slots:
         raise VerificationError(f"/program/slots: {program.slots} are less than min_slots, {program.min_slots}.")
     if program.min_bytes < 0 or program.max_bytes < 0 or 0 < program.max_bytes < program.min_bytes:

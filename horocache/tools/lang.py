@@ -19,6 +19,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     compiler.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
     compiler.add_argument("--min-bytes", type=int, default=0, metavar="N", help="smallest size it is meant for (0)")
     compiler.add_argument("--max-bytes", type=int, default=0, metavar="N", help="largest; 0: no limit (0)")
+    compiler.add_argument("--tile", type=int, default=0, metavar="N", help="most bytes of a message; 0: as it likes (0)")
     check = commands.add_parser("check", help="prove the programs in files; exit code 1 if one is wrong")
     check.add_argument("files", nargs="+", metavar="FILE")
     check.add_argument("--rehash", action="store_true", help="write the hash of files that were edited and are right")
@@ -66,7 +67,7 @@ def _compile(options: argparse.Namespace) -> int:
     from horocache.lang.verify import verify  # noqa: PLC0415
 
     compiled = compile_program(_written(options))
-    limits = {"min_bytes": options.min_bytes, "max_bytes": options.max_bytes}
+    limits = {"min_bytes": options.min_bytes, "max_bytes": options.max_bytes, "tile": options.tile}
     compiled = msgspec.structs.replace(compiled, **limits)
     verify(compiled, collective_of(compiled.collective, compiled.ranks))
     save_program(compiled, options.output)

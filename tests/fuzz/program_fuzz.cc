@@ -10,6 +10,8 @@
 namespace horocache::program {
 namespace {
 
+constexpr int64_t kSlotBytes = 4096;
+
 // Takes every message and gives messages that nobody sent.
 class Void final : public Connections {
  public:
@@ -17,10 +19,9 @@ class Void final : public Connections {
   void Push(int, int64_t) override {}
   const std::byte* Peek(int, int64_t) override { return slot_.data(); }
   void Pop(int) override {}
-  int64_t slot_bytes() const override { return static_cast<int64_t>(slot_.size()); }
 
  private:
-  std::vector<std::byte> slot_ = std::vector<std::byte>(4096);
+  std::vector<std::byte> slot_ = std::vector<std::byte>(kSlotBytes);
 };
 
 void AddUp(const data::FoldCall& call) {
@@ -37,7 +38,9 @@ void Run(const Program& program, int rank, int64_t elements) {
   const Sizes sizes(elements, 1, program.classes, program.refinement, program.uniform);
   if (!sizes.fits()) return;  // it would run on padded copies
   std::vector<std::vector<std::byte>> memory;
-  RunSite site{&program, rank, sizes, AddUp, {}, nullptr, 0};
+  const int64_t tile = TileElements(program, sizes, kSlotBytes);
+  if (TilesOf(sizes, tile) > 16) return;
+  RunSite site{&program, rank, sizes, AddUp, {}, nullptr, tile};
   for (size_t buffer = 0; buffer < mine.extents.size(); ++buffer) {
     const int64_t bytes = BufferBytes(mine, program.refinement, static_cast<int>(buffer), sizes);
     if (bytes > 1 << 20) return;
@@ -47,7 +50,6 @@ void Run(const Program& program, int rank, int64_t elements) {
   Void connections;
   site.connections = &connections;
   Execution run(site);
-  if (run.tiles() > 16) return;
   for (int turn = 0; turn < 8; ++turn) {
     int64_t budget = 1 << 16;
     if (!run.Advance(&budget)) break;

@@ -44,7 +44,6 @@ class Wires {
       return queue.empty() ? nullptr : queue.front().empty() ? &nothing : queue.front().data();
     }
     void Pop(int strand) override { In(strand).pop_front(); }
-    int64_t slot_bytes() const override { return kSlotBytes; }
 
    private:
     std::deque<std::vector<std::byte>>& Out(int strand) {
@@ -123,7 +122,8 @@ std::vector<std::vector<int64_t>> RunAll(const Program& program, const Case& one
     data.emplace_back(static_cast<size_t>(one.elements) + 2, -1);  // with a word that nobody may touch on either side
     for (int64_t i = 0; i < one.elements; ++i) data.back()[static_cast<size_t>(i) + 1] = 1000 * i + rank;
     ends.push_back(std::make_unique<Wires::End>(wires, &mine, rank));
-    RunSite site{&program, rank, sizes, nullptr, {}, ends.back().get(), one.tile_bytes};
+    const int64_t message = one.tile_bytes > 0 ? one.tile_bytes : kSlotBytes;
+    RunSite site{&program, rank, sizes, nullptr, {}, ends.back().get(), TileElements(program, sizes, message)};
     site.fold = data::FindKernels("scalar").value()->Find(DType::kInt64, wire::ReduceOp::kSum);
     site.buffers = {reinterpret_cast<std::byte*>(data.back().data() + 1), nullptr};
     runs.push_back(std::make_unique<Execution>(site));
@@ -176,7 +176,7 @@ TEST(Execution, SaysWhatItWaitsFor) {
   Wires wires(1);
   Wires::End end(&wires, &program.programs[0], 0);
   int64_t memory[3] = {1, 2, 3};
-  RunSite site{&program, 0, Sizes(3, 8, 3, 1, false), nullptr, {}, &end, 0};
+  RunSite site{&program, 0, Sizes(3, 8, 3, 1, false), nullptr, {}, &end, 1};
   site.fold = data::FindKernels("scalar").value()->Find(DType::kInt64, wire::ReduceOp::kSum);
   site.buffers = {reinterpret_cast<std::byte*>(memory), nullptr};
   Execution run(site);

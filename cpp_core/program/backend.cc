@@ -1,0 +1,58 @@
+#include "program/backend.h"
+
+#include <string>
+#include <utility>
+
+#include "data/check.h"
+#include "program/operation.h"
+
+namespace horocache::program {
+namespace {
+
+// Role: lanes. Owns the queue and the built-in backend; the memory belongs to the arena.
+class ProgramBackend final : public data::Backend {
+ public:
+  explicit ProgramBackend(ProgramMeans means) : traits_(ProgramTraits(*means.library)), queue_(std::move(means)) {}
+
+  const control::BackendTraits& traits() const override { return traits_; }
+
+  Status Supports(const data::Collective& collective) const override {
+    HC_RETURN_IF_ERROR(data::CheckCollective(collective, traits_, queue_.size));
+    if (collective.algorithm == 0) return Status::Ok();
+    const LibraryProgram& one = queue_.means.library->programs[collective.algorithm - 1];
+    if (one.op == collective.op && one.program.ranks == queue_.size) return Status::Ok();
+    return {StatusCode::kUnsupported, "program " + one.name + " is for " + std::string(wire::OpName(one.op)) + " of " +
+                                          std::to_string(one.program.ranks) + " ranks, and cannot run " +
+                                          std::string(wire::OpName(collective.op)) + " of " +
+                                          std::to_string(queue_.size)};
+  }
+
+  std::unique_ptr<data::Operation> Start(data::Collective collective) override {
+    return std::unique_ptr<data::Operation>(new (&queue_) ProgramOperation(&queue_, std::move(collective)));
+  }
+
+  const data::DataCounters& counters() const override { return queue_.counters; }
+  Status broken() const override { return queue_.broken(); }
+
+ private:
+  const control::BackendTraits traits_;
+  ProgramQueue queue_;
+};
+
+}  // namespace
+
+control::BackendTraits ProgramTraits(const Library& library) {
+  control::BackendTraits traits;
+  traits.name = "program";
+  traits.ops = data::AllCollectives();
+  traits.device_classes = 1u << static_cast<int>(wire::DeviceClass::kCpu);
+  traits.algorithms.emplace_back("auto");
+  for (const LibraryProgram& one : library.programs) traits.algorithms.push_back(one.name);
+  return traits;
+}
+
+std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means) {
+  return std::make_unique<ProgramBackend>(std::move(means));
+}
+
+}  // namespace horocache::program

@@ -1,0 +1,28 @@
+// The backend that runs compiled programs between the ranks of one host.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "data/backend.h"
+#include "data/kernels/fold.h"
+#include "program/library.h"
+
+namespace horocache::program {
+
+struct ProgramMeans {
+  data::SharedArea links;                   // memory of the connections, and nothing else's
+  std::unique_ptr<data::Backend> built_in;  // runs what no program can, and nothing else
+  std::shared_ptr<const Library> library;
+  const data::KernelSet* kernels = nullptr;
+  std::function<void(const std::string& text)> log;  // told once why a program is not used; may be empty
+};
+
+// What it can do, without one, on any number of ranks. Algorithm 0 takes the first program that fits, and the built-in
+// backend where none does; the others are the programs by name, in the order of the library.
+control::BackendTraits ProgramTraits(const Library& library);
+
+std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means);
+
+}  // namespace horocache::program

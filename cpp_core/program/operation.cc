@@ -1,0 +1,231 @@
+// How an operation finds its program, and what the ranks tell each other before. See operation_run.cc for the rest.
+#include "program/operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/hashing.h"
+#include "data/rows.h"
+
+namespace horocache::program {
+namespace {
+
+bool HasRows(wire::Op op) { return wire::SizesDiffer(op) || op == wire::Op::kReducescatter; }
+
+bool AllEqual(const std::vector<int64_t>& numbers) {
+  return std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) == numbers.end();
+}
+
+}  // namespace
+
+ProgramOperation::ProgramOperation(ProgramQueue* queue, data::Collective collective)
+    : QueuedOperation(queue, std::move(collective), queue->rank, queue->size), queue_(*queue) {
+  for (const data::Segment& segment : collective_.segments) total_ += segment.count;
+}
+
+observe::Phase ProgramOperation::phase() const {
+  switch (state_) {
+    case State::kBuiltIn:
+      return inner_->phase();
+    case State::kLoad:
+      return observe::Phase::kPack;
+    case State::kStore:
+      return observe::Phase::kUnpack;
+    default:
+      return observe::Phase::kTransfer;
+  }
+}
+
+void ProgramOperation::AddWaitingFor(std::vector<int>* ranks) const {
+  if (inner_ != nullptr) return inner_->AddWaitingFor(ranks);
+  if (state_ == State::kWait && queue_.links.Behind() >= 0) ranks->push_back(queue_.links.Behind());
+  if (state_ == State::kRun) run_->AddWaitingFor(ranks);
+}
+
+std::string ProgramOperation::Details() const {
+  if (state_ != State::kRun) return "";
+  constexpr size_t kMostLines = 32;
+  std::string text = "\nProgram '" + program_->name + "' runs:";
+  for (const std::string& line : run_->Blocked(kMostLines)) text += "\n  " + line;
+  return text;
+}
+
+bool ProgramOperation::folds() const {
+  return collective_.op == wire::Op::kAllreduce || collective_.op == wire::Op::kReduce ||
+         collective_.op == wire::Op::kReducescatter;
+}
+
+bool ProgramOperation::Step(int64_t* budget) {
+  switch (state_) {
+    case State::kBegin:
+      return Begin();
+    case State::kMeet:
+      return inner_->Test() && Agree();
+    case State::kConfirm:
+      return inner_->Test() && Confirm();
+    case State::kBuiltIn:
+      return inner_->Test() ? EndBuiltIn() : inner_->progressed();
+    case State::kWait:
+      return queue_.links.Ready() && StartRun();
+    case State::kLoad:
+      if (Moved(loads_, budget)) state_ = State::kRun;
+      return true;
+    case State::kRun:
+      return Run(budget);
+    case State::kStore:
+      if (Moved(stores_, budget)) state_ = State::kDone;
+      return true;
+    case State::kDone:
+      break;
+  }
+  return false;
+}
+
+bool ProgramOperation::Begin() {
+  std::string why;
+  if (!collective_.joined.empty()) return UseBuiltIn("a rank has joined, and takes no part");
+  program_ = Choose(total_ * element_bytes_, &why);
+  if (program_ == nullptr) return UseBuiltIn(why);
+  if (HasRows(collective_.op)) return Tell(OwnFacts(), State::kMeet);
+  return Plan(total_, &why) ? Place() : UseBuiltIn(why);
+}
+
+const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) const {
+  const std::vector<LibraryProgram>& programs = queue_.means.library->programs;
+  const auto misfit = [&](const LibraryProgram& one) -> std::string {
+    if (one.op != collective_.op) return "it is for " + std::string(wire::OpName(one.op));
+    if (one.program.ranks != size()) return "it is for " + std::to_string(one.program.ranks) + " ranks";
+    if (one.root != collective_.root && wire::HasRoot(one.op)) return "it is for root " + std::to_string(one.root);
+    return "";
+  };
+  if (collective_.algorithm > 0) {
+    const LibraryProgram& one = programs[collective_.algorithm - 1];
+    *why = misfit(one);
+    return why->empty() ? &one : nullptr;
+  }
+  *why = "there is no program for it";
+  for (const LibraryProgram& one : programs) {
+    if (one.op != collective_.op) continue;
+    std::string wrong = misfit(one);
+    const bool fits = HasRows(one.op) || (bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes));
+    if (wrong.empty() && !fits) wrong = "it is for other sizes";
+    if (wrong.empty()) return &one;
+    *why = "program '" + one.name + "': " + wrong;
+  }
+  return nullptr;
+}
+
+// ---- where sizes differ by rank ----------------------------------------------------------------------------------
+
+ProgramOperation::Facts ProgramOperation::OwnFacts() const {
+  const bool silent = collective_.op == wire::Op::kScatter && rank() != collective_.root;
+  const bool placed = !collective_.send_starts.empty() || !collective_.receive_starts.empty();
+  const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
+  const StatusOr<int64_t> rows = data::RowsOf(collective_, rank());
+  const int64_t split_rows = collective_.splits.empty() ? -1 : collective_.splits[0] * size();
+  const bool even = rows.ok() && AllEqual(collective_.splits) && (split_rows < 0 || silent || split_rows == *rows);
+  if (placed || !even || !collective_.receive_rows.empty() || (!silent && (total_ == 0 || *rows % places != 0))) {
+    return {0, kUnusual};
+  }
+  control::Hasher hash;
+  hash.Add(static_cast<uint64_t>(collective_.row_elements));
+  hash.Add(collective_.sequence);
+  return {silent ? 0 : total_ / places, static_cast<int64_t>(hash.value() >> 1)};
+}
+
+bool ProgramOperation::Tell(const Facts& facts, State next) {
+  own_ = facts;
+  told_.allocate = [this](int64_t bytes) -> StatusOr<std::byte*> {
+    facts_.resize(static_cast<size_t>(bytes) / sizeof(Facts));
+    return reinterpret_cast<std::byte*>(facts_.data());
+  };
+  data::Collective tell;
+  tell.op = wire::Op::kAllgather;
+  tell.dtype = DType::kInt64;
+  tell.segments.push_back({reinterpret_cast<const std::byte*>(&own_), nullptr, sizeof(Facts) / sizeof(int64_t)});
+  tell.output = &told_;
+  tell.names = collective_.names;
+  tell.sequence = collective_.sequence;
+  inner_ = queue_.means.built_in->Start(std::move(tell));
+  state_ = next;
+  return true;
+}
+
+bool ProgramOperation::Agree() {
+  if (!inner_->status().ok()) return EndWith(inner_->status());
+  inner_.reset();
+  bool alike = true;
+  for (const Facts& facts : facts_) {
+    if (elements_ == 0) elements_ = facts.elements;
+    alike &= facts.detail == facts_[0].detail && facts.detail != kUnusual;
+    alike &= facts.elements == 0 || facts.elements == elements_;
+  }
+  std::string why = "the ranks have different sizes, or want their rows elsewhere";
+  if (!alike || elements_ == 0 || !Plan(elements_, &why)) return UseBuiltIn(why);
+  const int64_t bytes = AllocateResult();
+  const bool asks = size() * elements_ * element_bytes_ >= data::kConfirmedBytes;
+  return asks ? Tell({status_.ok() ? 0 : bytes, 0}, State::kConfirm) : Place();
+}
+
+// Returns the bytes that it has. Without memory, status_ says so; a short operation goes on for the others.
+int64_t ProgramOperation::AllocateResult() {
+  const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
+  const int64_t bytes = places.output * elements_ * element_bytes_;
+  if (collective_.output == nullptr) {
+    if (!collective_.segments.empty()) result_ = collective_.segments[0].output;
+    return bytes;
+  }
+  const int64_t rows = elements_ / std::max<int64_t>(1, collective_.row_elements);
+  std::vector<int64_t>& from = collective_.output->rows;
+  from.assign(static_cast<size_t>(size()), places.output > 0 ? rows : 0);
+  for (int r = 0; r < size() && collective_.op == wire::Op::kScatter; ++r) {
+    if (r != collective_.root) from[static_cast<size_t>(r)] = 0;
+  }
+  StatusOr<std::byte*> memory = collective_.output->allocate(bytes);
+  status_ = memory.status();
+  if (memory.ok()) result_ = *memory;
+  return bytes;
+}
+
+bool ProgramOperation::Confirm() {
+  if (!inner_->status().ok()) return EndWith(inner_->status());
+  inner_.reset();
+  for (int r = 0; r < size(); ++r) {
+    const int64_t bytes = facts_[static_cast<size_t>(r)].elements;
+    if (bytes == 0) continue;
+    if (!status_.ok()) return EndWith(status_);
+    return EndWith({StatusCode::kOutOfMemory,
+                    collective_.Rank(r) + " has no memory for its result of " + std::to_string(bytes) + " bytes"});
+  }
+  return Place();
+}
+
+// ---- without a program -------------------------------------------------------------------------------------------
+
+bool ProgramOperation::UseBuiltIn(const std::string& why) {
+  const bool named = collective_.algorithm > 0;
+  const std::string who = named ? "program '" + queue_.means.library->programs[collective_.algorithm - 1].name + "'"
+                                : std::string("backend program");
+  const std::string text =
+      who + " leaves " + std::string(wire::OpName(collective_.op)) + " to the built-in algorithm: " + why;
+  if (queue_.means.log && queue_.told.insert(text).second) queue_.means.log(text);
+  data::Collective copy = collective_;
+  copy.algorithm = 0;
+  inner_ = queue_.means.built_in->Start(std::move(copy));
+  state_ = State::kBuiltIn;
+  return true;
+}
+
+bool ProgramOperation::EndBuiltIn() {
+  if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
+  return EndWith(inner_->status());
+}
+
+bool ProgramOperation::EndWith(Status status) {
+  status_ = std::move(status);
+  inner_.reset();
+  state_ = State::kDone;
+  return true;
+}
+
+}  // namespace horocache::program

@@ -1,0 +1,229 @@
+// How an operation runs its program: sizes, connections and buffers, what is copied before and after.
+#include <algorithm>
+#include <utility>
+
+#include "base/memory.h"
+#include "data/kernels/widen.h"
+#include "program/operation.h"
+
+namespace horocache::program {
+namespace {
+
+// Of a message without a tile of its own: a few of them stay in a core's cache.
+constexpr int64_t kMessageBytes = 128 << 10;
+constexpr int kSlots = 4;
+// The longest message that goes by each protocol, if the program leaves it open. Measured; see docs/performance.md.
+constexpr int64_t kMostLLBytes = 512;
+constexpr int64_t kMostLL128Bytes = 8 << 10;
+
+Protocol ProtocolFor(const LibraryProgram& program, int64_t message_bytes) {
+  if (program.protocol != Protocol::kAuto) return program.protocol;
+  if (message_bytes <= kMostLLBytes) return Protocol::kLL;
+  return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kSimple;
+}
+
+}  // namespace
+
+bool ProgramOperation::Plan(int64_t elements, std::string* why) {
+  const Program& program = program_->program;
+  widened_ = folds() && Is16BitFloat(collective_.dtype);
+  run_bytes_ = widened_ ? static_cast<int64_t>(sizeof(float)) : element_bytes_;
+  const Sizes sizes(elements, run_bytes_, program.classes, program.refinement, program.uniform);
+  if (!sizes.fits() || elements == 0) {
+    *why = elements == 0 ? "there are no elements"
+                         : "its chunks must have one size, which those of these elements have not";
+    return false;
+  }
+  const int64_t whole = RoundUp(sizes.MostPartElements() * program.most_count * run_bytes_, int64_t{8});
+  plan_.wirings = &program_->wirings;
+  plan_.protocol = ProtocolFor(*program_, whole);
+  plan_.slots = std::max(program.min_slots, kSlots);
+  const int64_t wanted = program_->tile_bytes > 0 ? program_->tile_bytes : kMessageBytes;
+  const int64_t room = queue_.links.MostSlotBytes(plan_.protocol, plan_.wirings->most_ends, plan_.slots);
+  const int64_t least = RoundUp(program.most_count * run_bytes_, int64_t{8});
+  plan_.slot_bytes = std::max(least, std::min({whole, wanted, room}));
+  if (plan_.slot_bytes > room) {
+    *why = "its " + std::to_string(plan_.wirings->most_ends) + " connections of " + std::to_string(plan_.slots) +
+           " slots have no room in shared memory; raise HOROCACHE_SHM_BYTES";
+    return false;
+  }
+  const int64_t tile = TileElements(program, sizes, plan_.slot_bytes);
+  plan_.messages = plan_.wirings->most_messages * TilesOf(sizes, tile);
+  if (plan_.messages > ShmLinks::kMostMessages) {
+    *why = "it would send " + std::to_string(plan_.messages) + " messages on one connection; give it longer tiles";
+    return false;
+  }
+  site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, &queue_.links, tile});
+  return true;
+}
+
+bool ProgramOperation::Place() {
+  const data::KernelSet& kernels = *queue_.means.kernels;
+  if (folds()) {
+    PrepareFold(kernels);
+    site_->fold = kernels.Find(widened_ ? DType::kFloat32 : collective_.dtype, collective_.reduce_op);
+  }
+  if (collective_.output == nullptr && collective_.segments.size() == 1) result_ = collective_.segments[0].output;
+  if (Status placed = PlaceBuffers(); !placed.ok()) {
+    queue_.Break(placed);  // the others count on this rank
+    return EndWith(std::move(placed));
+  }
+  queue_.links.Begin(plan_);
+  state_ = State::kWait;
+  return true;
+}
+
+Status ProgramOperation::PlacePrivately(data::FusionBuffer* buffer, int64_t bytes, std::byte** place) {
+  HC_RETURN_IF_ERROR(buffer->Reserve(std::max<int64_t>(bytes, 1)));
+  *place = buffer->data();
+  return Status::Ok();
+}
+
+Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
+  const auto bytes_of = [&](size_t buffer) {
+    const int64_t bytes = BufferBytes(mine, program_->program.refinement, static_cast<int>(buffer), site_->sizes);
+    return RoundUp(bytes, int64_t{kCacheLine});
+  };
+  int64_t all = 0;
+  for (size_t buffer = kOutput + 1; buffer < mine.extents.size(); ++buffer) all += bytes_of(buffer);
+  if (all == 0) return Status::Ok();
+  std::byte* at = nullptr;
+  HC_RETURN_IF_ERROR(PlacePrivately(&queue_.scratch, all, &at));
+  for (size_t buffer = kOutput + 1; buffer < mine.extents.size(); ++buffer) {
+    site_->buffers[buffer] = at;
+    at += bytes_of(buffer);
+  }
+  return Status::Ok();
+}
+
+// Note [Where programs work]
+// A program works on the user's tensors where it may: it reads the input there if it neither stores into it nor needs
+// it scaled, and leaves the result there if there is one tensor and it has room for all that the program stores. What
+// is joined in place begins with a copy of the input in the output.
+Status ProgramOperation::PlaceBuffers() {
+  const RankProgram& mine = program_->program.programs[static_cast<size_t>(rank())];
+  const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
+  const Joined joined = JoinedOf(*program_, rank());
+  const int64_t elements = site_->sizes.Offset(int64_t{program_->program.classes} * program_->program.refinement);
+  const int64_t bytes = elements * run_bytes_;
+  const bool changed = widened_ || (folds() && scaling_.before != 1.0);
+  const bool one = collective_.segments.size() == 1;
+  const std::byte* given = one ? collective_.segments[0].input : nullptr;
+  site_->buffers.assign(mine.extents.size(), nullptr);
+  HC_RETURN_IF_ERROR(PlaceScratch(mine));
+
+  std::byte*& input = site_->buffers[kInput];
+  std::byte*& output = site_->buffers[kOutput];
+  std::byte* loaded = nullptr;    // where the input is to be copied to; null: it stays where it is
+  std::byte* finished = nullptr;  // where the result is in the end
+  if (joined.joined) {
+    const int64_t most = std::max(places.input, places.output) * bytes;
+    std::byte* memory = widened_ ? nullptr : result_;
+    if (memory == nullptr || places.input > places.output) {
+      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, most, &memory));
+    }
+    (joined.buffer == kInput ? input : output) = memory;
+    loaded = memory + joined.first_input * bytes;
+    finished = memory + joined.first_output * bytes;
+  } else {
+    const bool stays = given != nullptr && !changed && !program_->writes_input && given != result_;
+    if (places.input > 0 && !stays) {
+      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.input, places.input * bytes, &input));
+      loaded = input;
+    } else if (places.input > 0) {
+      input = const_cast<std::byte*>(given);  // which the program only reads
+    }
+    output = widened_ ? nullptr : result_;
+    if (places.output > 0 && output == nullptr) {
+      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, places.output * bytes, &output));
+    }
+    finished = output;
+  }
+  PlanMoves(loaded, finished, places.output * elements);
+  return Status::Ok();
+}
+
+void ProgramOperation::PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements) {
+  data::Scaling before, after;
+  if (folds()) {
+    before.before = scaling_.before;
+    after = scaling_;
+    after.before = 1.0;
+  }
+  for (const data::Segment& segment : collective_.segments) {
+    if (loaded == nullptr) break;
+    if (segment.input != nullptr && (segment.input != loaded || !before.none())) {
+      loads_.push_back({loaded, segment.input, segment.count, before, true});
+    }
+    loaded += segment.count * run_bytes_;
+  }
+  if (collective_.segments.size() == 1 || collective_.output != nullptr) {
+    if (result_ != nullptr && (result_ != finished || !after.none())) {
+      stores_.push_back({result_, finished, result_elements, after, false});
+    }
+    return;
+  }
+  for (const data::Segment& segment : collective_.segments) {
+    if (segment.output != nullptr) stores_.push_back({segment.output, finished, segment.count, after, false});
+    finished += segment.count * run_bytes_;
+  }
+}
+
+bool ProgramOperation::StartRun() {
+  run_ = std::make_unique<Execution>(*site_);
+  state_ = State::kLoad;
+  return true;
+}
+
+bool ProgramOperation::Moved(const std::vector<Move>& moves, int64_t* budget) {
+  while (move_ < moves.size() && *budget > 0) {
+    const Move& move = moves[move_];
+    const int64_t piece = std::min(move.elements - moved_, PieceElements(*budget));
+    MoveNow(move, moved_, piece, budget);
+    moved_ += piece;
+    if (moved_ < move.elements) continue;
+    ++move_;
+    moved_ = 0;
+  }
+  if (move_ < moves.size()) return false;
+  move_ = 0;
+  return true;
+}
+
+void ProgramOperation::MoveNow(const Move& move, int64_t at, int64_t count, int64_t* budget) {
+  std::byte* const to = move.to + at * (move.loads ? run_bytes_ : element_bytes_);
+  const std::byte* const from = move.from + at * (move.loads ? element_bytes_ : run_bytes_);
+  if (!widened_ && move.scaling.none()) return Copied(to, from, count * element_bytes_, false, budget);
+  Charge(count * run_bytes_, budget);
+  if (!widened_) return ScaleNow(from, to, count, move.scaling);
+  if (move.loads) {
+    data::Widen(collective_.dtype, from, to, count);
+    return ScaleNow(to, to, count, move.scaling);
+  }
+  std::byte* const wide = const_cast<std::byte*>(from);  // memory of the operation
+  ScaleNow(wide, wide, count, move.scaling);
+  data::Narrow(collective_.dtype, wide, to, count);
+}
+
+void ProgramOperation::ScaleNow(const std::byte* from, std::byte* to, int64_t count,
+                                const data::Scaling& scaling) const {
+  if (scaling.none()) return;
+  const std::byte* inputs[] = {from};
+  data::FoldCall call;
+  call.inputs = inputs;
+  call.num_inputs = 1;
+  call.count = count;
+  call.output = to;
+  call.scaling = scaling;
+  site_->fold(call);
+}
+
+bool ProgramOperation::Run(int64_t* budget) {
+  const bool moved = run_->Advance(budget);
+  if (!run_->finished()) return moved;
+  queue_.links.End();
+  state_ = State::kStore;
+  return true;
+}
+
+}  // namespace horocache::program
