@@ -236,6 +236,22 @@ def start_in_process(
     process_sets: Sequence[Sequence[int]] = ...,
     programs: bytes = ...,
 ) -> list[Runtime]: ...  # ranks as threads of one process, for tests
+def run_program(
+    packed: bytes,
+    inputs: Sequence[Any],  # writable arrays, by rank
+    outputs: Sequence[Any],
+    dtype: str,
+    elements: int,
+    reduce_op: int = 1,
+    protocol: int = 0,
+    slots: int = 0,
+    message_bytes: int = 0,
+    repetitions: int = 1,
+    seed: int = 0,
+    patience_s: float = 10.0,
+    ports: Sequence[tuple[float, float]] = ...,  # latency in ns, ns per byte
+    port_of: Sequence[int] = ...,  # by sender * ranks + receiver
+) -> list[int]: ...  # a program with all its ranks in this process, ns; see program/local_run.h
 def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds
 def bench_control(
     strategy: str, ranks: int, tensors: int, cache: bool, steps: int = 5, radix: int = 4, ranks_per_host: int = 8

@@ -122,6 +122,7 @@ struct DataCounters {
   uint64_t payload_bytes = 0;  // bytes of the tensors
   uint64_t bytes_copied = 0;   // bytes that were moved in memory for them: in and out of buffers
   uint64_t bytes_folded = 0;   // bytes of results that were stored, each store counted once
+  uint64_t programs = 0;       // operations that ran as compiled programs
 };
 
 class Backend {

@@ -87,6 +87,7 @@ StatusOr<std::shared_ptr<const Library>> DecodeLibrary(std::span<const std::byte
     one.root = in.TakeAs<int>(-1, kMaxProgramRanks, "the root");
     one.required = in.Take(0, 1, "whether it is required") != 0;
     one.protocol = in.TakeAs<Protocol>(0, kNumProtocols - 1, "the protocol");
+    one.slots = in.TakeAs<int>(0, 8, "the number of slots");
     one.tile_bytes = in.Take(0, int64_t{1} << 30, "the bytes of a tile");
     one.min_bytes = in.Take(0, INT64_MAX, "the least size");
     one.max_bytes = in.Take(0, INT64_MAX, "the greatest size");

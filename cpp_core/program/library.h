@@ -24,7 +24,8 @@ struct LibraryProgram {
   int root = -1;         // -1: the operation has none
   bool required = true;  // the job does not start with another number of ranks
   Protocol protocol = Protocol::kAuto;
-  int64_t tile_bytes = 0;                // of a message; 0: as the backend likes
+  int slots = 0;                         // of a connection; 0: as the backend likes
+  int64_t tile_bytes = 0;                // of a message; the same
   int64_t min_bytes = 0, max_bytes = 0;  // sizes that it is meant for; max 0: no limit
   Program program;
   Wirings wirings;

@@ -123,7 +123,9 @@ ProgramOperation::Facts ProgramOperation::OwnFacts() const {
   const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
   const StatusOr<int64_t> rows = data::RowsOf(collective_, rank());
   const int64_t split_rows = collective_.splits.empty() ? -1 : collective_.splits[0] * size();
-  const bool even = rows.ok() && AllEqual(collective_.splits) && (split_rows < 0 || silent || split_rows == *rows);
+  const size_t splits = collective_.splits.size();
+  const bool even = rows.ok() && AllEqual(collective_.splits) &&
+                    (splits == 0 || (splits == static_cast<size_t>(size()) && (silent || split_rows == *rows)));
   if (placed || !even || !collective_.receive_rows.empty() || (!silent && (total_ == 0 || *rows % places != 0))) {
     return {0, kUnusual};
   }

@@ -4,25 +4,10 @@
 
 #include "base/memory.h"
 #include "data/kernels/widen.h"
+#include "program/link_plan.h"
 #include "program/operation.h"
 
 namespace horocache::program {
-namespace {
-
-// Of a message without a tile of its own: a few of them stay in a core's cache.
-constexpr int64_t kMessageBytes = 128 << 10;
-constexpr int kSlots = 4;
-// The longest message that goes by each protocol, if the program leaves it open. Measured; see docs/performance.md.
-constexpr int64_t kMostLLBytes = 512;
-constexpr int64_t kMostLL128Bytes = 8 << 10;
-
-Protocol ProtocolFor(const LibraryProgram& program, int64_t message_bytes) {
-  if (program.protocol != Protocol::kAuto) return program.protocol;
-  if (message_bytes <= kMostLLBytes) return Protocol::kLL;
-  return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kSimple;
-}
-
-}  // namespace
 
 bool ProgramOperation::Plan(int64_t elements, std::string* why) {
   const Program& program = program_->program;
@@ -34,25 +19,9 @@ bool ProgramOperation::Plan(int64_t elements, std::string* why) {
                          : "its chunks must have one size, which those of these elements have not";
     return false;
   }
-  const int64_t whole = RoundUp(sizes.MostPartElements() * program.most_count * run_bytes_, int64_t{8});
-  plan_.wirings = &program_->wirings;
-  plan_.protocol = ProtocolFor(*program_, whole);
-  plan_.slots = std::max(program.min_slots, kSlots);
-  const int64_t wanted = program_->tile_bytes > 0 ? program_->tile_bytes : kMessageBytes;
-  const int64_t room = queue_.links.MostSlotBytes(plan_.protocol, plan_.wirings->most_ends, plan_.slots);
-  const int64_t least = RoundUp(program.most_count * run_bytes_, int64_t{8});
-  plan_.slot_bytes = std::max(least, std::min({whole, wanted, room}));
-  if (plan_.slot_bytes > room) {
-    *why = "its " + std::to_string(plan_.wirings->most_ends) + " connections of " + std::to_string(plan_.slots) +
-           " slots have no room in shared memory; raise HOROCACHE_SHM_BYTES";
-    return false;
-  }
+  const LinkWish wish{program_->protocol, program_->slots, program_->tile_bytes};
+  if (!PlanLinks(program, program_->wirings, sizes, wish, queue_.links, &plan_, why)) return false;
   const int64_t tile = TileElements(program, sizes, plan_.slot_bytes);
-  plan_.messages = plan_.wirings->most_messages * TilesOf(sizes, tile);
-  if (plan_.messages > ShmLinks::kMostMessages) {
-    *why = "it would send " + std::to_string(plan_.messages) + " messages on one connection; give it longer tiles";
-    return false;
-  }
   site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, &queue_.links, tile});
   return true;
 }
@@ -69,6 +38,7 @@ bool ProgramOperation::Place() {
     return EndWith(std::move(placed));
   }
   queue_.links.Begin(plan_);
+  ++queue_.counters.programs;
   state_ = State::kWait;
   return true;
 }

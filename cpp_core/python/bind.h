@@ -12,6 +12,8 @@ namespace horocache::python {
 // place_is_free(slot), which tell who else has a gradient or the place of one; is_at_place(slot). See gradients.h.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
+// run_program(packed, inputs, outputs, ...): a program with all its ranks in this process.
+void BindPrograms(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);
 void BindSimulation(pybind11::module_& module);
 

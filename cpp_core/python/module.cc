@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = HC_VERSION;
   horocache::python::BindGradients(module);
   horocache::python::BindKnobs(module);
+  horocache::python::BindPrograms(module);
   horocache::python::BindRuntime(module);
   horocache::python::BindSimulation(module);
 }

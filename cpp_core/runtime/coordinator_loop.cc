@@ -293,6 +293,7 @@ void CoordinatorLoop::PublishMetrics() {
   metrics_->payload_bytes.Set(data.payload_bytes);
   metrics_->bytes_copied.Set(data.bytes_copied);
   metrics_->bytes_folded.Set(data.bytes_folded);
+  metrics_->program_operations.Set(data.programs);
 }
 
 }  // namespace horocache::runtime

@@ -30,6 +30,7 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"payload_bytes", payload_bytes.Get()},
       {"bytes_copied", bytes_copied.Get()},
       {"bytes_folded", bytes_folded.Get()},
+      {"program_operations", program_operations.Get()},
       {"bytes_placed", bytes_placed.Get()},
       {"messages_sent", messages_sent.Get()},
       {"messages_received", messages_received.Get()},

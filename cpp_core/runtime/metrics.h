@@ -47,7 +47,7 @@ struct Metrics {
   // Of the control plane; copied from the controller after each step.
   Counter rounds, slow_rounds, flushes, hits, misses, changed, evictions, growths, control_bytes, frames;
   // Of the data plane.
-  Counter operations, payload_bytes, bytes_copied, bytes_folded;
+  Counter operations, payload_bytes, bytes_copied, bytes_folded, program_operations;
   Counter bytes_placed;  // of gradients that a binding copied into memory that is shared
   // Of messages that were sent and received without an error.
   Counter messages_sent, messages_received, message_bytes_sent, message_bytes_received;

@@ -251,6 +251,7 @@ void SetLoop::AddDataCounters(data::DataCounters* sum) const {
     sum->payload_bytes += backend->counters().payload_bytes;
     sum->bytes_copied += backend->counters().bytes_copied;
     sum->bytes_folded += backend->counters().bytes_folded;
+    sum->programs += backend->counters().programs;
   }
   sum->operations += rides_.counters().operations;
   sum->payload_bytes += rides_.counters().payload_bytes;

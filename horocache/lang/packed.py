@@ -36,7 +36,7 @@ OPERATIONS = {
 }
 
 _LIBRARY_MAGIC = int.from_bytes(b"HCCPRLF1", "little")
-_PROTOCOLS = get_args(Protocol)
+PROTOCOLS = get_args(Protocol)
 _OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
 assert set(_OPS) == set(get_args(OpName))
 
@@ -57,9 +57,9 @@ def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: s
     for name, program, required in programs:
         promise = program.collective
         operation = OPERATIONS[promise.name]
-        protocol = _PROTOCOLS.index(program.protocol)
+        protocol = PROTOCOLS.index(program.protocol)
         parts.append(_text(name.encode()))
-        parts.append(_numbers(operation, promise.root, int(required), protocol, program.tile))
+        parts.append(_numbers(operation, promise.root, int(required), protocol, program.slots, program.tile))
         parts.append(_numbers(program.min_bytes, program.max_bytes))
         parts.append(_text(pack(program)))
     return b"".join(parts)
@@ -79,7 +79,7 @@ def _text(value: bytes) -> bytes:
 def _words(program: CompiledProgram) -> Iterator[int]:
     collective = collective_of(program.collective, program.ranks)
     yield from (_MAGIC, program.ranks, collective.classes, program.refinement)
-    yield from (int(collective.inplace), int(program.uniform), max(program.min_slots, program.slots))
+    yield from (int(collective.inplace), int(program.uniform), program.min_slots)
     for rank, one in enumerate(program.programs):
         sizes = collective.buffers(rank)
         extents = {name: sizes.get(name, 0) * program.refinement for name in (INPUT, OUTPUT)} | one.scratch

@@ -1,4 +1,4 @@
-"""``horocache lang``: compile, check, show, import and export programs."""
+"""``horocache lang``: compile, check, show, run, tune, import and export programs."""
 
 from __future__ import annotations
 
@@ -8,55 +8,50 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_COMMANDS = "compile|check|show|import|export"
+from . import lang_run
+from .lang_sources import add_source, written
+
+_COMMANDS = "compile|check|show|run|tune|import|export"
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     commands = parser.add_subparsers(dest="what", required=True, metavar=_COMMANDS)
     compiler = commands.add_parser("compile", help="compile a program, prove it, and write its file")
-    _add_source(compiler)
+    add_source(compiler)
     compiler.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
     compiler.add_argument("--min-bytes", type=int, default=0, metavar="N", help="smallest size it is meant for (0)")
     compiler.add_argument("--max-bytes", type=int, default=0, metavar="N", help="largest; 0: no limit (0)")
-    compiler.add_argument("--tile", type=int, default=0, metavar="N", help="most bytes of a message; 0: as it likes (0)")
+    compiler.add_argument(
+        "--tile", type=int, default=0, metavar="N", help="most bytes of a message; 0: as it likes (0)"
+    )
     check = commands.add_parser("check", help="prove the programs in files; exit code 1 if one is wrong")
     check.add_argument("files", nargs="+", metavar="FILE")
     check.add_argument("--rehash", action="store_true", help="write the hash of files that were edited and are right")
     show = commands.add_parser("show", help="draw a program: what goes where, and when each strand does what (SVG)")
-    _add_source(show, "or a program's file")
+    add_source(show, "or a program's file")
     show.add_argument("-o", "--output", type=Path, metavar="FILE", help="the drawing; omitted: text on the terminal")
+    lang_run.add_parsers(commands)
     taken = commands.add_parser("import", help="make a program's file from MSCCL-XML")
     taken.add_argument("xml", type=Path, metavar="XML")
     taken.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
     given = commands.add_parser("export", help="print a program as MSCCL-XML, for MSCCL's and RCCL's runtimes")
-    _add_source(given)
+    add_source(given)
     given.add_argument("-o", "--output", type=Path, metavar="XML", help="a file, instead of the terminal")
-
-
-def _add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
-    parser.add_argument(
-        "source", metavar="SOURCE", help=f"an algorithm of the library, FILE.py:FUNCTION, or FILE.py {more}".strip()
-    )
-    parser.add_argument("numbers", type=int, nargs="*", metavar="N", help="its arguments, such as a number of ranks")
-    parser.add_argument("--instances", type=int, metavar="N", help="lay the program out so many times")
-    parser.add_argument("--protocol", metavar="NAME", help="auto, Simple, LL, LL128 or Direct")
-    parser.add_argument("--slots", type=int, metavar="N", help="sends that may be outstanding on a connection, 1 to 8")
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what was asked for. Raises ProgramError, OSError."""
-    return {"compile": _compile, "check": _check, "show": _show, "import": _import, "export": _export}[options.what](
-        options
-    )
-
-
-def _written(options: argparse.Namespace) -> Any:
-    from horocache.lang.sources import write_program  # noqa: PLC0415  (each command loads only what it needs)
-
-    given = {name: getattr(options, name) for name in ("instances", "protocol", "slots")}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return write_program(options.source, options.numbers, **chosen)
+    commands = {
+        "compile": _compile,
+        "check": _check,
+        "show": _show,
+        "run": lang_run.run,
+        "tune": lang_run.tune,
+        "import": _import,
+        "export": _export,
+    }
+    return commands[options.what](options)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -66,7 +61,7 @@ def _compile(options: argparse.Namespace) -> int:
     from horocache.lang.promises import collective_of  # noqa: PLC0415
     from horocache.lang.verify import verify  # noqa: PLC0415
 
-    compiled = compile_program(_written(options))
+    compiled = compile_program(written(options))
     limits = {"min_bytes": options.min_bytes, "max_bytes": options.max_bytes, "tile": options.tile}
     compiled = msgspec.structs.replace(compiled, **limits)
     verify(compiled, collective_of(compiled.collective, compiled.ranks))
@@ -99,12 +94,12 @@ def _show(options: argparse.Namespace) -> int:
     from horocache.lang import compile_program, load_program  # noqa: PLC0415
     from horocache.lang.draw import describe, draw  # noqa: PLC0415
 
-    written = None if options.source.endswith(".json") else _written(options)
-    compiled = load_program(options.source) if written is None else compile_program(written)
+    source = None if options.source.endswith(".json") else written(options)
+    compiled = load_program(options.source) if source is None else compile_program(source)
     if options.output is None:
         _say(describe(compiled))
         return 0
-    options.output.write_text(draw(compiled, written), encoding="utf-8")
+    options.output.write_text(draw(compiled, source), encoding="utf-8")
     _say(f"{options.output}: {summary(compiled)}")
     return 0
 
@@ -126,7 +121,7 @@ def _export(options: argparse.Namespace) -> int:
     from horocache.lang.compiler import compile_for_msccl  # noqa: PLC0415
     from horocache.lang.msccl_xml import beyond_limits, export  # noqa: PLC0415
 
-    program = compile_for_msccl(_written(options))
+    program = compile_for_msccl(written(options))
     for line in beyond_limits(program):
         sys.stderr.write(f"horocache: warning: {line}\n")
     text = export(program) + "\n"

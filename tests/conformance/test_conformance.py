@@ -10,6 +10,8 @@ import pytest
 
 from horocache.testing import run_ranks
 
+from .programs import save_for_every_operation
+
 FOLDER = str(Path(__file__).resolve().parent)
 
 # Backend, ranks, and the route to the core. The fake device has no tensors in Python; tests/cpp/data covers it.
@@ -19,6 +21,9 @@ JOBS = [
     ("shm", 3, "cffi"),
     ("shm", 4, "native"),
     ("loopback", 1, "native"),
+    ("program", 2, "native"),
+    ("program", 3, "native"),
+    ("program", 4, "cffi"),
 ]
 
 
@@ -33,8 +38,11 @@ def conform(folder, backend):
 
 
 @pytest.mark.parametrize(("backend", "ranks", "binding"), JOBS)
-def test_every_operation_gives_what_numpy_gives(backend, ranks, binding):
-    answers = run_ranks(conform, ranks, args=(FOLDER, backend), knobs={"binding": binding}, timeout=100)
+def test_every_operation_gives_what_numpy_gives(backend, ranks, binding, tmp_path):
+    knobs = {"binding": binding}
+    if backend == "program":
+        knobs["programs"] = str(save_for_every_operation(tmp_path, ranks))
+    answers = run_ranks(conform, ranks, args=(FOLDER, backend), knobs=knobs, timeout=100)
     assert all(checks > 0 for answer in answers for checks in answer.values()), answers
     assert all(answer == answers[0] for answer in answers), "ranks made different numbers of checks"
 

@@ -14,10 +14,14 @@ PATIENCE_S = 60.0
 
 
 def run_ranks(
-    size: int, body: Callable[[int, Any], Any], process_sets: Sequence[Sequence[int]] = (), **knobs: str
+    size: int,
+    body: Callable[[int, Any], Any],
+    process_sets: Sequence[Sequence[int]] = (),
+    programs: bytes = b"",
+    **knobs: str,
 ) -> list[Any]:
     """Run ``body(rank, runtime)`` on a thread per rank; returns the results by rank, or raises the first error."""
-    runtimes = _core.start_in_process(size, knobs, process_sets)
+    runtimes = _core.start_in_process(size, knobs, process_sets, programs)
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 

@@ -1,0 +1,48 @@
+#include "program/link_plan.h"
+
+#include <algorithm>
+
+#include "base/memory.h"
+#include "program/execution.h"
+
+namespace horocache::program {
+namespace {
+
+// Of a message without a tile of its own: a few of them stay in a core's cache.
+constexpr int64_t kMessageBytes = 128 << 10;
+constexpr int kSlots = 4;
+// The longest message that goes by each protocol, if the program leaves it open. Measured; see docs/performance.md.
+constexpr int64_t kMostLLBytes = 512;
+constexpr int64_t kMostLL128Bytes = 8 << 10;
+
+Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {
+  if (wanted != Protocol::kAuto) return wanted;
+  if (message_bytes <= kMostLLBytes) return Protocol::kLL;
+  return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kSimple;
+}
+
+}  // namespace
+
+bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish,
+               const ShmLinks& links, LinkPlan* plan, std::string* why) {
+  const int64_t element = sizes.element_bytes();
+  const int64_t whole = RoundUp(sizes.MostPartElements() * program.most_count * element, int64_t{8});
+  plan->wirings = &wirings;
+  plan->protocol = ProtocolFor(wish.protocol, whole);
+  plan->slots = std::max(program.min_slots, wish.slots > 0 ? wish.slots : kSlots);
+  const int64_t wanted = wish.message_bytes > 0 ? wish.message_bytes : kMessageBytes;
+  const int64_t room = links.MostSlotBytes(plan->protocol, wirings.most_ends, plan->slots);
+  const int64_t least = RoundUp(program.most_count * element, int64_t{8});
+  plan->slot_bytes = std::max(least, std::min({whole, wanted, room}));
+  if (plan->slot_bytes > room) {
+    *why = "its " + std::to_string(wirings.most_ends) + " connections of " + std::to_string(plan->slots) +
+           " slots have no room in shared memory; raise HOROCACHE_SHM_BYTES";
+    return false;
+  }
+  plan->messages = wirings.most_messages * TilesOf(sizes, TileElements(program, sizes, plan->slot_bytes));
+  if (plan->messages <= ShmLinks::kMostMessages) return true;
+  *why = "it would send " + std::to_string(plan->messages) + " messages on one connection; give it longer tiles";
+  return false;
+}
+
+}  // namespace horocache::program

@@ -1,0 +1,196 @@
+"""Finds the fastest program for each size, of many that do the same, and writes them with their ranges of sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import algorithms
+from .compiled import CompiledProgram, Protocol
+from .compiler import compile_program
+from .cost import predict
+from .errors import UsageError
+from .files import SUFFIX, save
+from .links import Machine
+from .local import run_locally
+from .trace import Program
+
+_ITEM_BYTES = 4  # of the float32 that candidates are timed with
+_PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL", "LL128")
+_TILES = (0, 32 << 10)  # bytes; 0: as the runtime likes
+_LONGEST_LL_BYTES = 1 << 20  # of the whole operation: above, flags cost more than they save
+_BY_SIZE = ("allreduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it.
+
+    Attributes:
+        name: of the file that it would have.
+        program: compiled and proved.
+    """
+
+    name: str
+    program: CompiledProgram
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How long a candidate takes for so many bytes."""
+
+    candidate: Candidate
+    num_bytes: int
+    microseconds: float
+
+
+def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, Callable[..., Program]]:
+    """The library's algorithms for an operation; hierarchical ones where ranks are on several hosts.
+
+    Raises:
+        UsageError: there are none.
+    """
+    found: dict[str, Callable[..., Program]] = {}
+
+    def flat(name: str) -> None:
+        found[name] = lambda **options: getattr(algorithms, name)(ranks, **options)
+
+    def by_host(name: str) -> None:
+        if per_host is not None and 1 < per_host < ranks:
+            found[name] = lambda **options: getattr(algorithms, name)(ranks // per_host, per_host, **options)
+
+    if collective == "allreduce":
+        for name in ("ring", "all_pairs", "binary_tree"):
+            flat(name)
+        if ranks & (ranks - 1) == 0:
+            flat("halving_doubling")
+        by_host("hierarchical")
+    elif collective == "alltoall":
+        flat("direct_alltoall")
+        by_host("two_step_alltoall")
+        by_host("three_step_alltoall")
+    elif collective == "alltonext":
+        by_host("all_to_next")
+    if not found:
+        raise UsageError(
+            f"there is no algorithm for {collective} on {ranks} ranks; the library has allreduce, alltoall and "
+            "alltonext, the last with --machine. Name functions of your own with --source FILE.py:FUNCTION."
+        )
+    return found
+
+
+def candidates_of(
+    sources: dict[str, Callable[..., Program]], instances: Sequence[int], protocols: Sequence[Protocol] = _PROTOCOLS
+) -> Iterator[Candidate]:
+    """Every algorithm with every number of instances, protocol and tile. All are proved when they are compiled."""
+    for name, write in sources.items():
+        for number in instances:
+            compiled = compile_program(write(instances=number))
+            for protocol in protocols:
+                for tile in _TILES if protocol == "Simple" else (0,):
+                    called = f"{name}-{number}x-{protocol}" + (f"-{tile >> 10}k" if tile else "")
+                    yield Candidate(called, msgspec.structs.replace(compiled, protocol=protocol, tile=tile))
+
+
+def measure(
+    candidate: Candidate, num_bytes: int, repetitions: int, machine: Machine | None, simulate: bool
+) -> Measured | None:
+    """Check a candidate, and time it; None if it cannot run on so many elements.
+
+    Args:
+        candidate: to be measured.
+        num_bytes: of one chunk of every class, as for :func:`~horocache.lang.local.run_locally`.
+        repetitions: of which the median counts.
+        machine: with the links to time it on; None: those of this host.
+        simulate: do not run it, but ask the cost model for ``machine``.
+    """
+    from horocache.errors import InvalidArgumentError  # noqa: PLC0415
+
+    elements = max(1, num_bytes // _ITEM_BYTES)
+    program = candidate.program
+    if program.protocol in ("LL", "LL128") and num_bytes > _LONGEST_LL_BYTES:
+        return None
+    if simulate:
+        assert machine is not None
+        return Measured(candidate, num_bytes, predict(program, elements, machine))
+    try:
+        times = run_locally(program, elements, seed=1, machine=machine, repetitions=repetitions)
+    except InvalidArgumentError:
+        return None
+    return Measured(candidate, num_bytes, statistics.median(times) / 1e3)
+
+
+def choose(measured: Sequence[Measured], collective: str) -> list[CompiledProgram]:
+    """The fastest programs, with ranges of sizes that leave nothing out.
+
+    Two sizes that follow each other and have different winners part at their geometric mean. Operations that cannot be
+    chosen by size get the one program whose slowdown against the best, over all sizes, is least.
+    """
+    sizes = sorted({one.num_bytes for one in measured})
+    by_size = {size: [one for one in measured if one.num_bytes == size] for size in sizes}
+    best = {size: min(them, key=lambda one: one.microseconds) for size, them in by_size.items()}
+    if collective not in _BY_SIZE:
+        return [_named(_least_slowdown(measured, best), 0, 0)]
+    chosen: list[CompiledProgram] = []
+    begin, winner = 0, best[sizes[0]].candidate
+    for size, following in itertools.pairwise(sizes):
+        if best[following].candidate.name != winner.name:
+            edge = round(math.sqrt(size * following))
+            chosen.append(_named(winner, begin, edge))
+            begin, winner = edge, best[following].candidate
+    return [*chosen, _named(winner, begin, 0)]
+
+
+def _least_slowdown(measured: Sequence[Measured], best: dict[int, Measured]) -> Candidate:
+    slowdowns: dict[str, list[float]] = {}
+    candidates = {one.candidate.name: one.candidate for one in measured}
+    for one in measured:
+        slowdowns.setdefault(one.candidate.name, []).append(one.microseconds / best[one.num_bytes].microseconds)
+    whole = {name: them for name, them in slowdowns.items() if len(them) == len(best)}
+    return candidates[min(whole, key=lambda name: statistics.geometric_mean(whole[name]))]
+
+
+def _named(candidate: Candidate, low: int, high: int) -> CompiledProgram:
+    return msgspec.structs.replace(candidate.program, name=candidate.name, min_bytes=low, max_bytes=high)
+
+
+def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
+    """Files in a subfolder for their number of ranks, as ``HOROCACHE_PROGRAMS=folder`` takes them.
+
+    Programs that are there for the same operation are replaced, so that ranges do not overlap.
+    """
+    below = folder / f"{programs[0].ranks}ranks"
+    below.mkdir(parents=True, exist_ok=True)
+    operation = programs[0].collective.name
+    for old in below.glob(f"{operation}-*{SUFFIX}"):
+        old.unlink()
+    paths = [below / f"{operation}-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs]
+    for program, path in zip(programs, paths, strict=True):
+        save(program, path)
+    return paths
+
+
+def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
+    """Bytes from ``low`` on, each ``factor`` times the one before, to ``high``."""
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= factor
+    return sizes
+
+
+def table(measured: Sequence[Measured]) -> list[list[Any]]:
+    """Candidates by size in microseconds, for people: a head, and a row for each candidate."""
+    sizes = sorted({one.num_bytes for one in measured})
+    rows: dict[str, dict[int, float]] = {}
+    for one in measured:
+        rows.setdefault(one.candidate.name, {})[one.num_bytes] = one.microseconds
+    head = ["program", *(f"{size} B" for size in sizes)]
+    return [head, *([name, *(times.get(size) for size in sizes)] for name, times in rows.items())]

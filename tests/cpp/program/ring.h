@@ -1,0 +1,47 @@
+// A program that is written by hand.
+#pragma once
+
+#include <cstdint>
+
+#include "program/program.h"
+
+namespace horocache::program {
+
+inline Step MakeStep(StepOp op, int64_t chunk, int32_t refinement) {
+  Step step;
+  step.op = op;
+  step.size_class = static_cast<int32_t>(chunk);
+  step.count = refinement;
+  (op == StepOp::kSend ? step.source : step.destination) = {kInput, chunk * refinement};
+  return step;
+}
+
+// An allreduce in place by a ring of merged steps, one strand per rank.
+inline Program Ring(int ranks, int32_t refinement) {
+  Program program;
+  program.ranks = program.classes = ranks;
+  program.refinement = refinement;
+  program.in_place = true;
+  program.most_count = refinement;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankProgram one;
+    one.extents = {int64_t{ranks} * refinement, 0};
+    for (int turn = 0; turn < 2 * ranks - 1; ++turn) {
+      const StepOp op = turn == 0              ? StepOp::kSend
+                        : turn < ranks - 1     ? StepOp::kReceiveReduceSend
+                        : turn == ranks - 1    ? StepOp::kReceiveReduceCopySend
+                        : turn < 2 * ranks - 2 ? StepOp::kReceiveCopySend
+                                               : StepOp::kReceive;
+      one.steps.push_back(MakeStep(op, (rank - turn - 1 + 2 * ranks) % ranks, refinement));
+    }
+    Strand strand;
+    strand.send = (rank + 1) % ranks;
+    strand.receive = (rank - 1 + ranks) % ranks;
+    strand.num_steps = static_cast<uint32_t>(one.steps.size());
+    one.strands.push_back(strand);
+    program.programs.push_back(one);
+  }
+  return program;
+}
+
+}  // namespace horocache::program

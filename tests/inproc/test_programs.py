@@ -1,0 +1,245 @@
+"""Compiled programs in the daemon: every algorithm and protocol, exact, next to each other and to other operations."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+import numpy as np
+import pytest
+
+from horocache.errors import StallError, UnsupportedError
+from horocache.lang import AllReduce, Program, algorithms, chunk, compile_program
+from horocache.lang.compiled import CompiledProgram
+from horocache.lang.packed import pack_library
+
+from .conftest import run_ranks
+
+ALLREDUCE, ALLGATHER, ALLTOALL = 0, 1, 4
+AVERAGE, SUM, MAX = 0, 1, 4
+PROTOCOLS = ("auto", "Simple", "LL", "LL128")
+SIZES = (1, 2, 3, 7, 64, 97, 1000, 4099, 70_001)
+
+
+def library(*programs: CompiledProgram, rules: str = "") -> bytes:
+    return pack_library([(program.name, program, False) for program in programs], rules)
+
+
+@functools.cache
+def compiled(algorithm: str, *numbers: int) -> CompiledProgram:
+    return compile_program(getattr(algorithms, algorithm)(*numbers))
+
+
+def allreduce(runtime, inputs, outputs, name, backend="program", **options):
+    handle = runtime.submit(ALLREDUCE, inputs, outputs, name=name, backend=backend, wait_follows=True, **options)
+    return runtime.wait(handle, 60.0)
+
+
+def guarded(count: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    """An array with memory around it that nobody may write, and the whole."""
+    whole = np.full(count + 16, 99, dtype)
+    return whole[8:-8], whole
+
+
+def programs_of(ranks: int) -> list[CompiledProgram]:
+    found = [compiled("ring", ranks), compiled("all_pairs", ranks), compiled("binary_tree", ranks)]
+    if ranks & (ranks - 1) == 0:
+        found.append(compiled("halving_doubling", ranks))
+    if ranks in (4, 6, 8):
+        found.append(compiled("hierarchical", 2, ranks // 2))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 8])
+def test_every_allreduce_is_exact(ranks):
+    programs = programs_of(ranks)
+
+    def body(rank, runtime):
+        for program in programs:
+            for count in SIZES:
+                for dtype in (np.float32, np.int32):
+                    mine, whole = guarded(count, dtype)
+                    mine[:] = np.arange(count) % 100 + rank
+                    want = ranks * (np.arange(count) % 100) + ranks * (ranks - 1) // 2
+                    name = f"{program.name}.{count}.{dtype.__name__}"
+                    out, whole_out = guarded(count, dtype)
+                    allreduce(runtime, [mine], [out], name, f"program/{program.name}")
+                    np.testing.assert_array_equal(out, want)
+                    np.testing.assert_array_equal(mine, np.arange(count) % 100 + rank)
+                    allreduce(runtime, [mine], [mine], name + ".in", f"program/{program.name}")
+                    np.testing.assert_array_equal(mine, want)
+                    for edges in (whole, whole_out):
+                        assert (edges[:8] == 99).all() and (edges[-8:] == 99).all(), "it wrote behind its tensors"
+
+    run_ranks(ranks, body, programs=library(*programs))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+def test_protocols_and_slots_give_the_same(ranks, slots):
+    programs = [
+        msgspec.structs.replace(
+            compiled(algorithm, ranks), name=f"{algorithm}_{protocol}", protocol=protocol, slots=slots, tile=tile
+        )
+        for algorithm in ("ring", "all_pairs")
+        for protocol, tile in [(protocol, tile) for protocol in PROTOCOLS for tile in (0, 256)]
+        if tile == 0 or protocol == "Simple"
+    ]
+
+    def body(rank, runtime):
+        for program in programs:
+            for count in SIZES:
+                values = np.arange(count, dtype=np.float32) * (rank + 1)
+                allreduce(runtime, [values], [values], f"{program.name}.{count}", f"program/{program.name}")
+                np.testing.assert_array_equal(values, np.arange(count) * (ranks * (ranks + 1) / 2))
+
+    run_ranks(ranks, body, programs=library(*programs))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_program_in_rank_order_gives_the_bits_of_the_built_in_algorithm(dtype):
+    def body(rank, runtime):
+        values = np.random.default_rng(rank).normal(size=5000).astype(dtype)
+        for op, scales in ((SUM, {}), (AVERAGE, {}), (SUM, {"prescale": 0.3, "postscale": 1.7}), (MAX, {})):
+            made = [np.empty_like(values), np.empty_like(values)]
+            for out, backend in zip(made, ("shm", "program/all_pairs"), strict=True):
+                name = f"{backend}.{op}.{len(scales)}"
+                allreduce(runtime, [values], [out], name, backend, reduce_op=op, **scales)
+            assert made[0].tobytes() == made[1].tobytes()
+
+    run_ranks(4, body, programs=library(compiled("all_pairs", 4)))
+
+
+def test_fused_tensors_run_as_one_program():
+    def body(rank, runtime):
+        arrays = [np.full(n, rank + 1, np.float32) for n in (1, 100, 3, 5000)]
+        handle = runtime.submit(ALLREDUCE, arrays, arrays, name="group", group=True, backend="program/ring")
+        runtime.wait(handle, 60.0)
+        for array in arrays:
+            assert (array == 6).all()
+
+    run_ranks(3, body, programs=library(compiled("ring", 3)))
+
+
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_alltoall_in_one_two_and_three_steps(ranks):
+    names = ("direct_alltoall", "two_step_alltoall", "three_step_alltoall")
+    programs = [compiled(names[0], ranks), *(compiled(name, 2, ranks // 2) for name in names[1:])]
+
+    def body(rank, runtime):
+        for program in programs:
+            for rows in (1, 5, 300):
+                sent = np.arange(ranks * rows * 3, dtype=np.int64).reshape(-1, 3) + 10_000 * rank
+                name = f"{program.name}.{rows}"
+                [result] = runtime.wait(
+                    runtime.submit(ALLTOALL, [sent], None, name=name, backend=f"program/{program.name}"), 60.0
+                )
+                got = np.from_dlpack(result)
+                block = np.arange(rank * rows * 3, (rank + 1) * rows * 3).reshape(-1, 3)
+                np.testing.assert_array_equal(got, np.concatenate([block + 10_000 * source for source in range(ranks)]))
+
+    run_ranks(ranks, body, programs=library(*programs))
+
+
+def test_sizes_on_the_edges_of_ranges_take_the_documented_program():
+    small = msgspec.structs.replace(compiled("all_pairs", 2), name="small", max_bytes=4096)
+    large = msgspec.structs.replace(compiled("ring", 2), name="large", min_bytes=8192)
+    rules = "allreduce,2ranks:0-4096=program/small;allreduce,2ranks:8192-=program/large"
+
+    def body(rank, runtime):
+        taken = []
+        for size in (4092, 4096, 8188, 8192):
+            values = np.ones(size // 4, np.float32)
+            runtime.wait(runtime.submit(ALLREDUCE, [values], [values], name=f"t{size}"), 60.0)
+            assert (values == 2).all()
+            taken.append(runtime.metrics()["program_operations"])
+        return taken
+
+    assert run_ranks(2, body, programs=library(small, large, rules=rules), inline_max="0") == [[1, 1, 1, 2]] * 2
+
+
+def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
+    def body(rank, runtime):
+        values = np.full(100, rank + 1, np.float32)
+        allreduce(runtime, [values], [values], "other", "program")  # its program is for larger ones
+        assert (values == 3).all()
+        rows = np.full((rank + 1, 2), rank)
+        [result] = runtime.wait(runtime.submit(ALLGATHER, [rows], None, name="rows", backend="program"), 60.0)
+        assert np.from_dlpack(result)[:, 0].tolist() == [0, 1, 1]
+        return runtime.metrics()["program_operations"]
+
+    large = msgspec.structs.replace(compiled("ring", 2), min_bytes=1 << 20)
+    assert run_ranks(2, body, programs=library(large)) == [0, 0]
+    said = capfd.readouterr().err
+    assert said.count("leaves allreduce to the built-in algorithm: program 'ring': it is for other sizes") == 2
+    assert said.count("leaves allgather to the built-in algorithm: there is no program for it") == 2
+
+
+def test_a_program_of_another_size_or_operation_is_refused():
+    def body(rank, runtime):
+        values = np.ones(10, np.float32)
+        for backend, why in (("program/ring", "is for allreduce of 3 ranks"), ("program/rign", "there is no algorithm")):
+            with pytest.raises(UnsupportedError, match=why):
+                allreduce(runtime, [values], [values], backend, backend)
+
+    run_ranks(2, body, programs=library(compiled("ring", 3)))
+
+
+def test_programs_of_three_process_sets_and_other_operations_run_side_by_side():
+    sets = [[0, 1, 2], [1, 2, 3], [0, 3]]
+    programs = library(*(msgspec.structs.replace(compiled("ring", n), name=f"ring{n}") for n in (2, 3, 4)))
+
+    def body(rank, runtime):
+        under_way = []
+        for step in range(20):
+            for number, members in enumerate([list(range(4)), *sets]):
+                if rank not in members:
+                    continue
+                for backend in ("program", "shm"):
+                    values = np.full(3000 + step, rank + step, np.float32)
+                    name = f"{number}.{step}.{backend}"
+                    handle = runtime.submit(
+                        ALLREDUCE, [values], [values], name=name, process_set=number, backend=backend
+                    )
+                    under_way.append((handle, values, sum(members) + step * len(members)))
+        for handle, values, want in under_way:
+            runtime.wait(handle, 60.0)
+            assert (values == want).all()
+
+    run_ranks(4, body, process_sets=sets, programs=programs)
+
+
+def stuck_program() -> CompiledProgram:
+    """Proved, and then edited: both ranks wait for the other's message before they send theirs."""
+    with Program("stuck", AllReduce(2)) as program:
+        for rank in range(2):
+            chunk(rank, "input", 0).copy(1 - rank, "scratch", 0)
+        for rank in range(2):
+            own = chunk(rank, "scratch", 0) if rank == 0 else chunk(rank, "input", 0)
+            own.reduce(chunk(rank, "input", 0) if rank == 0 else chunk(rank, "scratch", 0)).copy(rank, "output", 0)
+    good = compile_program(program)
+    ranks = []
+    for one in good.programs:
+        strands = []
+        for strand in one.strands:
+            receives = next((i for i, step in enumerate(one.strands) if step.receive >= 0), None)
+            steps = strand.steps
+            if strand.send >= 0 and receives is not None:
+                last = len(one.strands[receives].steps) - 1
+                steps = (msgspec.structs.replace(steps[0], waits=((receives, last),)), *steps[1:])
+            strands.append(msgspec.structs.replace(strand, steps=steps))
+        ranks.append(msgspec.structs.replace(one, strands=tuple(strands)))
+    return msgspec.structs.replace(good, programs=tuple(ranks))
+
+
+def test_a_stuck_program_is_reported_strand_by_strand():
+    def body(rank, runtime):
+        values = np.ones(10, np.float32)
+        with pytest.raises(StallError) as caught:
+            allreduce(runtime, [values], [values], "held", "program/stuck")
+        return str(caught.value)
+
+    knobs = {"stall_check_time_seconds": "0.2", "stall_shutdown_time_seconds": "0.5"}
+    for text in run_ranks(2, body, programs=library(stuck_program()), **knobs):
+        assert "held" in text and "Program 'stuck' runs:" in text
+        assert "waits for a message from rank" in text and "waits for other strands" in text
