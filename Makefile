@@ -51,8 +51,6 @@ endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FOLDERS) $(PYTEST_ARGS)
-	@echo "==== without waiting threads that do the daemon's work"
-	HOROCACHE_WAITER_DRIVES=0 $(BIN)/python -m pytest $(PARALLEL) tests/inproc $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
@@ -123,6 +121,10 @@ LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
 
 sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan
 
+# One of the in-process runs is without waiting threads that do the daemon's work.
+WAITER_DRIVES_asan := 0
+WAITER_DRIVES_tsan := 1
+
 # Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 sanitize-%: $(VENV)/test.stamp
 	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
@@ -138,13 +140,14 @@ endif
 	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
 	@if [ -e "$(call LIBRARY,lib$*.so)" ]; then set -x; \
 	  LD_PRELOAD="$(call LIBRARY,lib$*.so) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
+	  HOROCACHE_WAITER_DRIVES=$(WAITER_DRIVES_$*) \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
 
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------
 
 FUZZ_SECONDS ?= 60
-FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc sizes.cc wiring.cc words.cc) cpp_core/base/status.cc tests/fuzz/program_fuzz.cc
+FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc sizes.cc wiring.cc words.cc) cpp_core/base/status.cc cpp_core/base/text.cc cpp_core/data/kernels/copy.cc cpp_core/wire/message.cc tests/fuzz/program_fuzz.cc
 FUZZ_CXX := $(firstword $(foreach v,19 18 17 16 15 14,$(shell command -v clang++-$(v))) clang++)
 
 build/fuzz/program_fuzz: $(FUZZ_SOURCES) $(wildcard cpp_core/program/*.h)

@@ -59,12 +59,6 @@ bool ProgramOperation::Step(int64_t* budget) {
   switch (state_) {
     case State::kBegin:
       return Begin();
-    case State::kMeet:
-      return inner_->Test() && Agree();
-    case State::kConfirm:
-      return inner_->Test() && Confirm();
-    case State::kBuiltIn:
-      return inner_->Test() ? EndBuiltIn() : inner_->progressed();
     case State::kWait:
       return queue_.links.Ready() && StartRun();
     case State::kLoad:
@@ -75,10 +69,14 @@ bool ProgramOperation::Step(int64_t* budget) {
     case State::kStore:
       if (Moved(stores_, budget)) state_ = State::kDone;
       return true;
-    case State::kDone:
-      break;
+    default:
+      return inner_->Test() ? EndInner() : inner_->progressed();
   }
-  return false;
+}
+
+bool ProgramOperation::EndInner() {
+  if (state_ == State::kMeet) return Agree();
+  return state_ == State::kConfirm ? Confirm() : EndBuiltIn();
 }
 
 bool ProgramOperation::Begin() {
@@ -117,22 +115,26 @@ const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) 
 
 // ---- where sizes differ by rank ----------------------------------------------------------------------------------
 
+// Whether each rank gets as many of so many rows.
+bool ProgramOperation::Even(int64_t rows) const {
+  const std::vector<int64_t>& splits = collective_.splits;
+  const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
+  if (splits.empty() || places <= 1) return splits.empty() && rows % std::max<int64_t>(places, 1) == 0;
+  return splits.size() == static_cast<size_t>(size()) && AllEqual(splits) && splits[0] * size() == rows;
+}
+
 ProgramOperation::Facts ProgramOperation::OwnFacts() const {
-  const bool silent = collective_.op == wire::Op::kScatter && rank() != collective_.root;
-  const bool placed = !collective_.send_starts.empty() || !collective_.receive_starts.empty();
   const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
   const StatusOr<int64_t> rows = data::RowsOf(collective_, rank());
-  const int64_t split_rows = collective_.splits.empty() ? -1 : collective_.splits[0] * size();
-  const size_t splits = collective_.splits.size();
-  const bool even = rows.ok() && AllEqual(collective_.splits) &&
-                    (splits == 0 || (splits == static_cast<size_t>(size()) && (silent || split_rows == *rows)));
-  if (placed || !even || !collective_.receive_rows.empty() || (!silent && (total_ == 0 || *rows % places != 0))) {
-    return {0, kUnusual};
-  }
+  const bool plain =
+      collective_.send_starts.empty() && collective_.receive_starts.empty() && collective_.receive_rows.empty();
+  if (!plain || !rows.ok()) return {0, kUnusual};
   control::Hasher hash;
   hash.Add(static_cast<uint64_t>(collective_.row_elements));
   hash.Add(collective_.sequence);
-  return {silent ? 0 : total_ / places, static_cast<int64_t>(hash.value() >> 1)};
+  const auto detail = static_cast<int64_t>(hash.value() >> 1);
+  if (places == 0) return {0, detail};
+  return total_ > 0 && Even(*rows) ? Facts{total_ / places, detail} : Facts{0, kUnusual};
 }
 
 bool ProgramOperation::Tell(const Facts& facts, State next) {

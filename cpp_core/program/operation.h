@@ -68,8 +68,10 @@ class ProgramOperation final : public data::QueuedOperation {
   bool Finished() const override { return state_ == State::kDone; }
 
   bool Begin();
+  bool EndInner();
   // Null if none fits; then `why` says why not.
   const LibraryProgram* Choose(int64_t bytes, std::string* why) const;
+  bool Even(int64_t rows) const;
   Facts OwnFacts() const;
   // All ranks' facts_, before `next`.
   bool Tell(const Facts& facts, State next);
@@ -85,6 +87,8 @@ class ProgramOperation final : public data::QueuedOperation {
   // Finds memory for the buffers.
   bool Place();
   Status PlaceBuffers();
+  Status PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished);
+  Status PlaceApart(int64_t bytes, std::byte** loaded, std::byte** finished);
   Status PlacePrivately(data::FusionBuffer* buffer, int64_t bytes, std::byte** place);
   Status PlaceScratch(const RankProgram& mine);
   void PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements);

@@ -72,44 +72,52 @@ Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
 // is joined in place begins with a copy of the input in the output.
 Status ProgramOperation::PlaceBuffers() {
   const RankProgram& mine = program_->program.programs[static_cast<size_t>(rank())];
-  const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   const Joined joined = JoinedOf(*program_, rank());
   const int64_t elements = site_->sizes.Offset(int64_t{program_->program.classes} * program_->program.refinement);
-  const int64_t bytes = elements * run_bytes_;
-  const bool changed = widened_ || (folds() && scaling_.before != 1.0);
-  const bool one = collective_.segments.size() == 1;
-  const std::byte* given = one ? collective_.segments[0].input : nullptr;
-  site_->buffers.assign(mine.extents.size(), nullptr);
-  HC_RETURN_IF_ERROR(PlaceScratch(mine));
-
-  std::byte*& input = site_->buffers[kInput];
-  std::byte*& output = site_->buffers[kOutput];
   std::byte* loaded = nullptr;    // where the input is to be copied to; null: it stays where it is
   std::byte* finished = nullptr;  // where the result is in the end
+  site_->buffers.assign(mine.extents.size(), nullptr);
+  HC_RETURN_IF_ERROR(PlaceScratch(mine));
   if (joined.joined) {
-    const int64_t most = std::max(places.input, places.output) * bytes;
-    std::byte* memory = widened_ ? nullptr : result_;
-    if (memory == nullptr || places.input > places.output) {
-      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, most, &memory));
-    }
-    (joined.buffer == kInput ? input : output) = memory;
-    loaded = memory + joined.first_input * bytes;
-    finished = memory + joined.first_output * bytes;
+    HC_RETURN_IF_ERROR(PlaceJoined(joined, elements * run_bytes_, &loaded, &finished));
   } else {
-    const bool stays = given != nullptr && !changed && !program_->writes_input && given != result_;
-    if (places.input > 0 && !stays) {
-      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.input, places.input * bytes, &input));
-      loaded = input;
-    } else if (places.input > 0) {
-      input = const_cast<std::byte*>(given);  // which the program only reads
-    }
-    output = widened_ ? nullptr : result_;
-    if (places.output > 0 && output == nullptr) {
-      HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, places.output * bytes, &output));
-    }
-    finished = output;
+    HC_RETURN_IF_ERROR(PlaceApart(elements * run_bytes_, &loaded, &finished));
   }
-  PlanMoves(loaded, finished, places.output * elements);
+  PlanMoves(loaded, finished, PlacesOf(collective_.op, size(), rank(), collective_.root).output * elements);
+  return Status::Ok();
+}
+
+// `bytes` are those of one place.
+Status ProgramOperation::PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished) {
+  const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
+  std::byte* memory = result_;
+  if (widened_ || memory == nullptr || places.input > places.output) {
+    HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, std::max(places.input, places.output) * bytes, &memory));
+  }
+  site_->buffers[static_cast<size_t>(joined.buffer)] = memory;
+  *loaded = memory + joined.first_input * bytes;
+  *finished = memory + joined.first_output * bytes;
+  return Status::Ok();
+}
+
+Status ProgramOperation::PlaceApart(int64_t bytes, std::byte** loaded, std::byte** finished) {
+  const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
+  const bool changed = widened_ || (folds() && scaling_.before != 1.0);
+  const std::byte* given = collective_.segments.size() == 1 ? collective_.segments[0].input : nullptr;
+  const bool stays = given != nullptr && given != result_ && !changed && !program_->writes_input;
+  std::byte*& input = site_->buffers[kInput];
+  std::byte*& output = site_->buffers[kOutput];
+  if (places.input > 0 && stays) {
+    input = const_cast<std::byte*>(given);  // which the program only reads
+  } else if (places.input > 0) {
+    HC_RETURN_IF_ERROR(PlacePrivately(&queue_.input, places.input * bytes, &input));
+    *loaded = input;
+  }
+  output = widened_ ? nullptr : result_;
+  if (places.output > 0 && output == nullptr) {
+    HC_RETURN_IF_ERROR(PlacePrivately(&queue_.output, places.output * bytes, &output));
+  }
+  *finished = output;
   return Status::Ok();
 }
 

@@ -18,6 +18,7 @@ from .packed import PROTOCOLS, pack
 from .promises import collective_of
 from .sizes import Sizes
 
+ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}  # of the types that programs run on here
 _SUM = 1
 
 
@@ -113,8 +114,8 @@ def run_locally(
     """
     from horocache import _core  # noqa: PLC0415  (programs can be compiled without the core)
 
-    if dtype not in ("float32", "float64", "int32", "int64", "uint8"):
-        raise UsageError(f"dtype={dtype!r}; programs run on float32, float64, int32, int64 and uint8 here.")
+    if dtype not in ITEM_BYTES:
+        raise UsageError(f"dtype={dtype!r}; programs run on {', '.join(ITEM_BYTES)} here.")
     memory = _Memory(program, elements, dtype)
     chunks = memory.fill(seed)
     ports, port_of = machine.ports() if machine is not None else ([], [])

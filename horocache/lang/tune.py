@@ -119,6 +119,8 @@ def measure(
         return None
     if simulate:
         assert machine is not None
+        if program.protocol != "Simple":
+            return None  # the cost model knows of one way alone
         return Measured(candidate, num_bytes, predict(program, elements, machine))
     try:
         times = run_locally(program, elements, seed=1, machine=machine, repetitions=repetitions)

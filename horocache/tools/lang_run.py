@@ -71,14 +71,12 @@ def _program(options: argparse.Namespace) -> CompiledProgram:
 
 def run(options: argparse.Namespace) -> int:
     """Run a program. Raises ProgramError, HorocacheError, OSError."""
-    import numpy as np  # noqa: PLC0415
-
     from horocache.lang.cost import predict  # noqa: PLC0415
-    from horocache.lang.local import run_locally  # noqa: PLC0415
+    from horocache.lang.local import ITEM_BYTES, run_locally  # noqa: PLC0415
 
     program = _program(options)
     machine = _machine(options.machine, program.ranks)
-    itemsize = np.dtype(options.dtype).itemsize
+    itemsize = ITEM_BYTES.get(options.dtype, 1)  # others are refused below
     elements = max(1, options.bytes // itemsize)
     times = run_locally(
         program,

@@ -39,19 +39,18 @@ def dist(tmp_path_factory) -> Path:
     """A source distribution of the tree as it is, and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     shutil.copytree(ROOT, folder / "source", ignore=NOT_SOURCES)
+    build = (sys.executable, "-m", "build", "--outdir", folder)
+    run(*build, "--sdist", "--no-isolation", folder / "source")
+    [sources] = folder.glob("*.tar.gz")
     # Unoptimised: it is there to be installed and imported, and compiles in half the time.
-    run(
-        sys.executable,
-        "-m",
-        "build",
-        "--outdir",
-        folder,
-        "-Ccmake.build-type=Debug",
-        "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
-        "-Ccmake.define.CMAKE_UNITY_BUILD=ON",
-        "-Ccmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=16",
-        folder / "source",
-    )
+    settings = {
+        "cmake.build-type": "Debug",
+        "cmake.define.CMAKE_CXX_FLAGS_DEBUG": "-O0",
+        "cmake.define.CMAKE_UNITY_BUILD": "ON",
+        "cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE": "16",
+    }
+    given = [f"--config-settings={name}={value}" for name, value in settings.items()]
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *given, sources)
     return folder
 
 

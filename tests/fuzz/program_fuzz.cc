@@ -2,9 +2,11 @@
 // touched. `make fuzz` builds and runs it.
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "program/execution.h"
+#include "program/library.h"
 #include "program/program.h"
 
 namespace horocache::program {
@@ -38,6 +40,7 @@ void Run(const Program& program, int rank, int64_t elements) {
   const Sizes sizes(elements, 1, program.classes, program.refinement, program.uniform);
   if (!sizes.fits()) return;  // it would run on padded copies
   std::vector<std::vector<std::byte>> memory;
+  if (program.most_count > kSlotBytes) return;  // there is no room for its messages, see link_plan.cc
   const int64_t tile = TileElements(program, sizes, kSlotBytes);
   if (TilesOf(sizes, tile) > 16) return;
   RunSite site{&program, rank, sizes, AddUp, {}, nullptr, tile};
@@ -56,13 +59,19 @@ void Run(const Program& program, int rank, int64_t elements) {
   }
 }
 
+void RunRanks(const Program& program) {
+  for (int rank = 0; rank < std::min(program.ranks, 4); ++rank) Run(program, rank, 100);
+}
+
 }  // namespace
 }  // namespace horocache::program
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace horocache::program;
-  const auto program = DecodeProgram({reinterpret_cast<const std::byte*>(bytes), size});
-  if (!program.ok()) return 0;
-  for (int rank = 0; rank < std::min(program->ranks, 4); ++rank) Run(*program, rank, 100);
+  const std::span<const std::byte> input{reinterpret_cast<const std::byte*>(bytes), size};
+  if (const auto program = DecodeProgram(input); program.ok()) RunRanks(*program);
+  const auto library = DecodeLibrary(input);
+  if (!library.ok() || *library == nullptr) return 0;
+  for (const LibraryProgram& one : (*library)->programs) RunRanks(one.program);
   return 0;
 }

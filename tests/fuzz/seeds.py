@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from horocache.lang import algorithms, compile_program
-from horocache.lang.packed import pack
+from horocache.lang.packed import pack, pack_library
 
 PROGRAMS = {
     "ring": lambda: algorithms.ring(3, instances=2),
@@ -18,5 +18,8 @@ PROGRAMS = {
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, write in PROGRAMS.items():
-        (folder / name).write_bytes(pack(compile_program(write())))
+    compiled = {name: compile_program(write()) for name, write in PROGRAMS.items()}
+    for name, program in compiled.items():
+        (folder / name).write_bytes(pack(program))
+    library = [(name, compiled[name], True) for name in ("ring", "three_step")]
+    (folder / "library").write_bytes(pack_library(library, "allreduce=program/ring"))

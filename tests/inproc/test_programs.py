@@ -178,7 +178,10 @@ def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
 def test_a_program_of_another_size_or_operation_is_refused():
     def body(rank, runtime):
         values = np.ones(10, np.float32)
-        for backend, why in (("program/ring", "is for allreduce of 3 ranks"), ("program/rign", "there is no algorithm")):
+        for backend, why in (
+            ("program/ring", "is for allreduce of 3 ranks"),
+            ("program/rign", "there is no algorithm"),
+        ):
             with pytest.raises(UnsupportedError, match=why):
                 allreduce(runtime, [values], [values], backend, backend)
 

@@ -18,6 +18,8 @@ STANDARD = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_operation_conforms(ranks):
+    if flavour() == "mpich" and ranks == 4:
+        pytest.skip("tried over the standard ABI")
     job = run_command([*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"], deadline_s=240)
     assert job.code == 0, job.report()
     assert " checks " in job.out, job.report()
@@ -26,6 +28,8 @@ def test_every_operation_conforms(ranks):
 @pytest.mark.skipif(not STANDARD.exists(), reason="this MPI has no library with the standard ABI")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_operation_conforms_over_the_standard_abi(ranks):
+    if flavour() == "mpich" and ranks == 2:
+        pytest.skip("tried over MPICH's own ABI")
     environment = {"HOROCACHE_MPI_LIBRARY": str(STANDARD)}
     command = [*arguments_of(ranks), sys.executable, str(CASES), "--backend", "mpi"]
     job = run_command(command, environment, deadline_s=240)

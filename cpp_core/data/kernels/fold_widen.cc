@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstring>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -45,7 +46,13 @@ __attribute__((target("avx,f16c"))) int64_t NarrowHalves(const std::byte* from, 
   return i;
 }
 
-bool HasHalves() { return __builtin_cpu_supports("f16c") != 0 && __builtin_cpu_supports("avx") != 0; }
+bool HasHalves() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 && __builtin_cpu_supports("avx") != 0;
+  }();
+  return has;
+}
 #else
 int64_t WidenHalves(const std::byte*, std::byte*, int64_t) { return 0; }
 int64_t NarrowHalves(const std::byte*, std::byte*, int64_t) { return 0; }

@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from horocache.lang import Buffer, algorithms, compile_program, topology
+from horocache.lang.local import run_locally
 
 from .interpreter import execute
 
@@ -28,6 +29,8 @@ def test_algorithms_are_right(algorithm, arguments, instances):
     compiled = compile_program(program)
     assert compiled.min_slots == 1
     assert not compiled.uniform
+    for elements in (1, 37, 5000):
+        run_locally(compiled, elements, "int32", seed=elements)
     collective, fine = program.collective, compiled.refinement
     for slots in (1, 2, 8):
         memory = execute(compiled, collective, slots, seed=slots)

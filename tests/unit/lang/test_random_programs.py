@@ -6,10 +6,13 @@ HC_TEST_PROGRAMS says how many programs; HC_TEST_FIRST_PROGRAM which is the firs
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
 from horocache.lang import compile_program
+from horocache.lang.local import run_locally
+from horocache.lang.promises import collective_of
 
 from .interpreter import execute, outputs_as_written
 from .random_programs import random_program
@@ -30,6 +33,20 @@ def test_random_programs_compute_what_was_written(first):
             for order in range(3):
                 got = execute(compiled, program.collective, slots, 1000 * seed + order)
                 _check_outputs(program, compiled, written, got, f"program {seed}, {slots} slots, order {order}")
+        _run_in_the_core(compiled, seed)
+
+
+def _run_in_the_core(compiled, seed):
+    """With every protocol, few and many elements, an order of the ranks by chance."""
+    rng = random.Random(seed)
+    classes = collective_of(compiled.collective, compiled.ranks).classes
+    for protocol in ("Simple", "LL", "LL128"):
+        elements = rng.choice((1, 2, 7, 50, 333, 1000))
+        if compiled.uniform:
+            elements *= classes * compiled.refinement * 64
+        slots = rng.randint(compiled.min_slots, 8)
+        tile = rng.choice((0, 64, 1000))
+        run_locally(compiled, elements, "int64", seed=seed + 1, protocol=protocol, slots=slots, tile=tile)
 
 
 def _check_outputs(program, compiled, written, got, where):

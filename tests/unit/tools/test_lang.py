@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -145,3 +147,49 @@ def test_xml_that_is_wrong_is_one_line(capsys, tmp_path):
     code, _, err = run(capsys, "import", xml, "-o", tmp_path / "x")
     assert (code, err.count("\n")) == (1, 1)
     assert f"{xml}: is no XML" in err
+
+
+def test_a_program_is_run_checked_and_timed(capsys, own):
+    code, out, _ = run(capsys, "run", f"{own}:gather", 3, "--bytes", "4k", "--repetitions", 2)
+    assert code == 0
+    assert re.fullmatch(r"mine: 3 ranks, 1024 x float32: results are right; [\d.]+ us \([\d.]+ to [\d.]+\)\n", out), out
+    machine = "1x3,inside=10/1,between=10/1"
+    code, out, _ = run(capsys, "run", "ring", 3, "--bytes", 300, "--repetitions", 1, "--machine", machine)
+    assert code == 0 and re.search(r"; the cost model says [\d.]+ us$", out), out
+    code, out, _ = run(capsys, "run", "ring", 3, "--bytes", 300, "--seed", 5, "--dtype", "int64")
+    assert (code, out) == (0, "ring: 3 ranks, 37 x int64: results are right\n")
+
+
+def test_tuning_writes_ranges_that_leave_nothing_out(capsys, tmp_path):
+    machine = "2x4,inside=1/20,between=20/1"
+    limits = ("--from", "1k", "--to", "4m", "--instances", 1, "--machine", machine, "--predict")
+    code, out, _ = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
+    assert code == 0
+    programs = sorted((load_program(path) for path in (tmp_path / "8ranks").iterdir()), key=lambda one: one.min_bytes)
+    assert len(programs) > 1, out
+    assert programs[0].min_bytes == 0 and programs[-1].max_bytes == 0
+    for before, after in itertools.pairwise(programs):
+        assert before.max_bytes == after.min_bytes
+
+
+def test_tuning_measures_and_checks_here(capsys, tmp_path):
+    limits = ("--from", "1k", "--to", "1k", "--instances", 1, "--repetitions", 1)
+    code, out, _ = run(capsys, "tune", "alltoall", 2, "-o", tmp_path, *limits)
+    assert code == 0
+    [path] = (tmp_path / "2ranks").iterdir()
+    assert str(path) in out and load_program(path).collective.name == "alltoall"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("tune", "allgather", 4, "-o", "x"), "there is no algorithm for allgather on 4 ranks"),
+        (("tune", "allreduce", 4, "-o", "x", "--predict"), "--predict needs --machine"),
+        (("run", "ring", 4, "--machine", "fast"), "'fast' is no machine"),
+        (("run", "ring", 4, "--dtype", "text"), "dtype='text'"),
+    ],
+)
+def test_mistakes_in_running_and_tuning_are_one_line(capsys, arguments, why):
+    code, out, err = run(capsys, *arguments)
+    assert code != 0 and out == ""
+    assert why in err and len(err.splitlines()) == 1, err

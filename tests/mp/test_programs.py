@@ -1,0 +1,102 @@
+"""Jobs that take compiled programs from folders: which run, what is refused, a slow rank, memory that stays."""
+
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import pytest
+from harness import worker_command
+
+from horocache.lang import algorithms, compile_program, save_program
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "programs"
+    path.mkdir()
+    return path
+
+
+def save(folder, name, program, **changes):
+    save_program(msgspec.structs.replace(compile_program(program), **changes), folder / f"{name}.program.json")
+
+
+def ran(finished, ranks):
+    assert finished.code == 0, finished.report()
+    return [finished.said(rank)["programs"]["ran"] for rank in range(ranks)]
+
+
+def test_a_program_in_rank_order_runs_unasked_and_another_is_allowed_by_a_knob(launcher, folder):
+    save(folder, "pairs", algorithms.all_pairs(3), max_bytes=65536)
+    save(folder, "ring", algorithms.ring(3), min_bytes=65536)
+    programs = {"HOROCACHE_PROGRAMS": str(folder), "HOROCACHE_INLINE_MAX": "0"}
+    assert ran(launcher.worker(3, "programs.py", env=programs), 3) == [2] * 3
+    allowed = programs | {"HOROCACHE_PROGRAMS_ANY_ORDER": "1"}
+    assert ran(launcher.worker(3, "programs.py", env=allowed), 3) == [3] * 3
+    named = programs | {"HOROCACHE_SELECT": "allreduce:64k-=program/ring"}
+    assert ran(launcher.worker(3, "programs.py", env=named), 3) == [3] * 3
+
+
+def test_a_program_for_another_number_of_ranks_ends_the_start(launcher, folder):
+    save(folder, "ring", algorithms.ring(4))
+    finished = launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)})
+    assert finished.code != 0
+    assert "program 'ring' is for 4 ranks, and this job has 2" in finished.stderr, finished.report()
+    (folder / "4ranks").mkdir()
+    (folder / "ring.program.json").rename(folder / "4ranks" / "ring.program.json")
+    assert ran(launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)}), 2) == [0, 0]
+
+
+def test_ranks_with_different_programs_do_not_start(launcher, folder):
+    for rank, slots in enumerate((1, 2)):
+        (folder / str(rank)).mkdir()
+        save(folder / str(rank), "ring", algorithms.ring(2, slots=slots))
+    each = f'export HOROCACHE_PROGRAMS="{folder}/$RANK"; exec "$@"'
+    command = worker_command(2, "programs.py")
+    at = command.index(sys.executable)
+    finished = launcher.run(*command[:at], "bash", "-c", each, "bash", *command[at:])
+    assert finished.code != 0
+    assert "programs" in finished.stderr and "ring" in finished.stderr, finished.report()
+
+
+@pytest.mark.parametrize(
+    ("contents", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"{", "is no JSON"),
+        (b'{"format": "horocache.program", "version": 99}', "/version: 99"),
+    ],
+)
+def test_what_is_no_program_ends_the_start_with_its_name(launcher, folder, contents, why):
+    where = folder / "bad.program.json"
+    if contents is None:
+        folder = folder / "nowhere"
+    else:
+        where.write_bytes(contents)
+    finished = launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)})
+    assert finished.code != 0
+    assert why in finished.stderr and str(folder) in finished.stderr, finished.report()
+
+
+@pytest.mark.parametrize("slots", [1, 8])
+def test_a_rank_that_is_stopped_for_a_while_changes_nothing(launcher, folder, slots):
+    save(folder, "ring", algorithms.ring(2, slots=slots))
+    flags = ["--select", "allreduce=program/ring"]
+    job = launcher.start(
+        *worker_command(2, "programs.py", "slow", flags=flags), env={"HOROCACHE_PROGRAMS": str(folder)}
+    )
+    pid = int(job.wait_for_file("pid1"))
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(pid, signal.SIGCONT)
+    assert ran(job.finish(40), 2) == [41, 41]
+
+
+def test_thousands_of_small_operations_of_eight_ranks_take_no_more_memory(launcher, folder):
+    save(folder, "pairs", algorithms.all_pairs(8))
+    programs = {"HOROCACHE_PROGRAMS": str(folder), "HOROCACHE_INLINE_MAX": "0"}
+    finished = launcher.worker(8, "programs.py", "flat", env=programs, deadline_s=100)
+    assert ran(finished, 8) == [4000] * 8
+    assert all(finished.said(rank)["memory"]["grown"] < 1024 for rank in range(8)), finished.report()

@@ -1,0 +1,41 @@
+"""Allreduces that the selector gives to compiled programs. usage: programs.py [slow|flat]"""
+
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+from common import publish, say
+
+import horocache as hc
+
+how = sys.argv[1] if len(sys.argv) > 1 else "plain"
+hc.init()
+ranks, rank = hc.size(), hc.rank()
+
+
+def check(count: int, name: str) -> None:
+    values = np.arange(count, dtype=np.float32) + rank
+    total = hc.allreduce(values, op=hc.Sum, name=name)
+    np.testing.assert_array_equal(total, ranks * np.arange(count) + ranks * (ranks - 1) / 2)
+
+
+if how == "slow":  # one rank is stopped from outside, in the middle
+    check(1 << 20, "before")
+    publish(f"pid{rank}", str(os.getpid()))
+    for step in range(40):
+        check(1 << 18, f"large{step % 4}")
+        time.sleep(0.02)
+elif how == "flat":
+    for step in range(1000):
+        check(16, f"small{step % 8}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for step in range(3000):
+        check(16, f"small{step % 8}")
+    say("memory", grown=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+else:
+    for count in (1, 1000, 100_000):
+        check(count, f"of{count}")
+say("programs", ran=hc.metrics()["program_operations"], operations=hc.metrics()["operations"])
+hc.shutdown()

@@ -1,0 +1,121 @@
+"""Programs with all ranks in one process: results are checked, stuck ones told, links are slow; the cost model."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from horocache import _core
+from horocache.errors import InvalidArgumentError, StallError
+from horocache.lang import AllReduce, Program, algorithms, chunk, compile_program
+from horocache.lang.cost import Processor, predict
+from horocache.lang.errors import UsageError
+from horocache.lang.links import Link, Machine, parse_machine
+from horocache.lang.local import WrongResultError, run_locally
+from horocache.lang.packed import pack
+from horocache.lang.sizes import Sizes
+
+SLOW = Machine(2, 2, Link(5, 4), Link(200, 0.5))
+
+
+@pytest.mark.parametrize("machine", [None, SLOW])
+def test_threads_give_right_results_and_times(machine):
+    times = run_locally(compile_program(algorithms.ring(4)), 5000, machine=machine, repetitions=3)
+    assert len(times) == 3 and min(times) > 0
+    if machine is not None:
+        assert min(times) > 6 * 200_000  # of six messages one after the other, each with the latency
+
+
+def test_a_wrong_result_is_found():
+    ring = compile_program(algorithms.ring(3))
+    [strand] = ring.programs[0].strands
+    forgets = {"rrc": "r", "rrcs": "rcs"}  # to add up
+    steps = tuple(msgspec.structs.replace(step, op=forgets.get(step.op, step.op)) for step in strand.steps)
+    first = msgspec.structs.replace(ring.programs[0], strands=(msgspec.structs.replace(strand, steps=steps),))
+    broken = msgspec.structs.replace(ring, programs=(first, *ring.programs[1:]))
+    with pytest.raises(WrongResultError, match=r"rank \d, output chunk \d, element \d+: \d+ instead of \d+"):
+        run_locally(broken, 300, "int32", seed=1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_stuck_program_tells_what_every_strand_waits_for(seed):
+    with Program("waits", AllReduce(2)) as program:
+        for rank in range(2):
+            chunk(rank, "input", 0).copy(1 - rank, "scratch", 0)
+        for rank in range(2):
+            chunk(rank, "scratch", 0).reduce(chunk(rank, "input", 0)).copy(rank, "output", 0)
+    good = compile_program(program)
+    ranks = []
+    for one in good.programs:
+        receives = next(i for i, strand in enumerate(one.strands) if strand.receive >= 0)
+        sends = next(i for i, strand in enumerate(one.strands) if strand.send >= 0)
+        if receives == sends:
+            pytest.skip("the compiler has put both into one strand")
+        strands = list(one.strands)
+        first, *more = strands[sends].steps
+        strands[sends] = msgspec.structs.replace(
+            strands[sends], steps=(msgspec.structs.replace(first, waits=((receives, 0),)), *more)
+        )
+        ranks.append(msgspec.structs.replace(one, strands=tuple(strands)))
+    stuck = msgspec.structs.replace(good, programs=tuple(ranks))
+    with pytest.raises(StallError, match=r"(?s)rank 0 strand .* waits for .*rank 1 strand .* waits for"):
+        run_locally(stuck, 10, seed=seed, patience_s=0.2)
+
+
+def test_what_does_not_fit_is_an_error():
+    ring = compile_program(algorithms.ring(2))
+    with pytest.raises(UsageError, match="dtype='text'"):
+        run_locally(ring, 10, "text")
+    arrays = [np.zeros(9, np.float32) for _ in range(2)]
+    empty = [np.zeros(0, np.float32) for _ in range(2)]
+    with pytest.raises(InvalidArgumentError, match="rank 0 has 36 bytes for its input, which takes 40"):
+        _core.run_program(pack(ring), arrays, empty, "float32", 10)
+    with pytest.raises(InvalidArgumentError, match="each pair of 2 ranks needs one of the ports"):
+        _core.run_program(pack(ring), arrays, empty, "float32", 9, ports=[(1.0, 1.0)], port_of=[0])
+    for wrong in ({"protocol": 9}, {"slots": 9}, {"repetitions": 0}, {"reduce_op": 99}):
+        with pytest.raises(InvalidArgumentError, match="no such operation"):
+            _core.run_program(pack(ring), arrays, empty, "float32", 9, **wrong)
+
+
+@pytest.mark.parametrize(("elements", "classes", "refinement"), [(1, 3, 2), (1000, 7, 3), (64, 4, 4), (17, 1, 1)])
+def test_sizes_leave_nothing_out(elements, classes, refinement):
+    sizes = Sizes(elements, 4, classes, refinement)
+    assert [sizes.offset(0), sizes.offset(classes)] == [0, elements]
+    assert sum(sizes.chunk(number) for number in range(classes)) == elements
+    parts = [sizes.part(number, part) for number in range(classes) for part in range(refinement)]
+    assert sum(parts) == elements and max(parts) == sizes.most_part()
+
+
+def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
+    with Program("chain", AllReduce(2)) as program:
+        total = chunk(1, "input", 0).reduce(chunk(0, "input", 0))
+        for rank in range(2):
+            total.copy(rank, "output", 0)
+    machine = Machine(2, 1, Link(1, 1), Link(100, 0.5))
+    nothing = Processor(step_us=0, gb_per_s=1e12)
+    # 4000 bytes there and back, 8 us on the link and 100 us of latency each time.
+    assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
+
+
+def test_the_cost_model_ranks_algorithms_by_size_as_links_do():
+    machine = Machine(1, 8, Link(50, 1), Link(50, 1))
+    pairs, ring = (compile_program(one(8)) for one in (algorithms.all_pairs, algorithms.ring))
+    small, large = 256, 1 << 20
+    assert predict(pairs, small, machine) < 0.5 * predict(ring, small, machine)
+    # Hosts with a card each: a ring crosses a card once for each chunk, all pairs as often as there are ranks.
+    hosts = Machine(2, 4, Link(1, 20), Link(20, 1))
+    assert predict(ring, large, hosts) < predict(pairs, large, hosts)
+
+
+def test_machines_are_parsed_and_mistakes_told():
+    machine = parse_machine("2x4,inside=1/50,between=10/3,cards=2", 8)
+    assert (machine.ranks, machine.between, machine.cards) == (8, Link(10, 3), 2)
+    ports, port_of = machine.ports()
+    assert len(ports) == 2 * 2 + 2 * 4 * 3
+    assert port_of[0] == -1 and port_of[4] == port_of[2 * 8 + 5] != port_of[1 * 8 + 5]
+    for text in ("", "2x4", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
+        with pytest.raises(UsageError, match="is no machine"):
+            parse_machine(text, 8)
+    with pytest.raises(UsageError, match="has 8 ranks, and the program 4"):
+        parse_machine("2x4,inside=1/50,between=10/3", 4)
