@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from horocache import _core
+from horocache.lang import algorithms, compile_program
+from horocache.lang.figures import figures_of
 from horocache.launch.flags import build_parser
 from horocache.launch.horovod_flags import TABLE as HOROVOD_FLAGS
 from horocache.launch.horovod_flags import HorovodFlag
@@ -221,7 +223,47 @@ def horovod_row(flag: HorovodFlag) -> str:
     return f"| {spellings} | {flag.outcome.value} | {cell(flag.about)} |"
 
 
-PAGES = {"knobs.md": knobs_page, "api.md": api_page, "launcher.md": launcher_page}
+ALGORITHMS: list[tuple[str, str, list[tuple[int, ...]]]] = [
+    ("allreduce", "ring", [(4,), (8,)]),
+    ("allreduce", "all_pairs", [(4,), (8,)]),
+    ("allreduce", "halving_doubling", [(4,), (8,), (6,)]),
+    ("allreduce", "binary_tree", [(4,), (8,)]),
+    ("allreduce", "hierarchical", [(2, 2), (2, 4), (4, 2)]),
+    ("alltoall", "direct_alltoall", [(4,), (8,)]),
+    ("alltoall", "two_step_alltoall", [(2, 2), (2, 4)]),
+    ("alltoall", "three_step_alltoall", [(2, 2), (2, 4)]),
+    ("alltonext", "all_to_next", [(2, 2), (2, 4)]),
+    ("allgather", "sccl_allgather_122", [()]),
+]
+
+
+def algorithms_page() -> str:
+    """Steps and bytes of the library's algorithms, counted in their compiled programs."""
+    lines = [
+        GENERATED,
+        "# Algorithms of the library",
+        "",
+        "What `horocache.lang.algorithms` has, compiled, in figures that need no machine. *Depth*: messages that",
+        "follow on each other, so how many latencies it takes at least. *Sent*: the most that one rank sends, in its",
+        "own data: its tensor (allreduce), all its parts (alltoall), its part (allgather). *Order*: whether every sum",
+        "is made in rank order, as the built-in algorithms make it. `horocache lang show NAME N...` draws one.",
+        "",
+        "| operation | algorithm | ranks | depth | sent | strands of a rank | steps of a strand | slots | order |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for operation, name, shapes in ALGORITHMS:
+        for shape in shapes:
+            program = compile_program(getattr(algorithms, name)(*shape))
+            figures = figures_of(program)
+            ranks = " x ".join(map(str, shape)) or str(program.ranks)
+            order = "rank order" if program.rank_order else "other"
+            columns = [operation, f"`{name}`", ranks, figures.depth, f"{float(figures.sent):.3g}", figures.most_strands]
+            columns += [figures.most_steps, program.min_slots, order if operation == "allreduce" else ""]
+            lines.append("| " + " | ".join(map(str, columns)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"knobs.md": knobs_page, "api.md": api_page, "launcher.md": launcher_page, "algorithms.md": algorithms_page}
 
 
 def main() -> int:
