@@ -21,6 +21,7 @@ ORDER = (
     "functions",
     "keras_fit",
     "mpi",
+    "programs",
     "rounds",
     "hosts",
     "moves",
