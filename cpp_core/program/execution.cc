@@ -42,7 +42,7 @@ Execution::Execution(RunSite site)
 }
 
 bool Execution::Advance(int64_t* budget) {
-  bool moved = false;
+  bool moved = DropTaken();
   for (size_t strand = 0; strand < states_.size() && *budget > 0; ++strand) {
     moved |= AdvanceStrand(strand, budget);
   }
@@ -79,36 +79,99 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   std::byte* slot = pushes ? connections.Claim(number) : nullptr;
   const bool keeps = pushes && slot == nullptr;
   if (keeps && !pops) return Block(&state, Wait::kSlot);
+  if (Stores(step.op) && !TakeBack(step, state.tile)) return Block(&state, Wait::kReader);
   *budget -= bytes + kStepCost;
+  state.wait = Wait::kNone;
+  if (step.op == StepOp::kSend && PushDirect(strand, step.source, step, bytes)) return true;
+  if (pops) message = connections.Take(number, message);
+  const std::byte* direct =
+      pushes && !keeps && Stores(step.op) ? OnePiece(step.destination, step, state.tile) : nullptr;
+  if (direct != nullptr && !connections.Reaches(direct, bytes)) direct = nullptr;
   if (keeps && !Stores(step.op)) {
     state.held.resize(static_cast<size_t>(bytes));
     slot = state.held.data();
   }
-  Work(step, state.tile, message, slot);
+  Work(step, state.tile, message, direct == nullptr ? slot : nullptr);
   if (pops) connections.Pop(number);
   state.popped = keeps;
   if (keeps) return Block(&state, Wait::kSlot);
-  if (pushes) connections.Push(number, bytes);
-  state.wait = Wait::kNone;
+  if (direct != nullptr) return PushDirect(strand, step.destination, step, bytes);
+  if (pushes) Push(strand, bytes);
   return true;
 }
 
 bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
   State& state = states_[strand];
-  const int number = static_cast<int>(strand);
-  std::byte* slot = site_.connections->Claim(number);
+  std::byte* slot = site_.connections->Claim(static_cast<int>(strand));
   if (slot == nullptr) return Block(&state, Wait::kSlot);
   const int64_t bytes = MessageBytes(step, state.tile);
   *budget -= bytes + kStepCost;
+  state.popped = false;
+  state.wait = Wait::kNone;
   if (Stores(step.op)) {
+    if (PushDirect(strand, step.destination, step, bytes)) return true;
     Collect(step, state.tile, slot);
   } else if (bytes > 0) {
     data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), true);
   }
-  site_.connections->Push(number, bytes);
-  state.popped = false;
-  state.wait = Wait::kNone;
+  Push(strand, bytes);
   return true;
+}
+
+void Execution::Push(size_t strand, int64_t bytes) {
+  ++states_[strand].pushed;
+  site_.connections->Push(static_cast<int>(strand), bytes);
+}
+
+bool Execution::PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes) {
+  State& state = states_[strand];
+  const std::byte* memory = OnePiece(place, step, state.tile);
+  if (memory == nullptr || !site_.connections->Reaches(memory, bytes)) return false;
+  const auto number = static_cast<int>(strand);
+  site_.connections->PushFrom(number, memory);
+  direct_.push_back({number, state.pushed++, memory, bytes});
+  return true;
+}
+
+const std::byte* Execution::OnePiece(const Place& place, const Step& step, int64_t tile) const {
+  const std::byte* first = nullptr;
+  const std::byte* end = nullptr;
+  for (int64_t i = 0; i < step.count; ++i) {
+    const Run run = RunOf(step, tile, i, 0);
+    if (run.count == 0) continue;
+    const std::byte* at = At(place, step, i, run.begin);
+    if (first == nullptr) {
+      first = at;
+    } else if (at != end) {
+      return nullptr;
+    }
+    end = at + run.count * element_bytes_;
+  }
+  return first;
+}
+
+bool Execution::TakeBack(const Step& step, int64_t tile) {
+  bool free = true;
+  for (int64_t i = 0; i < step.count && !direct_.empty(); ++i) {
+    const Run run = RunOf(step, tile, i, 0);
+    const std::byte* begin = At(step.destination, step, i, run.begin);
+    const std::byte* end = begin + run.count * element_bytes_;
+    std::erase_if(direct_, [&](const DirectMessage& one) {
+      if (one.memory >= end || begin >= one.memory + one.bytes) return false;
+      const bool back = site_.connections->Retract(one.strand, one.number, one.memory, one.bytes);
+      free &= back;
+      return back;
+    });
+  }
+  return free;
+}
+
+// True if there were any.
+bool Execution::DropTaken() {
+  if (direct_.empty()) return false;
+  return std::erase_if(direct_, [this](const DirectMessage& one) {
+           return site_.connections->Popped(one.strand) > one.number;
+         }) > 0;
 }
 
 int64_t Execution::Done(size_t strand, int64_t tile, uint32_t step) const {
@@ -207,6 +270,8 @@ std::vector<std::string> Execution::Blocked(size_t most) const {
       line += "a message from rank " + std::to_string(one.receive) + " on channel " + std::to_string(one.channel);
     } else if (state.wait == Wait::kSlot) {
       line += "a free slot to rank " + std::to_string(one.send) + " on channel " + std::to_string(one.channel);
+    } else if (state.wait == Wait::kReader) {
+      line += "a rank that reads what it is about to overwrite";
     } else {
       line += "other strands";
     }
@@ -221,6 +286,9 @@ void Execution::AddWaitingFor(std::vector<int>* ranks) const {
     if (state.tile == tiles_) continue;
     if (state.wait == Wait::kMessage) ranks->push_back(program_.strands[strand].receive);
     if (state.wait == Wait::kSlot) ranks->push_back(program_.strands[strand].send);
+  }
+  for (const DirectMessage& one : direct_) {
+    ranks->push_back(program_.strands[static_cast<size_t>(one.strand)].send);
   }
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());

@@ -51,20 +51,29 @@ class Execution {
 
   // Moves strands on, by about so many bytes at most; true if anything moved.
   bool Advance(int64_t* budget);
-  bool finished() const { return running_ == 0; }
+  // Also nobody reads this rank's buffers any more.
+  bool finished() const { return running_ == 0 && direct_.empty(); }
   // For reports: a line for each strand that is not at its end, with what it waits for; at most `most`.
   std::vector<std::string> Blocked(size_t most) const;
   // Ranks of which a message or a free slot is awaited.
   void AddWaitingFor(std::vector<int>* ranks) const;
 
  private:
-  enum class Wait { kNone, kStep, kMessage, kSlot };
+  enum class Wait { kNone, kStep, kMessage, kSlot, kReader };
   struct State {
     int64_t tile = 0;
     uint32_t step = 0;
     bool popped = false;  // the step's message was taken, and is to be pushed
     Wait wait = Wait::kNone;
+    uint64_t pushed = 0;          // messages
     std::vector<std::byte> held;  // what was popped and is stored nowhere
+  };
+  // A message that its receiver may read in this rank's buffers.
+  struct DirectMessage {
+    int strand = 0;
+    uint64_t number = 0;
+    const std::byte* memory = nullptr;
+    int64_t bytes = 0;
   };
   // Some elements, side by side, of a tile of a fine chunk.
   struct Run {
@@ -84,6 +93,14 @@ class Execution {
   }
   bool Ready(size_t strand, const Step& step) const;
   int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
+  // Pushes what lies at `place`, directly if it lies in one piece that the receivers reach; else false.
+  bool PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes);
+  // Null if it does not lie in one piece.
+  const std::byte* OnePiece(const Place& place, const Step& step, int64_t tile) const;
+  void Push(size_t strand, int64_t bytes);
+  // True if nobody reads, or will read, where the step stores.
+  bool TakeBack(const Step& step, int64_t tile);
+  bool DropTaken();
   // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null.
   void Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot);
   // What the step left in its destination, as a message.
@@ -98,6 +115,7 @@ class Execution {
   const int64_t tile_elements_, tiles_;
   std::vector<State> states_;
   size_t running_ = 0;
+  std::vector<DirectMessage> direct_;
 };
 
 }  // namespace horocache::program

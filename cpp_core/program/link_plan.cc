@@ -18,7 +18,7 @@ constexpr int64_t kMostLL128Bytes = 8 << 10;
 Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {
   if (wanted != Protocol::kAuto) return wanted;
   if (message_bytes <= kMostLLBytes) return Protocol::kLL;
-  return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kSimple;
+  return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kDirect;
 }
 
 }  // namespace

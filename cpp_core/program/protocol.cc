@@ -55,6 +55,7 @@ bool LowLatency128Line::Read(const std::byte* line, std::byte* data, int64_t byt
 }
 
 int64_t EncodedBytes(Protocol protocol, int64_t bytes) {
+  if (protocol == Protocol::kDirect) return kCacheLine + RoundUp(bytes, kCacheLine);
   if (!HasLines(protocol)) return RoundUp(bytes, kCacheLine);
   const int64_t data = LineData(protocol);
   const int64_t lines = std::max<int64_t>(1, (bytes + data - 1) / data);
@@ -63,6 +64,7 @@ int64_t EncodedBytes(Protocol protocol, int64_t bytes) {
 
 int64_t DecodedBytes(Protocol protocol, int64_t room) {
   room = room / kCacheLine * kCacheLine;
+  if (protocol == Protocol::kDirect) return room - kCacheLine;
   return HasLines(protocol) ? room / LineBytes(protocol) * LineData(protocol) : room;
 }
 

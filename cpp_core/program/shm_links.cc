@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "data/kernels/copy.h"
+
 namespace horocache::program {
 namespace {
 
@@ -117,6 +119,10 @@ std::byte* ShmLinks::Slot(int rank, int end, uint64_t message) const {
   return area_.data[static_cast<size_t>(rank)] + half + slot * encoded_;
 }
 
+std::byte* ShmLinks::SlotBytes(int rank, int end, uint64_t message) const {
+  return Slot(rank, end, message) + (protocol_ == Protocol::kDirect ? kCacheLine : 0);
+}
+
 uint64_t ShmLinks::FlagOf(uint64_t message) const {
   const uint64_t round = message / static_cast<uint64_t>(plan_.slots);
   return protocol_ == Protocol::kLL ? first_flag_ + round : operation_ << kCountBits | (round + 1);
@@ -130,36 +136,85 @@ std::byte* ShmLinks::Claim(int strand) {
     state.seen = CountOf(words(end.peer).popped[end.there]);
     if (state.count - slots >= state.seen) return nullptr;
   }
-  return PartOf(protocol_) == kPlain ? Slot(area_.rank, end.here, state.count) : state.message.data();
+  return PartOf(protocol_) == kPlain ? SlotBytes(area_.rank, end.here, state.count) : state.message.data();
+}
+
+void ShmLinks::PublishPushed(const Endpoint& end, EndState* state) {
+  Publish(&words(area_.rank).pushed[end.here], ++state->count);
+  Touch(end.peer);
 }
 
 void ShmLinks::Push(int strand, int64_t bytes) {
   const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
   EndState& state = out_[static_cast<size_t>(end.here)];
+  if (PartOf(protocol_) == kPlain) {
+    if (protocol_ == Protocol::kDirect) {
+      whereabouts(area_.rank, end.here, state.count).store(0, std::memory_order_relaxed);
+    }
+    return PublishPushed(end, &state);
+  }
   std::byte* slot = Slot(area_.rank, end.here, state.count);
   const uint64_t flag = FlagOf(state.count++);
   if (protocol_ == Protocol::kLL) {
     Encode<LowLatencyLine>(&state, slot, bytes, flag);
-  } else if (protocol_ == Protocol::kLL128) {
-    Encode<LowLatency128Line>(&state, slot, bytes, flag);
   } else {
-    Publish(&words(area_.rank).pushed[end.here], state.count);
+    Encode<LowLatency128Line>(&state, slot, bytes, flag);
   }
   Touch(end.peer);
+}
+
+bool ShmLinks::Reaches(const std::byte* memory, int64_t bytes) const {
+  if (protocol_ != Protocol::kDirect || area_.regions.empty()) return false;
+  const std::span<std::byte> region = area_.regions[static_cast<size_t>(area_.rank)];
+  return memory >= region.data() && memory + bytes <= region.data() + region.size();
+}
+
+void ShmLinks::PushFrom(int strand, const std::byte* memory) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+  EndState& state = out_[static_cast<size_t>(end.here)];
+  const auto at = static_cast<uint64_t>(memory - area_.regions[static_cast<size_t>(area_.rank)].data());
+  whereabouts(area_.rank, end.here, state.count).store((at + 1) << 1, std::memory_order_relaxed);
+  PublishPushed(end, &state);
+}
+
+uint64_t ShmLinks::Popped(int strand) {
+  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+  return CountOf(words(end.peer).popped[end.there]);
+}
+
+bool ShmLinks::Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) {
+  if (Popped(strand) > message) return true;
+  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+  Whereabouts& where = whereabouts(area_.rank, end.here, message);
+  uint64_t there = where.load(std::memory_order_acquire);
+  if ((there & kTaken) != 0) return false;
+  data::Copy(SlotBytes(area_.rank, end.here, message), memory, static_cast<size_t>(bytes), true);
+  return where.compare_exchange_strong(there, 0, std::memory_order_acq_rel);
 }
 
 const std::byte* ShmLinks::Peek(int strand, int64_t bytes) {
   const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
   EndState& state = in_[static_cast<size_t>(end.here)];
-  const std::byte* slot = Slot(end.peer, end.there, state.count);
   if (PartOf(protocol_) == kPlain) {
     if (state.count >= state.seen) state.seen = CountOf(words(end.peer).pushed[end.there]);
-    return state.count < state.seen ? slot : nullptr;
+    return state.count < state.seen ? SlotBytes(end.peer, end.there, state.count) : nullptr;
   }
+  const std::byte* slot = Slot(end.peer, end.there, state.count);
   const uint64_t flag = FlagOf(state.count);
   const bool whole = protocol_ == Protocol::kLL ? Decode<LowLatencyLine>(&state, slot, bytes, flag)
                                                 : Decode<LowLatency128Line>(&state, slot, bytes, flag);
   return whole ? state.message.data() : nullptr;
+}
+
+const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
+  if (protocol_ != Protocol::kDirect) return peeked;
+  const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
+  Whereabouts& where = whereabouts(end.peer, end.there, in_[static_cast<size_t>(end.here)].count);
+  uint64_t there = where.load(std::memory_order_acquire);
+  while (there != 0 && !where.compare_exchange_weak(there, there | kTaken, std::memory_order_acq_rel)) {
+  }
+  if (there == 0) return peeked;  // it is in the slot, or was taken back
+  return area_.regions[static_cast<size_t>(end.peer)].data() + (there >> 1) - 1;
 }
 
 void ShmLinks::Pop(int strand) {

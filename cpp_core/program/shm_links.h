@@ -59,7 +59,12 @@ class ShmLinks final : public Connections {
   std::byte* Claim(int strand) override;
   void Push(int strand, int64_t bytes) override;
   const std::byte* Peek(int strand, int64_t bytes) override;
+  const std::byte* Take(int strand, const std::byte* peeked) override;
   void Pop(int strand) override;
+  bool Reaches(const std::byte* memory, int64_t bytes) const override;
+  void PushFrom(int strand, const std::byte* memory) override;
+  uint64_t Popped(int strand) override;
+  bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override;
 
  private:
   struct alignas(kCacheLine) Word {
@@ -77,6 +82,10 @@ class ShmLinks final : public Connections {
     std::vector<std::byte> message;  // of a protocol with lines
   };
   static constexpr int kCountBits = 24;
+  // In front of a slot's bytes, with kDirect: where in the sender's region the message is, plus 1, and who has it; 0:
+  // it is in the slot.
+  using Whereabouts = std::atomic<uint64_t>;
+  static constexpr uint64_t kTaken = 1;  // the receiver reads it
   // Parts of an area behind its words. Memory with flags never holds anything else at their places.
   enum Part { kPlain, kWithLL, kWithLL128, kNumParts };
 
@@ -87,6 +96,12 @@ class ShmLinks final : public Connections {
   uint64_t CountOf(const Word& word) const;
   void Publish(Word* word, uint64_t count) const;
   std::byte* Slot(int rank, int end, uint64_t message) const;
+  // The same, without what is in front of its bytes.
+  std::byte* SlotBytes(int rank, int end, uint64_t message) const;
+  Whereabouts& whereabouts(int rank, int end, uint64_t message) const {
+    return *reinterpret_cast<Whereabouts*>(Slot(rank, end, message));
+  }
+  void PublishPushed(const Endpoint& end, EndState* state);
   uint64_t FlagOf(uint64_t message) const;
   template <typename Line>
   void Encode(EndState* state, std::byte* slot, int64_t bytes, uint64_t flag) const;

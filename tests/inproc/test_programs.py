@@ -17,7 +17,7 @@ from .conftest import run_ranks
 
 ALLREDUCE, ALLGATHER, ALLTOALL = 0, 1, 4
 AVERAGE, SUM, MAX = 0, 1, 4
-PROTOCOLS = ("auto", "Simple", "LL", "LL128")
+PROTOCOLS = ("auto", "Simple", "LL", "LL128", "Direct")
 SIZES = (1, 2, 3, 7, 64, 97, 1000, 4099, 70_001)
 
 
@@ -94,6 +94,24 @@ def test_protocols_and_slots_give_the_same(ranks, slots):
                 np.testing.assert_array_equal(values, np.arange(count) * (ranks * (ranks + 1) / 2))
 
     run_ranks(ranks, body, programs=library(*programs))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_messages_stay_where_they_are_in_tensors_that_ranks_share(ranks):
+    programs = [msgspec.structs.replace(one, protocol="Direct") for one in programs_of(ranks)]
+
+    def body(rank, runtime):
+        for program in programs:
+            for count in (1, 97, 4099, 200_000):
+                values = np.asarray(runtime.empty((count,), "float32"))
+                for step in range(3):
+                    values[:] = np.arange(count) % 1000 + rank + step
+                    name = f"{program.name}.{count}"
+                    allreduce(runtime, [values], [values], name, f"program/{program.name}")
+                    want = ranks * (np.arange(count) % 1000 + step) + ranks * (ranks - 1) // 2
+                    np.testing.assert_array_equal(values, want)
+
+    run_ranks(ranks, body, programs=library(*programs), region_bytes=str(64 << 20))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
