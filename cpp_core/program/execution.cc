@@ -69,35 +69,44 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   State& state = states_[strand];
   const Step& step = program_.steps[program_.strands[strand].first_step + state.step];
   if (state.popped) return PushKept(strand, step, budget);
-  if (!Ready(strand, step)) return Block(&state, Wait::kStep);
+  Due due;
+  if (!CanRun(strand, step, &due)) return false;
+  *budget -= due.bytes + kStepCost;
+  state.wait = Wait::kNone;
+  if (step.op == StepOp::kSend && PushDirect(strand, step.source, step, due.bytes)) return true;
   Connections& connections = *site_.connections;
   const int number = static_cast<int>(strand);
-  const bool pops = Pops(step.op), pushes = Pushes(step.op);
-  const int64_t bytes = MessageBytes(step, state.tile);
-  const std::byte* message = pops ? connections.Peek(number, bytes) : nullptr;
-  if (pops && message == nullptr) return Block(&state, Wait::kMessage);
-  std::byte* slot = pushes ? connections.Claim(number) : nullptr;
-  const bool keeps = pushes && slot == nullptr;
-  if (keeps && !pops) return Block(&state, Wait::kSlot);
-  if (Stores(step.op) && !TakeBack(step, state.tile)) return Block(&state, Wait::kReader);
-  *budget -= bytes + kStepCost;
-  state.wait = Wait::kNone;
-  if (step.op == StepOp::kSend && PushDirect(strand, step.source, step, bytes)) return true;
-  if (pops) message = connections.Take(number, message);
-  const std::byte* direct =
-      pushes && !keeps && Stores(step.op) ? OnePiece(step.destination, step, state.tile) : nullptr;
-  if (direct != nullptr && !connections.Reaches(direct, bytes)) direct = nullptr;
-  if (keeps && !Stores(step.op)) {
-    state.held.resize(static_cast<size_t>(bytes));
-    slot = state.held.data();
+  if (Pops(step.op)) due.message = connections.Take(number, due.message);
+  const bool direct = due.slot != nullptr && Stores(step.op) && DirectAt(step.destination, step, state.tile, due.bytes);
+  if (due.keeps && !Stores(step.op)) {
+    state.held.resize(static_cast<size_t>(due.bytes));
+    due.slot = state.held.data();
   }
-  Work(step, state.tile, message, direct == nullptr ? slot : nullptr);
-  if (pops) connections.Pop(number);
-  state.popped = keeps;
-  if (keeps) return Block(&state, Wait::kSlot);
-  if (direct != nullptr) return PushDirect(strand, step.destination, step, bytes);
-  if (pushes) Push(strand, bytes);
+  Work(step, state.tile, due.message, direct ? nullptr : due.slot);
+  if (Pops(step.op)) connections.Pop(number);
+  state.popped = due.keeps;
+  if (due.keeps) return Block(&state, Wait::kSlot);
+  if (direct) return PushDirect(strand, step.destination, step, due.bytes);
+  if (Pushes(step.op)) Push(strand, due.bytes);
   return true;
+}
+
+// Messages are looked for before anything that others might wait for is taken.
+bool Execution::CanRun(size_t strand, const Step& step, Due* due) {
+  State& state = states_[strand];
+  const int number = static_cast<int>(strand);
+  if (!Ready(strand, step)) return Block(&state, Wait::kStep);
+  due->bytes = MessageBytes(step, state.tile);
+  if (Pops(step.op)) {
+    due->message = site_.connections->Peek(number, due->bytes);
+    if (due->message == nullptr) return Block(&state, Wait::kMessage);
+  }
+  if (Pushes(step.op)) {
+    due->slot = site_.connections->Claim(number);
+    due->keeps = due->slot == nullptr;
+    if (due->keeps && !Pops(step.op)) return Block(&state, Wait::kSlot);
+  }
+  return !Stores(step.op) || TakeBack(step, state.tile) || Block(&state, Wait::kReader);
 }
 
 bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
@@ -123,10 +132,15 @@ void Execution::Push(size_t strand, int64_t bytes) {
   site_.connections->Push(static_cast<int>(strand), bytes);
 }
 
+bool Execution::DirectAt(const Place& place, const Step& step, int64_t tile, int64_t bytes) const {
+  const std::byte* memory = OnePiece(place, step, tile);
+  return memory != nullptr && site_.connections->Reaches(memory, bytes);
+}
+
 bool Execution::PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes) {
   State& state = states_[strand];
+  if (!DirectAt(place, step, state.tile, bytes)) return false;
   const std::byte* memory = OnePiece(place, step, state.tile);
-  if (memory == nullptr || !site_.connections->Reaches(memory, bytes)) return false;
   const auto number = static_cast<int>(strand);
   site_.connections->PushFrom(number, memory);
   direct_.push_back({number, state.pushed++, memory, bytes});

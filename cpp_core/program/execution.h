@@ -82,7 +82,16 @@ class Execution {
     int64_t count = 0;
   };
 
+  // What a step has that can run.
+  struct Due {
+    int64_t bytes = 0;                   // of its message
+    const std::byte* message = nullptr;  // that it pops
+    std::byte* slot = nullptr;           // for that which it pushes
+    bool keeps = false;                  // there is none yet
+  };
+
   bool AdvanceStrand(size_t strand, int64_t* budget);
+  bool CanRun(size_t strand, const Step& step, Due* due);
   // True when the step is over.
   bool RunStep(size_t strand, int64_t* budget);
   // The same for one whose message was taken when there was no slot.
@@ -93,6 +102,7 @@ class Execution {
   }
   bool Ready(size_t strand, const Step& step) const;
   int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
+  bool DirectAt(const Place& place, const Step& step, int64_t tile, int64_t bytes) const;
   // Pushes what lies at `place`, directly if it lies in one piece that the receivers reach; else false.
   bool PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes);
   // Null if it does not lie in one piece.

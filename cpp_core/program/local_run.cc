@@ -5,6 +5,7 @@
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -116,6 +117,8 @@ Status Host::Prepare() {
   data::SharedArea area;
   area.size = program_.ranks;
   area.data_bytes = kAreaBytes;
+  // All memory is the ranks' in common.
+  area.regions.assign(ranks, {static_cast<std::byte*>(nullptr), std::numeric_limits<size_t>::max() / 2});
   for (size_t rank = 0; rank < ranks; ++rank) {
     areas_.push_back(Zeros(kAreaBytes));
     area.data.push_back(areas_.back().get());

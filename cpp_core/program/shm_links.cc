@@ -12,6 +12,8 @@ namespace {
 // Of what is behind the words, in sixteenths: short messages need little.
 constexpr size_t kShares[] = {12, 1, 3};
 
+uintptr_t Address(const std::byte* memory) { return reinterpret_cast<uintptr_t>(memory); }
+
 }  // namespace
 
 ShmLinks::ShmLinks(data::SharedArea area, uint64_t last_flag)
@@ -165,14 +167,15 @@ void ShmLinks::Push(int strand, int64_t bytes) {
 
 bool ShmLinks::Reaches(const std::byte* memory, int64_t bytes) const {
   if (protocol_ != Protocol::kDirect || area_.regions.empty()) return false;
-  const std::span<std::byte> region = area_.regions[static_cast<size_t>(area_.rank)];
-  return memory >= region.data() && memory + bytes <= region.data() + region.size();
+  const uintptr_t at = Address(memory) - RegionAt(area_.rank);
+  const size_t size = area_.regions[static_cast<size_t>(area_.rank)].size();
+  return at < size && size - at >= static_cast<size_t>(bytes);
 }
 
 void ShmLinks::PushFrom(int strand, const std::byte* memory) {
   const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
   EndState& state = out_[static_cast<size_t>(end.here)];
-  const auto at = static_cast<uint64_t>(memory - area_.regions[static_cast<size_t>(area_.rank)].data());
+  const uint64_t at = Address(memory) - RegionAt(area_.rank);
   whereabouts(area_.rank, end.here, state.count).store((at + 1) << 1, std::memory_order_relaxed);
   PublishPushed(end, &state);
 }
@@ -214,7 +217,7 @@ const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
   while (there != 0 && !where.compare_exchange_weak(there, there | kTaken, std::memory_order_acq_rel)) {
   }
   if (there == 0) return peeked;  // it is in the slot, or was taken back
-  return area_.regions[static_cast<size_t>(end.peer)].data() + (there >> 1) - 1;
+  return reinterpret_cast<const std::byte*>(RegionAt(end.peer) + (there >> 1) - 1);
 }
 
 void ShmLinks::Pop(int strand) {

@@ -101,6 +101,9 @@ class ShmLinks final : public Connections {
   Whereabouts& whereabouts(int rank, int end, uint64_t message) const {
     return *reinterpret_cast<Whereabouts*>(Slot(rank, end, message));
   }
+  uintptr_t RegionAt(int rank) const {
+    return reinterpret_cast<uintptr_t>(area_.regions[static_cast<size_t>(rank)].data());
+  }
   void PublishPushed(const Endpoint& end, EndState* state);
   uint64_t FlagOf(uint64_t message) const;
   template <typename Line>

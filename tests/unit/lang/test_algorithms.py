@@ -30,7 +30,7 @@ def test_algorithms_are_right(algorithm, arguments, instances):
     assert compiled.min_slots == 1
     assert not compiled.uniform
     for elements in (1, 37, 5000):
-        run_locally(compiled, elements, "int32", seed=elements)
+        run_locally(compiled, elements, "int32", seed=elements, protocol="Direct")
     collective, fine = program.collective, compiled.refinement
     for slots in (1, 2, 8):
         memory = execute(compiled, collective, slots, seed=slots)

@@ -40,7 +40,7 @@ def _run_in_the_core(compiled, seed):
     """With every protocol, few and many elements, an order of the ranks by chance."""
     rng = random.Random(seed)
     classes = collective_of(compiled.collective, compiled.ranks).classes
-    for protocol in ("Simple", "LL", "LL128"):
+    for protocol in ("Simple", "LL", "LL128", "Direct"):
         elements = rng.choice((1, 2, 7, 50, 333, 1000))
         if compiled.uniform:
             elements *= classes * compiled.refinement * 64
