@@ -8,6 +8,7 @@
 #include "data/backend.h"
 #include "data/kernels/fold.h"
 #include "program/library.h"
+#include "program/work_buffer.h"
 
 namespace horocache::program {
 
@@ -16,6 +17,7 @@ struct ProgramMeans {
   std::unique_ptr<data::Backend> built_in;  // runs what no program can, and nothing else
   std::shared_ptr<const Library> library;
   const data::KernelSet* kernels = nullptr;
+  SharedMemorySource memory;                         // for what programs work on besides the user's tensors
   std::function<void(const std::string& text)> log;  // told once why a program is not used; may be empty
 };
 

@@ -82,7 +82,8 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
     state.held.resize(static_cast<size_t>(due.bytes));
     due.slot = state.held.data();
   }
-  Work(step, state.tile, due.message, direct ? nullptr : due.slot);
+  // What another rank is about to read is written around the caches, as slots are.
+  Work(step, state.tile, due.message, direct ? nullptr : due.slot, direct);
   if (Pops(step.op)) connections.Pop(number);
   state.popped = due.keeps;
   if (due.keeps) return Block(&state, Wait::kSlot);
@@ -232,7 +233,7 @@ std::byte* Execution::At(const Place& place, const Step& step, int64_t index, in
   return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
 }
 
-void Execution::Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot) {
+void Execution::Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot, bool stream) {
   int64_t offset = 0;
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, offset);
@@ -251,12 +252,12 @@ void Execution::Work(const Step& step, int64_t tile, const std::byte* message, s
       call.count = run.count;
       call.output = Stores(step.op) ? to : out;
       call.second = Stores(step.op) ? out : nullptr;
-      call.stream_output = call.output == out;
+      call.stream_output = stream || call.output == out;
       call.stream_second = true;
       site_.fold(call);  // there is something to fold, of two inputs
       continue;
     }
-    if (to != nullptr) std::memcpy(to, from, bytes);
+    if (to != nullptr) data::Copy(to, from, bytes, stream);
     if (out != nullptr) data::Copy(out, from, bytes, true);
   }
 }

@@ -112,7 +112,7 @@ class Execution {
   bool TakeBack(const Step& step, int64_t tile);
   bool DropTaken();
   // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null.
-  void Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot);
+  void Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot, bool stream);
   // What the step left in its destination, as a message.
   void Collect(const Step& step, int64_t tile, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "data/backends/queued_operation.h"
-#include "data/fusion_buffer.h"
 #include "program/backend.h"
 #include "program/execution.h"
 #include "program/shm_links.h"
+#include "program/work_buffer.h"
 
 namespace horocache::program {
 
@@ -32,7 +32,7 @@ struct ProgramQueue final : data::OperationQueue {
   ProgramMeans means;
   ShmLinks links;
   // Of the operation that runs: its inputs and outputs where they are not the user's, and scratch.
-  data::FusionBuffer input, output, scratch;
+  WorkBuffer input{&means.memory}, output{&means.memory}, scratch{&means.memory};
   std::set<std::string> told;  // reasons, each is told once
 
  private:
@@ -89,7 +89,7 @@ class ProgramOperation final : public data::QueuedOperation {
   Status PlaceBuffers();
   Status PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished);
   Status PlaceApart(int64_t bytes, std::byte** loaded, std::byte** finished);
-  Status PlacePrivately(data::FusionBuffer* buffer, int64_t bytes, std::byte** place);
+  Status PlacePrivately(WorkBuffer* buffer, int64_t bytes, std::byte** place);
   Status PlaceScratch(const RankProgram& mine);
   void PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements);
   bool StartRun();

@@ -43,7 +43,7 @@ bool ProgramOperation::Place() {
   return true;
 }
 
-Status ProgramOperation::PlacePrivately(data::FusionBuffer* buffer, int64_t bytes, std::byte** place) {
+Status ProgramOperation::PlacePrivately(WorkBuffer* buffer, int64_t bytes, std::byte** place) {
   HC_RETURN_IF_ERROR(buffer->Reserve(std::max<int64_t>(bytes, 1)));
   *place = buffer->data();
   return Status::Ok();

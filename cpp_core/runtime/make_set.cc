@@ -144,23 +144,25 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Bac
                                   "names some.");
 }
 
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, std::shared_ptr<const program::Library> programs,
-                           const Logger* logger) {
-  StatusOr<control::Selector> selector =
-      SelectorFor(knobs, static_cast<int>(site.ranks.size()), {site.one_host(), !site.mpi.empty()}, programs.get());
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, SetPrograms programs) {
+  StatusOr<control::Selector> selector = SelectorFor(knobs, static_cast<int>(site.ranks.size()),
+                                                     {site.one_host(), !site.mpi.empty()}, programs.library.get());
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();
   const data::BackendOptions options = BackendOptionsFor(knobs);
   const data::SharedArea area = AreaOf(site);
-  const bool runs_programs = programs != nullptr && site.one_host();
+  const bool runs_programs = programs.library != nullptr && site.one_host();
   const size_t main_bytes = runs_programs ? area.data_bytes / 2 / kCacheLine * kCacheLine : area.data_bytes;
   auto backends = data::MakeBackends(data::PartOf(area, 0, main_bytes), options, MpiFor(&site));
   if (!backends.ok()) return backends.status();
   if (runs_programs) {
     const data::SharedArea rest = data::PartOf(area, main_bytes, area.data_bytes - main_bytes);
     auto runner = MakeProgramRunner(rest, options,
-                                    {.library = std::move(programs), .kernels = *kernels, .log = WarningsOf(logger)});
+                                    {.library = std::move(programs.library),
+                                     .kernels = *kernels,
+                                     .memory = std::move(programs.memory),
+                                     .log = WarningsOf(programs.logger)});
     if (!runner.ok()) return runner.status();
     backends->push_back(std::move(*runner));
   }

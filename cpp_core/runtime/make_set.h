@@ -16,6 +16,7 @@
 #include "net/link.h"
 #include "net/mpi/communicator.h"
 #include "program/library.h"
+#include "program/work_buffer.h"
 #include "runtime/set_loop.h"
 
 namespace horocache::runtime {
@@ -39,9 +40,15 @@ struct SetSite {
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };
 
-// On every rank of the set alike; the parts belong to the caller. `programs` may be null; the logger outlives them.
-StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, std::shared_ptr<const program::Library> programs,
-                           const Logger* logger);
+// The programs that sets may run, and what they need.
+struct SetPrograms {
+  std::shared_ptr<const program::Library> library;  // null: none
+  program::SharedMemorySource memory;
+  const Logger* logger = nullptr;  // outlives the sets
+};
+
+// On every rank of the set alike; the parts belong to the caller.
+StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, SetPrograms programs);
 
 // How a set of so many ranks chooses backends; kInvalidArgument for a rule that is wrong.
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means,

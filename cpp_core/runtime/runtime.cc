@@ -147,7 +147,14 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
-  return MakeSet(config_.knobs, std::move(site), config_.programs, &logger_);
+  program::SharedMemorySource memory;
+  if (heap_ != nullptr) {
+    memory = [heap = heap_](int64_t bytes) -> std::shared_ptr<std::byte> {
+      auto block = heap->Allocate(static_cast<size_t>(bytes));
+      return block == nullptr ? nullptr : std::shared_ptr<std::byte>(block, block->memory().data());
+    };
+  }
+  return MakeSet(config_.knobs, std::move(site), {config_.programs, std::move(memory), &logger_});
 }
 
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
