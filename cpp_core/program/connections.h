@@ -31,9 +31,9 @@ class Connections {
   // before it writes there again it takes the message back into the slot, if nobody has begun to read it. Whoever has
   // begun ends soon, for reading waits for nothing. So a direct message is never waited for by who could be waited for.
 
-  // Whether the receivers can read this memory of this rank.
-  virtual bool Reaches(const std::byte* memory, int64_t bytes) const {
-    static_cast<void>(memory);
+  // Whether the strand's receiver can read this memory of this rank.
+  virtual bool Reaches(int strand, const std::byte* memory, int64_t bytes) const {
+    static_cast<void>(strand), static_cast<void>(memory);
     return bytes < 0;
   }
   // As Push of the claimed slot, but the message is at `memory`.

@@ -14,10 +14,9 @@ constexpr int64_t kStepCost = 64;  // of a step without bytes, in bytes that cou
 
 }  // namespace
 
-int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, const Sizes& sizes) {
+int64_t BufferBytes(const RankProgram& program, int buffer, const Sizes& sizes) {
   const int64_t fine = program.extents[static_cast<size_t>(buffer)];
-  const int64_t chunks = (fine + refinement - 1) / refinement;
-  const int64_t elements = buffer <= kOutput ? sizes.Offset(fine) : chunks * sizes.ScratchStride();
+  const int64_t elements = buffer <= kOutput ? sizes.Offset(fine) : sizes.ScratchOffset(fine);
   return elements * sizes.element_bytes();
 }
 
@@ -77,7 +76,7 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   Connections& connections = *site_.connections;
   const int number = static_cast<int>(strand);
   if (Pops(step.op)) due.message = connections.Take(number, due.message);
-  const bool direct = due.slot != nullptr && Stores(step.op) && DirectAt(step.destination, step, state.tile, due.bytes);
+  const bool direct = due.slot != nullptr && Stores(step.op) && DirectAt(strand, step.destination, step, due.bytes);
   if (due.keeps && !Stores(step.op)) {
     state.held.resize(static_cast<size_t>(due.bytes));
     due.slot = state.held.data();
@@ -133,14 +132,14 @@ void Execution::Push(size_t strand, int64_t bytes) {
   site_.connections->Push(static_cast<int>(strand), bytes);
 }
 
-bool Execution::DirectAt(const Place& place, const Step& step, int64_t tile, int64_t bytes) const {
-  const std::byte* memory = OnePiece(place, step, tile);
-  return memory != nullptr && site_.connections->Reaches(memory, bytes);
+bool Execution::DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const {
+  const std::byte* memory = OnePiece(place, step, states_[strand].tile);
+  return memory != nullptr && site_.connections->Reaches(static_cast<int>(strand), memory, bytes);
 }
 
 bool Execution::PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes) {
   State& state = states_[strand];
-  if (!DirectAt(place, step, state.tile, bytes)) return false;
+  if (!DirectAt(strand, place, step, bytes)) return false;
   const std::byte* memory = OnePiece(place, step, state.tile);
   const auto number = static_cast<int>(strand);
   site_.connections->PushFrom(number, memory);
@@ -154,7 +153,7 @@ const std::byte* Execution::OnePiece(const Place& place, const Step& step, int64
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, 0);
     if (run.count == 0) continue;
-    const std::byte* at = At(place, step, i, run.begin);
+    const std::byte* at = At(place, i, run.begin);
     if (first == nullptr) {
       first = at;
     } else if (at != end) {
@@ -169,7 +168,7 @@ bool Execution::TakeBack(const Step& step, int64_t tile) {
   bool free = true;
   for (int64_t i = 0; i < step.count && !direct_.empty(); ++i) {
     const Run run = RunOf(step, tile, i, 0);
-    const std::byte* begin = At(step.destination, step, i, run.begin);
+    const std::byte* begin = At(step.destination, i, run.begin);
     const std::byte* end = begin + run.count * element_bytes_;
     std::erase_if(direct_, [&](const DirectMessage& one) {
       if (one.memory >= end || begin >= one.memory + one.bytes) return false;
@@ -223,13 +222,9 @@ int64_t Execution::MessageBytes(const Step& step, int64_t tile) const {
   return elements * element_bytes_;
 }
 
-std::byte* Execution::At(const Place& place, const Step& step, int64_t index, int64_t begin) const {
-  const int64_t refinement = site_.program->refinement;
-  const int64_t size_class =
-      (step.size_class + (place.index % refinement + index) / refinement) % site_.program->classes;
+std::byte* Execution::At(const Place& place, int64_t index, int64_t begin) const {
   const int64_t fine = place.index + index;
-  const int64_t element =
-      place.buffer <= kOutput ? site_.sizes.Offset(fine) : site_.sizes.ScratchOffset(fine, size_class);
+  const int64_t element = place.buffer <= kOutput ? site_.sizes.Offset(fine) : site_.sizes.ScratchOffset(fine);
   return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
 }
 
@@ -240,10 +235,9 @@ void Execution::Work(const Step& step, int64_t tile, const std::byte* message, s
     offset += run.count;
     if (run.count == 0) continue;
     const auto bytes = static_cast<size_t>(run.count * element_bytes_);
-    const std::byte* from =
-        message != nullptr ? message + run.offset * element_bytes_ : At(step.source, step, i, run.begin);
+    const std::byte* from = message != nullptr ? message + run.offset * element_bytes_ : At(step.source, i, run.begin);
     std::byte* out = slot == nullptr ? nullptr : slot + run.offset * element_bytes_;
-    std::byte* to = step.destination.buffer < 0 ? nullptr : At(step.destination, step, i, run.begin);
+    std::byte* to = step.destination.buffer < 0 ? nullptr : At(step.destination, i, run.begin);
     if (Reduces(step.op)) {
       const std::byte* inputs[] = {to, from};
       data::FoldCall call;
@@ -268,7 +262,7 @@ void Execution::Collect(const Step& step, int64_t tile, std::byte* slot) const {
     const Run run = RunOf(step, tile, i, offset);
     offset += run.count;
     if (run.count == 0) continue;
-    data::Copy(slot + run.offset * element_bytes_, At(step.destination, step, i, run.begin),
+    data::Copy(slot + run.offset * element_bytes_, At(step.destination, i, run.begin),
                static_cast<size_t>(run.count * element_bytes_), true);
   }
 }

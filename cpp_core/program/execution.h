@@ -43,7 +43,7 @@ int64_t TileElements(const Program& program, const Sizes& sizes, int64_t message
 int64_t TilesOf(const Sizes& sizes, int64_t tile_elements);
 
 // Bytes that a buffer of a rank has.
-int64_t BufferBytes(const RankProgram& program, int32_t refinement, int buffer, const Sizes& sizes);
+int64_t BufferBytes(const RankProgram& program, int buffer, const Sizes& sizes);
 
 class Execution {
  public:
@@ -102,7 +102,7 @@ class Execution {
   }
   bool Ready(size_t strand, const Step& step) const;
   int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
-  bool DirectAt(const Place& place, const Step& step, int64_t tile, int64_t bytes) const;
+  bool DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const;
   // Pushes what lies at `place`, directly if it lies in one piece that the receivers reach; else false.
   bool PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes);
   // Null if it does not lie in one piece.
@@ -116,7 +116,7 @@ class Execution {
   // What the step left in its destination, as a message.
   void Collect(const Step& step, int64_t tile, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;
-  std::byte* At(const Place& place, const Step& step, int64_t index, int64_t begin) const;
+  std::byte* At(const Place& place, int64_t index, int64_t begin) const;
   int64_t MessageBytes(const Step& step, int64_t tile) const;
 
   const RunSite site_;

@@ -20,14 +20,18 @@ std::string TakeText(Words* in, const char* what) {
 
 bool Runs(wire::Op op) { return op <= wire::Op::kScatter; }
 
-bool WritesInput(const LibraryProgram& one) {
-  if (one.program.in_place) return false;
-  for (const RankProgram& rank : one.program.programs) {
-    for (const Step& step : rank.steps) {
-      if (step.destination.buffer == kInput) return true;
-    }
-  }
-  return false;
+bool ReducesData(wire::Op op) {
+  return op == wire::Op::kAllreduce || op == wire::Op::kReduce || op == wire::Op::kReducescatter;
+}
+
+template <typename F>
+bool AnyStep(const Program& program, F&& f) {
+  return std::ranges::any_of(program.programs,
+                             [&](const RankProgram& rank) { return std::ranges::any_of(rank.steps, f); });
+}
+
+bool WritesInput(const Program& program) {
+  return !program.in_place && AnyStep(program, [](const Step& step) { return step.destination.buffer == kInput; });
 }
 
 // The buffers of every rank are those of the operation: what a program says of their sizes is not believed.
@@ -54,8 +58,12 @@ Status Complete(LibraryProgram* one, std::span<const std::byte> packed) {
     return {StatusCode::kCorrupt, "program '" + one->name + "' has the root " + std::to_string(one->root)};
   }
   HC_RETURN_IF_ERROR(CheckExtents(*one));
+  if (!ReducesData(one->op) && AnyStep(one->program, [](const Step& step) { return Reduces(step.op); })) {
+    return {StatusCode::kCorrupt,
+            "program '" + one->name + "' adds up, and " + std::string(wire::OpName(one->op)) + " has no sum"};
+  }
   one->wirings = WireUp(one->program);
-  one->writes_input = WritesInput(*one);
+  one->writes_input = WritesInput(one->program);
   return Status::Ok();
 }
 
@@ -86,6 +94,7 @@ StatusOr<std::shared_ptr<const Library>> DecodeLibrary(std::span<const std::byte
     if (!Runs(one.op)) in.Fail("the operation has no programs");
     one.root = in.TakeAs<int>(-1, kMaxProgramRanks, "the root");
     one.required = in.Take(0, 1, "whether it is required") != 0;
+    one.in_rank_order = in.Take(0, 1, "the order of sums") != 0;
     one.protocol = in.TakeAs<Protocol>(0, kNumProtocols - 1, "the protocol");
     one.slots = in.TakeAs<int>(0, 8, "the number of slots");
     one.tile_bytes = in.Take(0, int64_t{1} << 30, "the bytes of a tile");

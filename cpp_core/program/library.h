@@ -21,8 +21,9 @@ namespace horocache::program {
 struct LibraryProgram {
   std::string name;
   wire::Op op = wire::Op::kAllreduce;
-  int root = -1;         // -1: the operation has none
-  bool required = true;  // the job does not start with another number of ranks
+  int root = -1;               // -1: the operation has none
+  bool in_rank_order = false;  // or its user does not mind
+  bool required = true;        // the job does not start with another number of ranks
   Protocol protocol = Protocol::kAuto;
   int slots = 0;                         // of a connection; 0: as the backend likes
   int64_t tile_bytes = 0;                // of a message; the same

@@ -143,7 +143,7 @@ Status Host::PrepareRank(int number) {
   Rank& rank = ranks_[index];
   rank.buffers.assign(program.extents.size(), nullptr);
   const auto bytes_of = [&](size_t buffer) {
-    return static_cast<size_t>(BufferBytes(program, program_.refinement, static_cast<int>(buffer), sizes_));
+    return static_cast<size_t>(BufferBytes(program, static_cast<int>(buffer), sizes_));
   };
   const std::span<std::byte> given[] = {run_.inputs[index], run_.outputs[index]};
   for (size_t buffer = 0; buffer < 2; ++buffer) {
@@ -170,7 +170,7 @@ void Host::Begin(int number) {
   Rank& rank = ranks_[static_cast<size_t>(number)];
   rank.links->Begin(plan_);
   Connections* connections = rank.links.get();
-  if (!run_.delays.ports.empty()) {
+  if (run_.seed == 0 && !run_.delays.ports.empty()) {
     const Wiring* wiring = &wirings_.ranks[static_cast<size_t>(number)];
     rank.delayed = std::make_unique<DelayedLinks>(connections, delays_.get(), wiring, number);
     connections = rank.delayed.get();

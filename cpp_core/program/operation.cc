@@ -70,7 +70,9 @@ bool ProgramOperation::Step(int64_t* budget) {
       if (Moved(stores_, budget)) state_ = State::kDone;
       return true;
     default:
-      return inner_->Test() ? EndInner() : inner_->progressed();
+      if (inner_->Test()) return EndInner();
+      *budget = 0;  // which it has used
+      return inner_->progressed();
   }
 }
 
@@ -101,12 +103,16 @@ const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) 
     *why = misfit(one);
     return why->empty() ? &one : nullptr;
   }
+  const bool inexact = folds() && IsFloat(collective_.dtype);
   *why = "there is no program for it";
   for (const LibraryProgram& one : programs) {
     if (one.op != collective_.op) continue;
     std::string wrong = misfit(one);
     const bool fits = HasRows(one.op) || (bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes));
     if (wrong.empty() && !fits) wrong = "it is for other sizes";
+    if (wrong.empty() && inexact && !one.in_rank_order) {
+      wrong = "it adds up in another order than rank order, which HOROCACHE_PROGRAMS_ANY_ORDER=1 allows";
+    }
     if (wrong.empty()) return &one;
     *why = "program '" + one.name + "': " + wrong;
   }

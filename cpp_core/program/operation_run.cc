@@ -51,7 +51,7 @@ Status ProgramOperation::PlacePrivately(WorkBuffer* buffer, int64_t bytes, std::
 
 Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
   const auto bytes_of = [&](size_t buffer) {
-    const int64_t bytes = BufferBytes(mine, program_->program.refinement, static_cast<int>(buffer), site_->sizes);
+    const int64_t bytes = BufferBytes(mine, static_cast<int>(buffer), site_->sizes);
     return RoundUp(bytes, int64_t{kCacheLine});
   };
   int64_t all = 0;

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "program/words.h"
 
@@ -131,39 +132,57 @@ RankProgram TakeRank(Words* in, const Program& whole, int64_t rank, Budget* budg
   return program;
 }
 
+// What both ends of a message must know alike: its fine chunks, the size class of the first, and its part of a chunk.
+using Shape = std::tuple<int64_t, int32_t, int64_t>;
+
+Shape ShapeOf(const Program& program, const Step& step) {
+  const Place& place = step.destination.buffer >= 0 ? step.destination : step.source;
+  return {step.count, step.size_class, place.index % program.refinement};
+}
+
 struct Ends {
-  int64_t pushes = 0, pops = 0;
+  std::vector<Shape> pushes, pops;
   bool sent = false, received = false;  // by a strand
 };
+using Connections = std::map<std::tuple<int32_t, int32_t, int32_t>, Ends>;  // by sender, receiver and channel
 
-// Every connection has one strand at each end, and as many pops as pushes.
+bool AddStrand(Words* in, const Program& program, int32_t rank, const Strand& strand, Connections* connections) {
+  const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
+  Ends unused;
+  Ends& out = strand.send < 0 ? unused : (*connections)[{rank, strand.send, strand.channel}];
+  if (std::exchange(out.sent, true)) {
+    in->Fail("two strands of rank " + std::to_string(rank) + " send on one connection");
+    return false;
+  }
+  Ends none;
+  Ends& from = strand.receive < 0 ? none : (*connections)[{strand.receive, rank, strand.channel}];
+  if (std::exchange(from.received, true)) {
+    in->Fail("two strands of rank " + std::to_string(rank) + " receive on one connection");
+    return false;
+  }
+  for (uint32_t i = 0; i < strand.num_steps; ++i) {
+    const Step& step = mine.steps[strand.first_step + i];
+    if (Pushes(step.op)) out.pushes.push_back(ShapeOf(program, step));
+    if (Pops(step.op)) from.pops.push_back(ShapeOf(program, step));
+  }
+  return true;
+}
+
+// Every connection has one strand at each end, which count the same messages of the same shapes.
 void CheckConnections(Words* in, const Program& program) {
-  std::map<std::tuple<int32_t, int32_t, int32_t>, Ends> connections;
+  Connections connections;
   for (int32_t rank = 0; rank < program.ranks; ++rank) {
-    const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
-    for (const Strand& strand : mine.strands) {
-      Ends unused;
-      Ends& out = strand.send < 0 ? unused : connections[{rank, strand.send, strand.channel}];
-      if (std::exchange(out.sent, true))
-        return in->Fail("two strands of rank " + std::to_string(rank) + " send on one connection");
-      Ends none;
-      Ends& from = strand.receive < 0 ? none : connections[{strand.receive, rank, strand.channel}];
-      if (std::exchange(from.received, true)) {
-        return in->Fail("two strands of rank " + std::to_string(rank) + " receive on one connection");
-      }
-      for (uint32_t i = 0; i < strand.num_steps; ++i) {
-        const StepOp op = mine.steps[strand.first_step + i].op;
-        out.pushes += Pushes(op);
-        from.pops += Pops(op);
-      }
+    for (const Strand& strand : program.programs[static_cast<size_t>(rank)].strands) {
+      if (!AddStrand(in, program, rank, strand, &connections)) return;
     }
   }
   for (const auto& [key, ends] : connections) {
     if (ends.pushes == ends.pops && ends.sent && ends.received) continue;
     const auto& [source, destination, channel] = key;
-    return in->Fail("rank " + std::to_string(source) + " sends " + std::to_string(ends.pushes) + " messages to rank " +
-                    std::to_string(destination) + " on channel " + std::to_string(channel) + ", which takes " +
-                    std::to_string(ends.pops));
+    return in->Fail("rank " + std::to_string(source) + " sends " + std::to_string(ends.pushes.size()) +
+                    " messages to rank " + std::to_string(destination) + " on channel " + std::to_string(channel) +
+                    ", which takes " + std::to_string(ends.pops.size()) +
+                    (ends.pushes.size() == ends.pops.size() ? ", of other shapes" : ""));
   }
 }
 

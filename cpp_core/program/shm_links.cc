@@ -17,7 +17,10 @@ uintptr_t Address(const std::byte* memory) { return reinterpret_cast<uintptr_t>(
 }  // namespace
 
 ShmLinks::ShmLinks(data::SharedArea area, uint64_t last_flag)
-    : area_(std::move(area)), last_flag_(last_flag), touched_(static_cast<size_t>(area_.size), 0) {}
+    : area_(std::move(area)), last_flag_(last_flag), touched_(static_cast<size_t>(area_.size), 0) {
+  const bool can = !area_.regions.empty() && area_.data_bytes >= sizeof(Words);
+  if (can) words(area_.rank).reaches.value.store(1, std::memory_order_release);
+}
 
 ShmLinks::Part ShmLinks::PartOf(Protocol protocol) {
   if (protocol == Protocol::kLL) return kWithLL;
@@ -165,8 +168,10 @@ void ShmLinks::Push(int strand, int64_t bytes) {
   Touch(end.peer);
 }
 
-bool ShmLinks::Reaches(const std::byte* memory, int64_t bytes) const {
+bool ShmLinks::Reaches(int strand, const std::byte* memory, int64_t bytes) const {
   if (protocol_ != Protocol::kDirect || area_.regions.empty()) return false;
+  const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
+  if (words(end.peer).reaches.value.load(std::memory_order_acquire) == 0) return false;
   const uintptr_t at = Address(memory) - RegionAt(area_.rank);
   const size_t size = area_.regions[static_cast<size_t>(area_.rank)].size();
   return at < size && size - at >= static_cast<size_t>(bytes);

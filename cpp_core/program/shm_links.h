@@ -2,10 +2,11 @@
 //
 // Note [Who writes what]
 // Every word and slot is written by one rank: what is pushed by the sender, in its area; what was popped by the
-// receiver, in its own. A word is the number of the operation and a count, so nothing is ever reset: a word of an
-// earlier operation counts as 0, and one of a later operation as everything, for its writer has ended this one.
-// Slots of two operations that follow each other lie in different halves of the area. Nobody begins an operation
-// before all ranks have ended the one before the last, so what is in a half has been read when it is written again.
+// receiver, in its own. (But for a mark on a direct message that its receiver begins to read.) A word is the number of
+// the operation and a count, so nothing is ever reset: a word of an earlier operation counts as 0, and one of a later
+// operation as everything, for its writer has ended this one. Slots of two operations that follow each other lie in
+// different halves of the area. Nobody begins an operation before all ranks have ended the one before the last, so what
+// is in a half has been read when it is written again.
 //
 // Role: lanes. Ownership: none of the memory.
 #pragma once
@@ -61,7 +62,7 @@ class ShmLinks final : public Connections {
   const std::byte* Peek(int strand, int64_t bytes) override;
   const std::byte* Take(int strand, const std::byte* peeked) override;
   void Pop(int strand) override;
-  bool Reaches(const std::byte* memory, int64_t bytes) const override;
+  bool Reaches(int strand, const std::byte* memory, int64_t bytes) const override;
   void PushFrom(int strand, const std::byte* memory) override;
   uint64_t Popped(int strand) override;
   bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override;
@@ -71,7 +72,8 @@ class ShmLinks final : public Connections {
     std::atomic<uint64_t> value{0};
   };
   struct Words {
-    Word ended;  // operations
+    Word ended;    // operations
+    Word reaches;  // 1: this rank can read the others' regions
     Word pushed[kMostEnds], popped[kMostEnds];
   };
   // Of one end, in this operation.

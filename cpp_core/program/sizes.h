@@ -32,12 +32,9 @@ class Sizes {
     const int64_t chunk = fine / refinement_, size_class = chunk % classes_;
     return chunk / classes_ * elements_ + ClassBegin(size_class) + PartBegin(size_class, fine % refinement_);
   }
-  // The same in scratch, where every chunk has room for the largest; what lies there is of `size_class`.
-  int64_t ScratchOffset(int64_t fine, int64_t size_class) const {
-    return fine / refinement_ * ScratchStride() + PartBegin(size_class, fine % refinement_);
-  }
-  // Elements between chunks of scratch.
-  int64_t ScratchStride() const { return stride_; }
+  // The same in scratch, where every fine chunk has room for the largest: what lies there may be of any size class, and
+  // fine chunks side by side must not touch.
+  int64_t ScratchOffset(int64_t fine) const { return fine * most_part_; }
   // Whether a uniform program can run on this many elements as they are.
   bool fits() const { return fits_; }
 
@@ -64,7 +61,7 @@ class Sizes {
 
   int64_t elements_, element_bytes_, classes_, refinement_;
   int64_t line_elements_;
-  int64_t stride_ = 0, most_part_ = 0;
+  int64_t most_part_ = 0;
   bool fits_ = true;
 };
 

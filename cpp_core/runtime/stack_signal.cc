@@ -64,8 +64,7 @@ StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(const StackSource& sourc
 }
 
 std::string StackSignal::Dump() {
-  eventfd_t late = 0;
-  if (asked_ && eventfd_read(source_.answer, &late) == 0) asked_ = false;
+  if (asked_ && Answered(0)) asked_ = false;
   // Of one that came too late last time.
   if (ftruncate(source_.file, 0) != 0 || lseek(source_.file, 0, SEEK_SET) != 0) return "";
   return AskThread() || SendSignal() ? ReadAll(source_.file) : "";
@@ -74,12 +73,14 @@ std::string StackSignal::Dump() {
 bool StackSignal::AskThread() {
   if (source_.ask < 0) return false;
   if (!asked_ && eventfd_write(source_.ask, 1) != 0) return false;
-  asked_ = true;
+  asked_ = !Answered(kThreadPatienceMs);
+  return !asked_;
+}
+
+bool StackSignal::Answered(int patience_ms) const {
   pollfd answer{source_.answer, POLLIN, 0};
   eventfd_t count = 0;
-  if (poll(&answer, 1, kThreadPatienceMs) <= 0 || eventfd_read(source_.answer, &count) != 0) return false;
-  asked_ = false;
-  return true;
+  return poll(&answer, 1, patience_ms) > 0 && eventfd_read(source_.answer, &count) == 0;
 }
 
 bool StackSignal::SendSignal() {

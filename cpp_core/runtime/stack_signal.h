@@ -42,6 +42,7 @@ class StackSignal {
  private:
   explicit StackSignal(const StackSource& source) : source_(source) {}
   bool AskThread();
+  bool Answered(int patience_ms) const;
   bool SendSignal();
 
   const StackSource source_;

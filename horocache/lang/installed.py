@@ -23,6 +23,7 @@ from horocache.errors import InvalidArgumentError
 from . import files
 from .compiled import CompiledProgram
 from .errors import ProgramError
+from .instructions import READS_DESTINATION
 from .packed import OPERATIONS, pack_library
 
 _SUBFOLDER = re.compile(r"([1-9][0-9]*)ranks")
@@ -100,12 +101,20 @@ def _read(path: Path, required: bool) -> Installed:
         raise InvalidArgumentError(
             f"{path} is a program for {operation}, which is no operation of a job; `horocache lang run` runs it."
         )
+    if operation not in _REDUCING and _adds_up(program):
+        raise InvalidArgumentError(f"{path} adds up chunks, and {operation} has no sum; leave that out of it.")
     if operation not in _BY_SIZE and (program.min_bytes or program.max_bytes):
         raise InvalidArgumentError(
             f"{path} is for a range of sizes; those of {operation} differ by rank, so it cannot be chosen by size. "
             "Compile it without min_bytes and max_bytes."
         )
     return Installed(name, str(path), program, required)
+
+
+def _adds_up(program: CompiledProgram) -> bool:
+    return any(
+        step.op in READS_DESTINATION for one in program.programs for strand in one.strands for step in strand.steps
+    )
 
 
 def rules_of(programs: Sequence[Installed], any_order: bool) -> str:
@@ -143,4 +152,6 @@ def install(folders: str, any_order: bool) -> bytes:
                 "HOROCACHE_PROGRAMS_ANY_ORDER=1 allows the rest",
                 one.path,
             )
-    return pack_library([(one.name, one.program, one.required) for one in programs], rules_of(programs, any_order))
+    return pack_library(
+        [(one.name, one.program, one.required) for one in programs], rules_of(programs, any_order), any_order
+    )

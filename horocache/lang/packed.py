@@ -46,12 +46,13 @@ def pack(program: CompiledProgram) -> bytes:
     return _numbers(*_words(program))
 
 
-def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: str) -> bytes:
+def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: str, any_order: bool = False) -> bytes:
     """The programs of a job: see cpp_core/program/library.h.
 
     Args:
         programs: name, program, and whether the job must have its number of ranks.
         rules: of the selector.
+        any_order: whether sums of floating point may be made in another order than rank order.
     """
     parts = [_numbers(_LIBRARY_MAGIC), _text(rules.encode()), _numbers(len(programs))]
     for name, program, required in programs:
@@ -59,7 +60,8 @@ def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: s
         operation = OPERATIONS[promise.name]
         protocol = PROTOCOLS.index(program.protocol)
         parts.append(_text(name.encode()))
-        parts.append(_numbers(operation, promise.root, int(required), protocol, program.slots, program.tile))
+        parts.append(_numbers(operation, promise.root, int(required), int(any_order or program.rank_order)))
+        parts.append(_numbers(protocol, program.slots, program.tile))
         parts.append(_numbers(program.min_bytes, program.max_bytes))
         parts.append(_text(pack(program)))
     return b"".join(parts)

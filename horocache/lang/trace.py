@@ -9,7 +9,7 @@ An operation's elements are divided over the collective's size classes as evenly
 classes may differ in size by a little. Chunk i of an input or output has class i modulo their number. A program that
 never puts a chunk into the place of one of another class, and whose steps of several chunks take classes that follow
 each other, runs on these places as they are. Any other program is *uniform*: all its chunks get the size of the
-largest, and where the elements do not go into that, it runs on padded copies.
+largest, and where the elements do not go into that, the built-in algorithm runs.
 """
 
 from __future__ import annotations

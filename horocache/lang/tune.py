@@ -16,14 +16,13 @@ from . import algorithms
 from .compiled import CompiledProgram, Protocol
 from .compiler import compile_program
 from .cost import predict
-from .errors import UsageError
 from .files import SUFFIX, save
 from .links import Machine
 from .local import run_locally
 from .trace import Program
 
 _ITEM_BYTES = 4  # of the float32 that candidates are timed with
-_PROTOCOLS: tuple[Protocol, ...] = ("Simple", "LL", "LL128")
+_PROTOCOLS: tuple[Protocol, ...] = ("auto", "Simple", "LL", "LL128")
 _TILES = (0, 32 << 10)  # bytes; 0: as the runtime likes
 _LONGEST_LL_BYTES = 1 << 20  # of the whole operation: above, flags cost more than they save
 _BY_SIZE = ("allreduce", "broadcast", "reduce")
@@ -52,11 +51,7 @@ class Measured:
 
 
 def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, Callable[..., Program]]:
-    """The library's algorithms for an operation; hierarchical ones where ranks are on several hosts.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """The library's algorithms for an operation of a job; hierarchical ones where ranks are on several hosts."""
     found: dict[str, Callable[..., Program]] = {}
 
     def flat(name: str) -> None:
@@ -76,13 +71,6 @@ def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, C
         flat("direct_alltoall")
         by_host("two_step_alltoall")
         by_host("three_step_alltoall")
-    elif collective == "alltonext":
-        by_host("all_to_next")
-    if not found:
-        raise UsageError(
-            f"there is no algorithm for {collective} on {ranks} ranks; the library has allreduce, alltoall and "
-            "alltonext, the last with --machine. Name functions of your own with --source FILE.py:FUNCTION."
-        )
     return found
 
 
@@ -94,7 +82,7 @@ def candidates_of(
         for number in instances:
             compiled = compile_program(write(instances=number))
             for protocol in protocols:
-                for tile in _TILES if protocol == "Simple" else (0,):
+                for tile in _TILES if protocol in ("auto", "Simple") else (0,):
                     called = f"{name}-{number}x-{protocol}" + (f"-{tile >> 10}k" if tile else "")
                     yield Candidate(called, msgspec.structs.replace(compiled, protocol=protocol, tile=tile))
 
@@ -119,7 +107,7 @@ def measure(
         return None
     if simulate:
         assert machine is not None
-        if program.protocol != "Simple":
+        if program.protocol != "auto":
             return None  # the cost model knows of one way alone
         return Measured(candidate, num_bytes, predict(program, elements, machine))
     try:
@@ -168,12 +156,13 @@ def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
 
     Programs that are there for the same operation are replaced, so that ranges do not overlap.
     """
-    below = folder / f"{programs[0].ranks}ranks"
+    ranks = programs[0].ranks
+    below = folder / f"{ranks}ranks"
     below.mkdir(parents=True, exist_ok=True)
     operation = programs[0].collective.name
-    for old in below.glob(f"{operation}-*{SUFFIX}"):
+    for old in below.glob(f"{operation}-{ranks}ranks-*{SUFFIX}"):
         old.unlink()
-    paths = [below / f"{operation}-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs]
+    paths = [below / f"{operation}-{ranks}ranks-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs]
     for program, path in zip(programs, paths, strict=True):
         save(program, path)
     return paths

@@ -31,11 +31,15 @@ class StackWatch:
     def __init__(self, runtime: Runtime, number: int) -> None:
         self._signal = number
         self._file = os.memfd_create("horocache-stacks", os.MFD_CLOEXEC)
-        self._ask, self._answer = os.eventfd(0), os.eventfd(0)
+        try:
+            faulthandler.register(number, self._file, all_threads=True)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._ask, self._answer = os.eventfd(0), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="horocache-stacks", daemon=True)
         self._thread.start()
-        faulthandler.register(number, self._file, all_threads=True)
         runtime.watch_stacks(number, self._file, self._ask, self._answer, _OWN_FOLDER)
 
     def _serve(self) -> None:
@@ -85,4 +89,10 @@ def watch(runtime: Runtime) -> StackWatch | None:
             stacklevel=2,
         )
         return None
-    return StackWatch(runtime, number)
+    try:
+        return StackWatch(runtime, number)
+    except (OSError, RuntimeError) as error:
+        warnings.warn(
+            f"signal {number} cannot be had ({error}), so reports will show no stacks.", RuntimeWarning, stacklevel=2
+        )
+        return None

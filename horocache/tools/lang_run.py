@@ -43,7 +43,7 @@ def add_parsers(commands: Any) -> None:
     runner.add_argument("--tile", type=_size, metavar="N", help="most bytes of a message")
     runner.add_argument("--machine", metavar="TEXT", help=_MACHINE)
     tuner = commands.add_parser("tune", help="find the fastest program for each size, and write them with their ranges")
-    tuner.add_argument("collective", metavar="OPERATION", help="allreduce, alltoall or alltonext")
+    tuner.add_argument("collective", metavar="OPERATION", help="allreduce or alltoall, or that of --source")
     tuner.add_argument("ranks", type=int, metavar="RANKS")
     tuner.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="for HOROCACHE_PROGRAMS")
     tuner.add_argument("--from", dest="low", type=_size, default=1 << 10, metavar="N", help="smallest size (1k)")
@@ -71,10 +71,14 @@ def _program(options: argparse.Namespace) -> CompiledProgram:
 
 def run(options: argparse.Namespace) -> int:
     """Run a program. Raises ProgramError, HorocacheError, OSError."""
+    import msgspec  # noqa: PLC0415
+
     from horocache.lang.cost import predict  # noqa: PLC0415
     from horocache.lang.local import ITEM_BYTES, run_locally  # noqa: PLC0415
 
     program = _program(options)
+    if options.tile is not None:
+        program = msgspec.structs.replace(program, tile=options.tile)
     machine = _machine(options.machine, program.ranks)
     itemsize = ITEM_BYTES.get(options.dtype, 1)  # others are refused below
     elements = max(1, options.bytes // itemsize)
@@ -83,7 +87,6 @@ def run(options: argparse.Namespace) -> int:
         elements,
         options.dtype,
         seed=options.seed,
-        tile=options.tile,
         machine=machine,
         repetitions=0 if options.seed else options.repetitions,
     )
@@ -104,21 +107,34 @@ def tune(options: argparse.Namespace) -> int:
     from horocache.lang.sources import write_program  # noqa: PLC0415
 
     machine = _machine(options.machine, options.ranks)
+    if options.low > options.high or options.repetitions < 1:
+        raise UsageError("--from is at most --to, and there is at least one of --repetitions.")
     if options.predict and machine is None:
         raise UsageError("--predict needs --machine: what this host does is measured.")
     sources = tuning.library_of(options.collective, options.ranks, machine.per_host if machine else None)
     for source in options.source:
         name = source.rpartition(":")[2].removesuffix(".py")
         sources[name] = lambda source=source, **given: write_program(source, [options.ranks], **given)
+    if not sources:
+        raise UsageError(
+            f"the library has no algorithm for {options.collective} on {options.ranks} ranks, but for allreduce and "
+            "alltoall. Name functions of your own with --source FILE.py:FUNCTION."
+        )
     candidates = list(tuning.candidates_of(sources, options.instances))
     sizes = tuning.sizes_between(options.low, options.high)
+    wrong = [one for one in candidates if one.program.collective.name != options.collective]
+    if wrong:
+        raise UsageError(f"{wrong[0].name} is a program for {wrong[0].program.collective.name}.")
     measured = []
     for size in sizes:
         for candidate in candidates:
             one = tuning.measure(candidate, size, options.repetitions, machine, options.predict)
             if one is not None:
                 measured.append(one)
-        fastest = min((one for one in measured if one.num_bytes == size), key=lambda one: one.microseconds)
+        of_size = [one for one in measured if one.num_bytes == size]
+        if not of_size:
+            raise UsageError(f"no candidate runs on {size} bytes; give other sizes by --from and --to.")
+        fastest = min(of_size, key=lambda one: one.microseconds)
         sys.stdout.write(f"{size:>12} B  {fastest.candidate.name:<32} {fastest.microseconds:10.1f} us\n")
     for path in tuning.write(tuning.choose(measured, options.collective), options.output):
         sys.stdout.write(f"{path}\n")

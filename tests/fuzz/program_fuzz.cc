@@ -38,14 +38,14 @@ void AddUp(const data::FoldCall& call) {
 void Run(const Program& program, int rank, int64_t elements) {
   const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
   const Sizes sizes(elements, 1, program.classes, program.refinement, program.uniform);
-  if (!sizes.fits()) return;  // it would run on padded copies
+  if (!sizes.fits()) return;  // it would be left to the built-in algorithm
   std::vector<std::vector<std::byte>> memory;
   if (program.most_count > kSlotBytes) return;  // there is no room for its messages, see link_plan.cc
   const int64_t tile = TileElements(program, sizes, kSlotBytes);
   if (TilesOf(sizes, tile) > 16) return;
   RunSite site{&program, rank, sizes, AddUp, {}, nullptr, tile};
   for (size_t buffer = 0; buffer < mine.extents.size(); ++buffer) {
-    const int64_t bytes = BufferBytes(mine, program.refinement, static_cast<int>(buffer), sizes);
+    const int64_t bytes = BufferBytes(mine, static_cast<int>(buffer), sizes);
     if (bytes > 1 << 20) return;
     memory.emplace_back(static_cast<size_t>(bytes));
     site.buffers.push_back(memory.back().data());

@@ -193,6 +193,20 @@ def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
     assert said.count("leaves allgather to the built-in algorithm: there is no program for it") == 2
 
 
+def test_a_program_in_another_order_takes_no_floating_point_unless_it_is_named(capfd):
+    def body(rank, runtime):
+        ran = []
+        for dtype, backend in ((np.int64, "program"), (np.float32, "program"), (np.float32, "program/ring")):
+            values = np.full(100, rank + 1, dtype)
+            allreduce(runtime, [values], [values], f"{dtype.__name__}.{backend}", backend)
+            assert (values == 6).all()
+            ran.append(runtime.metrics()["program_operations"])
+        return ran
+
+    assert run_ranks(3, body, programs=library(compiled("ring", 3))) == [[1, 1, 2]] * 3
+    assert "'ring': it adds up in another order than rank order" in capfd.readouterr().err
+
+
 def test_a_program_of_another_size_or_operation_is_refused():
     def body(rank, runtime):
         values = np.ones(10, np.float32)
@@ -217,7 +231,7 @@ def test_programs_of_three_process_sets_and_other_operations_run_side_by_side():
                 if rank not in members:
                     continue
                 for backend in ("program", "shm"):
-                    values = np.full(3000 + step, rank + step, np.float32)
+                    values = np.full(3000 + step, rank + step, np.int32)
                     name = f"{number}.{step}.{backend}"
                     handle = runtime.submit(
                         ALLREDUCE, [values], [values], name=name, process_set=number, backend=backend

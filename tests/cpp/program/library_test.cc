@@ -34,7 +34,7 @@ std::vector<int64_t> PackedLibrary(wire::Op op = wire::Op::kAllreduce) {
   AddText(&words, "allreduce=program/swap");
   words.push_back(1);
   AddText(&words, "swap");
-  words.insert(words.end(), {static_cast<int64_t>(op), -1, 1, 2, 3, 4096, 8, 64});
+  words.insert(words.end(), {static_cast<int64_t>(op), -1, 1, 1, 2, 3, 4096, 8, 64});
   const std::vector<int64_t> program = PackedProgram();
   words.push_back(static_cast<int64_t>(program.size() * sizeof(int64_t)));
   words.insert(words.end(), program.begin(), program.end());
@@ -84,6 +84,12 @@ TEST(Library, RefusesBuffersThatTheOperationHasNot) {
   ASSERT_FALSE(library.ok());
   EXPECT_NE(library.status().message().find("'swap' has other buffers on rank 0 than alltoall has"), std::string::npos)
       << library.status().message();
+}
+
+TEST(Library, RefusesSumsOfAnOperationThatHasNone) {
+  const auto library = DecodeWords(PackedLibrary(wire::Op::kBroadcast));
+  ASSERT_FALSE(library.ok());
+  EXPECT_NE(library.status().message().find("'swap'"), std::string::npos) << library.status().message();
 }
 
 TEST(Library, RefusesEveryOtherLengthAndSurvivesWordsOfAllKinds) {

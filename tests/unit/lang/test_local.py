@@ -8,7 +8,7 @@ import pytest
 
 from horocache import _core
 from horocache.errors import InvalidArgumentError, StallError
-from horocache.lang import AllReduce, Program, algorithms, chunk, compile_program
+from horocache.lang import AllReduce, Broadcast, Program, algorithms, chunk, compile_program
 from horocache.lang.cost import Processor, predict
 from horocache.lang.errors import UsageError
 from horocache.lang.links import Link, Machine, parse_machine
@@ -21,7 +21,7 @@ SLOW = Machine(2, 2, Link(5, 4), Link(200, 0.5))
 
 @pytest.mark.parametrize("machine", [None, SLOW])
 def test_threads_give_right_results_and_times(machine):
-    times = run_locally(compile_program(algorithms.ring(4)), 5000, machine=machine, repetitions=3)
+    times = run_locally(compile_program(algorithms.ring(4)), 5000, machine=machine, repetitions=3, seed=7)
     assert len(times) == 3 and min(times) > 0
     if machine is not None:
         assert min(times) > 6 * 200_000  # of six messages one after the other, each with the latency
@@ -36,6 +36,18 @@ def test_a_wrong_result_is_found():
     broken = msgspec.structs.replace(ring, programs=(first, *ring.programs[1:]))
     with pytest.raises(WrongResultError, match=r"rank \d, output chunk \d, element \d+: \d+ instead of \d+"):
         run_locally(broken, 300, "int32", seed=1)
+
+
+def test_places_in_scratch_that_serve_chunks_of_several_sizes_do_not_touch():
+    with Program("relay", Broadcast(3, 4), instances=2, slots=1, fuse=False) as program:
+        for part in range(4):
+            value = chunk(0, "input", part)
+            value.copy(0, "output", part)
+            value.copy(1, "scratch", 0).copy(2, "output", part)
+            value.copy(1, "output", part)
+    compiled = compile_program(program)
+    for seed in range(1, 30):
+        run_locally(compiled, 122_928, seed=seed, protocol="Simple")
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -183,7 +183,7 @@ def test_tuning_measures_and_checks_here(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("tune", "allgather", 4, "-o", "x"), "there is no algorithm for allgather on 4 ranks"),
+        (("tune", "allgather", 4, "-o", "x"), "the library has no algorithm for allgather on 4 ranks"),
         (("tune", "allreduce", 4, "-o", "x", "--predict"), "--predict needs --machine"),
         (("run", "ring", 4, "--machine", "fast"), "'fast' is no machine"),
         (("run", "ring", 4, "--dtype", "text"), "dtype='text'"),
