@@ -50,7 +50,7 @@ def programs_of(ranks: int) -> list[CompiledProgram]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("ranks", [2, 3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 5, 6, 8))])
 def test_every_allreduce_is_exact(ranks):
     programs = programs_of(ranks)
 
@@ -74,8 +74,14 @@ def test_every_allreduce_is_exact(ranks):
     run_ranks(ranks, body, programs=library(*programs))
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 6])
-@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("ranks", "slots"),
+    [
+        (2, 1),
+        (3, 2),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((2, 8), (4, 1), (4, 4), (6, 2), (6, 8))),
+    ],
+)
 def test_protocols_and_slots_give_the_same(ranks, slots):
     programs = [
         msgspec.structs.replace(
@@ -96,7 +102,7 @@ def test_protocols_and_slots_give_the_same(ranks, slots):
     run_ranks(ranks, body, programs=library(*programs))
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_messages_stay_where_they_are_in_tensors_that_ranks_share(ranks):
     programs = [msgspec.structs.replace(one, protocol="Direct") for one in programs_of(ranks)]
 
@@ -139,7 +145,7 @@ def test_fused_tensors_run_as_one_program():
     run_ranks(3, body, programs=library(compiled("ring", 3)))
 
 
-@pytest.mark.parametrize("ranks", [4, 6])
+@pytest.mark.parametrize("ranks", [4, pytest.param(6, marks=pytest.mark.long)])
 def test_alltoall_in_one_two_and_three_steps(ranks):
     names = ("direct_alltoall", "two_step_alltoall", "three_step_alltoall")
     programs = [compiled(names[0], ranks), *(compiled(name, 2, ranks // 2) for name in names[1:])]
