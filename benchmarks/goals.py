@@ -104,6 +104,18 @@ _TWO_LEVELS = "horocache, two levels"
 GOALS = (
     Goal("small blocking, together, 2 ranks: us", "stages", _median, 15.0, until="whole call"),
     Goal("small blocking, 8 ranks: x gloo", "latency", _against("gloo"), 5.0, True, ranks=8),
+    *(
+        Goal(
+            f"programs, {size}: x {peer}", "programs", _against(peer), limit, True, case=size, best=True, settings=True
+        )
+        for size, peer, limit in (
+            ("16 MiB", "built-in", 1 / 1.3),
+            ("64 MiB", "built-in", 1 / 1.3),
+            ("1 KiB", "built-in", 1 / 3),
+            ("16 MiB", "mpi4py", 1.0),
+            ("64 MiB", "mpi4py", 1.0),
+        )
+    ),
     Goal("161 x 1 KiB: us", "burst", _median, 322.0, case="161 x 1 KiB", unit="us"),
     Goal(
         "161 x 1 KiB, not alternated: us", "burst", _median, 322.0, case="161 x 1 KiB", impl="horocache, not alternated"

@@ -71,7 +71,7 @@ def _hierarchical_phases() -> list[Program]:
     across = [[host * PER_HOST + local for host in range(HOSTS)] for local in range(PER_HOST)]
 
     def phase(name: str, post: Callable[[int, int], Any]) -> Program:
-        return Program(name, Custom(name, RANKS, RANKS, RANKS, post, inplace=True, classes=RANKS))
+        return Program(name, Custom(f"{name}_phase", RANKS, RANKS, RANKS, post, inplace=True, classes=RANKS))
 
     def own(rank: int, index: int) -> bool:
         return owner[index] == rank % PER_HOST

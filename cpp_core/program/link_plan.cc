@@ -11,13 +11,12 @@ namespace {
 // Of a message without a tile of its own: a few of them stay in a core's cache.
 constexpr int64_t kMessageBytes = 128 << 10;
 constexpr int kSlots = 4;
-// The longest message that goes by each protocol, if the program leaves it open. Measured; see docs/performance.md.
-constexpr int64_t kMostLLBytes = 512;
-constexpr int64_t kMostLL128Bytes = 8 << 10;
+// The longest message that goes by LL128, if the program leaves it open. Measured, see docs/performance.md; so is that
+// LL gains nothing between processors that keep their caches in step.
+constexpr int64_t kMostLL128Bytes = 512;
 
 Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {
   if (wanted != Protocol::kAuto) return wanted;
-  if (message_bytes <= kMostLLBytes) return Protocol::kLL;
   return message_bytes <= kMostLL128Bytes ? Protocol::kLL128 : Protocol::kDirect;
 }
 
