@@ -92,31 +92,36 @@ bool ProgramOperation::Begin() {
 
 const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) const {
   const std::vector<LibraryProgram>& programs = queue_.means.library->programs;
-  const auto misfit = [&](const LibraryProgram& one) -> std::string {
-    if (one.op != collective_.op) return "it is for " + std::string(wire::OpName(one.op));
-    if (one.program.ranks != size()) return "it is for " + std::to_string(one.program.ranks) + " ranks";
-    if (one.root != collective_.root && wire::HasRoot(one.op)) return "it is for root " + std::to_string(one.root);
-    return "";
-  };
   if (collective_.algorithm > 0) {
     const LibraryProgram& one = programs[collective_.algorithm - 1];
-    *why = misfit(one);
+    *why = Misfit(one);
     return why->empty() ? &one : nullptr;
   }
-  const bool inexact = folds() && IsFloat(collective_.dtype);
   *why = "there is no program for it";
   for (const LibraryProgram& one : programs) {
     if (one.op != collective_.op) continue;
-    std::string wrong = misfit(one);
-    const bool fits = HasRows(one.op) || (bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes));
-    if (wrong.empty() && !fits) wrong = "it is for other sizes";
-    if (wrong.empty() && inexact && !one.in_rank_order) {
-      wrong = "it adds up in another order than rank order, which HOROCACHE_PROGRAMS_ANY_ORDER=1 allows";
-    }
+    std::string wrong = Misfit(one);
+    if (wrong.empty()) wrong = NotFor(one, bytes);
     if (wrong.empty()) return &one;
     *why = "program '" + one.name + "': " + wrong;
   }
   return nullptr;
+}
+
+// Why a program cannot run here; empty if it can.
+std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
+  if (one.op != collective_.op) return "it is for " + std::string(wire::OpName(one.op));
+  if (one.program.ranks != size()) return "it is for " + std::to_string(one.program.ranks) + " ranks";
+  if (one.root != collective_.root && wire::HasRoot(one.op)) return "it is for root " + std::to_string(one.root);
+  return "";
+}
+
+// Why a program that can run is not to run unless it is named; empty if it is.
+std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) const {
+  const bool fits = bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes);
+  if (!HasRows(one.op) && !fits) return "it is for other sizes";
+  if (!folds() || !IsFloat(collective_.dtype) || one.in_rank_order) return "";
+  return "it adds up in another order than rank order, which HOROCACHE_PROGRAMS_ANY_ORDER=1 allows";
 }
 
 // ---- where sizes differ by rank ----------------------------------------------------------------------------------

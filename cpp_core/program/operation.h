@@ -71,6 +71,8 @@ class ProgramOperation final : public data::QueuedOperation {
   bool EndInner();
   // Null if none fits; then `why` says why not.
   const LibraryProgram* Choose(int64_t bytes, std::string* why) const;
+  std::string Misfit(const LibraryProgram& one) const;
+  std::string NotFor(const LibraryProgram& one, int64_t bytes) const;
   bool Even(int64_t rows) const;
   Facts OwnFacts() const;
   // All ranks' facts_, before `next`.

@@ -13,6 +13,7 @@ from .lang_sources import add_source, written
 if TYPE_CHECKING:
     from horocache.lang.compiled import CompiledProgram
     from horocache.lang.links import Machine
+    from horocache.lang.tune import Candidate
 
 _MACHINE = (
     "slower links: HOSTSxPER_HOST,inside=US/GBS,between=US/GBS[,cards=N], latencies in us and bandwidths in GB/s, "
@@ -104,13 +105,32 @@ def tune(options: argparse.Namespace) -> int:
     """Find the fastest programs. Raises ProgramError, HorocacheError, OSError."""
     from horocache.lang import tune as tuning  # noqa: PLC0415
     from horocache.lang.errors import UsageError  # noqa: PLC0415
-    from horocache.lang.sources import write_program  # noqa: PLC0415
 
     machine = _machine(options.machine, options.ranks)
     if options.low > options.high or options.repetitions < 1:
         raise UsageError("--from is at most --to, and there is at least one of --repetitions.")
     if options.predict and machine is None:
         raise UsageError("--predict needs --machine: what this host does is measured.")
+    candidates = _candidates(options, machine)
+    measured: list[tuning.Measured] = []
+    for size in tuning.sizes_between(options.low, options.high):
+        tried = (tuning.measure(one, size, options.repetitions, machine, options.predict) for one in candidates)
+        of_size = [one for one in tried if one is not None]
+        if not of_size:
+            raise UsageError(f"no candidate runs on {size} bytes; give other sizes by --from and --to.")
+        fastest = min(of_size, key=lambda one: one.microseconds)
+        sys.stdout.write(f"{size:>12} B  {fastest.candidate.name:<32} {fastest.microseconds:10.1f} us\n")
+        measured += of_size
+    for path in tuning.write(tuning.choose(measured, options.collective), options.output):
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _candidates(options: argparse.Namespace, machine: Machine | None) -> list[Candidate]:
+    from horocache.lang import tune as tuning  # noqa: PLC0415
+    from horocache.lang.errors import UsageError  # noqa: PLC0415
+    from horocache.lang.sources import write_program  # noqa: PLC0415
+
     sources = tuning.library_of(options.collective, options.ranks, machine.per_host if machine else None)
     for source in options.source:
         name = source.rpartition(":")[2].removesuffix(".py")
@@ -121,21 +141,7 @@ def tune(options: argparse.Namespace) -> int:
             "alltoall. Name functions of your own with --source FILE.py:FUNCTION."
         )
     candidates = list(tuning.candidates_of(sources, options.instances))
-    sizes = tuning.sizes_between(options.low, options.high)
-    wrong = [one for one in candidates if one.program.collective.name != options.collective]
-    if wrong:
-        raise UsageError(f"{wrong[0].name} is a program for {wrong[0].program.collective.name}.")
-    measured = []
-    for size in sizes:
-        for candidate in candidates:
-            one = tuning.measure(candidate, size, options.repetitions, machine, options.predict)
-            if one is not None:
-                measured.append(one)
-        of_size = [one for one in measured if one.num_bytes == size]
-        if not of_size:
-            raise UsageError(f"no candidate runs on {size} bytes; give other sizes by --from and --to.")
-        fastest = min(of_size, key=lambda one: one.microseconds)
-        sys.stdout.write(f"{size:>12} B  {fastest.candidate.name:<32} {fastest.microseconds:10.1f} us\n")
-    for path in tuning.write(tuning.choose(measured, options.collective), options.output):
-        sys.stdout.write(f"{path}\n")
-    return 0
+    for one in candidates:
+        if one.program.collective.name != options.collective:
+            raise UsageError(f"{one.name} is a program for {one.program.collective.name}.")
+    return candidates
