@@ -69,10 +69,6 @@ Status Complete(LibraryProgram* one, std::span<const std::byte> packed) {
 
 }  // namespace
 
-bool Library::has(int ranks) const {
-  return std::ranges::any_of(programs, [ranks](const LibraryProgram& one) { return one.program.ranks == ranks; });
-}
-
 std::string Library::Summary() const {
   std::string names;
   for (const LibraryProgram& one : programs) names += one.name + ", ";

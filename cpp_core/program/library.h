@@ -38,7 +38,6 @@ struct Library {
   std::string rules;  // of the selector, which stand behind the user's
   uint64_t hash = 0;  // of everything
 
-  bool has(int ranks) const;
   // "ring, all_pairs (1a2b...)": what ranks compare when they meet.
   std::string Summary() const;
 };
