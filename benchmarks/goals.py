@@ -114,6 +114,7 @@ GOALS = (
             ("1 KiB", "built-in", 1 / 3),
             ("16 MiB", "mpi4py", 1.0),
             ("64 MiB", "mpi4py", 1.0),
+            *((f"{size} MiB shared", "built-in", 0.5) for size in (4, 16, 64)),
         )
     ),
     Goal("161 x 1 KiB: us", "burst", _median, 322.0, case="161 x 1 KiB", unit="us"),

@@ -249,7 +249,7 @@ def run_program(
     repetitions: int = 1,
     seed: int = 0,
     patience_s: float = 10.0,
-    ports: Sequence[tuple[float, float]] = ...,  # latency in ns, ns per byte
+    ports: Sequence[tuple[float, float, float]] = ...,  # latency in ns, ns per byte, gap in ns
     port_of: Sequence[int] = ...,  # by sender * ranks + receiver
 ) -> list[int]: ...  # a program with all its ranks in this process, ns; see program/local_run.h
 def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds

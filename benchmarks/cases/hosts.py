@@ -1,8 +1,9 @@
-"""allreduce of 4 ranks on 2 hosts with a slow link between them: in two levels, and flat."""
+"""allreduce of 4 ranks on 2 hosts with a slow link between them: in two levels, flat, and as programs."""
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 from benchmarks.arrays import Sum, compare
@@ -34,12 +35,30 @@ def _runs(rank: Rank) -> dict[str, Sum]:
 
     found: dict[str, Sum] = {}
     if rank.has("horocache"):
-        hc = rank.horocache_as_launched()
-        ways = {"horocache, two levels": "mpi/twolevel", "flat, native": "mpi/native", "flat, fold": "mpi/fold"}
+        hc = rank.horocache_as_launched(programs=str(_programs(rank)))
+        ways = {
+            "horocache, two levels": "mpi/twolevel",
+            "flat, native": "mpi/native",
+            "flat, fold": "mpi/fold",
+            "program, hierarchical": "program/hierarchical",
+            "program, ring": "program/ring",
+        }
         found |= {name: functools.partial(_sum, hc, backend) for name, backend in ways.items()}
     if rank.has("mpi4py"):
         found["mpi4py"] = lambda array: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
     return found
+
+
+def _programs(rank: Rank) -> Path:
+    from horocache.lang import algorithms, compile_program, save_program
+
+    folder = rank.directory / "hosts-programs"
+    if rank.rank == 0:
+        folder.mkdir()
+        for program in (algorithms.hierarchical(2, 2), algorithms.ring(4)):
+            save_program(compile_program(program), folder / f"{program.name}.program.json")
+    rank.page.barrier()
+    return folder
 
 
 def _sum(hc: Any, backend: str, array: Any) -> None:

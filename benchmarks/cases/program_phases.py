@@ -14,6 +14,7 @@ Phase = tuple[Any, Callable[[int], int]]  # a compiled program, and its elements
 Question = tuple[str, Machine, list[int], dict[str, list[Phase]]]
 
 _INSIDE, _BETWEEN = Link(5, 2), Link(100, 0.2)
+_BETWEEN_GAP = Link(100, 0.2, gap_us=25)  # a card that takes a quarter of the latency for each message
 _ALIKE = Link(100, 0.5)
 
 
@@ -38,7 +39,10 @@ def questions() -> Iterator[Question]:
     )
     direct = _parts(algorithms.direct_alltoall(RANKS))
     two = _parts(algorithms.two_step_alltoall(HOSTS, PER_HOST))
-    yield "alltoall", machine, [8 << 10, 256 << 10, 2 << 20], {"horocache, two steps": [two], "direct": [direct]}
+    alltoalls = {"horocache, two steps": [two], "direct": [direct]}
+    yield "alltoall", machine, [8 << 10, 256 << 10, 2 << 20], alltoalls
+    gap = Machine(HOSTS, PER_HOST, _INSIDE, _BETWEEN_GAP)
+    yield "alltoall, messages with a gap", gap, [8 << 10, 256 << 10, 2 << 20], alltoalls
     plain = _whole(_plain_to_next())
     split = _whole(algorithms.all_to_next(HOSTS, PER_HOST))
     for cards in (1, 2, 4):

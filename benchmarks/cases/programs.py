@@ -19,7 +19,7 @@ from benchmarks.timing import Contestant, alternate, check
 
 TITLE = "Collective programs"
 BUILT_IN, MPI = "built-in", "mpi4py"
-HOST, PROTOCOLS, LINKS = "host", "protocols", "links"
+HOST, SHARED, PROTOCOLS, LINKS = "host", "shared", "protocols", "links"
 _SIZES = [1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 _ALGORITHMS = ("ring", "all_pairs")
 _UNTILED = "ring, untiled"
@@ -27,18 +27,22 @@ _WHOLE = 5 << 20  # bytes of a message that is as long as it may be
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Two and four ranks on one host, protocols by size, and slow links."""
+    """Two and four ranks on one host, there in shared tensors, protocols by size, and slow links."""
     sizes = _SIZES[::3] if quick else _SIZES
     budget_s = 0.3 if quick else 1.5
     return [
         *(Job("programs", ranks, {"what": HOST, "sizes": sizes, "budget_s": budget_s}, 200.0) for ranks in (2, 4)),
+        *(
+            Job("programs", ranks, {"what": SHARED, "sizes": sizes[-3:], "budget_s": budget_s}, 200.0)
+            for ranks in (2, 4)
+        ),
         Job("programs", 2, {"what": PROTOCOLS, "sizes": [4**k for k in range(3, 10)], "budget_s": budget_s}, 200.0),
         Job("programs", 1, {"what": LINKS, "sizes": [], "budget_s": budget_s}, 240.0, own_launcher=True),
     ]
 
 
 def measure(rank: Rank, what: str, sizes: list[int], budget_s: float) -> list[Series]:
-    """One of the three."""
+    """One of the four."""
     if not rank.has("horocache"):
         return []
     if what == LINKS:
@@ -86,17 +90,17 @@ def _on_this_host(
     rank: Rank, hvd: Any, what: str, names: Sequence[str], sizes: Sequence[int], budget_s: float
 ) -> Iterator[Series]:
     for size in sizes:
-        test = _Sum(rank, hvd, size)
+        test = _Sum(rank, hvd, size, shared=what == SHARED)
         contestants = [
             test.contestant(f"horocache, {name}", test.allreduce(f"program/{_file(name)}")) for name in names
         ]
-        if what == HOST:
+        if what != PROTOCOLS:
             contestants.append(test.contestant(BUILT_IN, test.allreduce("shm")))
-            if rank.has(MPI):
+            if what == HOST and rank.has(MPI):
                 contestants.append(test.contestant(MPI, test.mpi()))
         check(rank.page, contestants)
         times = alternate(rank.page, contestants, repetitions=30, budget_s=budget_s)
-        case = size_label(size) if what == HOST else f"{size_label(size)} by protocol"
+        case = size_label(size) + {HOST: "", SHARED: " shared", PROTOCOLS: " by protocol"}[what]
         for impl, one in times.items():
             yield Series(case, impl, "us", one.seconds, detail={"bytes": size, "what": what})
 
@@ -104,14 +108,14 @@ def _on_this_host(
 class _Sum:
     """An allreduce in place of a tensor whose sum over the ranks is known."""
 
-    def __init__(self, rank: Rank, hvd: Any, size: int) -> None:
+    def __init__(self, rank: Rank, hvd: Any, size: int, *, shared: bool) -> None:
         import torch
 
         self._hvd, self._size = hvd, size
         base = torch.arange(size // 4, dtype=torch.float32).remainder_(1021.0)
         self._pattern = base + rank.rank
         self._expected = base * rank.size + rank.size * (rank.size - 1) / 2
-        self._tensor = torch.empty_like(base)
+        self._tensor = hvd.empty(base.numel()) if shared else torch.empty_like(base)
 
     def contestant(self, name: str, run: Callable[[], None]) -> Contestant:
         """One way to do it."""
@@ -169,6 +173,7 @@ def tables(figures: Sequence[Figure]) -> list[Table]:
     found = []
     for what, title in (
         (HOST, f"{TITLE}: one allreduce in place, on this host"),
+        (SHARED, f"{TITLE}: the same of tensors in memory that the ranks share"),
         (PROTOCOLS, f"{TITLE}: protocols of all pairs, by size"),
         (LINKS, f"{TITLE}: on slow links, all ranks in one process"),
     ):

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "data/check.h"
+#include "program/host_links.h"
 #include "program/operation.h"
+#include "program/shm_links.h"
 
 namespace horocache::program {
 namespace {
@@ -12,7 +14,8 @@ namespace {
 // Role: lanes. Owns the queue and the built-in backend; the memory belongs to the arena.
 class ProgramBackend final : public data::Backend {
  public:
-  explicit ProgramBackend(ProgramMeans means) : traits_(ProgramTraits(*means.library)), queue_(std::move(means)) {}
+  ProgramBackend(ProgramMeans means, int rank, int size, std::unique_ptr<Links> links)
+      : traits_(ProgramTraits(*means.library)), queue_(std::move(means), rank, size, std::move(links)) {}
 
   const control::BackendTraits& traits() const override { return traits_; }
 
@@ -52,7 +55,16 @@ control::BackendTraits ProgramTraits(const Library& library) {
 }
 
 std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means) {
-  return std::make_unique<ProgramBackend>(std::move(means));
+  const bool one_host = means.comm.empty();
+  const int rank = one_host ? means.links.rank : means.comm.rank();
+  const int size = one_host ? means.links.size : means.comm.size();
+  std::unique_ptr<Links> links;
+  if (one_host) {
+    links = std::make_unique<ShmLinks>(std::move(means.links));
+  } else {
+    links = std::make_unique<HostLinks>(std::move(means.links), std::move(means.comm), std::move(means.host_of));
+  }
+  return std::make_unique<ProgramBackend>(std::move(means), rank, size, std::move(links));
 }
 
 }  // namespace horocache::program

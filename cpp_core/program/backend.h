@@ -1,19 +1,24 @@
-// The backend that runs compiled programs between the ranks of one host.
+// The backend that runs compiled programs: through the memory of a host, and between hosts through MPI.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/backend.h"
 #include "data/kernels/fold.h"
+#include "net/mpi/communicator.h"
 #include "program/library.h"
 #include "program/work_buffer.h"
 
 namespace horocache::program {
 
 struct ProgramMeans {
-  data::SharedArea links;                   // memory of the connections, and nothing else's
+  data::SharedArea links;  // memory of the connections between this host's ranks, and nothing else's
+  // Of all ranks, for the connections between hosts and nothing else; empty on one host.
+  net::Communicator comm;
+  std::vector<int> host_of;                 // by rank; empty on one host
   std::unique_ptr<data::Backend> built_in;  // runs what no program can, and nothing else
   std::shared_ptr<const Library> library;
   const data::KernelSet* kernels = nullptr;

@@ -20,7 +20,7 @@ int64_t Delays::Send(int from, int to, int64_t bytes, int64_t now_ns) {
   if (port < 0) return now_ns;
   const PortModel& model = model_.ports[static_cast<size_t>(port)];
   std::atomic<int64_t>& free_ns = free_ns_[static_cast<size_t>(port)];
-  const auto takes_ns = static_cast<int64_t>(static_cast<double>(bytes) * model.ns_per_byte);
+  const auto takes_ns = static_cast<int64_t>(static_cast<double>(bytes) * model.ns_per_byte + model.gap_ns);
   int64_t free = free_ns.load();
   int64_t passed = std::max(free, now_ns) + takes_ns;
   while (!free_ns.compare_exchange_weak(free, passed)) passed = std::max(free, now_ns) + takes_ns;

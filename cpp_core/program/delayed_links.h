@@ -2,8 +2,8 @@
 //
 // Note [Delays]
 // A message passes through a port: of a pair of ranks, or of a host that several ranks share. A port passes one message
-// at a time, in so many nanoseconds per byte; what has passed arrives after its latency, which messages do not share.
-// The sender does not wait but for slots. This is the alpha-beta model of horocache/lang/cost.py.
+// at a time, in so many nanoseconds per byte and a gap; what has passed arrives after its latency, which messages do
+// not share. The sender does not wait but for slots. This is the model of horocache/lang/cost.py.
 //
 // Threads: each rank's links belong to one; ports are shared.
 #pragma once
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "program/connections.h"
-#include "program/shm_links.h"
 #include "program/wiring.h"
 
 namespace horocache::program {
@@ -22,6 +21,7 @@ namespace horocache::program {
 struct PortModel {
   double latency_ns = 0;
   double ns_per_byte = 0;
+  double gap_ns = 0;  // of each message, for which the next one waits
 };
 
 struct DelayModel {

@@ -72,22 +72,24 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   if (!CanRun(strand, step, &due)) return false;
   *budget -= due.bytes + kStepCost;
   state.wait = Wait::kNone;
-  if (step.op == StepOp::kSend && PushDirect(strand, step.source, step, due.bytes)) return true;
+  if (step.op == StepOp::kSend && PushDirect(strand, DirectAt(strand, step.source, step, due.bytes), due.bytes)) {
+    return true;
+  }
   Connections& connections = *site_.connections;
   const int number = static_cast<int>(strand);
   if (Pops(step.op)) due.message = connections.Take(number, due.message);
-  const bool direct = due.slot != nullptr && Stores(step.op) && DirectAt(strand, step.destination, step, due.bytes);
+  const bool may = due.slot != nullptr && Stores(step.op);
+  const std::byte* const direct = may ? DirectAt(strand, step.destination, step, due.bytes) : nullptr;
   if (due.keeps && !Stores(step.op)) {
     state.held.resize(static_cast<size_t>(due.bytes));
     due.slot = state.held.data();
   }
   // What another rank is about to read is written around the caches, as slots are.
-  Work(step, state.tile, due.message, direct ? nullptr : due.slot, direct);
+  Work(step, state.tile, due.message, direct != nullptr ? nullptr : due.slot, direct != nullptr);
   if (Pops(step.op)) connections.Pop(number);
   state.popped = due.keeps;
   if (due.keeps) return Block(&state, Wait::kSlot);
-  if (direct) return PushDirect(strand, step.destination, step, due.bytes);
-  if (Pushes(step.op)) Push(strand, due.bytes);
+  if (!PushDirect(strand, direct, due.bytes) && Pushes(step.op)) Push(strand, due.bytes);
   return true;
 }
 
@@ -118,7 +120,7 @@ bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
   state.popped = false;
   state.wait = Wait::kNone;
   if (Stores(step.op)) {
-    if (PushDirect(strand, step.destination, step, bytes)) return true;
+    if (PushDirect(strand, DirectAt(strand, step.destination, step, bytes), bytes)) return true;
     Collect(step, state.tile, slot);
   } else if (bytes > 0) {
     data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), true);
@@ -132,18 +134,17 @@ void Execution::Push(size_t strand, int64_t bytes) {
   site_.connections->Push(static_cast<int>(strand), bytes);
 }
 
-bool Execution::DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const {
+const std::byte* Execution::DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const {
   const std::byte* memory = OnePiece(place, step, states_[strand].tile);
-  return memory != nullptr && site_.connections->Reaches(static_cast<int>(strand), memory, bytes);
+  const bool reached = memory != nullptr && site_.connections->Reaches(static_cast<int>(strand), memory, bytes);
+  return reached ? memory : nullptr;
 }
 
-bool Execution::PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes) {
-  State& state = states_[strand];
-  if (!DirectAt(strand, place, step, bytes)) return false;
-  const std::byte* memory = OnePiece(place, step, state.tile);
+bool Execution::PushDirect(size_t strand, const std::byte* memory, int64_t bytes) {
+  if (memory == nullptr) return false;
   const auto number = static_cast<int>(strand);
   site_.connections->PushFrom(number, memory);
-  direct_.push_back({number, state.pushed++, memory, bytes});
+  direct_.push_back({number, states_[strand].pushed++, memory, bytes});
   return true;
 }
 

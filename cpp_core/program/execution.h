@@ -102,9 +102,10 @@ class Execution {
   }
   bool Ready(size_t strand, const Step& step) const;
   int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
-  bool DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const;
-  // Pushes what lies at `place`, directly if it lies in one piece that the receivers reach; else false.
-  bool PushDirect(size_t strand, const Place& place, const Step& step, int64_t bytes);
+  // Where the receiver can read what lies at `place`; null if it cannot.
+  const std::byte* DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const;
+  // False if `memory` is null.
+  bool PushDirect(size_t strand, const std::byte* memory, int64_t bytes);
   // Null if it does not lie in one piece.
   const std::byte* OnePiece(const Place& place, const Step& step, int64_t tile) const;
   void Push(size_t strand, int64_t bytes);

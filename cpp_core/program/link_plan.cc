@@ -4,13 +4,13 @@
 
 #include "base/memory.h"
 #include "program/execution.h"
+#include "program/shm_links.h"
 
 namespace horocache::program {
 namespace {
 
 // Of a message without a tile of its own: a few of them stay in a core's cache.
 constexpr int64_t kMessageBytes = 128 << 10;
-constexpr int kSlots = 4;
 // The longest message that goes by LL128, if the program leaves it open. Measured, see docs/performance.md; so is that
 // LL gains nothing between processors that keep their caches in step.
 constexpr int64_t kMostLL128Bytes = 512;
@@ -23,12 +23,12 @@ Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {
 }  // namespace
 
 bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish,
-               const ShmLinks& links, LinkPlan* plan, std::string* why) {
+               const Links& links, LinkPlan* plan, std::string* why) {
   const int64_t element = sizes.element_bytes();
   const int64_t whole = RoundUp(sizes.MostPartElements() * program.most_count * element, int64_t{8});
   plan->wirings = &wirings;
   plan->protocol = ProtocolFor(wish.protocol, whole);
-  plan->slots = std::max(program.min_slots, wish.slots > 0 ? wish.slots : kSlots);
+  plan->slots = std::max(program.min_slots, wish.slots > 0 ? wish.slots : links.usual_slots());
   const int64_t wanted = wish.message_bytes > 0 ? wish.message_bytes : kMessageBytes;
   const int64_t room = links.MostSlotBytes(plan->protocol, wirings.most_ends, plan->slots);
   const int64_t least = RoundUp(program.most_count * element, int64_t{8});
@@ -38,9 +38,9 @@ bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& size
            " slots have no room in shared memory; raise HOROCACHE_SHM_BYTES";
     return false;
   }
-  plan->messages = wirings.most_messages * TilesOf(sizes, TileElements(program, sizes, plan->slot_bytes));
-  if (plan->messages <= ShmLinks::kMostMessages) return true;
-  *why = "it would send " + std::to_string(plan->messages) + " messages on one connection; give it longer tiles";
+  plan->tiles = TilesOf(sizes, TileElements(program, sizes, plan->slot_bytes));
+  if (plan->messages() <= ShmLinks::kMostMessages) return true;
+  *why = "it would send " + std::to_string(plan->messages()) + " messages on one connection; give it longer tiles";
   return false;
 }
 

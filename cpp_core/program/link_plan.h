@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "program/shm_links.h"
+#include "program/links.h"
 #include "program/sizes.h"
 
 namespace horocache::program {
@@ -18,6 +18,6 @@ struct LinkWish {
 
 // False if there is no room; then `why` says so. The same on all ranks.
 bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish,
-               const ShmLinks& links, LinkPlan* plan, std::string* why);
+               const Links& links, LinkPlan* plan, std::string* why);
 
 }  // namespace horocache::program

@@ -36,9 +36,13 @@ observe::Phase ProgramOperation::phase() const {
   }
 }
 
+bool ProgramOperation::must_poll() const {
+  return queue_.links->must_poll() || (inner_ != nullptr && inner_->must_poll());
+}
+
 void ProgramOperation::AddWaitingFor(std::vector<int>* ranks) const {
   if (inner_ != nullptr) return inner_->AddWaitingFor(ranks);
-  if (state_ == State::kWait && queue_.links.Behind() >= 0) ranks->push_back(queue_.links.Behind());
+  if (state_ == State::kWait && queue_.links->Behind() >= 0) ranks->push_back(queue_.links->Behind());
   if (state_ == State::kRun) run_->AddWaitingFor(ranks);
 }
 
@@ -60,7 +64,7 @@ bool ProgramOperation::Step(int64_t* budget) {
     case State::kBegin:
       return Begin();
     case State::kWait:
-      return queue_.links.Ready() && StartRun();
+      return queue_.links->Ready() && StartRun();
     case State::kLoad:
       if (Moved(loads_, budget)) state_ = State::kRun;
       return true;

@@ -19,24 +19,24 @@
 #include "data/backends/queued_operation.h"
 #include "program/backend.h"
 #include "program/execution.h"
-#include "program/shm_links.h"
+#include "program/links.h"
 #include "program/work_buffer.h"
 
 namespace horocache::program {
 
 struct ProgramQueue final : data::OperationQueue {
-  explicit ProgramQueue(ProgramMeans given)
-      : rank(given.links.rank), size(given.links.size), means(std::move(given)), links(means.links) {}
+  ProgramQueue(ProgramMeans given, int rank, int size, std::unique_ptr<Links> links)
+      : rank(rank), size(size), means(std::move(given)), links(std::move(links)) {}
 
   const int rank, size;
   ProgramMeans means;
-  ShmLinks links;
+  const std::unique_ptr<Links> links;
   // Of the operation that runs: its inputs and outputs where they are not the user's, and scratch.
   WorkBuffer input{&means.memory}, output{&means.memory}, scratch{&means.memory};
   std::set<std::string> told;  // reasons, each is told once
 
  private:
-  void OnDriven() override { links.Ring(); }
+  void OnDriven() override { links->Ring(); }
 };
 
 class ProgramOperation final : public data::QueuedOperation {
@@ -44,6 +44,7 @@ class ProgramOperation final : public data::QueuedOperation {
   ProgramOperation(ProgramQueue* queue, data::Collective collective);
 
   observe::Phase phase() const override;
+  bool must_poll() const override;
   void AddWaitingFor(std::vector<int>* ranks) const override;
   std::string Details() const override;
 

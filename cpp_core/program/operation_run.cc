@@ -20,9 +20,9 @@ bool ProgramOperation::Plan(int64_t elements, std::string* why) {
     return false;
   }
   const LinkWish wish{program_->protocol, program_->slots, program_->tile_bytes};
-  if (!PlanLinks(program, program_->wirings, sizes, wish, queue_.links, &plan_, why)) return false;
+  if (!PlanLinks(program, program_->wirings, sizes, wish, *queue_.links, &plan_, why)) return false;
   const int64_t tile = TileElements(program, sizes, plan_.slot_bytes);
-  site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, &queue_.links, tile});
+  site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, queue_.links.get(), tile});
   return true;
 }
 
@@ -37,7 +37,7 @@ bool ProgramOperation::Place() {
     queue_.Break(placed);  // the others count on this rank
     return EndWith(std::move(placed));
   }
-  queue_.links.Begin(plan_);
+  queue_.links->Begin(plan_);
   ++queue_.counters.programs;
   state_ = State::kWait;
   return true;
@@ -198,8 +198,14 @@ void ProgramOperation::ScaleNow(const std::byte* from, std::byte* to, int64_t co
 
 bool ProgramOperation::Run(int64_t* budget) {
   const bool moved = run_->Advance(budget);
-  if (!run_->finished()) return moved;
-  queue_.links.End();
+  const bool over = run_->finished() && queue_.links->Settled();
+  if (Status broken = queue_.links->status(); !broken.ok()) {
+    queue_.Break(
+        {broken.code(), "program '" + program_->name + "' on " + collective_.Rank(rank()) + ": " + broken.message()});
+    return EndWith(queue_.broken());
+  }
+  if (!over) return moved;
+  queue_.links->End();
   state_ = State::kStore;
   return true;
 }

@@ -51,7 +51,7 @@ void ShmLinks::Begin(const LinkPlan& plan) {
   ++operation_;
   ready_ = false;
   protocol_ = plan.protocol;
-  const uint64_t rounds = static_cast<uint64_t>(plan.messages) / static_cast<uint64_t>(plan.slots) + 1;
+  const uint64_t rounds = static_cast<uint64_t>(plan.messages()) / static_cast<uint64_t>(plan.slots) + 1;
   if (protocol_ == Protocol::kLL && next_flag_ + rounds > last_flag_ && cleaning_ == 0) cleaning_ = 2;
   if (cleaning_ > 0 && protocol_ == Protocol::kLL) protocol_ = Protocol::kSimple;
   if (protocol_ == Protocol::kLL) first_flag_ = std::exchange(next_flag_, next_flag_ + rounds);

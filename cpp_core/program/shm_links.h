@@ -19,22 +19,11 @@
 
 #include "base/memory.h"
 #include "data/backend.h"
-#include "program/connections.h"
-#include "program/protocol.h"
-#include "program/wiring.h"
+#include "program/links.h"
 
 namespace horocache::program {
 
-// How an operation uses the links; equal on all ranks.
-struct LinkPlan {
-  const Wirings* wirings = nullptr;
-  Protocol protocol = Protocol::kSimple;
-  int slots = 1;
-  int64_t slot_bytes = 0;  // of data; not more than MostSlotBytes
-  int64_t messages = 0;    // that a connection carries, at most
-};
-
-class ShmLinks final : public Connections {
+class ShmLinks final : public Links {
  public:
   static constexpr int kMostEnds = 256;
   static constexpr int64_t kMostMessages = (1 << 24) - 1;
@@ -43,19 +32,13 @@ class ShmLinks final : public Connections {
   // All ranks' areas of the same bytes. `last_flag` of LL is for tests.
   explicit ShmLinks(data::SharedArea area, uint64_t last_flag = kLastFlag);
 
-  // For messages of a rank with so many ends; not positive if there is no room. The same on all ranks.
-  int64_t MostSlotBytes(Protocol protocol, int ends, int slots) const;
-
-  // Begins the next operation. The plan's wirings stay until its end.
-  void Begin(const LinkPlan& plan);
-  // Whether its slots may be used; true from then on.
-  bool Ready();
-  // For reports: a rank that has not ended the operation before the last one; -1: none.
-  int Behind() const;
-  // Everything was pushed and popped.
-  void End();
-  // Wakes the ranks that may wait for what has happened since the last call.
-  void Ring();
+  int64_t MostSlotBytes(Protocol protocol, int ends, int slots) const override;
+  int usual_slots() const override { return kSlots; }
+  void Begin(const LinkPlan& plan) override;
+  bool Ready() override;
+  int Behind() const override;
+  void End() override;
+  void Ring() override;
 
   std::byte* Claim(int strand) override;
   void Push(int strand, int64_t bytes) override;
@@ -68,6 +51,8 @@ class ShmLinks final : public Connections {
   bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override;
 
  private:
+  static constexpr int kSlots = 4;
+
   struct alignas(kCacheLine) Word {
     std::atomic<uint64_t> value{0};
   };

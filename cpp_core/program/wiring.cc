@@ -28,9 +28,9 @@ Wirings WireUp(const Program& program) {
     for (size_t i = 0; i < one.strands.size(); ++i) {
       const Strand& strand = one.strands[i];
       if (strand.send >= 0) {
-        wiring.out[i] = {strand.send, wiring.num_out++, -1};
+        wiring.out[i] = {strand.send, wiring.num_out++, -1, MessagesOf(one, strand)};
         senders[{rank, strand.send, strand.channel}] = &wiring.out[i];
-        wirings.most_messages = std::max(wirings.most_messages, MessagesOf(one, strand));
+        wirings.most_messages = std::max(wirings.most_messages, wiring.out[i].messages);
       }
       if (strand.receive >= 0) {
         wiring.in[i] = {strand.receive, wiring.num_in++, -1};
@@ -43,6 +43,7 @@ Wirings WireUp(const Program& program) {
     Endpoint* receiver = receivers.at(name);
     sender->there = receiver->here;
     receiver->there = sender->here;
+    receiver->messages = sender->messages;
   }
   return wirings;
 }

@@ -12,9 +12,10 @@ namespace horocache::program {
 
 // One end of a connection. Ends are numbered on their rank: those that send, and those that receive.
 struct Endpoint {
-  int32_t peer = -1;   // rank; -1: the strand has no such end
-  int32_t here = -1;   // number of this end
-  int32_t there = -1;  // number of the other one, on the peer
+  int32_t peer = -1;     // rank; -1: the strand has no such end
+  int32_t here = -1;     // number of this end
+  int32_t there = -1;    // number of the other one, on the peer
+  int64_t messages = 0;  // that the connection carries for one tile
 };
 
 struct Wiring {

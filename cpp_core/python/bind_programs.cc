@@ -16,7 +16,7 @@ namespace {
 
 namespace py = pybind11;
 
-using Port = std::tuple<double, double>;  // latency in ns, ns per byte
+using Port = std::tuple<double, double, double>;  // latency in ns, ns per byte, gap in ns
 
 // The memory of arrays, which the caller keeps.
 std::vector<std::span<std::byte>> MemoryOf(const std::vector<py::buffer>& arrays) {
@@ -46,7 +46,9 @@ std::vector<int64_t> RunProgram(std::string_view packed, const std::vector<py::b
   run.repetitions = repetitions;
   run.seed = seed;
   run.patience_ns = static_cast<int64_t>(patience_s * 1e9);
-  for (const auto& [latency_ns, ns_per_byte] : ports) run.delays.ports.push_back({latency_ns, ns_per_byte});
+  for (const auto& [latency_ns, ns_per_byte, gap_ns] : ports) {
+    run.delays.ports.push_back({latency_ns, ns_per_byte, gap_ns});
+  }
   run.delays.port_of = std::move(port_of);
   run.inputs = MemoryOf(inputs);
   run.outputs = MemoryOf(outputs);

@@ -318,17 +318,55 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
   return site;
 }
 
+namespace {
+
+// Makes the communicators of a set, in one order on all its ranks.
+class SetConnector {
+ public:
+  SetConnector(const JobConfig& config, const Job& job, uint32_t process_set)
+      : job_(job),
+        whole_(process_set == 0),
+        limit_ns_(Nanoseconds(config.knobs.start_timeout, kNsPerS)),
+        tag_(kMostOfSet * static_cast<int>(process_set)) {}
+
+  // Of all its ranks.
+  Status Connect(const std::vector<int>& ranks, net::Communicator* out) {
+    net::Mpi* const mpi = &job_.mpi.mpi();
+    return Take(whole_ ? net::Communicator::Duplicate(mpi, job_.mpi.get(), NowNs() + limit_ns_)
+                       : net::Communicator::Group(mpi, job_.mpi.get(), ranks, tag_++, limit_ns_),
+                out);
+  }
+  // Of some of them, called by these alone.
+  Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
+    return Take(net::Communicator::Group(&job_.mpi.mpi(), job_.mpi.get(), ranks, tag_++, limit_ns_), out);
+  }
+
+ private:
+  static constexpr int kMostOfSet = 6;
+
+  static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
+    if (made.ok()) *out = std::move(*made);
+    return made.status();
+  }
+
+  const Job& job_;
+  const bool whole_;
+  const int64_t limit_ns_;
+  int tag_;
+};
+
+}  // namespace
+
 // The set's own communicators.
 Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
   if (job.mpi.empty()) return Status::Ok();
-  net::Mpi* const mpi = &job.mpi.mpi();
-  const int tag = 3 * static_cast<int>(site->process_set);
-  const int64_t limit_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
-  StatusOr<net::Communicator> lanes = site->process_set == 0
-                                          ? net::Communicator::Duplicate(mpi, job.mpi.get(), NowNs() + limit_ns)
-                                          : net::Communicator::Group(mpi, job.mpi.get(), site->ranks, tag, limit_ns);
-  if (!lanes.ok()) return lanes.status();
-  site->mpi = std::move(*lanes);
+  SetConnector connector(config, job, site->process_set);
+  const bool programs = config.programs != nullptr && !site->one_host();
+  HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->mpi.all));
+  if (programs) {
+    HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->program_mpi.all));
+    HC_RETURN_IF_ERROR(connector.Connect(site->ranks, &site->program_links));
+  }
   if (site->one_host() || site->local_rank != 0) return Status::Ok();
   std::vector<int> leaders;
   net::MpiLinkConfig link;
@@ -338,12 +376,11 @@ Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
     leaders.push_back(site->ranks[rank]);
     link.names.push_back(job.NameOf(site->ranks[rank]));
   }
-  StatusOr<net::Communicator> between = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 1, limit_ns);
-  if (!between.ok()) return between.status();
-  StatusOr<net::Communicator> data = net::Communicator::Group(mpi, job.mpi.get(), leaders, tag + 2, limit_ns);
-  if (!data.ok()) return data.status();
-  site->leaders = std::move(*data);
-  site->link = net::MakeMpiLink(std::move(*between), std::move(link));
+  net::Communicator between;
+  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
+  HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->mpi.leaders));
+  if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->program_mpi.leaders));
+  site->link = net::MakeMpiLink(std::move(between), std::move(link));
   return Status::Ok();
 }
 

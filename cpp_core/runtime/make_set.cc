@@ -70,24 +70,25 @@ data::SharedArea LocalArea(const SetSite& site) {
   return area;
 }
 
-// Ranks on several hosts share no memory.
-data::SharedArea AreaOf(const SetSite& site) {
-  if (site.one_host()) return LocalArea(site);
+// Of all ranks of the set: those on several hosts share no memory.
+data::SharedArea AreaOf(const SetSite& site, const data::SharedArea& local) {
+  if (site.one_host()) return local;
   data::SharedArea area;
   area.rank = site.rank;
   area.size = static_cast<int>(site.ranks.size());
   return area;
 }
 
-data::MpiMeans MpiFor(SetSite* site) {
+// With `local` memory of this host.
+data::MpiMeans MpiFor(const SetSite& site, SetComms comms, data::SharedArea local) {
   data::MpiMeans means;
-  means.all = std::move(site->mpi);
-  means.host_of = site->host_of;
-  if (means.all.empty() || site->one_host()) return means;
-  means.leaders = std::move(site->leaders);
-  means.local = LocalArea(*site);
-  means.ranks = site->ranks;
-  means.process_set = site->process_set;
+  means.all = std::move(comms.all);
+  means.host_of = site.host_of;
+  if (means.all.empty() || site.one_host()) return means;
+  means.leaders = std::move(comms.leaders);
+  means.local = std::move(local);
+  means.ranks = site.ranks;
+  means.process_set = site.process_set;
   return means;
 }
 
@@ -108,14 +109,17 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
 }
 
 // Of its memory, a fourth is the built-in backend's, which runs what the programs leave to it.
-StatusOr<std::unique_ptr<data::Backend>> MakeProgramRunner(const data::SharedArea& area, data::BackendOptions options,
-                                                           program::ProgramMeans means) {
+StatusOr<std::unique_ptr<data::Backend>> MakeProgramRunner(SetSite* site, const data::SharedArea& local,
+                                                           data::BackendOptions options, program::ProgramMeans means) {
   options.fakedevice_delay_ns = -1;
-  const size_t built_in_bytes = area.data_bytes / 4 / kCacheLine * kCacheLine;
-  auto built_in = data::MakeBackends(data::PartOf(area, 0, built_in_bytes), options);
+  const size_t built_in_bytes = local.data_bytes / 4 / kCacheLine * kCacheLine;
+  const data::SharedArea share = data::PartOf(local, 0, built_in_bytes);
+  auto built_in = data::MakeBackends(AreaOf(*site, share), options, MpiFor(*site, std::move(site->program_mpi), share));
   if (!built_in.ok()) return built_in.status();
   means.built_in = std::move(built_in->front());
-  means.links = data::PartOf(area, built_in_bytes, area.data_bytes - built_in_bytes);
+  means.links = data::PartOf(local, built_in_bytes, local.data_bytes - built_in_bytes);
+  means.comm = std::move(site->program_links);
+  if (!site->one_host()) means.host_of = site->host_of;
   return program::MakeProgramBackend(std::move(means));
 }
 
@@ -134,7 +138,7 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Bac
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
   }
   std::vector<control::BackendTraits> traits = data::TraitsOf(ranks, BackendOptionsFor(knobs), means);
-  if (programs != nullptr && means.memory) {
+  if (programs != nullptr && (means.memory || means.mpi)) {
     traits.push_back(program::ProgramTraits(*programs));
     rules += ";" + programs->rules;
   }
@@ -146,19 +150,20 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Bac
 
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, SetPrograms programs) {
   StatusOr<control::Selector> selector = SelectorFor(knobs, static_cast<int>(site.ranks.size()),
-                                                     {site.one_host(), !site.mpi.empty()}, programs.library.get());
+                                                     {site.one_host(), !site.mpi.all.empty()}, programs.library.get());
   if (!selector.ok()) return selector.status();
   const StatusOr<const data::KernelSet*> kernels = data::FindKernels(knobs.kernels);
   if (!kernels.ok()) return kernels.status();
   const data::BackendOptions options = BackendOptionsFor(knobs);
-  const data::SharedArea area = AreaOf(site);
-  const bool runs_programs = programs.library != nullptr && site.one_host();
-  const size_t main_bytes = runs_programs ? area.data_bytes / 2 / kCacheLine * kCacheLine : area.data_bytes;
-  auto backends = data::MakeBackends(data::PartOf(area, 0, main_bytes), options, MpiFor(&site));
+  const data::SharedArea local = LocalArea(site);
+  const bool runs_programs = programs.library != nullptr && (site.one_host() || !site.mpi.all.empty());
+  const size_t main_bytes = runs_programs ? local.data_bytes / 2 / kCacheLine * kCacheLine : local.data_bytes;
+  const data::SharedArea main = data::PartOf(local, 0, main_bytes);
+  auto backends = data::MakeBackends(AreaOf(site, main), options, MpiFor(site, std::move(site.mpi), main));
   if (!backends.ok()) return backends.status();
   if (runs_programs) {
-    const data::SharedArea rest = data::PartOf(area, main_bytes, area.data_bytes - main_bytes);
-    auto runner = MakeProgramRunner(rest, options,
+    const data::SharedArea rest = data::PartOf(local, main_bytes, local.data_bytes - main_bytes);
+    auto runner = MakeProgramRunner(&site, rest, options,
                                     {.library = std::move(programs.library),
                                      .kernels = *kernels,
                                      .memory = std::move(programs.memory),

@@ -21,6 +21,12 @@
 
 namespace horocache::runtime {
 
+// What a backend over MPI works with.
+struct SetComms {
+  net::Communicator all;      // of the set's ranks
+  net::Communicator leaders;  // of the lowest rank of each host; empty on other ranks, and on one host
+};
+
 // Where a set's ranks meet.
 struct SetSite {
   uint32_t process_set = 0;
@@ -33,9 +39,10 @@ struct SetSite {
   // By local rank: where each sleeps. A rank has one doorbell, whatever sets it is in.
   std::vector<net::Doorbell> doorbells;
   std::vector<std::span<std::byte>> regions;  // by local rank; empty if there are none
-  net::Communicator mpi;                      // of the set's ranks, for the mpi backend; empty if there is none
-  net::Communicator leaders;  // of the lowest rank of each host, for the same; empty on other ranks, and on one host
-  std::unique_ptr<net::Link> link;  // between these
+  SetComms mpi;                               // for the mpi backend; empty if there is none
+  SetComms program_mpi;                       // the same for programs, if they are to run between hosts
+  net::Communicator program_links;            // of the set's ranks, for the same
+  std::unique_ptr<net::Link> link;            // between the hosts' leaders
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };

@@ -1,7 +1,7 @@
 """How long a program takes on a machine that is not at hand: its steps, one event after the other.
 
 The alpha-beta model, as MSCCLang's authors and many before them use it: a message passes its link in a time in
-proportion to its bytes, one message after the other, and arrives after the link's latency. A rank does one step at a
+proportion to its bytes, one message after the other with a gap, and arrives after the link's latency. A rank does one step at a
 time, as the executor does, and takes some time for each step and for the bytes that it moves. What waits for what is
 what the executor waits for: messages, free slots, steps of other strands, tile by tile.
 """
@@ -126,8 +126,8 @@ class _Simulation:
 
     def _send(self, rank: int, strand: Strand, size: int, now: float) -> None:
         port = self._port_of[rank * self._program.ranks + strand.send]
-        latency, ns_per_byte = self._ports[port]
-        self._port_free[port] = max(self._port_free[port], now) + size * ns_per_byte
+        latency, ns_per_byte, gap = self._ports[port]
+        self._port_free[port] = max(self._port_free[port], now) + size * ns_per_byte + gap
         connection = (rank, strand.send, strand.channel)
         self._arrived[connection].append(self._port_free[port] + latency)
         self._wake("message", connection)

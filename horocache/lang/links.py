@@ -1,4 +1,7 @@
-"""Machines by what passes between their ranks: latency and bandwidth of each link (the alpha-beta model)."""
+"""Machines by what passes between their ranks: latency, bandwidth and gap of each link.
+
+The alpha-beta model with the gap between messages of LogGP (Alexandrov and others, SPAA 1995).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ class Link:
     Attributes:
         latency_us: microseconds that each message takes besides, as often as there are messages.
         gb_per_s: bytes that pass in a nanosecond; messages pass one after the other.
+        gap_us: microseconds for which each message keeps the next one from passing, however short it is.
     """
 
     latency_us: float
     gb_per_s: float
+    gap_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,17 @@ class Machine:
         """Of all hosts."""
         return self.num_hosts * self.per_host
 
-    def ports(self) -> tuple[list[tuple[float, float]], list[int]]:
-        """Latency in ns and ns per byte of everything that messages pass through, and which it is for each pair.
+    def ports(self) -> tuple[list[tuple[float, float, float]], list[int]]:
+        """Latency in ns, ns per byte, gap in ns of everything that messages pass through, and which it is for each pair.
 
         Returns:
             The ports, and the number of one for each ``sender * ranks + receiver``; -1 for a rank and itself.
         """
-        ports: list[tuple[float, float]] = []
+        ports: list[tuple[float, float, float]] = []
         port_of = [-1] * self.ranks**2
 
         def add(link: Link) -> int:
-            ports.append((link.latency_us * 1e3, 1 / link.gb_per_s))
+            ports.append((link.latency_us * 1e3, 1 / link.gb_per_s, link.gap_us * 1e3))
             return len(ports) - 1
 
         cards = [[add(self.between) for _ in range(self.cards)] for _ in range(self.num_hosts)]
@@ -71,7 +76,7 @@ def parse_machine(text: str, ranks: int) -> Machine:
     """A machine from text, such as ``2x4,inside=1/50,between=10/3``.
 
     Args:
-        text: ``HOSTSxPER_HOST,inside=US/GBS,between=US/GBS[,cards=N]``.
+        text: ``HOSTSxPER_HOST,inside=US/GBS[/GAP_US],between=US/GBS[/GAP_US][,cards=N]``.
         ranks: that it must have.
 
     Raises:
@@ -81,17 +86,17 @@ def parse_machine(text: str, ranks: int) -> Machine:
     try:
         hosts, per_host = (int(number) for number in shape.split("x"))
         named = dict(part.split("=", 1) for part in rest.split(",") if part)
-        links = {name: Link(*(float(value) for value in named[name].split("/", 1))) for name in ("inside", "between")}
+        links = {name: Link(*(float(value) for value in named[name].split("/", 2))) for name in ("inside", "between")}
         machine = Machine(hosts, per_host, cards=int(named.get("cards", "1")), **links)
         good = set(named) <= {"inside", "between", "cards"} and min(hosts, per_host, machine.cards) > 0
-        good = good and all(link.gb_per_s > 0 and link.latency_us >= 0 for link in links.values())
+        good = good and all(link.gb_per_s > 0 and min(link.latency_us, link.gap_us) >= 0 for link in links.values())
     except (ValueError, KeyError, TypeError):
         good = False
     if not good:
         raise UsageError(
             f"{text!r} is no machine; write HOSTSxPER_HOST,inside=US/GBS,between=US/GBS, with the latency in "
-            "microseconds and the bandwidth in GB/s of links inside a host and of a host's card: "
-            "2x4,inside=1/50,between=10/3."
+            "microseconds and the bandwidth in GB/s of links inside a host and of a host's card, and, if messages "
+            "have one, the gap between them in microseconds: 2x4,inside=1/50,between=10/3/1."
         )
     if machine.ranks != ranks:
         raise UsageError(f"the machine {text!r} has {machine.ranks} ranks, and the program {ranks}.")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from horocache.lang.tune import Candidate
 
 _MACHINE = (
-    "slower links: HOSTSxPER_HOST,inside=US/GBS,between=US/GBS[,cards=N], latencies in us and bandwidths in GB/s, "
-    "such as 2x4,inside=1/50,between=10/3"
+    "slower links: HOSTSxPER_HOST,inside=US/GBS[/GAP_US],between=US/GBS[/GAP_US][,cards=N], latencies and gaps in us, "
+    "bandwidths in GB/s, such as 2x4,inside=1/50,between=10/3/1"
 )
 _UNITS = {"k": 10, "m": 20, "g": 30}
 

@@ -74,6 +74,23 @@ def test_every_allreduce_is_exact(ranks):
     run_ranks(ranks, body, programs=library(*programs))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("ranks", "dtype"), [(2, np.float32), (4, np.int32), (8, np.int16)])
+def test_sixteen_mebibytes_are_exact(ranks, dtype):
+    programs = programs_of(ranks)
+    count = (16 << 20) // np.dtype(dtype).itemsize - 1
+
+    def body(rank, runtime):
+        base = (np.arange(count) % 100).astype(dtype)
+        want = (ranks * base + ranks * (ranks - 1) // 2).astype(dtype)
+        for program in programs:
+            mine = base + dtype(rank)
+            allreduce(runtime, [mine], [mine], program.name, f"program/{program.name}")
+            assert np.array_equal(mine, want), program.name
+
+    run_ranks(ranks, body, programs=library(*programs))
+
+
 @pytest.mark.parametrize(
     ("ranks", "slots"),
     [

@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_an_error():
     with pytest.raises(InvalidArgumentError, match="rank 0 has 36 bytes for its input, which takes 40"):
         _core.run_program(pack(ring), arrays, empty, "float32", 10)
     with pytest.raises(InvalidArgumentError, match="each pair of 2 ranks needs one of the ports"):
-        _core.run_program(pack(ring), arrays, empty, "float32", 9, ports=[(1.0, 1.0)], port_of=[0])
+        _core.run_program(pack(ring), arrays, empty, "float32", 9, ports=[(1.0, 1.0, 0.0)], port_of=[0])
     for wrong in ({"protocol": 9}, {"slots": 9}, {"repetitions": 0}, {"reduce_op": 99}):
         with pytest.raises(InvalidArgumentError, match="no such operation"):
             _core.run_program(pack(ring), arrays, empty, "float32", 9, **wrong)
@@ -108,6 +108,17 @@ def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
     nothing = Processor(step_us=0, gb_per_s=1e12)
     # 4000 bytes there and back, 8 us on the link and 100 us of latency each time.
     assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
+    machine = Machine(2, 1, Link(1, 1), Link(100, 0.5, gap_us=30))
+    assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(276, rel=0.01)
+
+
+def test_two_steps_pay_where_a_card_takes_its_time_for_each_message():
+    two, direct = (compile_program(one) for one in (algorithms.two_step_alltoall(2, 4), algorithms.direct_alltoall(8)))
+    small, large = 32, 1 << 20
+    for gap_us, better in ((0, False), (25, True)):
+        machine = Machine(2, 4, Link(5, 2), Link(100, 0.2, gap_us))
+        assert (predict(two, small, machine) < 0.8 * predict(direct, small, machine)) == better
+        assert predict(two, large, machine) > 0.9 * predict(direct, large, machine)
 
 
 def test_the_cost_model_ranks_algorithms_by_size_as_links_do():
@@ -126,7 +137,8 @@ def test_machines_are_parsed_and_mistakes_told():
     ports, port_of = machine.ports()
     assert len(ports) == 2 * 2 + 2 * 4 * 3
     assert port_of[0] == -1 and port_of[4] == port_of[2 * 8 + 5] != port_of[1 * 8 + 5]
-    for text in ("", "2x4", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
+    assert parse_machine("2x4,inside=1/50,between=10/3/0.5", 8).between == Link(10, 3, 0.5)
+    for text in ("", "2x4", "2x4,inside=1/1,between=1/1/-1", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
         with pytest.raises(UsageError, match="is no machine"):
             parse_machine(text, 8)
     with pytest.raises(UsageError, match="has 8 ranks, and the program 4"):

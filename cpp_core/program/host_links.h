@@ -1,0 +1,67 @@
+// Links of ranks on several hosts: those of one host through its memory, the others through MPI.
+//
+// Role: lanes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "data/backend.h"
+#include "net/mpi/communicator.h"
+#include "program/links.h"
+#include "program/mpi_links.h"
+#include "program/shm_links.h"
+
+namespace horocache::program {
+
+class HostLinks final : public Links {
+ public:
+  // `local` is memory of the ranks of this host, `host_of` is by rank, of which `comm` has all.
+  HostLinks(data::SharedArea local, net::Communicator comm, std::vector<int> host_of);
+
+  int64_t MostSlotBytes(Protocol protocol, int ends, int slots) const override;
+  int usual_slots() const override { return kSlots; }
+  void Begin(const LinkPlan& plan) override;
+  bool Ready() override { return near_.Ready(); }
+  int Behind() const override;
+  bool Settled() override { return far_.Settled(); }
+  void End() override { near_.End(); }
+  void Ring() override { near_.Ring(); }
+  bool must_poll() const override { return true; }
+  Status status() const override { return far_.status(); }
+
+  std::byte* Claim(int strand) override { return out(strand).Claim(strand); }
+  void Push(int strand, int64_t bytes) override { out(strand).Push(strand, bytes); }
+  const std::byte* Peek(int strand, int64_t bytes) override { return in(strand).Peek(strand, bytes); }
+  const std::byte* Take(int strand, const std::byte* peeked) override { return in(strand).Take(strand, peeked); }
+  void Pop(int strand) override { in(strand).Pop(strand); }
+  bool Reaches(int strand, const std::byte* memory, int64_t bytes) const override {
+    return out_[static_cast<size_t>(strand)]->Reaches(strand, memory, bytes);
+  }
+  void PushFrom(int strand, const std::byte* memory) override { out(strand).PushFrom(strand, memory); }
+  uint64_t Popped(int strand) override { return out(strand).Popped(strand); }
+  bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override {
+    return out(strand).Retract(strand, message, memory, bytes);
+  }
+
+ private:
+  // They are short, and what is under way has to fill the network.
+  static constexpr int kSlots = 8;
+
+  Connections& out(int strand) const { return *out_[static_cast<size_t>(strand)]; }
+  Connections& in(int strand) const { return *in_[static_cast<size_t>(strand)]; }
+  // The wirings among the ranks of this host, by their numbers there; ends to other hosts are not connected.
+  const Wirings* NearOf(const Wirings& wirings);
+
+  const int rank_;
+  std::vector<int> here_;      // ranks of this host
+  std::vector<int> local_of_;  // by rank: its number in here_; -1: it is elsewhere
+  std::vector<bool> far_ranks_;
+  ShmLinks near_;
+  MpiLinks far_;
+  std::map<const Wirings*, Wirings> near_wirings_;
+  std::vector<Connections*> out_, in_;  // by strand
+};
+
+}  // namespace horocache::program
