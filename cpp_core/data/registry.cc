@@ -46,6 +46,7 @@ StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& a
     HC_RETURN_IF_ERROR(ShmPort::Check(main));
     backends.push_back(MakeShmBackend(main, options, *kernels));
   }
+  if (!mpi.local.data.empty()) HC_RETURN_IF_ERROR(ShmPort::Check(mpi.local));
   if (!mpi.all.empty()) backends.push_back(MakeMpiBackend(std::move(mpi), options, *kernels));
   if (area.size == 1) backends.push_back(MakeLoopbackBackend(*kernels));
   if (!fake) return backends;

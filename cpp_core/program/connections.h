@@ -25,6 +25,11 @@ class Connections {
     return peeked;
   }
   virtual void Pop(int strand) = 0;
+  // Whether what is written for this strand's receiver goes past the caches: another processor reads it next.
+  virtual bool streams(int strand) const {
+    static_cast<void>(strand);
+    return true;
+  }
 
   // Note [Direct messages]
   // A message whose source the receiver can reach stays where it is, and the slot says where. The sender goes on;

@@ -24,7 +24,7 @@ int64_t Delays::Send(int from, int to, int64_t bytes, int64_t now_ns) {
   int64_t free = free_ns.load();
   int64_t passed = std::max(free, now_ns) + takes_ns;
   while (!free_ns.compare_exchange_weak(free, passed)) passed = std::max(free, now_ns) + takes_ns;
-  return passed + static_cast<int64_t>(model.latency_ns);
+  return passed + static_cast<int64_t>(model.latency_ns - model.gap_ns);
 }
 
 std::atomic<int64_t>& Delays::arrival(int from, int end, uint64_t message) {

@@ -85,7 +85,7 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
     due.slot = state.held.data();
   }
   // What another rank is about to read is written around the caches, as slots are.
-  Work(step, state.tile, due.message, direct != nullptr ? nullptr : due.slot, direct != nullptr);
+  Work(strand, step, due.message, direct != nullptr ? nullptr : due.slot, direct != nullptr);
   if (Pops(step.op)) connections.Pop(number);
   state.popped = due.keeps;
   if (due.keeps) return Block(&state, Wait::kSlot);
@@ -121,9 +121,9 @@ bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
   state.wait = Wait::kNone;
   if (Stores(step.op)) {
     if (PushDirect(strand, DirectAt(strand, step.destination, step, bytes), bytes)) return true;
-    Collect(step, state.tile, slot);
+    Collect(strand, step, slot);
   } else if (bytes > 0) {
-    data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), true);
+    data::Copy(slot, state.held.data(), static_cast<size_t>(bytes), Streams(strand));
   }
   Push(strand, bytes);
   return true;
@@ -229,7 +229,9 @@ std::byte* Execution::At(const Place& place, int64_t index, int64_t begin) const
   return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
 }
 
-void Execution::Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot, bool stream) {
+void Execution::Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot, bool stream) {
+  const int64_t tile = states_[strand].tile;
+  const bool stream_slot = slot != nullptr && Streams(strand);
   int64_t offset = 0;
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, offset);
@@ -247,24 +249,25 @@ void Execution::Work(const Step& step, int64_t tile, const std::byte* message, s
       call.count = run.count;
       call.output = Stores(step.op) ? to : out;
       call.second = Stores(step.op) ? out : nullptr;
-      call.stream_output = stream || call.output == out;
-      call.stream_second = true;
+      call.stream_output = call.output == out ? stream_slot : stream;
+      call.stream_second = stream_slot;
       site_.fold(call);  // there is something to fold, of two inputs
       continue;
     }
     if (to != nullptr) data::Copy(to, from, bytes, stream);
-    if (out != nullptr) data::Copy(out, from, bytes, true);
+    if (out != nullptr) data::Copy(out, from, bytes, stream_slot);
   }
 }
 
-void Execution::Collect(const Step& step, int64_t tile, std::byte* slot) const {
+void Execution::Collect(size_t strand, const Step& step, std::byte* slot) const {
+  const int64_t tile = states_[strand].tile;
   int64_t offset = 0;
   for (int64_t i = 0; i < step.count; ++i) {
     const Run run = RunOf(step, tile, i, offset);
     offset += run.count;
     if (run.count == 0) continue;
     data::Copy(slot + run.offset * element_bytes_, At(step.destination, i, run.begin),
-               static_cast<size_t>(run.count * element_bytes_), true);
+               static_cast<size_t>(run.count * element_bytes_), Streams(strand));
   }
 }
 

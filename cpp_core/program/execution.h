@@ -113,12 +113,13 @@ class Execution {
   bool TakeBack(const Step& step, int64_t tile);
   bool DropTaken();
   // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null.
-  void Work(const Step& step, int64_t tile, const std::byte* message, std::byte* slot, bool stream);
+  void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot, bool stream);
   // What the step left in its destination, as a message.
-  void Collect(const Step& step, int64_t tile, std::byte* slot) const;
+  void Collect(size_t strand, const Step& step, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;
   std::byte* At(const Place& place, int64_t index, int64_t begin) const;
   int64_t MessageBytes(const Step& step, int64_t tile) const;
+  bool Streams(size_t strand) const { return site_.connections->streams(static_cast<int>(strand)); }
 
   const RunSite site_;
   const RankProgram& program_;

@@ -7,20 +7,21 @@ namespace horocache::program {
 
 HostLinks::HostLinks(data::SharedArea local, net::Communicator comm, std::vector<int> host_of)
     : rank_(comm.rank()),
-      local_of_(host_of.size(), -1),
-      far_ranks_(host_of.size(), true),
+      host_of_(std::move(host_of)),
+      local_of_(host_of_.size(), -1),
+      far_ranks_(host_of_.size(), true),
       near_(std::move(local)),
       far_(std::move(comm)) {
-  for (size_t rank = 0; rank < host_of.size(); ++rank) {
-    if (host_of[rank] != host_of[static_cast<size_t>(rank_)]) continue;
+  for (size_t rank = 0; rank < host_of_.size(); ++rank) {
+    if (!Near(rank_, static_cast<int>(rank))) continue;
     local_of_[rank] = static_cast<int>(here_.size());
     far_ranks_[rank] = false;
     here_.push_back(static_cast<int>(rank));
   }
 }
 
-int64_t HostLinks::MostSlotBytes(Protocol protocol, int ends, int slots) const {
-  return std::min(near_.MostSlotBytes(protocol, ends, slots), MpiLinks::kMostSlotBytes);
+int64_t HostLinks::MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) {
+  return near_.MostSlotBytes(protocol, NearOf(wirings), slots);
 }
 
 int HostLinks::Behind() const {
@@ -28,23 +29,52 @@ int HostLinks::Behind() const {
   return behind < 0 ? behind : here_[static_cast<size_t>(behind)];
 }
 
-const Wirings* HostLinks::NearOf(const Wirings& wirings) {
-  const auto [found, made] = near_wirings_.try_emplace(&wirings, wirings);
+// Those inside hosts are numbered anew, on all ranks, so that the others take no memory.
+const Wirings& HostLinks::NearOf(const Wirings& wirings) {
+  const auto [found, made] = near_wirings_.try_emplace(&wirings);
   Wirings& near = found->second;
-  if (!made) return &near;
-  near.ranks.clear();
-  for (const int rank : here_) near.ranks.push_back(wirings.ranks[static_cast<size_t>(rank)]);
-  for (Wiring& one : near.ranks) {
-    for (std::vector<Endpoint>* ends : {&one.out, &one.in}) {
-      for (Endpoint& end : *ends) end.peer = end.peer < 0 ? -1 : local_of_[static_cast<size_t>(end.peer)];
+  if (!made) return near;
+  std::vector<Wiring> all = wirings.ranks;
+  const auto number = [this](int rank, const std::vector<Endpoint>& ends, int32_t* count) {
+    std::vector<int32_t> numbers(ends.size(), -1);  // by their old ones
+    for (const Endpoint& end : ends) {
+      if (end.peer >= 0 && Near(rank, end.peer)) numbers[static_cast<size_t>(end.here)] = (*count)++;
     }
+    return numbers;
+  };
+  std::vector<std::vector<int32_t>> out, in;
+  near.most_messages = wirings.most_messages;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Wiring& one = all[rank];
+    one.num_out = one.num_in = 0;
+    out.push_back(number(static_cast<int>(rank), one.out, &one.num_out));
+    in.push_back(number(static_cast<int>(rank), one.in, &one.num_in));
+    near.most_ends = std::max({near.most_ends, one.num_out, one.num_in});
   }
-  return &near;
+  const auto connect = [this](std::vector<Endpoint>* ends, const auto& here, const auto& there) {
+    for (Endpoint& end : *ends) {
+      const int local = end.peer < 0 ? -1 : local_of_[static_cast<size_t>(end.peer)];
+      if (local < 0) {
+        end = {};
+        continue;
+      }
+      end.here = here[static_cast<size_t>(end.here)];
+      end.there = there[static_cast<size_t>(end.peer)][static_cast<size_t>(end.there)];
+      end.peer = local;
+    }
+  };
+  for (const int rank : here_) {
+    Wiring& one = all[static_cast<size_t>(rank)];
+    connect(&one.out, out[static_cast<size_t>(rank)], in);
+    connect(&one.in, in[static_cast<size_t>(rank)], out);
+    near.ranks.push_back(std::move(one));
+  }
+  return near;
 }
 
 void HostLinks::Begin(const LinkPlan& plan) {
   LinkPlan near_plan = plan;
-  near_plan.wirings = NearOf(*plan.wirings);
+  near_plan.wirings = &NearOf(*plan.wirings);
   near_.Begin(near_plan);
   far_.Begin(plan, far_ranks_);
   const Wiring& wiring = plan.wirings->ranks[static_cast<size_t>(rank_)];

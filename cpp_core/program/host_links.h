@@ -20,16 +20,19 @@ class HostLinks final : public Links {
   // `local` is memory of the ranks of this host, `host_of` is by rank, of which `comm` has all.
   HostLinks(data::SharedArea local, net::Communicator comm, std::vector<int> host_of);
 
-  int64_t MostSlotBytes(Protocol protocol, int ends, int slots) const override;
+  int64_t MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) override;
+  int64_t most_message_bytes() const override { return MpiLinks::kMostMessageBytes; }
   int usual_slots() const override { return kSlots; }
   void Begin(const LinkPlan& plan) override;
   bool Ready() override { return near_.Ready(); }
   int Behind() const override;
   bool Settled() override { return far_.Settled(); }
+  void AddUnsettled(std::vector<int>* ranks) const override { far_.AddUnsettled(ranks); }
   void End() override { near_.End(); }
   void Ring() override { near_.Ring(); }
   bool must_poll() const override { return true; }
-  Status status() const override { return far_.status(); }
+  LinkFailure failure() const override { return far_.failure(); }
+  void Abandon() override { far_.Abandon(); }
 
   std::byte* Claim(int strand) override { return out(strand).Claim(strand); }
   void Push(int strand, int64_t bytes) override { out(strand).Push(strand, bytes); }
@@ -40,6 +43,7 @@ class HostLinks final : public Links {
     return out_[static_cast<size_t>(strand)]->Reaches(strand, memory, bytes);
   }
   void PushFrom(int strand, const std::byte* memory) override { out(strand).PushFrom(strand, memory); }
+  bool streams(int strand) const override { return out_[static_cast<size_t>(strand)]->streams(strand); }
   uint64_t Popped(int strand) override { return out(strand).Popped(strand); }
   bool Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) override {
     return out(strand).Retract(strand, message, memory, bytes);
@@ -51,10 +55,14 @@ class HostLinks final : public Links {
 
   Connections& out(int strand) const { return *out_[static_cast<size_t>(strand)]; }
   Connections& in(int strand) const { return *in_[static_cast<size_t>(strand)]; }
+  bool Near(int one, int other) const {
+    return host_of_[static_cast<size_t>(one)] == host_of_[static_cast<size_t>(other)];
+  }
   // The wirings among the ranks of this host, by their numbers there; ends to other hosts are not connected.
-  const Wirings* NearOf(const Wirings& wirings);
+  const Wirings& NearOf(const Wirings& wirings);
 
   const int rank_;
+  const std::vector<int> host_of_;
   std::vector<int> here_;      // ranks of this host
   std::vector<int> local_of_;  // by rank: its number in here_; -1: it is elsewhere
   std::vector<bool> far_ranks_;

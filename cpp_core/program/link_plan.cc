@@ -22,17 +22,23 @@ Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {
 
 }  // namespace
 
-bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish,
-               const Links& links, LinkPlan* plan, std::string* why) {
+bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish, Links* links,
+               LinkPlan* plan, std::string* why) {
   const int64_t element = sizes.element_bytes();
   const int64_t whole = RoundUp(sizes.MostPartElements() * program.most_count * element, int64_t{8});
   plan->wirings = &wirings;
   plan->protocol = ProtocolFor(wish.protocol, whole);
-  plan->slots = std::max(program.min_slots, wish.slots > 0 ? wish.slots : links.usual_slots());
+  plan->slots = std::max(program.min_slots, wish.slots > 0 ? wish.slots : links->usual_slots());
   const int64_t wanted = wish.message_bytes > 0 ? wish.message_bytes : kMessageBytes;
-  const int64_t room = links.MostSlotBytes(plan->protocol, wirings.most_ends, plan->slots);
+  const int64_t room = links->MostSlotBytes(plan->protocol, wirings, plan->slots);
+  const int64_t most = links->most_message_bytes();
   const int64_t least = RoundUp(program.most_count * element, int64_t{8});
-  plan->slot_bytes = std::max(least, std::min({whole, wanted, room}));
+  plan->slot_bytes = std::max(least, std::min({whole, wanted, room, most}));
+  if (plan->slot_bytes > most) {
+    *why = "a message of one element of each of " + std::to_string(program.most_count) + " chunks has " +
+           std::to_string(least) + " bytes, and between hosts one has " + std::to_string(most) + " at most";
+    return false;
+  }
   if (plan->slot_bytes > room) {
     *why = "its " + std::to_string(wirings.most_ends) + " connections of " + std::to_string(plan->slots) +
            " slots have no room in shared memory; raise HOROCACHE_SHM_BYTES";

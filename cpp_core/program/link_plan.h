@@ -17,7 +17,7 @@ struct LinkWish {
 };
 
 // False if there is no room; then `why` says so. The same on all ranks.
-bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish,
-               const Links& links, LinkPlan* plan, std::string* why);
+bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish, Links* links,
+               LinkPlan* plan, std::string* why);
 
 }  // namespace horocache::program

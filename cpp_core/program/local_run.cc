@@ -131,7 +131,8 @@ Status Host::Prepare() {
   }
   const LinkWish wish{run_.protocol, run_.slots, run_.message_bytes};
   std::string why;
-  if (!PlanLinks(program_, wirings_, sizes_, wish, *ranks_[0].links, &plan_, &why)) return InvalidArgumentError(why);
+  if (!PlanLinks(program_, wirings_, sizes_, wish, ranks_[0].links.get(), &plan_, &why))
+    return InvalidArgumentError(why);
   tile_ = TileElements(program_, sizes_, plan_.slot_bytes);
   delays_ = std::make_unique<Delays>(run_.delays, wirings_, plan_.slots);
   return Status::Ok();

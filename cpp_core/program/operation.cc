@@ -6,6 +6,7 @@
 
 #include "control/hashing.h"
 #include "data/rows.h"
+#include "net/mpi/kept.h"
 
 namespace horocache::program {
 namespace {
@@ -21,6 +22,10 @@ bool AllEqual(const std::vector<int64_t>& numbers) {
 ProgramOperation::ProgramOperation(ProgramQueue* queue, data::Collective collective)
     : QueuedOperation(queue, std::move(collective), queue->rank, queue->size), queue_(*queue) {
   for (const data::Segment& segment : collective_.segments) total_ += segment.count;
+}
+
+ProgramOperation::~ProgramOperation() {
+  if (inner_ != nullptr && inner_->must_poll()) net::KeepForMpi(std::move(facts_));
 }
 
 observe::Phase ProgramOperation::phase() const {
@@ -43,11 +48,13 @@ bool ProgramOperation::must_poll() const {
 void ProgramOperation::AddWaitingFor(std::vector<int>* ranks) const {
   if (inner_ != nullptr) return inner_->AddWaitingFor(ranks);
   if (state_ == State::kWait && queue_.links->Behind() >= 0) ranks->push_back(queue_.links->Behind());
-  if (state_ == State::kRun) run_->AddWaitingFor(ranks);
+  if (state_ != State::kRun) return;
+  run_->AddWaitingFor(ranks);
+  if (run_->finished()) queue_.links->AddUnsettled(ranks);
 }
 
 std::string ProgramOperation::Details() const {
-  if (state_ != State::kRun) return "";
+  if (state_ != State::kRun || run_->finished()) return "";
   constexpr size_t kMostLines = 32;
   std::string text = "\nProgram '" + program_->name + "' runs:";
   for (const std::string& line : run_->Blocked(kMostLines)) text += "\n  " + line;
@@ -81,6 +88,7 @@ bool ProgramOperation::Step(int64_t* budget) {
 }
 
 bool ProgramOperation::EndInner() {
+  if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
   if (state_ == State::kMeet) return Agree();
   return state_ == State::kConfirm ? Confirm() : EndBuiltIn();
 }
@@ -235,10 +243,7 @@ bool ProgramOperation::UseBuiltIn(const std::string& why) {
   return true;
 }
 
-bool ProgramOperation::EndBuiltIn() {
-  if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
-  return EndWith(inner_->status());
-}
+bool ProgramOperation::EndBuiltIn() { return EndWith(inner_->status()); }
 
 bool ProgramOperation::EndWith(Status status) {
   status_ = std::move(status);

@@ -37,11 +37,13 @@ struct ProgramQueue final : data::OperationQueue {
 
  private:
   void OnDriven() override { links->Ring(); }
+  void OnBroken() override { links->Abandon(); }
 };
 
 class ProgramOperation final : public data::QueuedOperation {
  public:
   ProgramOperation(ProgramQueue* queue, data::Collective collective);
+  ~ProgramOperation() override;
 
   observe::Phase phase() const override;
   bool must_poll() const override;

@@ -20,7 +20,7 @@ bool ProgramOperation::Plan(int64_t elements, std::string* why) {
     return false;
   }
   const LinkWish wish{program_->protocol, program_->slots, program_->tile_bytes};
-  if (!PlanLinks(program, program_->wirings, sizes, wish, *queue_.links, &plan_, why)) return false;
+  if (!PlanLinks(program, program_->wirings, sizes, wish, queue_.links.get(), &plan_, why)) return false;
   const int64_t tile = TileElements(program, sizes, plan_.slot_bytes);
   site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, queue_.links.get(), tile});
   return true;
@@ -199,9 +199,10 @@ void ProgramOperation::ScaleNow(const std::byte* from, std::byte* to, int64_t co
 bool ProgramOperation::Run(int64_t* budget) {
   const bool moved = run_->Advance(budget);
   const bool over = run_->finished() && queue_.links->Settled();
-  if (Status broken = queue_.links->status(); !broken.ok()) {
-    queue_.Break(
-        {broken.code(), "program '" + program_->name + "' on " + collective_.Rank(rank()) + ": " + broken.message()});
+  if (const LinkFailure failure = queue_.links->failure(); !failure.status.ok()) {
+    queue_.Break({failure.status.code(), "program '" + program_->name + "' on " + collective_.Rank(rank()) +
+                                             ", between it and " + collective_.Rank(failure.peer) + ": " +
+                                             failure.status.message()});
     return EndWith(queue_.broken());
   }
   if (!over) return moved;

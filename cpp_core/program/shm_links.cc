@@ -39,7 +39,8 @@ size_t ShmLinks::PartOffset(Part part) const {
   return offset;
 }
 
-int64_t ShmLinks::MostSlotBytes(Protocol protocol, int ends, int slots) const {
+int64_t ShmLinks::MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) {
+  const int ends = wirings.most_ends;
   if (ends > kMostEnds) return 0;
   const auto room = static_cast<int64_t>(PartBytes(PartOf(protocol)));
   return DecodedBytes(protocol, room / (std::max(ends, 1) * slots));

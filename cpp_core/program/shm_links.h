@@ -32,7 +32,7 @@ class ShmLinks final : public Links {
   // All ranks' areas of the same bytes. `last_flag` of LL is for tests.
   explicit ShmLinks(data::SharedArea area, uint64_t last_flag = kLastFlag);
 
-  int64_t MostSlotBytes(Protocol protocol, int ends, int slots) const override;
+  int64_t MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) override;
   int usual_slots() const override { return kSlots; }
   void Begin(const LinkPlan& plan) override;
   bool Ready() override;

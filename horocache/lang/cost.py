@@ -129,7 +129,7 @@ class _Simulation:
         latency, ns_per_byte, gap = self._ports[port]
         self._port_free[port] = max(self._port_free[port], now) + size * ns_per_byte + gap
         connection = (rank, strand.send, strand.channel)
-        self._arrived[connection].append(self._port_free[port] + latency)
+        self._arrived[connection].append(self._port_free[port] - gap + latency)
         self._wake("message", connection)
 
     def _wake(self, what: str, connection: tuple[int, int, int]) -> None:

@@ -5,6 +5,7 @@ The alpha-beta model with the gap between messages of LogGP (Alexandrov and othe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .errors import UsageError
@@ -23,6 +24,11 @@ class Link:
     latency_us: float
     gb_per_s: float
     gap_us: float = 0.0
+
+    def sound(self) -> bool:
+        """Whether the numbers are those of a link."""
+        numbers = (self.latency_us, self.gb_per_s, self.gap_us)
+        return all(math.isfinite(number) and number >= 0 for number in numbers) and self.gb_per_s > 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def parse_machine(text: str, ranks: int) -> Machine:
         links = {name: Link(*(float(value) for value in named[name].split("/", 2))) for name in ("inside", "between")}
         machine = Machine(hosts, per_host, cards=int(named.get("cards", "1")), **links)
         good = set(named) <= {"inside", "between", "cards"} and min(hosts, per_host, machine.cards) > 0
-        good = good and all(link.gb_per_s > 0 and min(link.latency_us, link.gap_us) >= 0 for link in links.values())
+        good = good and all(link.sound() for link in links.values())
     except (ValueError, KeyError, TypeError):
         good = False
     if not good:

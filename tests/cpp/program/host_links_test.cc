@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -46,6 +47,8 @@ class Network {
   }
 
   int open() const { return open_; }
+  // Messages of a connection that lay there before somebody asked for them.
+  size_t most_waiting() const { return most_waiting_; }
 
  private:
   struct Transfer {
@@ -74,6 +77,7 @@ class Network {
       queue.sends.pop_front();
       queue.receives.pop_front();
     }
+    most_waiting_ = std::max(most_waiting_, queue.sends.size());
     return transfers_.size();
   }
 
@@ -81,6 +85,7 @@ class Network {
   std::deque<Transfer> transfers_;
   std::map<std::tuple<int, int, int>, Queue> queues_;  // by sender, receiver, tag
   int open_ = 0;                                       // requests
+  size_t most_waiting_ = 0;
 };
 
 // As much of MPI as links use, of one rank.
@@ -207,9 +212,21 @@ TEST(HostLinks, CarryManyOperationsThroughMemoryAndMessages) {
   }
 }
 
+TEST(HostLinks, KeepWhatPilesUpWithABusyReceiverWithinAWindow) {
+  for (const int slots : {1, 2, 3, 8}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      Hosts hosts({0, 1, 2}, seed);
+      RunOperations(hosts.all(), Ring(3, 1), {Protocol::kSimple, slots, 64, 3'000}, 2, seed);
+      EXPECT_EQ(hosts.network.open(), 0);
+      EXPECT_GT(hosts.network.most_waiting(), 0U);
+      EXPECT_LE(hosts.network.most_waiting(), static_cast<size_t>(slots + std::max(1, slots / 2)));
+    }
+  }
+}
+
 TEST(HostLinks, OfferShortMessagesAndManySlots) {
   Hosts hosts({0, 1}, 1);
-  EXPECT_LE(hosts.links[0]->MostSlotBytes(Protocol::kSimple, 1, 1), MpiLinks::kMostSlotBytes);
+  EXPECT_EQ(hosts.links[0]->most_message_bytes(), MpiLinks::kMostMessageBytes);
   EXPECT_GT(hosts.links[0]->usual_slots(), 4);
   EXPECT_TRUE(hosts.links[0]->must_poll());
 }
@@ -223,8 +240,8 @@ TEST(HostLinks, RefuseAMessageOfAnotherLength) {
   ASSERT_NE(hosts.links[0]->Claim(0), nullptr);
   hosts.links[0]->Push(0, 8);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(hosts.links[1]->Peek(0, 16), nullptr);
-  EXPECT_EQ(hosts.links[1]->status().message(),
-            "a message of 8 bytes came from rank 0 of the program, where one of 16 was due");
+  EXPECT_EQ(hosts.links[1]->failure().status.message(), "a message of 8 bytes came, where one of 16 was due");
+  EXPECT_EQ(hosts.links[1]->failure().peer, 0);
 }
 
 }  // namespace

@@ -65,11 +65,14 @@ TEST(ShmLinks, WakeWhoeverMayWait) {
 
 TEST(ShmLinks, HaveRoomForNoMoreThanThereIs) {
   Host host(2);
+  Wirings three, many;
+  three.most_ends = 3;
+  many.most_ends = ShmLinks::kMostEnds + 1;
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
-    const int64_t most = host.links(0).MostSlotBytes(protocol, 3, 4);
+    const int64_t most = host.links(0).MostSlotBytes(protocol, three, 4);
     EXPECT_GT(most, 0);
-    EXPECT_GT(host.links(0).MostSlotBytes(protocol, 3, 2), most);
-    EXPECT_EQ(host.links(0).MostSlotBytes(protocol, ShmLinks::kMostEnds + 1, 1), 0);
+    EXPECT_GT(host.links(0).MostSlotBytes(protocol, three, 2), most);
+    EXPECT_EQ(host.links(0).MostSlotBytes(protocol, many, 1), 0);
     EXPECT_LE(EncodedBytes(protocol, most), static_cast<int64_t>(kAreaBytes) / 12);
   }
 }

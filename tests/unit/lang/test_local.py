@@ -109,7 +109,7 @@ def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
     # 4000 bytes there and back, 8 us on the link and 100 us of latency each time.
     assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
     machine = Machine(2, 1, Link(1, 1), Link(100, 0.5, gap_us=30))
-    assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(276, rel=0.01)
+    assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
 
 
 def test_two_steps_pay_where_a_card_takes_its_time_for_each_message():
@@ -138,7 +138,7 @@ def test_machines_are_parsed_and_mistakes_told():
     assert len(ports) == 2 * 2 + 2 * 4 * 3
     assert port_of[0] == -1 and port_of[4] == port_of[2 * 8 + 5] != port_of[1 * 8 + 5]
     assert parse_machine("2x4,inside=1/50,between=10/3/0.5", 8).between == Link(10, 3, 0.5)
-    for text in ("", "2x4", "2x4,inside=1/1,between=1/1/-1", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
+    for text in ("", "2x4", "2x4,inside=1/1,between=1/1/-1", "2x4,inside=1/1,between=1/1/nan", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
         with pytest.raises(UsageError, match="is no machine"):
             parse_machine(text, 8)
     with pytest.raises(UsageError, match="has 8 ranks, and the program 4"):

@@ -12,6 +12,7 @@
 #include "data/backends/mpi/mpi_verdict.h"
 #include "data/gaps.h"
 #include "data/rows.h"
+#include "net/mpi/kept.h"
 
 namespace horocache::data {
 namespace {
@@ -46,6 +47,7 @@ struct Transfer {
 class MpiExchange : public MpiOperation {
  public:
   MpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes);
+  ~MpiExchange() override;
 
  private:
   enum class State { kTell, kTold, kAgreeing, kMove, kPlacing, kMoving, kLevels, kBarrier };
@@ -98,6 +100,12 @@ MpiExchange::MpiExchange(MpiQueue* queue, Collective collective, int64_t two_lev
     return;
   }
   PlanSends();
+}
+
+MpiExchange::~MpiExchange() {
+  if (done()) return;
+  for (std::vector<Told>* facts : {&tell_, &told_}) net::KeepForMpi(std::move(*facts));
+  for (std::vector<int>* numbers : {&counts_, &starts_}) net::KeepForMpi(std::move(*numbers));
 }
 
 // Rows that this rank sends to each.
