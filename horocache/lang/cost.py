@@ -1,9 +1,9 @@
 """How long a program takes on a machine that is not at hand: its steps, one event after the other.
 
 The alpha-beta model, as MSCCLang's authors and many before them use it: a message passes its link in a time in
-proportion to its bytes, one message after the other with a gap, and arrives after the link's latency. A rank does one step at a
-time, as the executor does, and takes some time for each step and for the bytes that it moves. What waits for what is
-what the executor waits for: messages, free slots, steps of other strands, tile by tile.
+proportion to its bytes, one message after the other with a gap, and arrives after the link's latency. A rank does one
+step at a time, as the executor does, and takes some time for each step and for the bytes that it moves. What waits for
+what is what the executor waits for: messages, free slots, steps of other strands, tile by tile.
 """
 
 from __future__ import annotations

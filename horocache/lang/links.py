@@ -55,7 +55,7 @@ class Machine:
         return self.num_hosts * self.per_host
 
     def ports(self) -> tuple[list[tuple[float, float, float]], list[int]]:
-        """Latency in ns, ns per byte, gap in ns of everything that messages pass through, and which it is for each pair.
+        """Latency in ns, ns per byte, gap in ns of all that messages pass through, and which it is for each pair.
 
         Returns:
             The ports, and the number of one for each ``sender * ranks + receiver``; -1 for a rank and itself.

@@ -138,7 +138,9 @@ def test_machines_are_parsed_and_mistakes_told():
     assert len(ports) == 2 * 2 + 2 * 4 * 3
     assert port_of[0] == -1 and port_of[4] == port_of[2 * 8 + 5] != port_of[1 * 8 + 5]
     assert parse_machine("2x4,inside=1/50,between=10/3/0.5", 8).between == Link(10, 3, 0.5)
-    for text in ("", "2x4", "2x4,inside=1/1,between=1/1/-1", "2x4,inside=1/1,between=1/1/nan", "2x4,inside=1,between=2/3", "2x4,inside=1/0,between=1/1", "2x4,inside=1/1,between=1/1,x=2"):
+    inside = "2x4,inside=1/1"
+    numbers = [f"{inside},between={link}" for link in ("1", "1/0", "1/1/-1", "1/1/nan", "1/1/1/1", "inf/1")]
+    for text in ("", "2x4", *numbers, f"{inside},between=1/1,x=2"):
         with pytest.raises(UsageError, match="is no machine"):
             parse_machine(text, 8)
     with pytest.raises(UsageError, match="has 8 ranks, and the program 4"):
