@@ -251,6 +251,7 @@ void Execution::Work(size_t strand, const Step& step, const std::byte* message, 
       call.second = Stores(step.op) ? out : nullptr;
       call.stream_output = call.output == out ? stream_slot : stream;
       call.stream_second = stream_slot;
+      if (step.finishes) call.scaling = site_.finish;
       site_.fold(call);  // there is something to fold, of two inputs
       continue;
     }

@@ -34,6 +34,7 @@ struct RunSite {
   std::vector<std::byte*> buffers;    // by number; of at least the bytes that BufferBytes tells
   Connections* connections = nullptr;
   int64_t tile_elements = 1;
+  data::Scaling finish;  // of sums, by the steps that finish them
 };
 
 // Elements of a fine chunk that travel in one message, at most, if messages have so many bytes. The same on all ranks:

@@ -22,7 +22,7 @@ bool ProgramOperation::Plan(int64_t elements, std::string* why) {
   const LinkWish wish{program_->protocol, program_->slots, program_->tile_bytes};
   if (!PlanLinks(program, program_->wirings, sizes, wish, queue_.links.get(), &plan_, why)) return false;
   const int64_t tile = TileElements(program, sizes, plan_.slot_bytes);
-  site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, queue_.links.get(), tile});
+  site_.emplace(RunSite{&program, rank(), sizes, nullptr, {}, queue_.links.get(), tile, {}});
   return true;
 }
 
@@ -127,6 +127,7 @@ void ProgramOperation::PlanMoves(std::byte* loaded, std::byte* finished, int64_t
     before.before = scaling_.before;
     after = scaling_;
     after.before = 1.0;
+    if (program_->program.marks_finished) site_->finish = std::exchange(after, {});
   }
   for (const data::Segment& segment : collective_.segments) {
     if (loaded == nullptr) break;

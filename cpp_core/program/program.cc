@@ -50,9 +50,12 @@ void CheckClass(Words* in, const Program& whole, const Step& step, const Place& 
 
 void TakeStep(Words* in, const Program& whole, RankProgram* program, Budget* budget) {
   Step step;
-  step.op = in->TakeAs<StepOp>(0, kNumStepOps - 1, "the operation");
+  const auto op = in->TakeAs<int>(0, 2 * kNumStepOps - 1, "the operation");
+  step.op = static_cast<StepOp>(op % kNumStepOps);
+  step.finishes = op >= kNumStepOps;
   step.size_class = in->TakeAs<int32_t>(0, whole.classes - 1, "the size class");
   step.count = in->Take(1, kMaxProgramChunks, "the count");
+  if (step.finishes && !Reduces(step.op)) in->Fail("it finishes sums, and makes none");
   budget->moved -= step.count;
   if (budget->moved < 0) in->Fail("the steps have too many chunks in all");
   step.source = TakePlace(in, *program, step.count, ReadsSource(step.op), "the source");
@@ -215,7 +218,10 @@ StatusOr<Program> DecodeProgram(std::span<const std::byte> bytes) {
   if (in.ok()) CheckConnections(&in, program);
   if (in.ok() && !in.at_end()) in.Fail("there is more behind its end");
   for (const RankProgram& one : program.programs) {
-    for (const Step& step : one.steps) program.most_count = std::max(program.most_count, step.count);
+    for (const Step& step : one.steps) {
+      program.most_count = std::max(program.most_count, step.count);
+      program.marks_finished |= step.finishes;
+    }
   }
   if (in.ok()) return program;
   return Status(StatusCode::kCorrupt, "a program of " + std::to_string(bytes.size()) + " bytes cannot be run: " +

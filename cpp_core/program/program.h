@@ -59,6 +59,7 @@ struct Step {
   StepOp op = StepOp::kSend;
   int32_t size_class = 0;  // of the chunk in which the first fine chunk lies
   int64_t count = 0;       // fine chunks
+  bool finishes = false;   // it makes finished sums, which are scaled here
   Place source, destination;
   uint32_t first_wait = 0, num_waits = 0;  // in RankProgram::waits
 };
@@ -84,6 +85,7 @@ struct Program {
   bool uniform = false;               // all chunks have one size
   int32_t min_slots = 1;              // with fewer it would hang
   int64_t most_count = 1;             // fine chunks of a step
+  bool marks_finished = false;        // all sums are finished at steps that say so
   std::vector<RankProgram> programs;  // by rank
 };
 

@@ -29,6 +29,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         destination: what is written, or added to.
         size_class: of the chunk that the first fine chunk belongs to.
         waits: (strand, step) of this rank that must be over before; those of its own strand are not listed.
+        finishes: what it adds up are all ranks' chunks, each once: sums are scaled here. False everywhere if one step
+            does so for some of its chunks only.
     """
 
     op: OpName
@@ -37,6 +39,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     destination: Operand | None = None
     size_class: int = 0
     waits: tuple[tuple[int, int], ...] = ()
+    finishes: bool = False
 
 
 class Strand(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

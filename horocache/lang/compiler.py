@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from . import channels, fuse, strands
 from .compiled import CompiledProgram, RankProgram
 from .errors import DeadlockError, PostconditionError, RaceError, ScheduleError, VerificationError
@@ -66,7 +64,7 @@ def compile_traced(program: Program, *, at_once: bool = False) -> CompiledProgra
         except (VerificationError, RaceError, DeadlockError) as error:
             wrong.append(str(error))
             continue
-        return msgspec.structs.replace(compiled, rank_order=facts.rank_order)
+        return facts.marked(compiled)
     raise ScheduleError(f"program {program.name!r} cannot be scheduled: {'; '.join(wrong)}.", program.location)
 
 

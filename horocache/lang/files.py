@@ -115,7 +115,7 @@ def decode(contents: bytes, *, expect_hash: bool = True) -> CompiledProgram:
     facts = _prove(program)
     if program.rank_order and not facts.rank_order:
         raise ProgramFileError("/program/rank_order: it says that sums are folded in rank order; they are not.")
-    return program
+    return msgspec.structs.replace(facts.marked(program), rank_order=program.rank_order)
 
 
 def _decode_document(contents: bytes) -> _Document:

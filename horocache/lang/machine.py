@@ -61,6 +61,9 @@ class Machine:
         slots: of each connection.
         memory: by rank and buffer, what each fine chunk holds; None for nothing. Changed.
         at_once: what pops and pushes waits until it can do both.
+
+    Attributes:
+        finishes: steps that add, and for each whether all its sums are then of all ranks, each once; None if some are.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Machine:
         at_once: bool = False,
     ) -> None:
         self.memory = memory
+        self.finishes: dict[At, bool | None] = {}
         self._at_once = at_once
         self._program, self._slots, self._values = program, slots, values
         self._strands = [[strand.steps for strand in one.strands] for one in program.programs]
@@ -162,6 +166,8 @@ class Machine:
             assert step.destination is not None
             mine = self._read(at, step, step.destination)
             held = [self._add(a, b) for a, b in zip(mine, held, strict=True)]
+            whole = {self._values.is_whole(one.value, self._program.ranks) for one in held}
+            self.finishes[at] = None if len(whole) > 1 else whole == {True}
         if step.op in WRITES:
             assert step.destination is not None
             buffer, index = step.destination

@@ -188,7 +188,7 @@ def _proved(program: CompiledProgram, collective: Collective) -> CompiledProgram
             continue
         except ProgramError as error:
             raise ProgramFileError(str(error)) from None
-        return msgspec.structs.replace(candidate, rank_order=facts.rank_order)
+        return facts.marked(candidate)
     raise AssertionError("unreachable")
 
 

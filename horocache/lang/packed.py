@@ -38,6 +38,7 @@ OPERATIONS = {
 _LIBRARY_MAGIC = int.from_bytes(b"HCCPRLF1", "little")
 PROTOCOLS = get_args(Protocol)
 _OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
+_FINISHES = 8
 assert set(_OPS) == set(get_args(OpName))
 
 
@@ -102,7 +103,7 @@ def _strand(strand: Strand, numbers: dict[str, int]) -> Iterator[int]:
 
 
 def _step(step: Step, numbers: dict[str, int]) -> Iterator[int]:
-    yield from (_OPS[step.op], step.size_class, step.count)
+    yield from (_OPS[step.op] + _FINISHES * step.finishes, step.size_class, step.count)
     for place in (step.source, step.destination):
         yield from _place(place, numbers)
     yield len(step.waits)

@@ -50,6 +50,11 @@ class Values:
         """The input chunks in it, and how often each."""
         return self._terms[value]
 
+    def is_whole(self, value: Value, ranks: int) -> bool:
+        """Whether it is the sum of one input chunk of each rank, each once."""
+        terms = self._terms[value]
+        return len(terms) == ranks and all(origin[0] == rank and n == 1 for rank, (origin, n) in enumerate(terms))
+
     def text(self, value: Value | None) -> str:
         """For people: ``a0[1] + 2 a3[1]`` is chunk 1 of rank 0, and twice that of rank 3."""
         if value is None:

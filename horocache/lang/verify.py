@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from .collectives import INPUT, OUTPUT, Collective
 from .compiled import CompiledProgram
 from .errors import PostconditionError
@@ -22,9 +24,26 @@ class Facts:
 
     Attributes:
         rank_order: every sum of the result is folded in rank order, from 0 on.
+        finishes: (rank, strand, step) of the steps whose sums are finished, see :class:`Step`.
     """
 
     rank_order: bool
+    finishes: frozenset[tuple[int, int, int]]
+
+    def marked(self, program: CompiledProgram) -> CompiledProgram:
+        """The program, with what was found out written in."""
+        replace = msgspec.structs.replace
+        ranks = []
+        for rank, one in enumerate(program.programs):
+            strands = []
+            for number, strand in enumerate(one.strands):
+                steps = tuple(
+                    replace(step, finishes=(rank, number, index) in self.finishes)
+                    for index, step in enumerate(strand.steps)
+                )
+                strands.append(replace(strand, steps=steps))
+            ranks.append(replace(one, strands=tuple(strands)))
+        return replace(program, programs=tuple(ranks), rank_order=self.rank_order)
 
 
 def verify(program: CompiledProgram, collective: Collective, *, at_once: bool = False) -> Facts:
@@ -45,7 +64,9 @@ def verify(program: CompiledProgram, collective: Collective, *, at_once: bool = 
     memory = _initial(program, collective, values)
     machine = Machine(program, program.min_slots, values, memory, at_once)
     machine.run()
-    return Facts(_check_results(program, collective, values, memory))
+    rank_order = _check_results(program, collective, values, memory)
+    clear = None not in machine.finishes.values()
+    return Facts(rank_order, frozenset(at for at, whole in machine.finishes.items() if whole and clear))
 
 
 def _initial(

@@ -14,9 +14,12 @@ import msgspec
 import pytest
 
 from horocache.lang import (
+    AllReduce,
     CompiledProgram,
+    Program,
     ProgramFileError,
     algorithms,
+    chunk,
     compile_program,
     load_program,
     save_program,
@@ -53,6 +56,30 @@ def test_what_was_written_is_read_again(tmp_path, seed):
 
 def test_a_file_has_the_same_bytes_every_time(ring):
     assert encode(ring) == encode(decode(encode(ring)))
+
+
+def test_which_steps_finish_sums_is_found_out_and_not_believed(ring):
+    document = json.loads(encode(ring))
+    steps = [step for one in document["program"]["programs"] for strand in one["strands"] for step in strand["steps"]]
+    finishing = [step for step in steps if step.get("finishes")]
+    assert len(finishing) == 3 and all(step["op"].startswith("rr") for step in finishing)
+    for step in steps:
+        step["finishes"] = not step.get("finishes", False)
+    assert decode(with_hash(document)) == ring
+
+
+def test_where_a_step_finishes_only_some_of_its_sums_none_is_marked():
+    def steps_of(program):
+        return [step for one in compile_program(program).programs for strand in one.strands for step in strand.steps]
+
+    with Program("partly", AllReduce(3, 2, inplace=True)) as program:
+        chunk(1, "input", 0).reduce(chunk(2, "input", 0))
+        chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
+        chunk(1, "input", 1).reduce(chunk(2, "input", 1))
+        for rank in (0, 2):
+            chunk(1, "input", 0, 2).copy(rank, "input", 0)
+    assert any(step.count == 2 and step.op.startswith("r") for step in steps_of(program))
+    assert not any(step.finishes for step in steps_of(program))
 
 
 # ---- files that are none

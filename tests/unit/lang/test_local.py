@@ -31,7 +31,9 @@ def test_a_wrong_result_is_found():
     ring = compile_program(algorithms.ring(3))
     [strand] = ring.programs[0].strands
     forgets = {"rrc": "r", "rrcs": "rcs"}  # to add up
-    steps = tuple(msgspec.structs.replace(step, op=forgets.get(step.op, step.op)) for step in strand.steps)
+    steps = tuple(
+        msgspec.structs.replace(step, op=forgets.get(step.op, step.op), finishes=False) for step in strand.steps
+    )
     first = msgspec.structs.replace(ring.programs[0], strands=(msgspec.structs.replace(strand, steps=steps),))
     broken = msgspec.structs.replace(ring, programs=(first, *ring.programs[1:]))
     with pytest.raises(WrongResultError, match=r"rank \d, output chunk \d, element \d+: \d+ instead of \d+"):

@@ -20,7 +20,7 @@ def test_a_program_is_packed_rank_by_rank():
     packed = words(compile_program(program))
     assert packed[:7] == [int.from_bytes(b"HCCPROG1", "little"), 2, 1, 1, 1, 0, 1]
     rank_0 = [3, 1, 0, 1, 2]  # buffers, their sizes, strands
-    rank_0 += [-1, 1, 0, 2, 1, 0, 1, -1, 0, 2, 0, 0, 3, 0, 1, 2, 0, 0, 0, 0]  # receives, and adds
+    rank_0 += [-1, 1, 0, 2, 1, 0, 1, -1, 0, 2, 0, 0, 8 + 3, 0, 1, 2, 0, 0, 0, 0]  # receives, and adds: finished
     rank_0 += [1, -1, 0, 1, 0, 0, 1, 0, 0, -1, 0, 1, 0, 1]  # sends when that is over
     assert packed[7 : 7 + len(rank_0)] == rank_0
 
