@@ -27,16 +27,24 @@ constexpr size_t kAreaBytes = 4 << 20;
 constexpr int64_t kBudgetBytes = 256 << 10;
 constexpr size_t kMostLines = 64;
 
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<std::byte, Free>;
+// Zeros. By calloc: most of a large area is never touched, and then takes no time.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(size_t bytes) : whole_(std::calloc(bytes + kAlignment, 1)) {}
+  // Null if there is none.
+  std::byte* get() const {
+    const uintptr_t first = reinterpret_cast<uintptr_t>(whole_.get());
+    return reinterpret_cast<std::byte*>(RoundUp(first, kAlignment));
+  }
 
-Memory Zeros(size_t bytes) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(128, RoundUp(std::max<size_t>(bytes, 1), size_t{128}))));
-  if (memory != nullptr) std::memset(memory.get(), 0, bytes);
-  return memory;
-}
+ private:
+  static constexpr uintptr_t kAlignment = 128;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> whole_;
+};
 
 // One rank: its links, its memory and the run that is under way.
 struct Rank {
@@ -120,7 +128,7 @@ Status Host::Prepare() {
   // All memory is the ranks' in common.
   area.regions.assign(ranks, {static_cast<std::byte*>(nullptr), std::numeric_limits<size_t>::max() / 2});
   for (size_t rank = 0; rank < ranks; ++rank) {
-    areas_.push_back(Zeros(kAreaBytes));
+    areas_.emplace_back(kAreaBytes);
     area.data.push_back(areas_.back().get());
   }
   ranks_.resize(ranks);
@@ -157,8 +165,8 @@ Status Host::PrepareRank(int number) {
   }
   size_t all = 0;
   for (size_t buffer = 2; buffer < rank.buffers.size(); ++buffer) all += RoundUp(bytes_of(buffer), size_t{kCacheLine});
-  rank.scratch = Zeros(all);
-  if (rank.scratch == nullptr) return {StatusCode::kOutOfMemory, "no memory for scratch"};
+  rank.scratch = Memory(all);
+  if (rank.scratch.get() == nullptr) return {StatusCode::kOutOfMemory, "no memory for scratch"};
   std::byte* at = rank.scratch.get();
   for (size_t buffer = 2; buffer < rank.buffers.size(); ++buffer) {
     rank.buffers[buffer] = at;

@@ -28,10 +28,10 @@ if how == "slow":  # one rank is stopped from outside, in the middle
         check(1 << 18, f"large{step % 4}")
         time.sleep(0.02)
 elif how == "flat":
-    for step in range(1000):
+    for step in range(300):
         check(16, f"small{step % 8}")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for step in range(3000):
+    for step in range(1200):
         check(16, f"small{step % 8}")
     say("memory", grown=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 else:

@@ -43,7 +43,7 @@ def _run_in_the_core(compiled, seed):
     for protocol in ("Simple", "LL", "LL128", "Direct"):
         elements = rng.choice((1, 2, 7, 50, 333, 1000))
         if compiled.uniform:
-            elements *= classes * compiled.refinement * 64
+            elements = min(elements, 7) * classes * compiled.refinement * 64
         slots = rng.randint(compiled.min_slots, 8)
         tile = rng.choice((0, 64, 1000))
         run_locally(compiled, elements, "int64", seed=seed + 1, protocol=protocol, slots=slots, tile=tile)
