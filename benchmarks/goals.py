@@ -106,16 +106,31 @@ GOALS = (
     Goal("small blocking, 8 ranks: x gloo", "latency", _against("gloo"), 5.0, True, ranks=8),
     *(
         Goal(
-            f"programs, {size}: x {peer}", "programs", _against(peer), limit, True, case=size, best=True, settings=True
+            f"programs, {ranks} ranks, {size}: x {peer}",
+            "programs",
+            _against(peer),
+            limit,
+            True,
+            case=size,
+            ranks=ranks,
+            until=size,  # and no more
+            best=True,
+            settings=True,
         )
-        for size, peer, limit in (
-            ("16 MiB", "built-in", 1 / 1.3),
-            ("64 MiB", "built-in", 1 / 1.3),
-            ("1 KiB", "built-in", 1 / 3),
-            ("16 MiB", "mpi4py", 1.0),
-            ("64 MiB", "mpi4py", 1.0),
-            *((f"{size} MiB shared", "built-in", 0.5) for size in (4, 16, 64)),
+        for size, peer, limit, of in (
+            ("8 B", "built-in", 1 / 3, (2, 8)),
+            ("1 KiB", "built-in", 1 / 3, (2, 4, 8)),
+            ("16 MiB", "built-in", 1 / 1.3, (2, 4)),
+            ("64 MiB", "built-in", 1 / 1.3, (2, 4)),
+            ("16 MiB", "mpi4py", 1.0, (2, 4)),
+            ("64 MiB", "mpi4py", 1.0, (2, 4)),
+            *((f"{size} MiB shared", "built-in", 0.5, (2,)) for size in (4, 16, 64)),
         )
+        for ranks in of
+    ),
+    *(
+        Goal(f"compile and prove, {case}: s", "compile", _median, limit, case=case)
+        for case, limit in (("ring of 64", 2.0), ("all pairs of 32", 10.0), ("hierarchical 8 x 8", 20.0))
     ),
     Goal("161 x 1 KiB: us", "burst", _median, 322.0, case="161 x 1 KiB", unit="us"),
     Goal(

@@ -22,6 +22,7 @@ ORDER = (
     "keras_fit",
     "mpi",
     "programs",
+    "compile",
     "rounds",
     "hosts",
     "moves",

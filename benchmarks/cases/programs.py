@@ -20,18 +20,19 @@ from benchmarks.timing import Contestant, alternate, check
 TITLE = "Collective programs"
 BUILT_IN, MPI = "built-in", "mpi4py"
 HOST, SHARED, PROTOCOLS, LINKS = "host", "shared", "protocols", "links"
-_SIZES = [1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+_SIZES = [8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 _ALGORITHMS = ("ring", "all_pairs")
 _UNTILED = "ring, untiled"
 _WHOLE = 5 << 20  # bytes of a message that is as long as it may be
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Two and four ranks on one host, there in shared tensors, protocols by size, and slow links."""
+    """Ranks on one host, there in shared tensors, protocols by size, and slow links."""
     sizes = _SIZES[::3] if quick else _SIZES
     budget_s = 0.3 if quick else 1.5
     return [
         *(Job("programs", ranks, {"what": HOST, "sizes": sizes, "budget_s": budget_s}, 200.0) for ranks in (2, 4)),
+        Job("programs", 8, {"what": HOST, "sizes": [8, 1 << 10], "budget_s": budget_s}, 200.0),
         *(
             Job("programs", ranks, {"what": SHARED, "sizes": sizes[-3:], "budget_s": budget_s}, 200.0)
             for ranks in (2, 4)

@@ -84,8 +84,7 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
     state.held.resize(static_cast<size_t>(due.bytes));
     due.slot = state.held.data();
   }
-  // What another rank is about to read is written around the caches, as slots are.
-  Work(strand, step, due.message, direct != nullptr ? nullptr : due.slot, direct != nullptr);
+  Work(strand, step, due.message, direct != nullptr ? nullptr : due.slot);
   if (Pops(step.op)) connections.Pop(number);
   state.popped = due.keeps;
   if (due.keeps) return Block(&state, Wait::kSlot);
@@ -229,7 +228,7 @@ std::byte* Execution::At(const Place& place, int64_t index, int64_t begin) const
   return site_.buffers[static_cast<size_t>(place.buffer)] + (element + begin) * element_bytes_;
 }
 
-void Execution::Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot, bool stream) {
+void Execution::Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot) {
   const int64_t tile = states_[strand].tile;
   const bool stream_slot = slot != nullptr && Streams(strand);
   int64_t offset = 0;
@@ -249,13 +248,13 @@ void Execution::Work(size_t strand, const Step& step, const std::byte* message, 
       call.count = run.count;
       call.output = Stores(step.op) ? to : out;
       call.second = Stores(step.op) ? out : nullptr;
-      call.stream_output = call.output == out ? stream_slot : stream;
+      call.stream_output = call.output == out && stream_slot;
       call.stream_second = stream_slot;
       if (step.finishes) call.scaling = site_.finish;
       site_.fold(call);  // there is something to fold, of two inputs
       continue;
     }
-    if (to != nullptr) data::Copy(to, from, bytes, stream);
+    if (to != nullptr) data::Copy(to, from, bytes, false);
     if (out != nullptr) data::Copy(out, from, bytes, stream_slot);
   }
 }

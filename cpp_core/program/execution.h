@@ -113,8 +113,9 @@ class Execution {
   // True if nobody reads, or will read, where the step stores.
   bool TakeBack(const Step& step, int64_t tile);
   bool DropTaken();
-  // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null.
-  void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot, bool stream);
+  // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null. What stays in memory
+  // is not written around the caches: whoever reads it does so soon.
+  void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot);
   // What the step left in its destination, as a message.
   void Collect(size_t strand, const Step& step, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;

@@ -10,7 +10,7 @@ namespace horocache::program {
 namespace {
 
 // Of a message without a tile of its own: a few of them stay in a core's cache.
-constexpr int64_t kMessageBytes = 128 << 10;
+constexpr int64_t kMessageBytes = 256 << 10;
 // The longest message that goes by LL128, if the program leaves it open. Measured, see docs/performance.md; so is that
 // LL gains nothing between processors that keep their caches in step.
 constexpr int64_t kMostLL128Bytes = 512;

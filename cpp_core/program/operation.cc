@@ -132,7 +132,8 @@ std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
 std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) const {
   const bool fits = bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes);
   if (!HasRows(one.op) && !fits) return "it is for other sizes";
-  if (!folds() || !IsFloat(collective_.dtype) || one.in_rank_order) return "";
+  const bool rounds = IsFloat(collective_.dtype) || IsComplex(collective_.dtype);
+  if (!folds() || !rounds || one.in_rank_order) return "";
   return "it adds up in another order than rank order, which HOROCACHE_PROGRAMS_ANY_ORDER=1 allows";
 }
 

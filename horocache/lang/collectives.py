@@ -56,6 +56,16 @@ class Collective(ABC):
     def expected(self, rank: int, index: int) -> Iterable[Origin] | None:
         """The input chunks whose sum the rank's output chunk must be; None: anything."""
 
+    @property
+    def promises_inputs(self) -> bool:
+        """Whether what a program leaves in inputs counts, too."""
+        return False
+
+    def expected_input(self, rank: int, index: int) -> Iterable[Origin] | None:
+        """The same of an input chunk, where those count."""
+        del rank, index
+        return None
+
     def has_data(self, rank: int, index: int) -> bool:
         """Whether a rank's input chunk holds anything at the start."""
         del rank, index

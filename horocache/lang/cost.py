@@ -18,7 +18,7 @@ from .links import Machine
 from .promises import collective_of
 from .sizes import Sizes
 
-_MESSAGE_BYTES = 128 << 10  # as in cpp_core/program/link_plan.cc
+_MESSAGE_BYTES = 256 << 10  # as in cpp_core/program/link_plan.cc
 _SLOTS = 4
 _Place = tuple[int, int]  # rank, strand
 

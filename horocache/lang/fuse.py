@@ -110,7 +110,8 @@ def _is_seen(node: Instruction, others: Sequence[Instruction], collective: Colle
         if other.op in _OVERWRITES:
             overwritten.update(range(to.index, to.index + to.count))
     everything = set(range(mine.index, mine.index + mine.count))
-    promised = mine.buffer == OUTPUT or (mine.buffer == INPUT and collective.is_joined(node.rank))
+    counts = collective.promises_inputs or collective.is_joined(node.rank)
+    promised = mine.buffer == OUTPUT or (mine.buffer == INPUT and counts)
     return promised and not everything <= overwritten
 
 

@@ -6,6 +6,7 @@ compiled form alone, so it finds the compiler's mistakes as well as those in a f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +16,7 @@ from .compiled import CompiledProgram
 from .errors import PostconditionError
 from .machine import Held, Machine
 from .structure import check_structure
-from .values import Values
+from .values import Origin, Values
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,19 @@ def _initial(
     return memory
 
 
+def _promised(collective: Collective) -> Iterator[tuple[int, str, int, list[Origin]]]:
+    """Rank, buffer, index and contents of every chunk that counts in the end."""
+    for rank in range(collective.num_ranks):
+        for index in range(collective.output_chunks(rank)):
+            origins = collective.expected(rank, index)
+            if origins is not None:
+                yield rank, OUTPUT, index, list(origins)
+        for index in range(collective.input_chunks(rank) if collective.promises_inputs else 0):
+            origins = collective.expected_input(rank, index)
+            if origins is not None:
+                yield rank, INPUT, index, list(origins)
+
+
 def _check_results(
     program: CompiledProgram,
     collective: Collective,
@@ -97,23 +111,19 @@ def _check_results(
 ) -> bool:
     """Compare every output chunk; gives whether all sums are in rank order."""
     fine, wrong, rank_order = program.refinement, [], True
-    for rank in range(program.ranks):
-        for index in range(collective.output_chunks(rank)):
-            expected = collective.expected(rank, index)
-            if expected is None:
-                continue
-            origins = list(expected)
-            buffer, at = collective.alias(rank, OUTPUT, index)
-            for part in range(fine):
-                want = values.of([(source, chunk * fine + part) for source, chunk in origins])
-                held = memory[rank, buffer][at * fine + part]
-                if held is None or held.value != want:
-                    have = values.text(None if held is None else held.value)
-                    wrong.append(f"output[{at * fine + part}] of rank {rank}: expected {values.text(want)}, got {have}")
-                elif not program.uniform and held.size_class != at % collective.classes:
-                    wrong.append(f"output[{at * fine + part}] of rank {rank} holds a chunk of another size")
-                elif len(origins) > 1 and held.order != (0, program.ranks - 1):
-                    rank_order = False
+    for rank, name, index, origins in _promised(collective):
+        buffer, at = collective.alias(rank, name, index)
+        for part in range(fine):
+            where = f"{name}[{at * fine + part}] of rank {rank}"
+            want = values.of([(source, chunk * fine + part) for source, chunk in origins])
+            held = memory[rank, buffer][at * fine + part]
+            if held is None or held.value != want:
+                have = values.text(None if held is None else held.value)
+                wrong.append(f"{where}: expected {values.text(want)}, got {have}")
+            elif not program.uniform and held.size_class != at % collective.classes:
+                wrong.append(f"{where} holds a chunk of another size")
+            elif len(origins) > 1 and held.order != (0, program.ranks - 1):
+                rank_order = False
     if wrong:
         raise PostconditionError(program.name, collective.name, wrong)
     return rank_order

@@ -151,6 +151,52 @@ def test_a_program_in_rank_order_gives_the_bits_of_the_built_in_algorithm(dtype)
     run_ranks(4, body, programs=library(compiled("all_pairs", 4)))
 
 
+def partly_finishing() -> CompiledProgram:
+    """One step finishes a sum and makes another that is none yet, so that sums are scaled at the end."""
+    with Program("partly", AllReduce(3, 2, inplace=True)) as program:
+        chunk(1, "input", 0).reduce(chunk(2, "input", 0))
+        chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
+        chunk(1, "input", 1).reduce(chunk(2, "input", 1))
+        for rank in (0, 2):
+            chunk(1, "input", 0, 2).copy(rank, "input", 0)
+    return compile_program(program)
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("protocol", ["auto", "Simple", "LL128"])
+def test_sums_are_scaled_once(ranks, protocol):
+    several = msgspec.structs.replace(compile_program(algorithms.ring(ranks, instances=2)), name="instances")
+    unfused = compile_program(algorithms.ring(ranks, fuse=False))
+    programs = [*programs_of(ranks), several, msgspec.structs.replace(unfused, name="unfused")]
+    if ranks == 3:
+        programs.append(partly_finishing())
+    programs = [msgspec.structs.replace(one, protocol=protocol) for one in programs]
+    total = ranks * (ranks + 1) // 2
+    cases = (
+        (AVERAGE, {}, total / ranks),
+        (SUM, {"prescale": 0.5, "postscale": 4.0}, 2 * total),
+        (MAX, {"postscale": 3.0}, 3 * ranks),
+    )
+
+    def body(rank, runtime):
+        for program in programs:
+            for count in (1, 97, 70_001):
+                for op, scales, want in cases:
+                    for dtype in (np.float32, np.float16, np.float64):
+                        mine = np.full(count, 2 * (rank + 1), dtype)
+                        shared = np.asarray(runtime.empty((count,), "float32"))
+                        name = f"{program.name}.{count}.{op}.{dtype.__name__}"
+                        for values in (mine, shared) if dtype == np.float32 else (mine,):
+                            values[:] = 2 * (rank + 1)
+                            kind = f"{name}.{values is shared}"
+                            allreduce(
+                                runtime, [values], [values], kind, f"program/{program.name}", reduce_op=op, **scales
+                            )
+                            np.testing.assert_allclose(values, 2 * want, rtol=1e-3 if dtype == np.float16 else 1e-6)
+
+    run_ranks(ranks, body, programs=library(*programs), region_bytes=str(64 << 20))
+
+
 def test_fused_tensors_run_as_one_program():
     def body(rank, runtime):
         arrays = [np.full(n, rank + 1, np.float32) for n in (1, 100, 3, 5000)]
@@ -216,17 +262,40 @@ def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
     assert said.count("leaves allgather to the built-in algorithm: there is no program for it") == 2
 
 
+def test_a_program_whose_chunks_must_be_equal_leaves_what_does_not_divide(capfd):
+    with Program("moved", AllReduce(2, 2, inplace=True)) as written:
+        chunk(0, "input", 0).copy(0, "kept", 0)
+        whole = chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
+        chunk(0, "kept", 0).copy(0, "input", 1)  # into a place of another size, for a moment
+        whole.copy(0, "input", 0)
+    program = compile_program(written)
+    assert program.uniform
+
+    def body(rank, runtime):
+        ran = []
+        for count in (256, 255):
+            values = np.full(count, rank + 1, np.int32)
+            allreduce(runtime, [values], [values], f"of {count}", "program/moved")
+            assert (values == 3).all()
+            ran.append(runtime.metrics()["program_operations"])
+        return ran
+
+    assert run_ranks(2, body, programs=library(program)) == [[1, 1]] * 2
+    assert capfd.readouterr().err.count("its chunks must have one size") == 2
+
+
 def test_a_program_in_another_order_takes_no_floating_point_unless_it_is_named(capfd):
     def body(rank, runtime):
         ran = []
-        for dtype, backend in ((np.int64, "program"), (np.float32, "program"), (np.float32, "program/ring")):
+        unnamed = [(dtype, "program") for dtype in (np.int64, np.float32, np.complex64)]
+        for dtype, backend in (*unnamed, (np.float32, "program/ring")):
             values = np.full(100, rank + 1, dtype)
             allreduce(runtime, [values], [values], f"{dtype.__name__}.{backend}", backend)
             assert (values == 6).all()
             ran.append(runtime.metrics()["program_operations"])
         return ran
 
-    assert run_ranks(3, body, programs=library(compiled("ring", 3))) == [[1, 1, 2]] * 3
+    assert run_ranks(3, body, programs=library(compiled("ring", 3))) == [[1, 1, 1, 2]] * 3
     assert "'ring': it adds up in another order than rank order" in capfd.readouterr().err
 
 

@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from common import publish, say
@@ -21,6 +22,14 @@ def check(count: int, name: str) -> None:
     np.testing.assert_array_equal(total, ranks * np.arange(count) + ranks * (ranks - 1) / 2)
 
 
+def held() -> dict[str, int]:
+    """Kilobytes, mappings and descriptors of this process."""
+    own = Path("/proc/self")
+    mappings = len((own / "maps").read_text().splitlines())
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"kilobytes": kilobytes, "mappings": mappings, "descriptors": len(list((own / "fd").iterdir()))}
+
+
 if how == "slow":  # one rank is stopped from outside, in the middle
     check(1 << 20, "before")
     publish(f"pid{rank}", str(os.getpid()))
@@ -30,10 +39,10 @@ if how == "slow":  # one rank is stopped from outside, in the middle
 elif how == "flat":
     for step in range(300):
         check(16, f"small{step % 8}")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for step in range(1200):
+    before = held()
+    for step in range(int(os.environ["HC_TEST_OPERATIONS"])):
         check(16, f"small{step % 8}")
-    say("memory", grown=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    say("memory", **{name: value - before[name] for name, value in held().items()})
 else:
     for count in (1, 1000, 100_000):
         check(count, f"of{count}")

@@ -229,6 +229,41 @@ def test_the_other_collectives(capsys, kind, inplace):
     check_xml(text, kind(3, 2, inplace).made, 1)
 
 
+def test_in_place_the_input_of_another_rank_is_the_senders_part(capsys):
+    with MSCCLProgram("pairs", fully_connected(3), AllGather(3, 2, True), 1):
+        for source in range(3):
+            for target in range(3):
+                if source != target:
+                    ref = chunk(source, Buffer.input, 0, 2).copy(target, Buffer.input, 0)
+                    assert (ref.buffer, ref.index) == ("output", 2 * source)
+        assert Check()
+        XML()
+    check_xml(capsys.readouterr().out, AllGather(3, 2, True).made, 1)
+
+
+class SumInTheMiddle(Collective):
+    """Ranks 1 and 2 hold sums in their inputs."""
+
+    def init_buffers(self):
+        return [{Buffer.input: [Chunk(rank, 0)], Buffer.output: [None]} for rank in range(3)]
+
+    def check(self, prog):
+        first, both = ReduceChunk(0, [Chunk(0, 0), Chunk(1, 0)]), ReduceChunk(0, [Chunk(r, 0) for r in range(3)])
+        return prog.buffers[1][Buffer.input][0] == first and prog.buffers[2][Buffer.input][0] == both
+
+
+def test_what_a_collective_of_the_users_own_finds_in_inputs_is_kept(capsys):
+    with MSCCLProgram("middle", fully_connected(3), SumInTheMiddle(3, 1, False), 1):
+        total = chunk(1, Buffer.input, 0).reduce(chunk(0, Buffer.input, 0))
+        chunk(2, Buffer.input, 0).reduce(total)
+        assert Check()
+        XML()
+    inputs = lambda rank: {("i", 0): {(rank, 0): 1}}  # noqa: E731
+    memory = run_xml(capsys.readouterr().out, inputs, 1, 0)
+    assert memory[1, "i", 0] == Counter([(0, 0), (1, 0)])
+    assert memory[2, "i", 0] == Counter([(0, 0), (1, 0), (2, 0)])
+
+
 def test_references_know_where_chunks_come_from_and_go(capsys):
     with MSCCLProgram("refs", fully_connected(2), AllToAll(2, 2, False), 1) as program:
         ref = chunk(0, Buffer.input, 2, 2)

@@ -59,7 +59,7 @@ class _Adapted(own.Collective):
         super().__init__(user.num_ranks, 1, joined)
         self.name = str(user.name)
         self._buffers = buffers
-        self.accepted: dict[tuple[int, int], list[Origin]] = {}
+        self.accepted: dict[tuple[int, str, int], list[Origin]] = {}  # by rank, buffer and index
 
     def input_chunks(self, rank: int) -> int:
         return len(self._buffers[rank][Buffer.input])
@@ -71,7 +71,14 @@ class _Adapted(own.Collective):
         return self._buffers[rank][Buffer.input][index] is not None
 
     def expected(self, rank: int, index: int) -> list[Origin] | None:
-        return self.accepted.get((rank, index))
+        return self.accepted.get((rank, own.OUTPUT, index))
+
+    @property
+    def promises_inputs(self) -> bool:
+        return True  # the user's check may look at them
+
+    def expected_input(self, rank: int, index: int) -> list[Origin] | None:
+        return self.accepted.get((rank, own.INPUT, index))
 
 
 class _Chunks(Sequence[Any]):
@@ -182,11 +189,13 @@ class MSCCLProgram:
             raise PostconditionError(self.name, adapted.name, said.getvalue().splitlines(), caller())
         values = self.own.memory.values
         for rank in range(self.num_ranks):
-            for index in range(adapted.output_chunks(rank)):
-                buffer, at = adapted.alias(rank, own.OUTPUT, index)
-                value = self.own.memory.at(rank, buffer, at).value
+            places = [(own.OUTPUT, index) for index in range(adapted.output_chunks(rank))]
+            places += [(own.INPUT, index) for index in range(adapted.input_chunks(rank))]
+            for name, index in places:
+                value = self.own.memory.at(rank, *adapted.alias(rank, name, index)).value
                 if value is not None:
-                    adapted.accepted[rank, index] = [o for o, count in values.terms(value) for _ in range(count)]
+                    origins = [origin for origin, count in values.terms(value) for _ in range(count)]
+                    adapted.accepted[rank, name, index] = origins
 
 
 def _curr() -> MSCCLProgram:
@@ -217,7 +226,8 @@ class Ref:
         if name is None:
             name, index = self._ref.buffer, self._ref.index if index == -1 else index
         elif name in (own.INPUT, own.OUTPUT):
-            buffer, index = self.prog.collective.get_buffer_index(dst, buffer, index)
+            # The sender's rank, as in msccl-tools: in place, its part of the output is what an allgather copies.
+            buffer, index = self.prog.collective.get_buffer_index(self.rank, buffer, index)
             name = _name(buffer)
         at = None if index == -1 else index
         placed = self._placed(dst != self.rank, sendtb, recvtb, ch)

@@ -128,6 +128,14 @@ class _BuiltIn(Collective):
         del rank
         return -1, index
 
+    def get_buffer_index(self, rank: int, buffer: Any, index: int) -> tuple[Any, int]:
+        """In place: the place in the buffer that holds both, where the rank's part is."""
+        names = {Buffer.input: own.INPUT, Buffer.output: own.OUTPUT}
+        if buffer not in names or index == -1:
+            return buffer, index
+        name, index = self.made.alias(rank, names[buffer], index)
+        return (Buffer.input if name == own.INPUT else Buffer.output), index
+
     def check(self, prog: Any) -> bool:
         """Compare every output chunk; prints those that are wrong."""
         correct = True
