@@ -18,7 +18,17 @@ from horocache.lang import (
     UsageError,
 )
 from horocache.lang.msccl import topologies
-from horocache.lang.msccl.language import XML, Buffer, Check, Chunk, MSCCLProgram, ReduceChunk, ThreadblockPolicy, chunk
+from horocache.lang.msccl.language import (
+    XML,
+    Buffer,
+    Check,
+    Chunk,
+    MSCCLProgram,
+    ReduceChunk,
+    ThreadblockPolicy,
+    chunk,
+    routines,
+)
 from horocache.lang.msccl.language.collectives import AllGather, AllToAll, Collective, ReduceScatter
 from horocache.lang.msccl.language.collectives import AllReduce as AllReduceOfTools
 from horocache.lang.msccl.topologies import fully_connected
@@ -235,7 +245,7 @@ def test_in_place_the_input_of_another_rank_is_the_senders_part(capsys):
             for target in range(3):
                 if source != target:
                     ref = chunk(source, Buffer.input, 0, 2).copy(target, Buffer.input, 0)
-                    assert (ref.buffer, ref.index) == ("output", 2 * source)
+                    assert (ref.buffer, ref.index) == (Buffer.output, 2 * source)
         assert Check()
         XML()
     check_xml(capsys.readouterr().out, AllGather(3, 2, True).made, 1)
@@ -262,6 +272,52 @@ def test_what_a_collective_of_the_users_own_finds_in_inputs_is_kept(capsys):
     memory = run_xml(capsys.readouterr().out, inputs, 1, 0)
     assert memory[1, "i", 0] == Counter([(0, 0), (1, 0)])
     assert memory[2, "i", 0] == Counter([(0, 0), (1, 0), (2, 0)])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_routines_are_rings_over_some_ranks(capsys, offset):
+    ranks = 2 + offset
+    post = lambda r, i: [(offset, i), (offset + 1, i)] if r >= offset else None  # noqa: E731
+    promised = Custom("sums", ranks, 2, 2, post, inplace=True)
+    with MSCCLProgram("sums", fully_connected(ranks), Sums(ranks, 2, True), 1):
+        routines.allreduce_ring_inplace(2, gpu_offset=offset)
+        assert Check()
+        XML()
+    check_xml(capsys.readouterr().out, promised, 1)
+    with MSCCLProgram("gather", fully_connected(4), AllGather(4, 1, True), 1):
+        routines.allgather_ring_inplace(4)
+        assert Check()
+        XML()
+    check_xml(capsys.readouterr().out, AllGather(4, 1, True).made, 1)
+
+
+class Sums(Collective):
+    """The last two ranks have the sums of their chunks."""
+
+    def init_buffers(self):
+        chunks = [[Chunk(rank, i) for i in range(2)] for rank in range(self.num_ranks)]
+        return [{Buffer.input: own, Buffer.output: own} for own in chunks]
+
+    def check(self, prog):
+        last = range(self.num_ranks - 2, self.num_ranks)
+        want = [ReduceChunk(-1, [Chunk(rank, i) for rank in last]) for i in range(2)]
+        return all(list(prog.buffers[rank][Buffer.input]) == want for rank in last)
+
+
+def test_names_are_where_programs_look_for_them():
+    code = (
+        "from horocache.lang.msccl.collectives import *\n"
+        "from horocache.lang.msccl.topologies.generic import fully_connected\n"
+        "from horocache.lang.msccl.topologies.nvidia import dgx1\n"
+        "from horocache.lang.msccl.topologies.amd import amd4\n"
+        "from horocache.lang.msccl.language.collectives import *\n"
+        "with MSCCLProgram('two', fully_connected(2), AllReduce(2, 1, True), 1):\n"
+        "    total = chunk(1, Buffer.input, 0).reduce(chunk(0, Buffer.input, 0))\n"
+        "    assert total.buffer == Buffer.input and chunk(1, total.buffer, 0).index == 0\n"
+        "    total.copy(0)\n"
+        "    assert Check()\n"
+    )
+    exec(compile(code, "program", "exec"), {})
 
 
 def test_references_know_where_chunks_come_from_and_go(capsys):

@@ -18,6 +18,7 @@ from horocache.lang.topology import Topology
 from horocache.lang.trace import Program
 from horocache.lang.values import Origin
 
+from . import collectives
 from .collectives import Buffer, Chunk, Collective, ReduceChunk
 
 __all__ = [
@@ -41,6 +42,9 @@ class ThreadblockPolicy(Enum):
 
     def __str__(self) -> str:
         return str(self.value)
+
+
+_BUFFERS = {own.INPUT: Buffer.input, own.OUTPUT: Buffer.output, "scratch": Buffer.scratch}
 
 
 def _name(buffer: Any) -> str:
@@ -213,7 +217,7 @@ class Ref:
     rank = property(lambda self: self._ref.rank, doc="The rank whose memory it is.")
     index = property(lambda self: self._ref.index, doc="Of the first chunk.")
     size = property(lambda self: self._ref.count, doc="Chunks.")
-    buffer = property(lambda self: self._ref.buffer, doc="The buffer.")
+    buffer = property(lambda self: _BUFFERS.get(self._ref.buffer, self._ref.buffer), doc="The buffer, or its name.")
 
     def __repr__(self) -> str:
         return f"Ref(Buffer:{self.buffer}, Index:{self.index}, Size:{self.size}, Rank:{self.rank})"
@@ -225,7 +229,7 @@ class Ref:
         name = None if buffer is None else _name(buffer)
         if name is None:
             name, index = self._ref.buffer, self._ref.index if index == -1 else index
-        elif name in (own.INPUT, own.OUTPUT):
+        elif name in (own.INPUT, own.OUTPUT) and index != -1:
             # The sender's rank, as in msccl-tools: in place, its part of the output is what an allgather copies.
             buffer, index = self.prog.collective.get_buffer_index(self.rank, buffer, index)
             name = _name(buffer)
@@ -297,3 +301,8 @@ def XML() -> None:  # noqa: N802 - msccl-tools' name
 def Check() -> bool:  # noqa: N802 - msccl-tools' name
     """Whether what was written is the collective; prints what is not."""
     return _curr().check()
+
+
+# msccl-tools' module of collectives hands these on, and some programs take them from there.
+for _one in (MSCCLProgram, Ref, ThreadblockPolicy, chunk, XML, Check):
+    setattr(collectives, _one.__name__, _one)

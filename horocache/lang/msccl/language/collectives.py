@@ -131,7 +131,7 @@ class _BuiltIn(Collective):
     def get_buffer_index(self, rank: int, buffer: Any, index: int) -> tuple[Any, int]:
         """In place: the place in the buffer that holds both, where the rank's part is."""
         names = {Buffer.input: own.INPUT, Buffer.output: own.OUTPUT}
-        if buffer not in names or index == -1:
+        if buffer not in names:
             return buffer, index
         name, index = self.made.alias(rank, names[buffer], index)
         return (Buffer.input if name == own.INPUT else Buffer.output), index
