@@ -229,7 +229,7 @@ class Ref:
         name = None if buffer is None else _name(buffer)
         if name is None:
             name, index = self._ref.buffer, self._ref.index if index == -1 else index
-        elif name in (own.INPUT, own.OUTPUT) and index != -1:
+        elif name in (own.INPUT, own.OUTPUT):
             # The sender's rank, as in msccl-tools: in place, its part of the output is what an allgather copies.
             buffer, index = self.prog.collective.get_buffer_index(self.rank, buffer, index)
             name = _name(buffer)
