@@ -26,13 +26,19 @@ class Values:
         self._terms: list[Terms] = []
         self._numbers: dict[Terms, Value] = {}
         self._sums: dict[tuple[Value, Value], Value] = {}
+        self._of: dict[tuple[Origin, ...], Value] = {}  # by chunks as they were given
 
     def of(self, origins: Iterable[Origin]) -> Value:
         """The sum of these input chunks."""
+        key = tuple(origins)
+        known = self._of.get(key)
+        if known is not None:
+            return known
         counts: dict[Origin, int] = {}
-        for origin in origins:
+        for origin in key:
             counts[origin] = counts.get(origin, 0) + 1
-        return self._intern(tuple(sorted(counts.items())))
+        value = self._of[key] = self._intern(tuple(sorted(counts.items())))
+        return value
 
     def add(self, a: Value, b: Value) -> Value:
         """The sum of two values."""
