@@ -51,21 +51,22 @@ class Channels:
         return None
 
 
-def assign(instructions: Sequence[Instruction], candidates: dict[int, int]) -> Channels:
+def assign(instructions: Sequence[Instruction], candidates: dict[int, int], spread: int = 1) -> Channels:
     """Place every message.
 
     Args:
         instructions: none merged yet.
         candidates: receives, each with the send that could be merged into it.
+        spread: channels over which chains are laid in turns, where nothing stands against it.
 
     Raises:
         ScheduleError: what the user said of strands and channels contradicts itself, or needs too many channels.
     """
     channels = Channels()
     merged_sends = set(candidates.values())
-    for node in instructions:
-        if node.pushes_to is not None and node.number not in merged_sends:
-            _place_chain(channels, instructions, _chain(instructions, candidates, node))
+    heads = (node for node in instructions if node.pushes_to is not None and node.number not in merged_sends)
+    for number, head in enumerate(heads):
+        _place_chain(channels, instructions, _chain(instructions, candidates, head), number % spread)
     return channels
 
 
@@ -77,11 +78,11 @@ def _chain(instructions: Sequence[Instruction], candidates: dict[int, int], firs
     return sends
 
 
-def _place_chain(channels: Channels, instructions: Sequence[Instruction], sends: list[Instruction]) -> None:
-    """On one channel; if there is none for all of it, in two halves, down to single messages."""
+def _place_chain(channels: Channels, instructions: Sequence[Instruction], sends: list[Instruction], first: int) -> None:
+    """On one channel, ``first`` if that goes; if none takes all of it, in two halves, down to single messages."""
     wanted = sends[0].operation.channel
     conflict = None
-    for channel in range(MAX_CHANNELS) if wanted is None else (wanted,):
+    for channel in (*range(first, MAX_CHANNELS), *range(first)) if wanted is None else (wanted,):
         conflict = channels.take(list(_facts(instructions, sends, channel)))
         if conflict is None:
             for send in sends:
@@ -94,8 +95,8 @@ def _place_chain(channels: Channels, instructions: Sequence[Instruction], sends:
         assert conflict is not None
         raise ScheduleError(_text(conflict, sends[0], wanted), sends[0].operation.location)
     half = len(sends) // 2
-    _place_chain(channels, instructions, sends[:half])
-    _place_chain(channels, instructions, sends[half:])
+    _place_chain(channels, instructions, sends[:half], first)
+    _place_chain(channels, instructions, sends[half:], first)
 
 
 def _facts(instructions: Sequence[Instruction], sends: list[Instruction], channel: int) -> Iterator[tuple[Fact, Any]]:

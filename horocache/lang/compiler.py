@@ -99,7 +99,7 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
     nodes = lower(program)
     pairs = fuse.candidates(nodes) if program.fuse else {}
     while True:
-        assigned = channels.assign(nodes, pairs)
+        assigned = channels.assign(nodes, pairs, program.channels)
         living = fuse.merge(nodes, assigned.pairs, program.collective)
         strand_of = strands.place(living, assigned)
         graph = graph_of(living, lambda node, of=(living, assigned): strands.connection(node, *of))  # type: ignore[misc]

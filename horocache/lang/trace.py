@@ -118,6 +118,7 @@ class Program:
         instances: how many times the whole program is laid out side by side, each time for a part of every chunk.
         protocol: how connections work: Simple, LL, LL128, Direct; "auto" chooses by size.
         slots: how many sends may be outstanding on a connection; None: as many as it needs.
+        channels: over how many of them messages are spread that name none; each has connections and strands of its own.
         fuse: whether receives, reductions and sends are merged where that changes nothing.
 
     Attributes:
@@ -137,6 +138,7 @@ class Program:
         instances: int = 1,
         protocol: str = "auto",
         slots: int | None = None,
+        channels: int = 1,
         fuse: bool = True,
     ) -> None:
         where = caller()
@@ -152,12 +154,14 @@ class Program:
         _check_number("instances", instances, 1, 1 << 10, where)
         if slots is not None:
             _check_number("slots", slots, 1, 8, where)
+        _check_number("channels", channels, 1, MAX_CHANNELS, where)
         self.name = str(name)
         self.collective = collective
         self.topology = topology
         self.instances = instances
         self.protocol = protocol
         self.slots = slots
+        self.channels = channels
         self.fuse = fuse
         self.operations: list[Operation] = []
         self.uniform = False

@@ -75,15 +75,25 @@ def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, C
 
 
 def candidates_of(
-    sources: dict[str, Callable[..., Program]], instances: Sequence[int], protocols: Sequence[Protocol] = _PROTOCOLS
+    sources: dict[str, Callable[..., Program]],
+    instances: Sequence[int],
+    channels: Sequence[int] = (1,),
+    protocols: Sequence[Protocol] = _PROTOCOLS,
 ) -> Iterator[Candidate]:
-    """Every algorithm with every number of instances, protocol and tile. All are proved when they are compiled."""
-    for name, write in sources.items():
-        for number in instances:
-            compiled = compile_program(write(instances=number))
+    """Every algorithm with every number of instances and channels, protocol and tile, proved when it is compiled.
+
+    Numbers of channels that make no difference are left out.
+    """
+    for (name, write), number in itertools.product(sources.items(), instances):
+        made: list[CompiledProgram] = []
+        for spread in channels:
+            compiled = compile_program(write(instances=number, channels=spread))
+            if compiled in made:
+                continue
+            made.append(compiled)
             for protocol in protocols:
                 for tile in _TILES if protocol in ("auto", "Simple") else (0,):
-                    called = f"{name}-{number}x-{protocol}" + (f"-{tile >> 10}k" if tile else "")
+                    called = f"{name}-{number}x{spread}-{protocol}" + (f"-{tile >> 10}k" if tile else "")
                     yield Candidate(called, msgspec.structs.replace(compiled, protocol=protocol, tile=tile))
 
 

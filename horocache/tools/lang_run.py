@@ -50,6 +50,7 @@ def add_parsers(commands: Any) -> None:
     tuner.add_argument("--from", dest="low", type=_size, default=1 << 10, metavar="N", help="smallest size (1k)")
     tuner.add_argument("--to", dest="high", type=_size, default=16 << 20, metavar="N", help="largest (16m)")
     tuner.add_argument("--instances", type=int, nargs="+", default=[1, 2], metavar="N", help="numbers to try (1 2)")
+    tuner.add_argument("--channels", type=int, nargs="+", default=[1, 2], metavar="N", help="the same (1 2)")
     tuner.add_argument("--source", action="append", default=[], metavar="FILE.py:FUNCTION", help="also of your own")
     tuner.add_argument("--repetitions", type=int, default=10, metavar="N", help="of which the median counts (10)")
     tuner.add_argument("--machine", metavar="TEXT", help=_MACHINE)
@@ -140,7 +141,7 @@ def _candidates(options: argparse.Namespace, machine: Machine | None) -> list[Ca
             f"the library has no algorithm for {options.collective} on {options.ranks} ranks, but for allreduce and "
             "alltoall. Name functions of your own with --source FILE.py:FUNCTION."
         )
-    candidates = list(tuning.candidates_of(sources, options.instances))
+    candidates = list(tuning.candidates_of(sources, options.instances, options.channels))
     for one in candidates:
         if one.program.collective.name != options.collective:
             raise UsageError(f"{one.name} is a program for {one.program.collective.name}.")

@@ -13,6 +13,7 @@ def add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
     )
     parser.add_argument("numbers", type=int, nargs="*", metavar="N", help="its arguments, such as a number of ranks")
     parser.add_argument("--instances", type=int, metavar="N", help="lay the program out so many times")
+    parser.add_argument("--channels", type=int, metavar="N", help="spread what it sends over so many channels")
     parser.add_argument("--protocol", metavar="NAME", help="auto, Simple, LL, LL128 or Direct")
     parser.add_argument("--slots", type=int, metavar="N", help="sends that may be outstanding on a connection, 1 to 8")
 
@@ -21,6 +22,6 @@ def written(options: argparse.Namespace) -> Any:
     """The program that was named. Raises UsageError, ProgramError."""
     from horocache.lang.sources import write_program  # noqa: PLC0415  (each command loads only what it needs)
 
-    given = {name: getattr(options, name) for name in ("instances", "protocol", "slots")}
+    given = {name: getattr(options, name) for name in ("instances", "channels", "protocol", "slots")}
     chosen = {name: value for name, value in given.items() if value is not None}
     return write_program(options.source, options.numbers, **chosen)

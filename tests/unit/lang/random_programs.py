@@ -24,7 +24,8 @@ def random_program(seed: int) -> Program:
         inplace=inplace,
         classes=rng.choice((1, 1, 2, 3)),
     )
-    program = Program(f"random_{seed}", collective, instances=rng.choice((1, 1, 1, 2, 3)), fuse=rng.random() < 0.9)
+    given = {"instances": rng.choice((1, 1, 1, 2, 3)), "fuse": rng.random() < 0.9, "channels": 1 + seed % 3}
+    program = Program(f"random_{seed}", collective, **given)
     same_index = rng.random() < 0.5
     with program:
         for _ in range(rng.randint(1, 30)):

@@ -19,6 +19,7 @@ from horocache.lang import (
     Reduce,
     Scatter,
     ScheduleError,
+    UsageError,
     algorithms,
     chunk,
     compile_program,
@@ -124,9 +125,9 @@ def test_counts_that_differ_are_right_with_every_number_of_instances(instances):
 # ---- merging
 
 
-def _manual_ring(fuse=True):
+def _manual_ring(**options):
     """Three ranks, one strand each."""
-    with Program("ring", AllReduce(3, 3, inplace=True), fuse=fuse) as program:
+    with Program("ring", AllReduce(3, 3, inplace=True), **options) as program:
         for first in range(3):
             for step in range(2):
                 source, target = (first + 1 + step) % 3, (first + 2 + step) % 3
@@ -170,6 +171,36 @@ def test_instances_lay_out_the_whole_program_on_channels_of_their_own():
     assert four.count_steps() == 4 * one.count_steps()
     assert {strand.channel for strand in four.programs[0].strands} == {0, 1, 2, 3}
     assert four.refinement == 4
+
+
+def test_messages_are_spread_over_channels_where_nothing_stands_against_it():
+    one, two = check(algorithms.ring(4)), check(algorithms.ring(4, channels=2))
+    assert [len(each.strands) for each in two.programs] == [2] * 4
+    assert {strand.channel for strand in two.programs[0].strands} == {0, 1}
+    assert two.count_steps() == one.count_steps()
+    for number in (0, 33):
+        with pytest.raises(UsageError, match=f"channels is {number}"):
+            algorithms.ring(4, channels=number)
+    placed = check(_manual_ring(channels=2))  # every operation of it names its channel
+    assert placed == check(_manual_ring())
+
+
+def _ahead(slots):
+    """By hand, each rank sends all in one strand, which also receives."""
+    with Program("ahead", AllReduce(2, 4, inplace=True), slots=slots, fuse=False) as program:
+        for index in range(4):
+            for rank in range(2):
+                chunk(rank, IN, index).copy(1 - rank, "other", index, send_strand=0, recv_strand=0, channel=0)
+        for index in range(4):
+            for rank in range(2):
+                chunk(rank, IN, index).reduce(chunk(rank, "other", index))
+    return program
+
+
+def test_a_program_that_needs_more_slots_than_it_may_have_is_refused():
+    assert check(_ahead(8)).min_slots == 4
+    with pytest.raises(ScheduleError, match=r"test_compiler.py:\d+: program 'ahead' .* needs 4 slots, and has 2"):
+        compile_program(_ahead(2))
 
 
 def _tree(factor):
