@@ -162,6 +162,12 @@ def partly_finishing() -> CompiledProgram:
     return compile_program(program)
 
 
+def test_where_a_step_finishes_only_some_of_its_sums_none_is_marked():
+    steps = [step for one in partly_finishing().programs for strand in one.strands for step in strand.steps]
+    assert any(step.count == 2 and step.op.startswith("r") for step in steps)
+    assert not any(step.finishes for step in steps)
+
+
 @pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("protocol", ["auto", "Simple", "LL128"])
 def test_sums_are_scaled_once(ranks, protocol):

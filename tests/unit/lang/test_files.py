@@ -14,12 +14,9 @@ import msgspec
 import pytest
 
 from horocache.lang import (
-    AllReduce,
     CompiledProgram,
-    Program,
     ProgramFileError,
     algorithms,
-    chunk,
     compile_program,
     load_program,
     save_program,
@@ -66,20 +63,6 @@ def test_which_steps_finish_sums_is_found_out_and_not_believed(ring):
     for step in steps:
         step["finishes"] = not step.get("finishes", False)
     assert decode(with_hash(document)) == ring
-
-
-def test_where_a_step_finishes_only_some_of_its_sums_none_is_marked():
-    def steps_of(program):
-        return [step for one in compile_program(program).programs for strand in one.strands for step in strand.steps]
-
-    with Program("partly", AllReduce(3, 2, inplace=True)) as program:
-        chunk(1, "input", 0).reduce(chunk(2, "input", 0))
-        chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
-        chunk(1, "input", 1).reduce(chunk(2, "input", 1))
-        for rank in (0, 2):
-            chunk(1, "input", 0, 2).copy(rank, "input", 0)
-    assert any(step.count == 2 and step.op.startswith("r") for step in steps_of(program))
-    assert not any(step.finishes for step in steps_of(program))
 
 
 # ---- files that are none
