@@ -51,6 +51,8 @@ def export(program: CompiledProgram) -> str:
         "minBytes": program.min_bytes,
         "maxBytes": program.max_bytes,
     }
+    if collective.root is not None:
+        attributes["root"] = collective.root  # no part of the format; what it does not know, a reader passes over
     root = _element("algo", attributes)
     for rank, one in enumerate(program.programs):
         chunks = {"i_chunks": sizes[rank].get(INPUT, 0) * fine, "o_chunks": sizes[rank].get(OUTPUT, 0) * fine}
@@ -215,15 +217,23 @@ def _collective(root: Element, gpus: list[Element]) -> Collective:
     largest = [
         max((_number(gpu, chunks, "/algo/gpu", 0) for gpu in gpus), default=0) for chunks in ("i_chunks", "o_chunks")
     ]
+    parts = [-(-chunks // ranks) for chunks in largest]
     factors = {
         "allreduce": max(largest),
-        "allgather": max(largest[0], -(-largest[1] // ranks)),
-        "reducescatter": -(-largest[0] // ranks),
-        "alltoall": -(-max(largest) // ranks),
+        "broadcast": max(largest),
+        "reduce": max(largest),
+        "alltonext": max(largest),
+        "allgather": max(largest[0], parts[1]),
+        "gather": max(largest[0], parts[1]),
+        "reducescatter": parts[0],
+        "scatter": parts[0],
+        "alltoall": max(parts),
     }
     if name not in factors:
         raise ProgramFileError(f"/algo/coll: {name[:40]!r} is not known; give the collective.")
-    promise = Promise(name, max(1, factors[name]), inplace)
+    if name in ("broadcast", "reduce", "gather", "scatter") and root.get("root") is None:
+        raise ProgramFileError(f"/algo/root: there is none, and {name} has one; give the collective.")
+    promise = Promise(name, max(1, factors[name]), inplace, _number(root, "root", "/algo", -1))
     return collective_of(promise, ranks)
 
 

@@ -1,4 +1,4 @@
-"""Programs that are named on a command line: algorithms of the library, functions and programs in a file of Python."""
+"""What is named on a command line: algorithms of the library, functions and programs in a file of Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import algorithms
+from .collectives import Collective
 from .errors import UsageError
 from .trace import Program
 
@@ -29,15 +30,11 @@ def write_program(source: str, arguments: Sequence[int], **options: Any) -> Prog
         made = {name: one for name, one in vars(algorithms).items() if _is_algorithm(name, one)}
         if source not in made:
             raise UsageError(f"{source!r} is no file of Python and no algorithm; there are {', '.join(sorted(made))}.")
-        return _call(made[source], source, arguments, options)
+        return _call(made[source], source, arguments, options, Program)  # type: ignore[no-any-return]
     file, _, name = source.partition(":")
-    if not Path(file).is_file():
-        raise UsageError(f"{file}: there is no such file.")
-    defined = runpy.run_path(file)
+    defined = _defined(file)
     if name:
-        if not callable(defined.get(name)):
-            raise UsageError(f"{file} has no function {name!r}.")
-        return _call(defined[name], source, arguments, options)
+        return _call(_function(source, defined), source, arguments, options, Program)  # type: ignore[no-any-return]
     programs = [one for one in defined.values() if isinstance(one, Program)]
     if len(programs) != 1:
         raise UsageError(f"{file} has {len(programs)} programs; name a function that returns one: {file}:FUNCTION.")
@@ -46,17 +43,43 @@ def write_program(source: str, arguments: Sequence[int], **options: Any) -> Prog
     return programs[0]
 
 
+def make_collective(source: str, arguments: Sequence[int]) -> Collective:
+    """Make the collective that ``FILE.py:FUNCTION`` returns for these arguments. Raises UsageError as above."""
+    file, colon, name = source.partition(":")
+    if not colon or not name:
+        raise UsageError(f"{source!r} names no function that returns a collective; give FILE.py:FUNCTION.")
+    made: Collective = _call(_function(source, _defined(file)), source, arguments, {}, Collective)
+    return made
+
+
+def _defined(file: str) -> dict[str, Any]:
+    if not Path(file).is_file():
+        raise UsageError(f"{file}: there is no such file.")
+    return runpy.run_path(file)
+
+
+def _function(source: str, defined: dict[str, Any]) -> Callable[..., Any]:
+    file, _, name = source.partition(":")
+    function: Callable[..., Any] | None = defined.get(name)
+    if not callable(function):
+        raise UsageError(f"{file} has no function {name!r}.")
+    return function
+
+
 def _is_algorithm(name: str, thing: object) -> bool:
     return inspect.isfunction(thing) and thing.__module__ == algorithms.__name__ and not name.startswith("_")
 
 
-def _call(function: Callable[..., Any], name: str, arguments: Sequence[int], options: dict[str, Any]) -> Program:
+def _call(
+    function: Callable[..., Any], name: str, arguments: Sequence[int], options: dict[str, Any], kind: type
+) -> Any:
+    """What it returns, which is to be of this kind."""
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
         raise UsageError(f"{name}{signature}: {error}.") from None
     made = function(*arguments, **options)
-    if not isinstance(made, Program):
-        raise UsageError(f"{name} returned {type(made).__name__}, and not a program.")
+    if not isinstance(made, kind):
+        raise UsageError(f"{name} returned {type(made).__name__}, and not a {kind.__name__.lower()}.")
     return made

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import lang_run
-from .lang_sources import add_source, written
+from .lang_sources import add_source, whole_numbers, written
 
 _COMMANDS = "compile|check|show|run|tune|import|export"
 
@@ -35,6 +35,12 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     taken = commands.add_parser("import", help="make a program's file from MSCCL-XML")
     taken.add_argument("xml", type=Path, metavar="XML")
     taken.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the program's file")
+    taken.add_argument(
+        "--collective",
+        nargs="+",
+        metavar=("FILE.py:FUNCTION", "N"),
+        help="what it promises, where the file names nothing known: a function that returns it, and its arguments",
+    )
     given = commands.add_parser("export", help="print a program as MSCCL-XML, for MSCCL's and RCCL's runtimes")
     add_source(given)
     given.add_argument("-o", "--output", type=Path, metavar="XML", help="a file, instead of the terminal")
@@ -107,9 +113,14 @@ def _show(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from horocache.lang import import_msccl, save_program  # noqa: PLC0415
     from horocache.lang.errors import ProgramFileError  # noqa: PLC0415
+    from horocache.lang.sources import make_collective  # noqa: PLC0415
 
+    collective = None
+    if options.collective:
+        source, *numbers = options.collective
+        collective = make_collective(source, whole_numbers(numbers))
     try:
-        program = import_msccl(options.xml.read_bytes())
+        program = import_msccl(options.xml.read_bytes(), collective)
     except ProgramFileError as error:
         raise ProgramFileError(f"{options.xml}: {error}") from None
     save_program(program, options.output)

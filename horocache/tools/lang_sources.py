@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -16,6 +17,16 @@ def add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
     parser.add_argument("--channels", type=int, metavar="N", help="spread what it sends over so many channels")
     parser.add_argument("--protocol", metavar="NAME", help="auto, Simple, LL, LL128 or Direct")
     parser.add_argument("--slots", type=int, metavar="N", help="sends that may be outstanding on a connection, 1 to 8")
+
+
+def whole_numbers(texts: Sequence[str]) -> list[int]:
+    """The arguments of a function. Raises UsageError."""
+    from horocache.lang.errors import UsageError  # noqa: PLC0415
+
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise UsageError(f"{' '.join(texts)!r} are no whole numbers.") from None
 
 
 def written(options: argparse.Namespace) -> Any:

@@ -44,13 +44,17 @@ def test_a_program_in_rank_order_runs_unasked_and_another_is_allowed_by_a_knob(l
     assert ran(launcher.worker(3, "programs.py", env=named), 3) == [3] * 3
 
 
-def test_a_program_for_another_number_of_ranks_ends_the_start(launcher, folder):
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_program_for_another_number_of_ranks_ends_the_start(launcher, folder, ranks):
     save(folder, "ring", algorithms.ring(4))
-    finished = launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)})
+    finished = launcher.worker(ranks, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)})
     assert finished.code != 0
-    assert "program 'ring' is for 4 ranks, and this job has 2" in finished.stderr, finished.report()
+    assert f"program 'ring' is for 4 ranks, and this job has {ranks}" in finished.stderr, finished.report()
+
+
+def test_a_folder_for_another_number_of_ranks_is_left_alone(launcher, folder):
     (folder / "4ranks").mkdir()
-    (folder / "ring.program.json").rename(folder / "4ranks" / "ring.program.json")
+    save(folder / "4ranks", "ring", algorithms.ring(4))
     assert ran(launcher.worker(2, "programs.py", env={"HOROCACHE_PROGRAMS": str(folder)}), 2) == [0, 0]
 
 

@@ -73,10 +73,10 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
     scenario.radix = 2 + static_cast<int>(scenario.seed % 3);
     return scenario;
   }
-  // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a tenth.
+  // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a twentieth.
   static constexpr uint64_t Some(uint64_t seeds) {
 #ifdef __SANITIZE_ADDRESS__
-    return (seeds + 9) / 10;
+    return (seeds + 19) / 20;
 #else
     return seeds;
 #endif

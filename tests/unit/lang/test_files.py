@@ -91,6 +91,20 @@ def test_what_is_no_program_is_named(tmp_path, make, text):
     assert text in str(raised.value)
 
 
+def test_a_file_that_may_not_be_read_is_named(ring, tmp_path):
+    path = tmp_path / "x.program.json"
+    save_program(ring, path)
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything
+    try:
+        with pytest.raises(ProgramFileError, match="cannot be opened: Permission denied"):
+            load_program(path)
+    finally:
+        os.seteuid(user)
+
+
 # ---- files that are wrong
 
 
@@ -142,6 +156,8 @@ STRAND = STEP[:5]
         (edit([*STEP, "count"], 10**40), "/program/programs/0/strands/0/steps/0/count"),
         (edit([*STEP, "count"], 1.5), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `float`"),
         (edit([*STEP, "count"], "1"), "/program/programs/0/strands/0/steps/0/count: Expected `int`, got `str`"),
+        (edit([*STEP, "count"], float("nan")), "is no JSON"),
+        (edit([*STEP, "count"], float("-inf")), "is no JSON"),
         (edit([*STEP, "source"], ["input", 3]), "/source/1: 3 and 1 chunks are outside of input's 3"),
         (edit([*STEP, "source"], ["input", -1]), "/source/1: -1"),
         (edit([*STEP, "source"], ["nothing", 0]), "/source/0: there is no buffer 'nothing'"),

@@ -7,9 +7,23 @@ import io
 
 import pytest
 
-from horocache.lang import Custom, ProgramFileError, algorithms, compile_program, export_msccl, import_msccl
+from horocache.lang import (
+    Broadcast,
+    Custom,
+    Gather,
+    Program,
+    ProgramFileError,
+    Reduce,
+    Scatter,
+    algorithms,
+    chunk,
+    compile_program,
+    export_msccl,
+    import_msccl,
+)
 from horocache.lang.promises import collective_of
 
+from .interpreter import execute
 from .random_programs import random_program
 from .test_msccl import ring_of_tools
 
@@ -45,6 +59,29 @@ def test_the_librarys_algorithms_survive_export_and_import(make):
     again = import_msccl(export_msccl(compiled))
     assert again.count_steps() == compiled.count_steps()
     assert collective_of(again.collective, 4).name == compiled.collective.name
+
+
+def rooted(kind):
+    collective = kind(3, 2, False, 1)
+    with Program("rooted", collective) as program:
+        for rank in range(3):
+            for index in range(collective.output_chunks(rank)):
+                if not (expected := collective.expected(rank, index)):
+                    continue
+                (first, source), *others = expected
+                made = chunk(first, "input", source).copy(rank, "output", index)
+                for other, place in others:
+                    made = made.reduce(chunk(other, "input", place))
+    return program
+
+
+@pytest.mark.parametrize("kind", [Broadcast, Gather, Scatter, Reduce])
+def test_collectives_with_a_root_survive_export_and_import(kind):
+    compiled = compile_program(rooted(kind))
+    text = export_msccl(compiled)
+    assert import_msccl(text).collective == compiled.collective
+    with pytest.raises(ProgramFileError, match="/algo/root: there is none"):
+        import_msccl(text.replace('root="1"', ""))
 
 
 def test_what_reduces_from_another_place_is_copied_there_first():
@@ -91,3 +128,80 @@ def test_programs_of_the_tools_print_what_can_be_imported():
     with contextlib.redirect_stdout(printed):
         ring_of_tools(4, 1)
     assert import_msccl(printed.getvalue()).ranks == 4
+
+
+# ---- as msccl-tools lays out files: every attribute, thread blocks that wait through nops
+
+
+def block(number, send, recv, *steps):
+    lines = [
+        f'<step s="{s}" type="{kind}" srcbuf="{src[0]}" srcoff="{src[1:]}" dstbuf="{dst[0]}" dstoff="{dst[1:]}" '
+        f'cnt="{0 if kind == "nop" else 1}" depid="{dep[0]}" deps="{dep[1]}" hasdep="{has}"/>'
+        for s, (kind, src, dst, dep, has) in enumerate(steps)
+    ]
+    return "\n".join([f'<tb id="{number}" send="{send}" recv="{recv}" chan="0">', *lines, "</tb>"])
+
+
+def two_ranks(first, second):
+    gpus = [
+        f'<gpu id="{rank}" i_chunks="2" o_chunks="0" s_chunks="2">\n{blocks}\n</gpu>'
+        for rank, blocks in enumerate((first, second))
+    ]
+    attributes = 'proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allreduce" inplace="1" outofplace="0"'
+    return "\n".join([f'<algo name="exchange" {attributes} minBytes="0" maxBytes="0">', *gpus, "</algo>"])
+
+
+NEVER = (-1, -1)
+
+
+def exchange(peer):
+    """Each rank sends both chunks, receives the other's into scratch, and adds: three thread blocks."""
+    return "\n".join(
+        [
+            block(0, peer, -1, ("s", "i0", "i0", NEVER, 0), ("s", "i1", "i1", NEVER, 1)),
+            block(1, -1, peer, ("r", "i0", "s0", NEVER, 1), ("r", "i1", "s1", NEVER, 1)),
+            block(
+                2,
+                -1,
+                -1,
+                ("nop", "i-1", "o-1", (0, 1), 0),
+                ("re", "s0", "i0", (1, 0), 0),
+                ("re", "s1", "i1", (1, 1), 0),
+            ),
+        ]
+    )
+
+
+def test_a_file_laid_out_by_hand_does_what_it_says():
+    program = import_msccl(two_ranks(exchange(1), exchange(0)))
+    collective = collective_of(program.collective, 2)
+    for seed in range(20):
+        memory = execute(program, collective, program.min_slots, seed)
+        for rank in range(2):
+            assert [memory[rank, "input"][i] for i in range(2)] == [{(0, i): 1, (1, i): 1} for i in range(2)]
+    adds = program.programs[0].strands[2].steps
+    assert [(step.op, sorted(step.waits)) for step in adds] == [("re", [(0, 1), (1, 0)]), ("re", [(1, 1)])]
+
+
+def test_a_schedule_in_which_both_ranks_receive_before_they_send_is_refused_with_the_circle():
+    def both_receive(peer):
+        steps = [("rrc", "i0", "i0", NEVER, 0), ("s", "i0", "i0", NEVER, 0)]
+        return block(0, peer, peer, *steps)
+
+    with pytest.raises(ProgramFileError) as raised:
+        import_msccl(two_ranks(both_receive(1), both_receive(0)))
+    for place in ("rank 0 strand 0 step 0 (rrc", "rank 1 strand 0 step 0 (rrc"):
+        assert place in str(raised.value)
+
+
+def test_thread_blocks_that_wait_for_each_other_crosswise_are_refused_with_the_circle():
+    crosswise = "\n".join(
+        [
+            block(0, -1, -1, ("cpy", "i0", "s0", (1, 1), 0), ("cpy", "i0", "s0", NEVER, 1)),
+            block(1, -1, -1, ("cpy", "i1", "s1", (0, 1), 0), ("cpy", "i1", "s1", NEVER, 1)),
+        ]
+    )
+    with pytest.raises(ProgramFileError) as raised:
+        import_msccl(two_ranks(crosswise, crosswise))
+    for place in ("strand 0 step 0 (cpy", "strand 1 step 0 (cpy"):
+        assert place in str(raised.value)

@@ -13,7 +13,7 @@ from horocache.lang import load_program
 from horocache.tools import cli
 
 OWN = """
-from horocache.lang import AllGather, Buffer, Program, chunk
+from horocache.lang import AllGather, Buffer, Custom, Program, chunk
 
 
 def gather(ranks, **options):
@@ -32,6 +32,18 @@ def wrong(ranks):
 
 def nothing():
     return 3
+
+
+def halves(ranks):
+    # The second rank gets the first halves of the first two.
+    return Custom("halves", ranks, 2, 2, lambda rank, chunk: [(chunk, 0)] if rank == 1 else None)
+
+
+def gather_halves(ranks):
+    with Program("halves", halves(ranks)) as program:
+        for rank in range(2):
+            chunk(rank, Buffer.input, 0).copy(1, Buffer.output, rank)
+    return program
 """
 
 
@@ -133,6 +145,24 @@ def test_xml_goes_out_and_comes_in(capsys, tmp_path):
     assert xml.read_text() == out
     assert run(capsys, "import", xml, "-o", path)[0] == 0
     assert load_program(path).ranks == 3
+
+
+def test_xml_of_a_collective_of_the_users_own_comes_in_with_it(capsys, own, tmp_path):
+    xml, path = tmp_path / "a.xml", tmp_path / "a.program.json"
+    assert run(capsys, "export", f"{own}:gather_halves", 3, "-o", xml)[0] == 0
+    code, _, err = run(capsys, "import", xml, "-o", path)
+    assert code == 1 and "'halves' is not known; give the collective" in err and not path.exists()
+    assert run(capsys, "import", xml, "-o", path, "--collective", f"{own}:halves", 3)[0] == 0
+    assert load_program(path).collective.name == "halves"
+    for given, text in (
+        (["halves"], "'halves' names no function that returns a collective"),
+        ([f"{own}:halves", "three"], "'three' are no whole numbers"),
+        ([f"{own}:nothing"], "nothing returned int, and not a collective"),
+        ([f"{own}:halves", 2], "/algo/gpu: the ids are not 0 to 1"),
+    ):
+        code, _, err = run(capsys, "import", xml, "-o", tmp_path / "x", "--collective", *given)
+        assert code == 1 and text in err and err.count("\n") == 1
+        assert not (tmp_path / "x").exists()
 
 
 def test_what_the_runtimes_have_no_room_for_is_said(capsys):

@@ -1,0 +1,43 @@
+"""Arrays that end, or begin, at a page that nobody can read or write."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Literal
+
+import numpy as np
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PROT_NONE = 0
+_MARK = 0x5A
+
+
+class _Fenced(np.ndarray):
+    """An array, and the bytes of its pages that are not its own."""
+
+    rest: np.ndarray | None = None
+
+
+def fenced(count: int, dtype: type, where: Literal["before", "behind"]) -> _Fenced:
+    """`count` elements with a page `where` on which any access ends the process, and marks on the other side."""
+    page = mmap.PAGESIZE
+    size = count * np.dtype(dtype).itemsize
+    pages = -(-size // page)
+    memory = mmap.mmap(-1, (pages + 2) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for at in (0, pages + 1):
+        if _LIBC.mprotect(ctypes.c_void_p(start + at * page), ctypes.c_size_t(page), _PROT_NONE) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect")
+    inside = np.frombuffer(memory, np.uint8, pages * page, page)
+    inside[:] = _MARK
+    own, rest = (inside[-size:], inside[:-size]) if where == "behind" else (inside[:size], inside[size:])
+    array = own.view(dtype).view(_Fenced)
+    array.rest = rest
+    return array
+
+
+def check_fence(array: _Fenced) -> None:
+    """Fails if the marks beside an array are not as they were."""
+    assert array.rest is not None
+    assert (array.rest == _MARK).all(), "it wrote beside its tensor"
