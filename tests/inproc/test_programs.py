@@ -209,7 +209,7 @@ def test_fused_tensors_run_as_one_program():
     run_ranks(3, body, programs=library(compiled("ring", 3)))
 
 
-@pytest.mark.parametrize("ranks", [4, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [4, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (6, 8))])
 def test_alltoall_in_one_two_and_three_steps(ranks):
     names = ("direct_alltoall", "two_step_alltoall", "three_step_alltoall")
     programs = [compiled(names[0], ranks), *(compiled(name, 2, ranks // 2) for name in names[1:])]
@@ -227,6 +227,22 @@ def test_alltoall_in_one_two_and_three_steps(ranks):
                 np.testing.assert_array_equal(got, np.concatenate([block + 10_000 * source for source in range(ranks)]))
 
     run_ranks(ranks, body, programs=library(*programs))
+
+
+@pytest.mark.long
+def test_the_allgather_in_two_steps_is_exact_on_eight_ranks():
+    program = compiled("sccl_allgather_122")
+
+    def body(rank, runtime):
+        for rows in (1, 2, 7, 4099):
+            sent = np.arange(rows * 3, dtype=np.float32).reshape(-1, 3) + 100_000 * rank
+            handle = runtime.submit(ALLGATHER, [sent], None, name=f"rows{rows}", backend=f"program/{program.name}")
+            [result] = runtime.wait(handle, 60.0)
+            want = np.concatenate([sent + 100_000 * (other - rank) for other in range(8)])
+            np.testing.assert_array_equal(np.from_dlpack(result), want)
+        return runtime.metrics()["program_operations"]
+
+    assert run_ranks(8, body, programs=library(program)) == [4] * 8
 
 
 def test_sizes_on_the_edges_of_ranges_take_the_documented_program():

@@ -12,7 +12,7 @@ from horocache.lang.local import run_locally
 from .interpreter import execute
 
 RANKS = (2, 3, 4, 5, 6, 8)
-HOSTS = ((1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (5, 1))
+HOSTS = ((1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (5, 1))
 BY_RANKS = (algorithms.ring, algorithms.all_pairs, algorithms.halving_doubling, algorithms.binary_tree,
             algorithms.direct_alltoall)  # fmt: skip
 BY_HOSTS = (algorithms.hierarchical, algorithms.two_step_alltoall, algorithms.three_step_alltoall,

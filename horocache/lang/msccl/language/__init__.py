@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from horocache.lang import collectives as own
+from horocache.lang.compiled import CompiledProgram
 from horocache.lang.compiler import compile_traced
 from horocache.lang.errors import BadReferenceError, PostconditionError, UsageError, caller
 from horocache.lang.msccl_xml import export
@@ -18,14 +19,16 @@ from horocache.lang.topology import Topology
 from horocache.lang.trace import Program
 from horocache.lang.values import Origin
 
-from . import collectives
+from . import collectives, ir
 from .collectives import Buffer, Chunk, Collective, ReduceChunk
+from .ir import Instruction
 
 __all__ = [
     "XML",
     "Buffer",
     "Check",
     "Chunk",
+    "Instruction",
     "MSCCLProgram",
     "ReduceChunk",
     "Ref",
@@ -179,10 +182,17 @@ class MSCCLProgram:
 
     def generate_xml(self) -> str:
         """The compiled program for the published runtimes. Raises PostconditionError if it is wrong."""
+        return export(self._compiled())
+
+    def lower(self) -> ir.Program:
+        """The compiled program: its thread blocks, and their steps. Raises PostconditionError if it is wrong."""
+        return ir.lowered(self._compiled(), self.own.collective)
+
+    def _compiled(self) -> CompiledProgram:
         adapted = self.own.collective
         if isinstance(adapted, _Adapted):
             self._accept(adapted)
-        return export(compile_traced(self.own, at_once=True))
+        return compile_traced(self.own, at_once=True)
 
     def _accept(self, adapted: _Adapted) -> None:
         """Take what the user's check accepts for what is promised."""

@@ -1,0 +1,139 @@
+"""``msccl.language.ir``: a compiled program as msccl-tools lays it out, for who looks at what was compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from horocache.lang import collectives as own
+from horocache.lang.compiled import CompiledProgram, Operand, RankProgram, Step
+
+from .collectives import Buffer
+
+__all__ = ["ChunkRef", "Gpu", "Instruction", "Op", "Threadblock"]
+
+
+class Instruction(Enum):
+    """What a step does; its value is its name in the file."""
+
+    nop = "nop"
+    send = "s"
+    recv = "r"
+    recv_copy_send = "rcs"
+    recv_reduce_send = "rrs"
+    recv_reduce_copy = "rrc"
+    recv_reduce_copy_send = "rrcs"
+    copy = "cpy"
+    reduce = "re"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class ChunkRef:
+    """Chunks of a rank."""
+
+    rank: int
+    buffer: Any
+    index: int
+    size: int
+
+
+@dataclass(eq=False)
+class Op:
+    """A step: ``src`` and ``dst`` are this rank's; where there is only one, both."""
+
+    inst: Instruction
+    rank: int
+    src: ChunkRef
+    dst: ChunkRef
+    step: int
+    tb: int
+    channel: int
+    depends: list[Op] = field(default_factory=list)
+
+    def cnt(self) -> int:
+        """Chunks."""
+        return self.src.size
+
+
+@dataclass(eq=False)
+class Threadblock:
+    """Steps that run one after the other, with at most one rank to send to and one to receive from; -1: none."""
+
+    id: int
+    channel: int
+    send: int
+    recv: int
+    ops: list[Op]
+
+
+@dataclass(eq=False)
+class Gpu:
+    """What one rank does; ``scratch`` holds the chunks of each named buffer."""
+
+    rank: int
+    threadblocks: list[Threadblock]
+    input_chunks: int
+    output_chunks: int
+    scratch: dict[str, int]
+
+
+@dataclass(eq=False)
+class Program:
+    """A compiled program."""
+
+    name: str
+    collective: str
+    inplace: bool
+    protocol: str
+    gpus: list[Gpu]
+
+
+def lowered(compiled: CompiledProgram, collective: own.Collective) -> Program:
+    """A compiled program in msccl-tools' classes; its chunks are as fine as the instances make them."""
+    fine = compiled.refinement
+    gpus = [
+        Gpu(
+            rank,
+            _blocks(rank, one),
+            collective.input_chunks(rank) * fine,
+            collective.output_chunks(rank) * fine,
+            dict(one.scratch),
+        )
+        for rank, one in enumerate(compiled.programs)
+    ]
+    promise = compiled.collective
+    return Program(compiled.name, promise.name, promise.inplace, compiled.protocol, gpus)
+
+
+def _blocks(rank: int, one: RankProgram) -> list[Threadblock]:
+    blocks = [
+        Threadblock(
+            s,
+            strand.channel,
+            strand.send,
+            strand.receive,
+            [_op(rank, s, i, strand.channel, step) for i, step in enumerate(strand.steps)],
+        )
+        for s, strand in enumerate(one.strands)
+    ]
+    for block, strand in zip(blocks, one.strands, strict=True):
+        for op, step in zip(block.ops, strand.steps, strict=True):
+            op.depends = [blocks[other].ops[index] for other, index in step.waits]
+    return blocks
+
+
+def _op(rank: int, tb: int, index: int, channel: int, step: Step) -> Op:
+    source = step.source or step.destination
+    destination = step.destination or step.source
+    assert source is not None and destination is not None
+    src, dst = (_place(rank, place, step.count) for place in (source, destination))
+    return Op(Instruction(step.op), rank, src, dst, index, tb, channel)
+
+
+def _place(rank: int, place: Operand, count: int) -> ChunkRef:
+    buffer, index = place
+    return ChunkRef(rank, {own.INPUT: Buffer.input, own.OUTPUT: Buffer.output}.get(buffer, buffer), index, count)
