@@ -4,22 +4,10 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/sanitized.h"
+
 namespace horocache {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCounts = false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kCounts = false;
-#else
-#define HC_COUNT_ALLOCATIONS
-constexpr bool kCounts = true;
-#endif
-#else
-#define HC_COUNT_ALLOCATIONS
-constexpr bool kCounts = true;
-#endif
 
 // Constant-initialized: it counts what is allocated before main.
 std::atomic<uint64_t> allocations{0};
@@ -27,11 +15,11 @@ std::atomic<uint64_t> allocations{0};
 }  // namespace
 
 uint64_t Allocations() { return allocations.load(std::memory_order_relaxed); }
-bool CountsAllocations() { return kCounts; }
+bool CountsAllocations() { return !kSanitized; }
 
 }  // namespace horocache
 
-#ifdef HC_COUNT_ALLOCATIONS
+#if !HC_SANITIZED
 // The library's own operators, hidden in it: nobody else's memory comes from here, and what they hand out is malloc's.
 
 namespace {

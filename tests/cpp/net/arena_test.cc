@@ -164,7 +164,7 @@ TEST(Arena, TooLittleMemoryIsAnErrorThatNamesTheSizeAndTheKnob) {
 }
 
 TEST(Arena, TooLittleAddressSpaceIsAnErrorThatNamesTheKnob) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers need the address space";
+  if (kSanitized) GTEST_SKIP() << "sanitizers need the address space";
   const pid_t child = fork();
   if (child == 0) {
     const rlimit limit{size_t{200} << 20, size_t{200} << 20};

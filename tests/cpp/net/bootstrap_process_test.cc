@@ -185,7 +185,7 @@ TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
 }
 
 TEST(BootstrapProcesses, AWorkerThatCannotMapTheArenaIsAnErrorOnEveryRank) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers need the address space";
+  if (kSanitized) GTEST_SKIP() << "sanitizers need the address space";
   TestDirectory directory;
   auto config = Config(0, 3, directory.path());
   config.layout.data_bytes = 64 << 20;
@@ -217,7 +217,7 @@ std::unique_ptr<Child> LimitedRank(const BootstrapConfig& config, int more) {
 
 // At whichever file the limit is met.
 TEST(BootstrapProcesses, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers open files themselves, and misjudge types where they cannot";
+  if (kSanitized) GTEST_SKIP() << "sanitizers open files themselves, and misjudge types where they cannot";
   TestDirectory directory;
   for (size_t culprit : {0u, 2u}) {
     int refused = 0;

@@ -18,18 +18,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitized.h"
 #include "net/bootstrap.h"
 
 namespace horocache::net::testing {
-
-// Sanitizers reserve more address space than a test may take away.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 // A directory of the test's own; the destructor checks that start-up left nothing in it.
 class TestDirectory {

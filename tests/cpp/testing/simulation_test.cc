@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/sanitized.h"
 #include "control/words.h"
 #include "testing/random_scenario.h"
 
@@ -20,7 +21,7 @@ using Options = RandomOptions;
 Instruction Submit(const std::string& name, int set = 0, int64_t length = 4) {
   return {.act = Act::kSubmit, .set = set, .signature = MakeSignature(wire::Op::kAllreduce, name, {{length}})};
 }
-constexpr Instruction kWaitForAll{.act = Act::kWaitAll};
+const Instruction kWaitForAll{.act = Act::kWaitAll};
 
 const Options kAllFaults = {.sets = 3,
                             .early_wait = 100,
@@ -74,13 +75,7 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
     return scenario;
   }
   // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a twentieth.
-  static constexpr uint64_t Some(uint64_t seeds) {
-#ifdef __SANITIZE_ADDRESS__
-    return (seeds + 19) / 20;
-#else
-    return seeds;
-#endif
-  }
+  static constexpr uint64_t Some(uint64_t seeds) { return kSanitized ? (seeds + 19) / 20 : seeds; }
   // Runs some of the seeds 0 to `seeds`, with what `change` does to each.
   template <typename F>
   void Run(Options options, uint64_t seeds, F&& change, bool clean = false) const {

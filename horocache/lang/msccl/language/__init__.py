@@ -20,7 +20,7 @@ from horocache.lang.trace import Program
 from horocache.lang.values import Origin
 
 from . import collectives, ir
-from .collectives import Buffer, Chunk, Collective, ReduceChunk
+from .collectives import Buffer, Chunk, Collective, ReduceChunk, buffer_of, name_of
 from .ir import Instruction
 
 __all__ = [
@@ -45,17 +45,6 @@ class ThreadblockPolicy(Enum):
 
     def __str__(self) -> str:
         return str(self.value)
-
-
-_BUFFERS = {own.INPUT: Buffer.input, own.OUTPUT: Buffer.output, "scratch": Buffer.scratch}
-
-
-def _name(buffer: Any) -> str:
-    """Ours for a buffer."""
-    if isinstance(buffer, Buffer):
-        return {Buffer.input: own.INPUT, Buffer.output: own.OUTPUT}.get(buffer, "scratch")
-    # A string is scratch, whatever it is.
-    return f"scratch {buffer}" if buffer in (own.INPUT, own.OUTPUT, "i", "o") else str(buffer)
 
 
 class _Adapted(own.Collective):
@@ -115,10 +104,10 @@ class _Buffers:
         self._program, self._rank = program, rank
 
     def __getitem__(self, buffer: Any) -> _Chunks:
-        return _Chunks(self._program, self._rank, _name(buffer))
+        return _Chunks(self._program, self._rank, name_of(buffer))
 
     def __contains__(self, buffer: Any) -> bool:
-        return isinstance(buffer, Buffer) or (self._rank, _name(buffer)) in self._program.own.memory.buffers
+        return isinstance(buffer, Buffer) or (self._rank, name_of(buffer)) in self._program.own.memory.buffers
 
 
 _current: list[MSCCLProgram] = []
@@ -227,7 +216,7 @@ class Ref:
     rank = property(lambda self: self._ref.rank, doc="The rank whose memory it is.")
     index = property(lambda self: self._ref.index, doc="Of the first chunk.")
     size = property(lambda self: self._ref.count, doc="Chunks.")
-    buffer = property(lambda self: _BUFFERS.get(self._ref.buffer, self._ref.buffer), doc="The buffer, or its name.")
+    buffer = property(lambda self: buffer_of(self._ref.buffer), doc="The buffer, or its name.")
 
     def __repr__(self) -> str:
         return f"Ref(Buffer:{self.buffer}, Index:{self.index}, Size:{self.size}, Rank:{self.rank})"
@@ -236,13 +225,13 @@ class Ref:
         self, dst: int, buffer: Any = None, index: int = -1, sendtb: int = -1, recvtb: int = -1, ch: int = -1
     ) -> Ref:
         """Copy to a rank; without a buffer, to the same place there."""
-        name = None if buffer is None else _name(buffer)
+        name = None if buffer is None else name_of(buffer)
         if name is None:
             name, index = self._ref.buffer, self._ref.index if index == -1 else index
         elif name in (own.INPUT, own.OUTPUT):
             # The sender's rank, as in msccl-tools: in place, its part of the output is what an allgather copies.
             buffer, index = self.prog.collective.get_buffer_index(self.rank, buffer, index)
-            name = _name(buffer)
+            name = name_of(buffer)
         at = None if index == -1 else index
         placed = self._placed(dst != self.rank, sendtb, recvtb, ch)
         return Ref(self.prog, self._ref.copy(dst, name, at, **placed))
@@ -300,7 +289,7 @@ def chunk(rank: int, buffer: Any, index: int, size: int = 1) -> Ref:
     program = _curr()
     if isinstance(buffer, Buffer) and 0 <= rank < program.num_ranks:
         buffer, index = program.collective.get_buffer_index(rank, buffer, index)
-    return Ref(program, own_chunk(rank, _name(buffer), index, size))
+    return Ref(program, own_chunk(rank, name_of(buffer), index, size))
 
 
 def XML() -> None:  # noqa: N802 - msccl-tools' name

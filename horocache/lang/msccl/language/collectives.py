@@ -20,6 +20,22 @@ class Buffer(Enum):
         return str(self.value)
 
 
+_BUFFERS = {own.INPUT: Buffer.input, own.OUTPUT: Buffer.output, "scratch": Buffer.scratch}
+_NAMES = {buffer: name for name, buffer in _BUFFERS.items()}
+
+
+def buffer_of(name: str) -> Buffer | str:
+    """The buffer of that name of ours."""
+    return _BUFFERS.get(name, name)
+
+
+def name_of(buffer: Any) -> str:
+    """Our name of a buffer; a string is scratch, whatever it is."""
+    if isinstance(buffer, Buffer):
+        return _NAMES[buffer]
+    return f"scratch {buffer}" if buffer in (own.INPUT, own.OUTPUT, "i", "o") else str(buffer)
+
+
 @dataclass(frozen=True, order=True)
 class Chunk:
     """A chunk of a rank's input: where it began, and where it is to go; -1: to many places, or not known.

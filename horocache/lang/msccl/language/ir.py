@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from horocache.lang import collectives as own
 from horocache.lang.compiled import CompiledProgram, Operand, RankProgram, Step
 
-from .collectives import Buffer
+from .collectives import Buffer, buffer_of
 
 __all__ = ["ChunkRef", "Gpu", "Instruction", "Op", "Threadblock"]
 
@@ -36,7 +35,7 @@ class ChunkRef:
     """Chunks of a rank."""
 
     rank: int
-    buffer: Any
+    buffer: Buffer | str
     index: int
     size: int
 
@@ -136,4 +135,4 @@ def _op(rank: int, tb: int, index: int, channel: int, step: Step) -> Op:
 
 def _place(rank: int, place: Operand, count: int) -> ChunkRef:
     buffer, index = place
-    return ChunkRef(rank, {own.INPUT: Buffer.input, own.OUTPUT: Buffer.output}.get(buffer, buffer), index, count)
+    return ChunkRef(rank, buffer_of(buffer), index, count)
