@@ -16,8 +16,7 @@ UNITY ?= $(if $(CI),ON,OFF)
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The package is registered once, in place, without a build of its own; `build` compiles the core incrementally.
-# Of its many modules most are never imported, and the others are compiled when they are.
-REGISTER := $(PIP) --no-compile --no-build-isolation --config-settings=cmake.define.HC_PYTHON=OFF --editable
+REGISTER := $(PIP) --no-build-isolation --config-settings=cmake.define.HC_PYTHON=OFF --editable
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cmake
 PACKAGING := pyproject.toml setup.py constraints.txt
 
