@@ -30,11 +30,11 @@ def write_program(source: str, arguments: Sequence[int], **options: Any) -> Prog
         made = {name: one for name, one in vars(algorithms).items() if _is_algorithm(name, one)}
         if source not in made:
             raise UsageError(f"{source!r} is no file of Python and no algorithm; there are {', '.join(sorted(made))}.")
-        return _call(made[source], source, arguments, options, Program)  # type: ignore[no-any-return]
+        return _written(made[source], source, arguments, options)
     file, _, name = source.partition(":")
     defined = _defined(file)
     if name:
-        return _call(_function(source, defined), source, arguments, options, Program)  # type: ignore[no-any-return]
+        return _written(_function(source, defined), source, arguments, options)
     programs = [one for one in defined.values() if isinstance(one, Program)]
     if len(programs) != 1:
         raise UsageError(f"{file} has {len(programs)} programs; name a function that returns one: {file}:FUNCTION.")
@@ -48,7 +48,9 @@ def make_collective(source: str, arguments: Sequence[int]) -> Collective:
     file, colon, name = source.partition(":")
     if not colon or not name:
         raise UsageError(f"{source!r} names no function that returns a collective; give FILE.py:FUNCTION.")
-    made: Collective = _call(_function(source, _defined(file)), source, arguments, {}, Collective)
+    made = _call(_function(source, _defined(file)), source, arguments, {})
+    if not isinstance(made, Collective):
+        raise UsageError(f"{source} returned {type(made).__name__}, and not a collective.")
     return made
 
 
@@ -70,16 +72,17 @@ def _is_algorithm(name: str, thing: object) -> bool:
     return inspect.isfunction(thing) and thing.__module__ == algorithms.__name__ and not name.startswith("_")
 
 
-def _call(
-    function: Callable[..., Any], name: str, arguments: Sequence[int], options: dict[str, Any], kind: type
-) -> Any:
-    """What it returns, which is to be of this kind."""
+def _written(function: Callable[..., Any], name: str, arguments: Sequence[int], options: dict[str, Any]) -> Program:
+    made = _call(function, name, arguments, options)
+    if not isinstance(made, Program):
+        raise UsageError(f"{name} returned {type(made).__name__}, and not a program.")
+    return made
+
+
+def _call(function: Callable[..., Any], name: str, arguments: Sequence[int], options: dict[str, Any]) -> Any:
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
         raise UsageError(f"{name}{signature}: {error}.") from None
-    made = function(*arguments, **options)
-    if not isinstance(made, kind):
-        raise UsageError(f"{name} returned {type(made).__name__}, and not a {kind.__name__.lower()}.")
-    return made
+    return function(*arguments, **options)

@@ -47,7 +47,7 @@ def test_groups_come_and_go_many_times_and_leave_nothing():
 
         rank, ranks = forget_the_launcher()
         counts = []
-        for turn in range(8):
+        for turn in range(20):
             with group(folder, rank=rank, size=ranks, store=str(turn)):
                 first = dist.new_group([0, 1])
                 every = dist.new_group()

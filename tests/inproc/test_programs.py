@@ -182,8 +182,8 @@ def test_sums_are_scaled_once(ranks, protocol):
     def body(rank, runtime):
         for program in programs:
             for count in (1, 97, 70_001):
-                for op, scales, want in cases if count < 70_000 else cases[:1]:
-                    for dtype in (np.float32, np.float16, np.float64) if op == AVERAGE else (np.float32,):
+                for op, scales, want in cases:
+                    for dtype in (np.float32, np.float16, np.float64):
                         mine = np.full(count, 2 * (rank + 1), dtype)
                         shared = np.asarray(runtime.empty((count,), "float32"))
                         name = f"{program.name}.{count}.{op}.{dtype.__name__}"

@@ -47,7 +47,7 @@ def test_ranks_of_both_hosts_arrive_in_any_order(hosts):
         "import random, time, horocache as hc\n"
         "hc.init()\n"
         "chance = random.Random(hc.rank())\n"
-        "for _ in range(40):\n"
+        "for _ in range(60):\n"
         "    hc.shutdown()\n"
         "    time.sleep(chance.random() * 1e-3)\n"
         "    hc.init()\n"

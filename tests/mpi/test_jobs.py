@@ -30,7 +30,7 @@ def test_a_list_of_ranks_needs_no_mpi4py_and_the_other_route_takes_it_too():
 def test_the_demo_trains_on_four_ranks():
     if flavour() == "mpich":
         pytest.skip("tried with the other MPI")
-    command = [*arguments_of(4), sys.executable, "docs/examples/torch_digits.py", "--epochs", "1"]
+    command = [*arguments_of(4), sys.executable, "docs/examples/torch_digits.py", "--epochs", "2"]
     job = run_command(command, deadline_s=180)
     assert job.code == 0, job.report()
     assert "accuracy" in job.out, job.report()

@@ -74,8 +74,8 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
     scenario.radix = 2 + static_cast<int>(scenario.seed % 3);
     return scenario;
   }
-  // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a twentieth.
-  static constexpr uint64_t Some(uint64_t seeds) { return kSanitized ? (seeds + 19) / 20 : seeds; }
+  // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a tenth.
+  static constexpr uint64_t Some(uint64_t seeds) { return kSanitized ? (seeds + 9) / 10 : seeds; }
   // Runs some of the seeds 0 to `seeds`, with what `change` does to each.
   template <typename F>
   void Run(Options options, uint64_t seeds, F&& change, bool clean = false) const {

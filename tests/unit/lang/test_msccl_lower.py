@@ -60,18 +60,17 @@ def test_without_merging_there_are_more_steps():
     assert counts[0] == 5 and counts[1] > 5
 
 
-@pytest.mark.parametrize("instances", [1, 2, 3])
+def exchange(instances):
+    with MSCCLProgram("exchange", fully_connected(2), AllToAll(2, 1, False), instances) as program:
+        for source in range(2):
+            for target in range(2):
+                chunk(source, Buffer.input, target).copy(target, Buffer.output, source)
+    return program
+
+
+@pytest.mark.parametrize("instances", [2, 3])
 def test_instances_multiply_thread_blocks(instances):
-    collective = AllToAll(2, 1, False)
-    with MSCCLProgram("exchange", fully_connected(2), collective, instances) as program:
-        for source in range(2):
-            for target in range(2):
-                chunk(source, Buffer.input, target).copy(target, Buffer.output, source)
-    with MSCCLProgram("once", fully_connected(2), collective, 1) as once:
-        for source in range(2):
-            for target in range(2):
-                chunk(source, Buffer.input, target).copy(target, Buffer.output, source)
-    several, single = program.lower().gpus, once.lower().gpus
+    several, single = (exchange(number).lower().gpus for number in (instances, 1))
     assert [len(gpu.threadblocks) for gpu in several] == [instances * len(gpu.threadblocks) for gpu in single]
 
 
