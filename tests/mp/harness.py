@@ -187,6 +187,11 @@ class Launcher:
         for job in self.jobs:
             wait_until_gone("processes of the job are", lambda mark=job.mark: marked(mark))
             wait_until_gone("the guardian is", lambda pid=job.process.pid: guardians(pid))
+        # TensorFlow removes the modules that it writes there, and not the bytecode that Python keeps of them.
+        for bytecode in self.tmp.glob("__pycache__/__autograph_generated_file*.pyc"):
+            bytecode.unlink()
+        with contextlib.suppress(OSError):
+            (self.tmp / "__pycache__").rmdir()  # it is not there, or there is more in it
         left = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*") if not path.is_dir())
         left += sorted(path.name for path in self.tmp.iterdir() if path.name not in (f"horocache-{os.getuid()}",))
         assert not left, f"left in the temporary directory: {left}"
