@@ -230,6 +230,7 @@ def identity() -> dict[
     str, int | str
 ]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
 def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
+def keep_freed_memory() -> bool: ...  # whether malloc keeps it from now on; see KeepFreedMemory of base/memory.h
 def start_in_process(
     size: int,
     arguments: Mapping[str, str] = ...,

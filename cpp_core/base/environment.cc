@@ -30,6 +30,17 @@ bool Concerns(std::string_view entry) {
   return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return entry.starts_with(prefix); });
 }
 
+bool TunesMalloc(std::string_view entry) {
+  static constexpr std::array<std::string_view, 4> kVariables = {
+      "MALLOC_TRIM_THRESHOLD_=", "MALLOC_MMAP_THRESHOLD_=", "MALLOC_TOP_PAD_=", "MALLOC_MMAP_MAX_="};
+  static constexpr std::array<std::string_view, 4> kTunables = {
+      "glibc.malloc.trim_threshold=", "glibc.malloc.mmap_threshold=", "glibc.malloc.top_pad=",
+      "glibc.malloc.mmap_max="};
+  if (!entry.starts_with("GLIBC_TUNABLES="))
+    return std::ranges::any_of(kVariables, [&](std::string_view name) { return entry.starts_with(name); });
+  return std::ranges::any_of(kTunables, [&](std::string_view name) { return entry.find(name) != entry.npos; });
+}
+
 }  // namespace
 
 std::map<std::string, std::string> ReadEnvironment() {
@@ -41,6 +52,13 @@ std::map<std::string, std::string> ReadEnvironment() {
     if (Concerns(text)) found.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return found;
+}
+
+bool EnvironmentTunesMalloc() {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (TunesMalloc(*entry)) return true;
+  }
+  return false;
 }
 
 }  // namespace horocache

@@ -10,4 +10,7 @@ namespace horocache {
 // (see net/identity.h).
 std::map<std::string, std::string> ReadEnvironment();
 
+// Whether a variable of glibc tells malloc how much free memory a process keeps.
+bool EnvironmentTunesMalloc();
+
 }  // namespace horocache

@@ -1,8 +1,11 @@
 #include "base/memory.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cstdint>
+
+#include "base/environment.h"
 
 namespace horocache {
 
@@ -17,6 +20,20 @@ void PreferHugePages(void* memory, size_t bytes) {
   const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~(kHugePage - 1);
   // A refusal (a kernel without them) leaves small pages, which do as well.
   static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE));
+}
+
+bool KeepFreedMemory() {
+#ifdef __GLIBC__
+  // Each of the two ends glibc's own adjustment of both. 32 MiB is the largest threshold that it takes, and where its
+  // adjustment would end; larger blocks have mappings of their own, which go when they are freed.
+  constexpr int kLargestThreshold = 32 << 20;
+  constexpr int kNeverTrim = -1;
+  static const bool keeps = !EnvironmentTunesMalloc() && mallopt(M_MMAP_THRESHOLD, kLargestThreshold) == 1 &&
+                            mallopt(M_TRIM_THRESHOLD, kNeverTrim) == 1;
+  return keeps;
+#else
+  return false;
+#endif
 }
 
 }  // namespace horocache

@@ -4,6 +4,7 @@
 
 #include "base/environment.h"
 #include "base/knobs.h"
+#include "base/memory.h"
 #include "data/kernels/fold.h"
 #include "net/identity.h"
 #include "python/bind.h"
@@ -80,6 +81,7 @@ void BindKnobs(py::module_& module) {
       py::arg("arguments") = Texts());
   module.def("identity", &IdentityForPython);
   module.def("cpu_kernels", &data::BestKernels);
+  module.def("keep_freed_memory", &KeepFreedMemory);
 }
 
 }  // namespace horocache::python

@@ -7,6 +7,11 @@ into its place, and the parameter's gradient is the place from then on. Two thin
 the program has put there itself (a view of its own flat buffer, say), to which autograd has only added; and one of an
 earlier step that the program has kept, whose parameter gets a new place instead. A tensor that the program has given
 other memory is no place any more: ``model.to(dtype)`` does that to gradients.
+
+Note [Freed memory is kept]
+Private gradients are the last blocks of the heap when a step ends, and hold what is free below them: glibc gives the
+kernel only what is free at the end. With gradients in shared memory nothing holds the activations' memory, so it went
+with each step, and the next one touched it anew, page by page.
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ class GradientPlaces:
         on_one_host = runtime.local_size == runtime.size
         shares = runtime.knobs()["region_bytes"][0] not in ("0", 0)
         self.wanted = wanted is True or (wanted == "auto" and plain and on_one_host and shares)
+        self._keeps_heap = runtime.knobs()["keep_heap"][0] == "auto"
         self._laid_out = False
 
     def take(self, slots: Iterable[Slot]) -> None:
@@ -74,6 +80,8 @@ class GradientPlaces:
             return
         if not self._laid_out:
             self._laid_out = True
+            if self._keeps_heap:
+                _core.keep_freed_memory()
             self._lay_out([other for other in slots if other.placed and other.view is None])
         if not _fits(slot, grad) or not _core.place_is_free(slot):
             self._lay_out([slot])
