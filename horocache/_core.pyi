@@ -35,6 +35,7 @@ class GradientQueue:
     slots: list[Any]
     bytes: int
     limit: int
+    unplaced: list[Any]  # complete, and not in their places yet
     placed: int  # bytes that were copied into places and not counted yet
     pass_: int
     plain: bool

@@ -53,6 +53,7 @@ PyMemberDef queue_members[] = {
     HC_MEMBER(T_OBJECT, GradientQueue, slots, "what is held: a list"),
     HC_MEMBER(T_LONGLONG, GradientQueue, bytes, "of these gradients"),
     HC_MEMBER(T_LONGLONG, GradientQueue, limit, "from which on they are sent"),
+    HC_MEMBER(T_OBJECT, GradientQueue, unplaced, "what is complete and not in its place yet: a list"),
     HC_MEMBER(T_LONGLONG, GradientQueue, placed, "bytes that were copied into places and not counted yet"),
     {"pass_", T_LONGLONG, offsetof(GradientQueue, pass), 0, "the backward pass at whose end they are sent; -1: none"},
     HC_MEMBER(T_BOOL, GradientQueue, plain, "whether gradients travel as they are"),

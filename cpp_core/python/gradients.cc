@@ -15,7 +15,7 @@ namespace horocache::python {
 namespace {
 
 // What is larger does not stay in a near cache until it is read.
-constexpr size_t kStreamedBytes = 256 << 10;
+constexpr long long kNearBytes = 256 << 10;
 
 // Attribute names, made once.
 PyObject* grad_text;
@@ -56,16 +56,20 @@ long long AddressOf(const dlpack::Tensor& tensor) {
   return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
 }
 
-// Whether the slot's view has the memory that was made for it.
+// Whether the slot's view, which is described, has the memory that was made for it.
+bool IsAtPlace(const GradientSlot& slot, dlpack::Tensor* view) {
+  if (!Has(slot.view)) return false;
+  const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, view);
+  PyErr_Clear();
+  if (!known || AddressOf(*view) != slot.place) return false;
+  int64_t bits = view->dtype.bits;
+  for (int i = 0; i < view->ndim; ++i) bits *= view->shape[i];
+  return bits == slot.bytes * 8;
+}
+
 bool IsAtPlace(const GradientSlot& slot) {
   dlpack::Tensor view{};
-  if (!Has(slot.view)) return false;
-  const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, &view);
-  PyErr_Clear();
-  if (!known || AddressOf(view) != slot.place) return false;
-  int64_t bits = view.dtype.bits;
-  for (int i = 0; i < view.ndim; ++i) bits *= view.shape[i];
-  return bits == slot.bytes * 8;
+  return IsAtPlace(slot, &view);
 }
 
 // Steps between elements that are not there do not matter.
@@ -88,8 +92,8 @@ bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
 }
 
 // Whether nobody but the slot has the place: who kept the gradient of an earlier step shall keep its values.
-bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue) {
-  if (!IsAtPlace(slot)) return false;
+bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue, dlpack::Tensor* view) {
+  if (!IsAtPlace(slot, view)) return false;
   if (Py_REFCNT(slot.view) != (slot.view == slot.compact ? 2 : 1)) return false;
   if (!Has(queue.users) || !Has(slot.storage)) return true;
   PyObject* count = PyObject_CallOneArg(queue.users, slot.storage);
@@ -106,16 +110,15 @@ bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue) {
 bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   GradientQueue* queue = AsQueue(slot->queue);
   if (!Has(slot->view) || Py_REFCNT(grad) != queue->references || VersionOf(grad) != 0) return false;
-  if (!PlaceIsFree(*slot, *queue)) return false;
   dlpack::Tensor from{}, to{};
-  KnownType* known = &queue->gradients;
-  if (!Describe(known, grad, &from) || !Describe(known, slot->view, &to) || !SameLayout(from, to)) return false;
+  if (!PlaceIsFree(*slot, *queue, &to)) return false;
+  if (!Describe(&queue->gradients, grad, &from) || !SameLayout(from, to)) return false;
   PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
   Py_XDECREF(negative);
   if (negative != Py_False) return false;
-  const auto bytes = static_cast<size_t>(slot->bytes);
   data::Copy(static_cast<std::byte*>(to.data) + to.byte_offset,
-             static_cast<const std::byte*>(from.data) + from.byte_offset, bytes, bytes >= kStreamedBytes);
+             static_cast<const std::byte*>(from.data) + from.byte_offset, static_cast<size_t>(slot->bytes),
+             slot->bytes >= kNearBytes);
   queue->placed += slot->bytes;
   return PyObject_SetAttr(param, grad_text, slot->view) == 0;
 }
@@ -134,6 +137,27 @@ bool Place(GradientSlot* slot, PyObject* param) {
   return done != nullptr;
 }
 
+// Puts those that wait for it into their places; after an error, the others stay where they are. False with an error.
+bool PlaceAll(GradientQueue* queue) {
+  if (!Has(queue->unplaced)) return true;
+  bool good = true;
+  for (Py_ssize_t i = 0; good && i < PyList_GET_SIZE(queue->unplaced); ++i) {
+    GradientSlot* slot = AsSlot(PyList_GET_ITEM(queue->unplaced, i));
+    good = Place(slot, slot->param);
+  }
+  queue->unplaced_bytes = 0;
+  return PyList_SetSlice(queue->unplaced, 0, PyList_GET_SIZE(queue->unplaced), nullptr) == 0 && good;
+}
+
+// Puts a gradient of a group into its place together with others; see Note [Counting gradients down]. False with an
+// error.
+bool PlaceLater(GradientSlot* slot) {
+  GradientQueue* queue = AsQueue(slot->queue);
+  if (PyList_Append(queue->unplaced, reinterpret_cast<PyObject*>(slot)) != 0) return false;
+  queue->unplaced_bytes += slot->bytes;
+  return queue->unplaced_bytes < kNearBytes || PlaceAll(queue);
+}
+
 // Notes the gradient as the one that is in flight. False with an error.
 bool Depart(GradientSlot* slot, PyObject* param) {
   PyObject* grad = Grad(param);
@@ -141,6 +165,13 @@ bool Depart(GradientSlot* slot, PyObject* param) {
   Py_XSETREF(slot->grad, grad);
   slot->irregular = 1;
   slot->address = 0;
+  slot->at_place = grad == slot->view && IsAtPlace(*slot);
+  if (slot->at_place) {  // as it was made: compact, and nobody's negative
+    slot->address = slot->place;
+    slot->version = VersionOf(grad);
+    slot->irregular = 0;
+    return slot->version >= 0;
+  }
   if (grad == Py_None) return true;  // another hook has taken it away
   dlpack::Tensor tensor{};
   if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) slot->address = AddressOf(tensor);
@@ -180,7 +211,8 @@ bool Note(PyObject* note, Py_ssize_t index) {
 
 // False with an error.
 bool OnGradient(GradientSlot* slot, PyObject* param) {
-  if (slot->placed && !Place(slot, param)) return false;
+  const bool later = slot->delay == 1 && AsBucket(slot->bucket)->group;
+  if (slot->placed && !(later ? PlaceLater(slot) : Place(slot, param))) return false;
   if (--slot->delay != 0) {
     if (slot->delay > 0) return true;
     PyObject* done = PyObject_CallMethodNoArgs(reinterpret_cast<PyObject*>(slot), check_delay_text);
@@ -216,11 +248,12 @@ PyObject* Gather(PyObject*, PyObject* object) {
   PyObject* slots = bucket->slots;
   bucket->direct = 0;
   if (!HasSlots(*bucket)) return PyErr_Format(PyExc_TypeError, "a bucket's slots are a list");
+  if (PyList_GET_SIZE(slots) > 0 && !PlaceAll(AsQueue(AsSlot(PyList_GET_ITEM(slots, 0))->queue))) return nullptr;
   PyObject* tensors = PyList_New(PyList_GET_SIZE(slots));
   if (tensors == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slots); ++i) {
     GradientSlot* slot = AsSlot(PyList_GET_ITEM(slots, i));
-    PyObject* sent = Depart(slot, slot->param) ? SentFor(*slot) : nullptr;
+    PyObject* sent = !Depart(slot, slot->param) ? nullptr : slot->at_place ? slot->compact : SentFor(*slot);
     if (sent == nullptr) {
       Py_DECREF(tensors);
       if (PyErr_Occurred() != nullptr) return nullptr;
@@ -275,7 +308,8 @@ PyObject* GradReferences(PyObject*, PyObject* param) {
 }
 
 PyObject* PlaceIsFreeForPython(PyObject*, PyObject* slot) {
-  return PyBool_FromLong(PlaceIsFree(*AsSlot(slot), *AsQueue(AsSlot(slot)->queue)) ? 1 : 0);
+  dlpack::Tensor view{};
+  return PyBool_FromLong(PlaceIsFree(*AsSlot(slot), *AsQueue(AsSlot(slot)->queue), &view) ? 1 : 0);
 }
 
 PyObject* IsAtPlaceForPython(PyObject*, PyObject* slot) { return PyBool_FromLong(IsAtPlace(*AsSlot(slot)) ? 1 : 0); }

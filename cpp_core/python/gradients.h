@@ -4,7 +4,10 @@
 // Each parameter has a slot, which is its own hook: autograd calls it when the gradient is complete. The slot counts
 // the backward passes down, puts the gradient into its place in shared memory if it has one, and counts its bucket
 // down. The last gradient of a group tells the bucket's owner, in Python; one that travels alone is held in a queue,
-// whose owner sends many of them at once. So Python runs once for each group, or for each 256 KiB.
+// whose owner sends many of them at once. So Python runs once for each group, or for each MiB.
+//
+// Gradients of a group wait for their places, too, until there are 256 KiB of them or the group is complete: what torch
+// has to be asked about each finds warm caches then, which it does not between two operations of a backward pass.
 //
 // The GIL is held in every call. Python objects, for subclasses to add to.
 #pragma once
@@ -45,6 +48,7 @@ struct GradientSlot {
   Py_ssize_t index;   // of the parameter
   char placed;        // the gradient shall lie in shared memory
   char irregular;     // it cannot be sent as it is
+  char at_place;      // it was in shared memory when it was complete
   PyObject* param;    // the parameter
   PyObject* name;     // as submitted
   PyObject* bucket;   // a GradientBucket, or None
@@ -65,6 +69,8 @@ struct GradientQueue {
   PyObject* slots;           // a list
   long long bytes;           // of these
   long long limit;           // from which on they are sent
+  PyObject* unplaced;        // a list: complete, and not in their places yet
+  long long unplaced_bytes;  // of these
   long long placed;          // bytes of gradients that were copied into their places and not counted yet
   long long pass;            // at whose end they are sent in any case; -1: none
   char plain;                // they travel as they are

@@ -19,7 +19,7 @@ from horocache import _core
 from .buckets import Bucket, Slot
 from .tracing import outside
 
-_ENOUGH_BYTES = 1 << 18
+_ENOUGH_BYTES = 1 << 20
 _NO_PASS = -1
 pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
 # How many tensors are on a storage, by its address; torch has it since 2.1.
@@ -58,6 +58,7 @@ class HeldGradients(_core.GradientQueue):
         """
         self.plain = plain
         self.slots = []
+        self.unplaced = []
         self.limit = _ENOUGH_BYTES
         self.pass_ = _NO_PASS
         self.note = None
