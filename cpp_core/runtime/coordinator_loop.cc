@@ -219,8 +219,8 @@ bool CoordinatorLoop::Step(int64_t now_ns) {
 
 bool CoordinatorLoop::StepAll(int64_t now_ns) {
   TakeOrders();
+  TakeWaits();  // before the submissions: who is seen to wait has all of his taken
   TakeSubmissions(now_ns);
-  TakeWaits();
   EraseLeft();
   const int64_t stuck_in = StuckIn(now_ns);
   bool moved = false;

@@ -21,7 +21,6 @@ from .test_operations import ALLREDUCE
 
 PRIORITIES = {"a": 1, "b": 4, "c": 3, "d": 5, "e": 2}
 STEPS = 3  # the first is negotiated, the others come from the cache
-ATTEMPTS = 2
 
 
 def in_one_round(rank, runtime, met):
@@ -56,13 +55,10 @@ def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_pa
 
     timeline = tmp_path / "trace.json"
     knobs = {"fusion_threshold": str(threshold), "timeline": str(timeline), "cycle_time": "1000", "inline_max": "0"}
-    # A coordinator that loses its core between two looks at what was submitted and at who waits, which happens in one
-    # of a thousand attempts, sends what it has seen, and the rest later.
-    for _ in range(ATTEMPTS):
-        rounds, plans = zip(*run_ranks(size, body, **knobs), strict=True)
-        if min(rounds) == STEPS:  # who reads it last may count one more, in which the others leave
-            break
-    assert min(rounds) == STEPS
+    rounds, plans = zip(*run_ranks(size, body, **knobs), strict=True)
+    # Words that were published early may find that another rank has none yet, once for each step; and who reads the
+    # number last may count the round in which the others leave.
+    assert STEPS <= min(rounds) <= 2 * STEPS + 1
     assert list(plans) == [{0: 5, 64: 3, 1 << 20: 1}[threshold] * STEPS] * size
     for trace in load_all(paths_of_ranks(timeline)):
         assert planned(trace) == ["d", "b", "c", "e", "a"] * STEPS, f"rank {trace.rank}"

@@ -61,7 +61,7 @@ StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& chann
   }
   if (*moved) ResetPause(now_ns);
   wake_ns_ = ComputeWake(controller);
-  return *moved || progressed;
+  return *moved || progressed || (flushes_next_ && MayFlush());
 }
 
 StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& channel, int64_t now_ns) {
@@ -81,19 +81,26 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 // ---- hints
 
 bool BitsAgreement::FlushIsDue(const Controller& controller, int64_t now_ns) const {
-  if ((DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0) return true;
-  return now_ns >= FlushNs(controller);
+  return controller.HasUnflushed() && now_ns >= FlushNs(controller);
 }
 
 bool BitsAgreement::OthersWait() const {
   return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kWaiting) != 0;
 }
 
+bool BitsAgreement::OthersGather() const {
+  return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0;
+}
+
 // Whether who begins to wait has to say so: a rank that knows of others that wait is hurrying already.
 bool BitsAgreement::Lingers(const Controller& controller) const { return controller.HasUnflushed() && !OthersWait(); }
 
+// While requests are gathered nothing is flushed: the end of the gather is what to wait for.
+bool BitsAgreement::MayFlush() const { return state_ == State::kOpen || state_ == State::kPublished; }
+
 // When what was submitted is flushed at the latest.
 int64_t BitsAgreement::FlushNs(const Controller& controller) const {
+  if (OthersGather()) return controller.UnflushedSinceNs();
   const int64_t usual_ns = controller.UnflushedSinceNs() + controller.config().cycle_time_ns;
   return OthersWait() ? std::min(usual_ns, flushed_ns_ + kHurriedNs) : usual_ns;
 }
@@ -123,14 +130,18 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
     shown = true;
     channel.HintAnd(&hint_and_);
   }
-  if (controller.HasUnflushed() && FlushIsDue(controller, now_ns)) {
+  // In the next step, before which submissions are taken once more: what a program had submitted when others began to
+  // wait goes together then, also where this thread lost its core between the two.
+  const bool due = FlushIsDue(controller, now_ns);
+  if (due && flushes_next_) {
     Flush(controller, now_ns);
     shown |= RefreshHint(controller, channel, false);
     channel.HintAnd(&hint_and_);
   }
+  flushes_next_ = due && !flushes_next_;
   // Every thread of every rank waits, and no operation is on all of them: some are stuck for good.
-  if ((hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_) && controller.HasPending() &&
-      (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) == 0 && !controller.HasUnflushed()) {
+  if ((hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_) && controller.HasPending() && !OthersGather() &&
+      !controller.HasUnflushed()) {
     controller.RaiseStalled();
     if (RefreshHint(controller, channel, false)) {
       shown = true;
@@ -156,8 +167,8 @@ StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& c
   } else {
     PauseIsOver(now_ns);
     Observe(controller, channel, now_ns);
-    const bool called =
-        (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0 && SomeonePublished(controller, channel);
+    if (flushes_next_) return false;  // nothing is proposed before that
+    const bool called = OthersGather() && SomeonePublished(controller, channel);
     if (!called && !MustPropose(controller)) return false;
   }
   Publish(controller, channel, now_ns);
@@ -246,7 +257,7 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   bool shown = false;
   if (!controller.config().tick) {
     shown = Observe(controller, channel, now_ns);
-    const bool demanded = (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0 || AnyBit(hint_and_);
+    const bool demanded = OthersGather() || AnyBit(hint_and_);
     if (!demanded) demanded_since_ns_ = -1;  // who has nothing to say need not answer
     if (demanded && demanded_since_ns_ < 0) demanded_since_ns_ = now_ns;
   }
@@ -386,9 +397,7 @@ int64_t BitsAgreement::ComputeWake(const Controller& controller) const {
     by(next_tick_ns_);
     return wake_ns;
   }
-  // While requests are gathered nothing is flushed: the end of the gather is what to wait for.
-  const bool flushes = !config.tick && (state_ == State::kOpen || state_ == State::kPublished);
-  if (flushes && controller.HasUnflushed()) by(FlushNs(controller));
+  if (!config.tick && MayFlush() && controller.HasUnflushed()) by(FlushNs(controller));
   const bool in_round = state_ != State::kOpen && (demanded_since_ns_ >= 0 || config.tick);
   if (in_round || controller.HasPending()) by(pause_until_ns_);
   return wake_ns;

@@ -44,6 +44,8 @@ class BitsAgreement final : public Agreement {
   bool FlushIsDue(const Controller& controller, int64_t now_ns) const;
   void Flush(Controller& controller, int64_t now_ns);
   bool OthersWait() const;
+  bool OthersGather() const;
+  bool MayFlush() const;
   bool Lingers(const Controller& controller) const;
   int64_t FlushNs(const Controller& controller) const;
   bool RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering);
@@ -75,6 +77,7 @@ class BitsAgreement final : public Agreement {
   std::vector<uint64_t> hint_;      // as last set
   std::vector<uint64_t> scratch_;   // the hint to be
   std::vector<uint64_t> hint_and_;  // of all ranks, as last read
+  bool flushes_next_ = false;  // a flush was due when this was last looked at
   bool just_published_ = false;
   uint64_t published_changes_ = ~uint64_t{0};  // Controller::changes() at the last publication
 
