@@ -40,6 +40,7 @@ class BitsAgreement final : public Agreement {
 
   // Flushes what is due, brings the hint up to date and reads the others': true if something new was shown.
   bool Observe(Controller& controller, ControlChannel& channel, int64_t now_ns);
+  bool RaiseIfStuck(Controller& controller, ControlChannel& channel);
   // Of what need not be shown at once: because of what the others say, or after a while.
   bool FlushIsDue(const Controller& controller, int64_t now_ns) const;
   void Flush(Controller& controller, int64_t now_ns);
@@ -77,7 +78,7 @@ class BitsAgreement final : public Agreement {
   std::vector<uint64_t> hint_;      // as last set
   std::vector<uint64_t> scratch_;   // the hint to be
   std::vector<uint64_t> hint_and_;  // of all ranks, as last read
-  bool flushes_next_ = false;  // a flush was due when this was last looked at
+  bool flushes_next_ = false;       // a flush was due when this was last looked at
   bool just_published_ = false;
   uint64_t published_changes_ = ~uint64_t{0};  // Controller::changes() at the last publication
 
