@@ -142,8 +142,8 @@ bool PlaceAll(GradientQueue* queue) {
   if (!Has(queue->unplaced)) return true;
   bool good = true;
   for (Py_ssize_t i = 0; good && i < PyList_GET_SIZE(queue->unplaced); ++i) {
-    GradientSlot* slot = AsSlot(PyList_GET_ITEM(queue->unplaced, i));
-    good = Place(slot, slot->param);
+    const auto slot = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(queue->unplaced, i));
+    good = Place(AsSlot(slot.ptr()), AsSlot(slot.ptr())->param);
   }
   queue->unplaced_bytes = 0;
   return PyList_SetSlice(queue->unplaced, 0, PyList_GET_SIZE(queue->unplaced), nullptr) == 0 && good;

@@ -287,6 +287,50 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
     run(body, 2)
 
 
+@pytest.mark.parametrize("bucket_view", [True, False])
+@pytest.mark.parametrize("what", ["changes", "replaces", "keeps"])
+def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, bucket_view):
+    def body(what, bucket_view):
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.0),
+            [(str(i), p) for i, p in enumerate(params)],
+            op=hvd.Sum,
+            num_groups=1,
+            gradient_as_bucket_view=bucket_view,
+        )
+        touched, kept = [], []
+
+        def touch(param):
+            if len(touched) == len(params) - 1:
+                return  # of the last one the group is on its way
+            touched.append(param)
+            if what == "changes":
+                param.grad.mul_(10)
+            elif what == "replaces":
+                param.grad = param.grad * 10
+            else:
+                kept.append(param.grad)
+
+        for param in params:
+            param.register_post_accumulate_grad_hook(touch)
+        for step in range(1, 4):
+            touched.clear()
+            optimizer.zero_grad()
+            sum((p * step).sum() for p in params).backward()
+            optimizer.step()
+            for param in params:
+                times = 10 if what != "keeps" and any(param is one for one in touched) else 1
+                assert param.grad.tolist() == [2.0 * step * times] * 1000
+        # Each is the gradient of its step, reduced: what is kept is not used again.
+        assert [k[0].item() for k in kept] == ([2.0 * s for s in (1, 2, 3) for _ in range(4)] if kept else [])
+
+    run(body, 2, args=(what, bucket_view))
+
+
 def test_views_that_are_kept_stay_readable_after_shutdown_and_memory_is_given_back():
     def body():
         import gc
