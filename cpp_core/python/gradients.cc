@@ -21,6 +21,9 @@ constexpr long long kNearBytes = 256 << 10;
 PyObject* grad_text;
 PyObject* version_text;
 PyObject* is_neg_text;
+PyObject* untyped_storage_text;
+PyObject* resizable_text;
+PyObject* cdata_text;
 PyObject* check_delay_text;
 
 GradientSlot* AsSlot(PyObject* object) { return reinterpret_cast<GradientSlot*>(object); }
@@ -91,28 +94,42 @@ bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
          std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
 }
 
+// How many tensors and the like are on the storage at this address; -1 where nobody can tell.
+long UsersOf(const GradientQueue& queue, PyObject* storage) {
+  PyObject* count = PyObject_CallOneArg(queue.users, storage);
+  const long users = count == nullptr ? -1 : PyLong_AsLong(count);
+  Py_XDECREF(count);
+  PyErr_Clear();  // a torch that counts in another way
+  return users;
+}
+
+// Whether nobody else has the gradient's memory, by a tensor of his own on it, say.
+bool IsAlone(PyObject* grad, const GradientQueue& queue) {
+  if (!Has(queue.users)) return true;
+  const auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(grad, untyped_storage_text));
+  if (!storage) return false;
+  const auto resizable = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(storage.ptr(), resizable_text));
+  const auto address = py::reinterpret_steal<py::object>(PyObject_GetAttr(storage.ptr(), cdata_text));
+  constexpr long kOwnUsers = 2;  // the gradient and `storage`
+  return resizable.ptr() == Py_True && address && UsersOf(queue, address.ptr()) == kOwnUsers;
+}
+
 // Whether nobody but the slot has the place: who kept the gradient of an earlier step shall keep its values.
 bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue, dlpack::Tensor* view) {
   if (!IsAtPlace(slot, view)) return false;
   if (Py_REFCNT(slot.view) != (slot.view == slot.compact ? 2 : 1)) return false;
   if (!Has(queue.users) || !Has(slot.storage)) return true;
-  PyObject* count = PyObject_CallOneArg(queue.users, slot.storage);
-  if (count == nullptr) {
-    PyErr_Clear();  // a torch that counts in another way: then nobody can tell
-    return false;
-  }
-  const long users = PyLong_AsLong(count);
-  Py_DECREF(count);
-  return users == slot.users;
+  return UsersOf(queue, slot.storage) == slot.users;
 }
 
-// Copies a gradient that autograd has just made into its place, if that is all there is to do; false if it is not.
+// Copies a gradient that autograd has made into its place, if that is all there is to do; false if it is not: a program
+// may have seen it, and have other tensors on its memory, which have to have what is reduced.
 bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   GradientQueue* queue = AsQueue(slot->queue);
   if (!Has(slot->view) || Py_REFCNT(grad) != queue->references || VersionOf(grad) != 0) return false;
   dlpack::Tensor from{}, to{};
   if (!PlaceIsFree(*slot, *queue, &to)) return false;
-  if (!Describe(&queue->gradients, grad, &from) || !SameLayout(from, to)) return false;
+  if (!Describe(&queue->gradients, grad, &from) || !SameLayout(from, to) || !IsAlone(grad, *queue)) return false;
   PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
   Py_XDECREF(negative);
   if (negative != Py_False) return false;
@@ -153,6 +170,8 @@ bool PlaceAll(GradientQueue* queue) {
 // error.
 bool PlaceLater(GradientSlot* slot) {
   GradientQueue* queue = AsQueue(slot->queue);
+  if (!Has(queue->users)) return Place(slot, slot->param);  // who else has one could not be told any more
+  if (PyList_Check(queue->unplaced) && PyList_GET_SIZE(queue->unplaced) == 0) queue->unplaced_bytes = 0;
   if (PyList_Append(queue->unplaced, reinterpret_cast<PyObject*>(slot)) != 0) return false;
   queue->unplaced_bytes += slot->bytes;
   return queue->unplaced_bytes < kNearBytes || PlaceAll(queue);
@@ -352,6 +371,9 @@ void BindGradients(py::module_& module) {
   grad_text = Intern("grad");
   version_text = Intern("_version");
   is_neg_text = Intern("is_neg");
+  untyped_storage_text = Intern("untyped_storage");
+  resizable_text = Intern("resizable");
+  cdata_text = Intern("_cdata");
   check_delay_text = Intern("check_delay");
   AddGradientTypes(module, &CallSlot);
   if (PyModule_AddFunctions(module.ptr(), functions) != 0) throw py::error_already_set();

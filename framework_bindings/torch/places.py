@@ -80,8 +80,6 @@ class GradientPlaces:
             return
         if not self._laid_out:
             self._laid_out = True
-            if self._keeps_heap:
-                _core.keep_freed_memory()
             self._lay_out([other for other in slots if other.placed and other.view is None])
         if not _fits(slot, grad) or not _core.place_is_free(slot):
             self._lay_out([slot])
@@ -109,6 +107,8 @@ class GradientPlaces:
                 if count_users is not None and slot.storage is not None:
                     slot.users = count_users(slot.storage)
                 first += slot.param.numel()
+            if self._keeps_heap and _state.current().runtime.is_shared(alike[0].compact):
+                _core.keep_freed_memory()
 
 
 def _can_be_placed(param: torch.Tensor) -> bool:

@@ -347,6 +347,7 @@ class GradientReducer:
         for slot in self._slots:
             slot.passes = passes
         self.held.forget()
+        self.held.unplaced = []
         for bucket in self._buckets:
             if not bucket.submitted:
                 bucket.finish.clear()

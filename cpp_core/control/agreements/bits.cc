@@ -194,6 +194,7 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
 Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses) {
   HC_RETURN_IF_ERROR(controller.Finish(responses));
   state_ = State::kOpen;
+  flushes_next_ = false;
   demanded_since_ns_ = -1;
   if (!controller.config().tick) RefreshHint(controller, channel, Lingers(controller));
   return Status::Ok();

@@ -137,6 +137,24 @@ TEST(Bits, GradientsThatComeWhileAnotherRankWaitsShareARound) {
   EXPECT_EQ(job[1].round(), rounds + 1);
 }
 
+TEST(Bits, WhatIsSubmittedBeforeTheStepAfterAWaitWasSeenSharesItsRound) {
+  TestJob job(2);
+  RunStep(job, {"a", "b"});
+  job.RunFor(kMs);
+  const OpId early[] = {job.Submit(0, Tensor("a")), job.Submit(0, Tensor("b"))};
+  job.Wait(0);
+  job.Settle();
+  job.single_steps = true;
+  const OpId a = job.Submit(1, Tensor("a"));
+  job.StepRank(1);  // sees that rank 0 waits, and lost its core since it took what was submitted
+  const OpId b = job.Submit(1, Tensor("b"));
+  job.single_steps = false;
+  const uint64_t rounds = job[1].round();
+  job.Settle();
+  EXPECT_TRUE(job.Done({early[0], a}) && job.Done({early[1], b}));
+  EXPECT_EQ(job[1].round(), rounds + 1);
+}
+
 TEST(Bits, TheLastRankCompletesARoundThatTheOthersPublishedEarly) {
   TestJob job(3);
   RunStep(job, {"a"});
