@@ -22,8 +22,8 @@ void PreferHugePages(void* memory, size_t bytes);
 
 // Has malloc keep for this process what is freed, instead of giving it back to the kernel when the end of the heap is
 // free: memory that is allocated anew in each step of a loop then has its pages already. Once per process, and for
-// good. False, and nothing is changed, where the C library is not glibc or the environment tells it what to keep; another
-// malloc than glibc's does not notice.
+// good. False, and nothing is changed, where the C library is not glibc or the environment tells it what to keep;
+// another malloc than glibc's does not notice.
 bool KeepFreedMemory();
 
 }  // namespace horocache

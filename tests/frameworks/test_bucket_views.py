@@ -52,6 +52,14 @@ def train(hvd, steps, set_to_none, bucket_view, num_groups, passes=1, clips=Fals
     return [p.detach().clone() for p in model.parameters()], copied, optimizer
 
 
+def five_in_a_group(hvd, bucket_view):
+    """Parameters, and the optimizer that sums their gradients together."""
+    params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
+    named = [(str(i), p) for i, p in enumerate(params)]
+    sgd = torch.optim.SGD(params, lr=0.0)
+    return params, hvd.DistributedOptimizer(sgd, named, op=hvd.Sum, num_groups=1, gradient_as_bucket_view=bucket_view)
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("num_groups", [0, 1, 3])
 @pytest.mark.parametrize("size", [2, 3])
@@ -294,14 +302,7 @@ def test_programs_may_touch_gradients_between_a_backward_pass_that_lacks_one_and
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(params, lr=0.0),
-            [(str(i), p) for i, p in enumerate(params)],
-            op=hvd.Sum,
-            num_groups=1,
-            gradient_as_bucket_view=bucket_view,
-        )
+        params, optimizer = five_in_a_group(hvd, bucket_view)
         for step in range(1, 4):
             optimizer.zero_grad()
             used = params if step == 1 else params[:-1]  # their places are made in the first step
@@ -329,14 +330,7 @@ def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, b
         import horocache.torch as hvd
 
         hvd.init()
-        params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(params, lr=0.0),
-            [(str(i), p) for i, p in enumerate(params)],
-            op=hvd.Sum,
-            num_groups=1,
-            gradient_as_bucket_view=bucket_view,
-        )
+        params, optimizer = five_in_a_group(hvd, bucket_view)
         touched, kept = [], []
 
         def touch(param):
