@@ -52,14 +52,6 @@ def train(hvd, steps, set_to_none, bucket_view, num_groups, passes=1, clips=Fals
     return [p.detach().clone() for p in model.parameters()], copied, optimizer
 
 
-def five_in_a_group(hvd, bucket_view):
-    """Parameters, and the optimizer that sums their gradients together."""
-    params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
-    named = [(str(i), p) for i, p in enumerate(params)]
-    sgd = torch.optim.SGD(params, lr=0.0)
-    return params, hvd.DistributedOptimizer(sgd, named, op=hvd.Sum, num_groups=1, gradient_as_bucket_view=bucket_view)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("num_groups", [0, 1, 3])
 @pytest.mark.parametrize("size", [2, 3])
@@ -293,73 +285,6 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
             assert all(p.grad.tolist() == [1.0] * 4 for p in params)
 
     run(body, 2)
-
-
-@pytest.mark.parametrize("bucket_view", [True, False])
-@pytest.mark.parametrize("what", ["clips", "flattens"])
-def test_programs_may_touch_gradients_between_a_backward_pass_that_lacks_one_and_the_step(what, bucket_view):
-    def body(what, bucket_view):
-        import horocache.torch as hvd
-
-        hvd.init()
-        params, optimizer = five_in_a_group(hvd, bucket_view)
-        for step in range(1, 4):
-            optimizer.zero_grad()
-            used = params if step == 1 else params[:-1]  # their places are made in the first step
-            sum((p * step).sum() for p in used).backward()
-            seen = [p.grad.data for p in used]
-            if what == "flattens" and step > 1:
-                flat = torch.cat([p.grad for p in used])
-                for param, part in zip(used, flat.split(1000), strict=True):
-                    param.grad = part
-                seen = list(flat.split(1000))
-            optimizer.synchronize()
-            for each in seen:
-                each.mul_(0.5)
-            assert all(p.grad.tolist() == [1.0 * step] * 1000 for p in used)
-            with optimizer.skip_synchronize():
-                optimizer.step()
-
-    run(body, 2, args=(what, bucket_view))
-
-
-@pytest.mark.parametrize("bucket_view", [True, False])
-@pytest.mark.parametrize("what", ["changes", "replaces", "keeps", "aliases"])
-def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, bucket_view):
-    def body(what, bucket_view):
-        import horocache.torch as hvd
-
-        hvd.init()
-        params, optimizer = five_in_a_group(hvd, bucket_view)
-        touched, kept = [], []
-
-        def touch(param):
-            if len(touched) == len(params) - 1:
-                return  # of the last one the group is on its way
-            touched.append(param)
-            if what == "changes":
-                param.grad.mul_(10)
-            elif what == "replaces":
-                param.grad = param.grad * 10
-            else:
-                kept.append(param.grad if what == "keeps" else param.grad.detach())
-
-        for param in params:
-            param.register_post_accumulate_grad_hook(touch)
-        for step in range(1, 4):
-            touched.clear()
-            optimizer.zero_grad()
-            sum((p * step).sum() for p in params).backward()
-            assert len(touched) == 4
-            optimizer.step()
-            for param in params:
-                times = 10 if what in ("changes", "replaces") and any(param is one for one in touched) else 1
-                assert param.grad.tolist() == [2.0 * step * times] * 1000
-        # Each is the gradient of its step, reduced: what is kept is not used again.
-        steps = [1, 2, 3] if what in ("keeps", "aliases") else []
-        assert [k[0].item() for k in kept] == [2.0 * step for step in steps for _ in range(4)]
-
-    run(body, 2, args=(what, bucket_view))
 
 
 def test_views_that_are_kept_stay_readable_after_shutdown_and_memory_is_given_back():
