@@ -204,6 +204,8 @@ class Runtime:
     def allreduce_group_in_place(self, *_: Any) -> None:
         """Nor this."""
 
+    submit_gradient_group = allreduce_group_in_place
+
     def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
         """Nor this."""
         return slots

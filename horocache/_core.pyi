@@ -72,6 +72,7 @@ class GradientSlot:
 def gather_gradients(bucket: GradientBucket, /) -> list[Any] | None: ...
 def rearm_gradients(buckets: Sequence[GradientBucket], passes: int, /) -> None: ...
 def grad_references(param: Any, /) -> int: ...
+def grad_is_alone(slot: GradientSlot, /) -> bool: ...  # nobody but the parameter has it, or its memory
 def is_at_place(slot: GradientSlot, /) -> bool: ...  # whether the view has the memory that was made for it
 def place_is_free(slot: GradientSlot, /) -> bool: ...
 
@@ -185,7 +186,6 @@ class Runtime:
         name: str | bytes | None,  # as submit() needs it, and so are the names
         names: Sequence[str | bytes] | None,
         plain_type: type | None,
-        first_ready_ns: int,
         reduce_op: int,
         prescale: float,
         postscale: float,
@@ -198,6 +198,19 @@ class Runtime:
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int
     ) -> list[Any]: ...  # those that it could not submit, in place and each under its own name
+    def submit_gradient_group(
+        self,
+        bucket: GradientBucket,
+        tensors: list[Any],
+        name: str,
+        names: Sequence[str] | None,
+        type: type,
+        plain: bool,  # they are what gather_gradients() found
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+    ) -> int | None: ...  # as allreduce_group_in_place()
     def finish_gradients(self, buckets: list[Any]) -> list[Any]: ...  # waits; those that need a closer look
     def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of the host share
     def is_shared(self, tensor: Any) -> bool: ...  # whether its memory is that of empty()

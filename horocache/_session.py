@@ -81,7 +81,6 @@ class Runtime(Protocol):
         name: str | bytes | None,
         names: Sequence[str | bytes] | None,
         plain_type: type | None,
-        first_ready_ns: int,
         /,
         *call: Any,
     ) -> int | None:
@@ -91,6 +90,11 @@ class Runtime(Protocol):
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int, /
     ) -> list[Any]:
         """``allreduce_in_place`` of many gradients in one call; those that have to go the general way."""
+
+    def submit_gradient_group(
+        self, bucket: Any, tensors: list[Any], name: str, names: Sequence[str] | None, type_: type, /, *call: Any
+    ) -> int | None:
+        """``allreduce_group_in_place`` of a bucket's gradients; None if it has to go the general way."""
 
     def finish_gradients(self, buckets: list[Any], /) -> list[Any]:
         """``wait`` for many groups of gradients in one call; those that have to go the general way."""

@@ -83,7 +83,7 @@ class AllreduceInPlace(Allreduce[T]):
             number = set_id(process_set)
             call = (*scales, wait_follows, number, backend, priority)
             try:
-                handle = session.runtime.allreduce_group_in_place(tensors, full, None, self._plain_type, 0, op, *call)
+                handle = session.runtime.allreduce_group_in_place(tensors, full, None, self._plain_type, op, *call)
             except (TypeError, OverflowError):
                 check_numbers(scales, priority)
                 raise

@@ -177,13 +177,13 @@ PyObject* AllreduceEachInPlace(PyObject* self, PyObject* const* arguments, Py_ss
 }
 
 PyObject* AllreduceGroupInPlace(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  constexpr Py_ssize_t kOwn = 5;
+  constexpr Py_ssize_t kOwn = 4;
   if (count != kOwn + kCallArguments)
-    return PyErr_Format(PyExc_TypeError, "allreduce_group_in_place takes 12 arguments, not %zd", count);
+    return PyErr_Format(PyExc_TypeError, "allreduce_group_in_place takes 11 arguments, not %zd", count);
   return WithPythonErrors([&] {
     auto& runtime = py::cast<PyRuntime&>(py::handle(self));
     return HandleOrNone(runtime.AllreduceGroupInPlace(arguments[0], arguments[2], arguments[3],
-                                                      ToCall(arguments[1], arguments + kOwn), ToLong(arguments[4])));
+                                                      ToCall(arguments[1], arguments + kOwn)));
   });
 }
 
@@ -221,8 +221,8 @@ void AddFastMethods(const py::object& type) {
                 "allreduce_each_in_place(self, tensors, names, plain_type, handles, reduce_op, prescale, postscale, "
                 "wait_follows, process_set, backend, priority, /)"),
       MethodFor("allreduce_group_in_place", &AllreduceGroupInPlace,
-                "allreduce_group_in_place(self, tensors, name, names, plain_type, first_ready_ns, reduce_op, prescale, "
-                "postscale, wait_follows, process_set, backend, priority, /)"),
+                "allreduce_group_in_place(self, tensors, name, names, plain_type, reduce_op, prescale, postscale, "
+                "wait_follows, process_set, backend, priority, /)"),
       MethodFor("wait", &Wait, "wait(self, handle, timeout_s=-1.0, /)"),
       MethodFor("wait_each", &WaitEach, "wait_each(self, handles, pending, finish, done, timeout_s, /)")};
   for (PyMethodDef& method : methods) {
@@ -291,6 +291,9 @@ void BindRuntime(py::module_& module) {
            py::arg("tag") = 0, py::arg("first_ready_ns") = 0)
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"))
+      .def("submit_gradient_group", &PyRuntime::SubmitGradientGroup, py::arg("bucket"), py::arg("tensors"),
+           py::arg("name"), py::arg("names"), py::arg("type"), py::arg("plain"), py::arg("reduce_op"),
+           py::arg("prescale"), py::arg("postscale"), py::arg("process_set"))
       .def("finish_gradients", &PyRuntime::FinishGradients, py::arg("buckets"))
       .def("empty", &PyRuntime::Empty, py::arg("shape"), py::arg("dtype"))
       .def("is_shared", &PyRuntime::IsShared, py::arg("tensor"))

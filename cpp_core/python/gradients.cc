@@ -59,15 +59,19 @@ long long AddressOf(const dlpack::Tensor& tensor) {
   return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
 }
 
+int64_t BytesOf(const dlpack::Tensor& tensor) {
+  int64_t bits = tensor.dtype.bits;
+  for (int i = 0; i < tensor.ndim; ++i) bits *= tensor.shape[i];
+  return bits / 8;
+}
+
 // Whether the slot's view, which is described, has the memory that was made for it.
 bool IsAtPlace(const GradientSlot& slot, dlpack::Tensor* view) {
   if (!Has(slot.view)) return false;
   const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, view);
   PyErr_Clear();
   if (!known || AddressOf(*view) != slot.place) return false;
-  int64_t bits = view->dtype.bits;
-  for (int i = 0; i < view->ndim; ++i) bits *= view->shape[i];
-  return bits == slot.bytes * 8;
+  return BytesOf(*view) == slot.bytes;
 }
 
 bool IsAtPlace(const GradientSlot& slot) {
@@ -85,13 +89,11 @@ bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return true;
 }
 
-// Whether the gradient is where it was and has its parameter's shape; no version counts what takes that away.
+// Whether the gradient is where it was, and as large; no version counts what takes that away.
 bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
-  dlpack::Tensor tensor{}, parameter{};
-  GradientQueue* queue = AsQueue(slot.queue);
-  return Describe(&queue->gradients, grad, &tensor) && Describe(&queue->parameters, slot.param, &parameter) &&
-         AddressOf(tensor) == slot.address && tensor.ndim == parameter.ndim &&
-         std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
+  dlpack::Tensor tensor{};
+  return Describe(&AsQueue(slot.queue)->gradients, grad, &tensor) && AddressOf(tensor) == slot.address &&
+         BytesOf(tensor) == slot.bytes;
 }
 
 // How many tensors and the like are on the storage at this address; -1 where nobody can tell.
@@ -103,9 +105,18 @@ long UsersOf(const GradientQueue& queue, PyObject* storage) {
   return users;
 }
 
-// Whether nobody else has the gradient's memory, by a tensor of his own on it, say.
+// Whether torch says that the gradient is the negative of what is in its memory; -1 with an error.
+int IsNegative(PyObject* grad) {
+  PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
+  if (negative == nullptr) return -1;
+  Py_DECREF(negative);
+  return negative == Py_False ? 0 : 1;
+}
+
+// Whether nobody but its parameter and the caller has the gradient, or its memory, by a tensor of his own on it, say.
+// False, perhaps with an error, where that cannot be told.
 bool IsAlone(PyObject* grad, const GradientQueue& queue) {
-  if (!Has(queue.users)) return true;
+  if (Py_REFCNT(grad) != queue.references) return false;
   const auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(grad, untyped_storage_text));
   if (!storage) return false;
   const auto resizable = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(storage.ptr(), resizable_text));
@@ -118,21 +129,17 @@ bool IsAlone(PyObject* grad, const GradientQueue& queue) {
 bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue, dlpack::Tensor* view) {
   if (!IsAtPlace(slot, view)) return false;
   if (Py_REFCNT(slot.view) != (slot.view == slot.compact ? 2 : 1)) return false;
-  if (!Has(queue.users) || !Has(slot.storage)) return true;
-  return UsersOf(queue, slot.storage) == slot.users;
+  return Has(slot.storage) && UsersOf(queue, slot.storage) == slot.users;
 }
 
 // Copies a gradient that autograd has made into its place, if that is all there is to do; false if it is not: a program
 // may have seen it, and have other tensors on its memory, which have to have what is reduced.
 bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   GradientQueue* queue = AsQueue(slot->queue);
-  if (!Has(slot->view) || Py_REFCNT(grad) != queue->references || VersionOf(grad) != 0) return false;
   dlpack::Tensor from{}, to{};
   if (!PlaceIsFree(*slot, *queue, &to)) return false;
   if (!Describe(&queue->gradients, grad, &from) || !SameLayout(from, to) || !IsAlone(grad, *queue)) return false;
-  PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
-  Py_XDECREF(negative);
-  if (negative != Py_False) return false;
+  if (IsNegative(grad) != 0) return false;
   data::Copy(static_cast<std::byte*>(to.data) + to.byte_offset,
              static_cast<const std::byte*>(from.data) + from.byte_offset, static_cast<size_t>(slot->bytes),
              slot->bytes >= kNearBytes);
@@ -162,7 +169,6 @@ bool PlaceAll(GradientQueue* queue) {
     const auto slot = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(queue->unplaced, i));
     good = Place(AsSlot(slot.ptr()), AsSlot(slot.ptr())->param);
   }
-  queue->unplaced_bytes = 0;
   return PyList_SetSlice(queue->unplaced, 0, PyList_GET_SIZE(queue->unplaced), nullptr) == 0 && good;
 }
 
@@ -170,11 +176,29 @@ bool PlaceAll(GradientQueue* queue) {
 // error.
 bool PlaceLater(GradientSlot* slot) {
   GradientQueue* queue = AsQueue(slot->queue);
-  if (!Has(queue->users)) return Place(slot, slot->param);  // who else has one could not be told any more
-  if (PyList_Check(queue->unplaced) && PyList_GET_SIZE(queue->unplaced) == 0) queue->unplaced_bytes = 0;
   if (PyList_Append(queue->unplaced, reinterpret_cast<PyObject*>(slot)) != 0) return false;
+  if (PyList_GET_SIZE(queue->unplaced) == 1) queue->unplaced_bytes = 0;
   queue->unplaced_bytes += slot->bytes;
   return queue->unplaced_bytes < kNearBytes || PlaceAll(queue);
+}
+
+// What can be submitted for a gradient that is not in its place: itself, or nothing. False with an error.
+bool Inspect(GradientSlot* slot, PyObject* grad) {
+  if (grad == Py_None) return true;  // another hook has taken it away
+  // Complex numbers in memory may be the conjugates of a tensor's, which torch has to be asked.
+  constexpr int kComplexCode = 5;
+  dlpack::Tensor tensor{};
+  bool as_it_is = false;
+  if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) {
+    slot->address = AddressOf(tensor);
+    if (!Has(slot->view)) slot->bytes = BytesOf(tensor);
+    as_it_is = IsCompact(tensor) && tensor.dtype.code != kComplexCode;
+  }
+  PyErr_Clear();  // a sparse one, say
+  slot->version = VersionOf(grad);
+  const int negative = slot->version < 0 ? -1 : IsNegative(grad);
+  slot->irregular = !as_it_is || negative != 0;
+  return negative >= 0;
 }
 
 // Notes the gradient as the one that is in flight. False with an error.
@@ -184,23 +208,11 @@ bool Depart(GradientSlot* slot, PyObject* param) {
   Py_XSETREF(slot->grad, grad);
   slot->irregular = 1;
   slot->address = 0;
-  slot->at_place = grad == slot->view && IsAtPlace(*slot);
-  if (slot->at_place) {  // as it was made: compact, and nobody's negative
-    slot->address = slot->place;
-    slot->version = VersionOf(grad);
-    slot->irregular = 0;
-    return slot->version >= 0;
-  }
-  if (grad == Py_None) return true;  // another hook has taken it away
-  dlpack::Tensor tensor{};
-  if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) slot->address = AddressOf(tensor);
-  PyErr_Clear();  // a sparse one, say
+  if (grad != slot->view || !IsAtPlace(*slot)) return Inspect(slot, grad);
+  slot->address = slot->place;  // as it was made: compact, and nobody's negative
   slot->version = VersionOf(grad);
-  PyObject* negative = slot->version < 0 ? nullptr : PyObject_CallMethodNoArgs(grad, is_neg_text);
-  if (negative == nullptr) return false;
-  slot->irregular = negative != Py_False;
-  Py_DECREF(negative);
-  return true;
+  slot->irregular = 0;
+  return slot->version >= 0;
 }
 
 bool Called(PyObject* callable) {
@@ -272,7 +284,7 @@ PyObject* Gather(PyObject*, PyObject* object) {
   if (tensors == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slots); ++i) {
     GradientSlot* slot = AsSlot(PyList_GET_ITEM(slots, i));
-    PyObject* sent = !Depart(slot, slot->param) ? nullptr : slot->at_place ? slot->compact : SentFor(*slot);
+    PyObject* sent = Depart(slot, slot->param) ? SentFor(*slot) : nullptr;
     if (sent == nullptr) {
       Py_DECREF(tensors);
       if (PyErr_Occurred() != nullptr) return nullptr;
@@ -326,6 +338,16 @@ PyObject* GradReferences(PyObject*, PyObject* param) {
   return PyLong_FromSsize_t(references);
 }
 
+PyObject* GradIsAlone(PyObject*, PyObject* object) {
+  const GradientSlot* slot = AsSlot(object);
+  PyObject* grad = Grad(slot->param);
+  if (grad == nullptr) return nullptr;
+  const bool alone = IsAlone(grad, *AsQueue(slot->queue));
+  Py_DECREF(grad);
+  PyErr_Clear();  // None, or a sparse one
+  return PyBool_FromLong(alone ? 1 : 0);
+}
+
 PyObject* PlaceIsFreeForPython(PyObject*, PyObject* slot) {
   dlpack::Tensor view{};
   return PyBool_FromLong(PlaceIsFree(*AsSlot(slot), *AsQueue(AsSlot(slot)->queue), &view) ? 1 : 0);
@@ -334,6 +356,7 @@ PyObject* PlaceIsFreeForPython(PyObject*, PyObject* slot) {
 PyObject* IsAtPlaceForPython(PyObject*, PyObject* slot) { return PyBool_FromLong(IsAtPlace(*AsSlot(slot)) ? 1 : 0); }
 
 PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_references(param, /)"},
+                           {"grad_is_alone", &GradIsAlone, METH_O, "grad_is_alone(slot, /)"},
                            {"is_at_place", &IsAtPlaceForPython, METH_O, "is_at_place(slot, /)"},
                            {"place_is_free", &PlaceIsFreeForPython, METH_O, "place_is_free(slot, /)"},
                            {"gather_gradients", &Gather, METH_O, "gather_gradients(bucket, /)"},
@@ -344,14 +367,7 @@ PyMethodDef functions[] = {{"grad_references", &GradReferences, METH_O, "grad_re
 
 PyObject* SentFor(const GradientSlot& slot) {
   if (slot.irregular || !Has(slot.grad)) return nullptr;
-  if (slot.grad == slot.view && IsAtPlace(slot)) return slot.compact;
-  dlpack::Tensor tensor{};
-  // Complex numbers in memory may be the conjugates of a tensor's, which torch has to be asked.
-  constexpr int kComplexCode = 5;
-  const bool good = Describe(&AsQueue(slot.queue)->gradients, slot.grad, &tensor) && IsCompact(tensor) &&
-                    tensor.dtype.code != kComplexCode;
-  PyErr_Clear();  // a sparse one, say
-  return good ? slot.grad : nullptr;
+  return slot.grad == slot.view && slot.address == slot.place ? slot.compact : slot.grad;
 }
 
 bool AreUntouched(const GradientBucket& bucket) {

@@ -48,7 +48,6 @@ struct GradientSlot {
   Py_ssize_t index;   // of the parameter
   char placed;        // the gradient shall lie in shared memory
   char irregular;     // it cannot be sent as it is
-  char at_place;      // it was in shared memory when it was complete
   PyObject* param;    // the parameter
   PyObject* name;     // as submitted
   PyObject* bucket;   // a GradientBucket, or None
@@ -56,7 +55,7 @@ struct GradientSlot {
   PyObject* view;     // the place in shared memory, or None
   long long place;    // its address: a program may give the tensor other memory
   PyObject* compact;  // the same elements in the order in which they lie there; what is submitted
-  PyObject* storage;  // its storage's address, by which torch counts who else uses it; None where it cannot tell
+  PyObject* storage;  // its storage's address, by which torch counts who else uses it; or None
   Py_ssize_t users;   // tensors and the like on that storage while nobody else has one
   PyObject* grad;     // the gradient that is in flight, or None
   long long version;  // of that, when it was complete
@@ -80,9 +79,9 @@ struct GradientQueue {
   PyObject* complete;        // complete(bucket)
   PyObject* adopt;           // adopt(slot): puts a gradient into shared memory, or decides that it stays where it is
   PyObject* pass_under_way;  // pass_under_way() -> int
-  PyObject* users;           // users(storage) -> int: how many tensors are on it; or None
+  PyObject* users;           // users(storage) -> int: how many tensors are on it; or None, and nothing is placed
   Py_ssize_t references;  // to a parameter's gradient that nobody else has; what torch itself holds differs by version
-  KnownType parameters, gradients;
+  KnownType gradients;
 };
 
 // What is submitted for the slot's gradient in flight; null if that is none that can be sent as it is. Borrowed.

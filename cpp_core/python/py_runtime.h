@@ -37,6 +37,8 @@ struct InPlaceCall {
   bool wait_follows = false;
   uint32_t process_set = 0;
   int32_t priority = 0;
+  bool plain = false;          // the tensors are known to have their values in their memory
+  int64_t first_ready_ns = 0;  // as runtime::Operation has it
 };
 
 class Members;  // of a group
@@ -69,12 +71,16 @@ class PyRuntime {
   // to one that needs a closer look: then there is one handle for each before it. Tensors are of exactly this type.
   bool AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call, PyObject* handles);
   // One operation for all; `call.name` is as ranks compare it, and so are `names`, or None. -1 as above.
-  int64_t AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call,
-                                int64_t first_ready_ns);
+  int64_t AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call);
   // Gradients that travel alone, all in place and each under its own name; a list of GradientSlots. Returns those that
   // need a closer look.
   pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,
                                  uint32_t process_set);
+  // The gradients of a GradientBucket as one operation; `plain`: they are what gather_gradients() found. None if it has
+  // to go the general way.
+  pybind11::object SubmitGradientGroup(pybind11::handle bucket, pybind11::handle tensors, pybind11::handle name,
+                                       pybind11::handle names, pybind11::handle type, bool plain, int reduce_op,
+                                       double prescale, double postscale, uint32_t process_set);
   // Waits for what was submitted, and consumes it: a list of GradientBuckets. Returns those that need a closer look:
   // that went another way, have failed, or whose gradients were changed meanwhile.
   pybind11::list FinishGradients(const pybind11::list& buckets);
@@ -120,6 +126,7 @@ class PyRuntime {
                   const pybind11::object& output);
   bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
+  bool ReadInPlace(PyObject* tensor, const InPlaceCall& call);  // into view_
   // Waits; null if there is no such operation, or another thread has consumed it.
   runtime::Operation* Await(int64_t handle, double timeout_s);
   bool TakeIfGood(PyObject* pending, PyObject* number, const pybind11::object& item, double timeout_s);

@@ -104,13 +104,17 @@ class Members {
   py::object tensors_, names_;
 };
 
+bool PyRuntime::ReadInPlace(PyObject* tensor, const InPlaceCall& call) {
+  return call.plain ? caster_.ReadPlainInPlace(tensor, &view_) : caster_.ReadInPlace(tensor, &view_);
+}
+
 int64_t PyRuntime::AllreduceInPlace(PyObject* tensor, const InPlaceCall& call) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   Operation* operation = runtime.NewOperation();
   wire::Signature& signature = operation->request.signature;
   if (!NameAllreduce(call.name, &signature.name) || !ReadBackend(call.backend, &signature.backend) ||
-      !caster_.ReadInPlace(tensor, &view_)) {
+      !ReadInPlace(tensor, call)) {
     runtime.Recycle(operation);
     return -1;
   }
@@ -152,7 +156,8 @@ py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double
                    .reduce_op = reduce_op,
                    .prescale = prescale,
                    .postscale = postscale,
-                   .process_set = process_set};
+                   .process_set = process_set,
+                   .plain = true};
   for (const py::handle item : slots) {
     auto* const slot = reinterpret_cast<GradientSlot*>(item.ptr());
     PyObject* const tensor = SentFor(*slot);
@@ -172,8 +177,7 @@ py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double
 
 // ---- groups
 
-int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call,
-                                         int64_t first_ready_ns) {
+int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call) {
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
   text_.clear();
@@ -185,9 +189,26 @@ int64_t PyRuntime::AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyO
     runtime.Recycle(operation);
     return -1;
   }
-  operation->first_ready_ns = first_ready_ns;
+  operation->first_ready_ns = call.first_ready_ns;
   PyObject* const owner = members.tensors().inc_ref().ptr();
   return SubmitOwned(operation, owner, call.reduce_op, call.prescale, call.postscale, call.wait_follows);
+}
+
+py::object PyRuntime::SubmitGradientGroup(py::handle bucket, py::handle tensors, py::handle name, py::handle names,
+                                          py::handle type, bool plain, int reduce_op, double prescale, double postscale,
+                                          uint32_t process_set) {
+  const auto* const group = reinterpret_cast<const GradientBucket*>(bucket.ptr());
+  const int64_t handle = AllreduceGroupInPlace(tensors.ptr(), names.ptr(), type.ptr(),
+                                               {.name = name.ptr(),
+                                                .backend = Py_None,
+                                                .reduce_op = reduce_op,
+                                                .prescale = prescale,
+                                                .postscale = postscale,
+                                                .process_set = process_set,
+                                                .priority = group->priority,
+                                                .plain = plain,
+                                                .first_ready_ns = group->first_ready_ns});
+  return handle < 0 ? py::object(py::none()) : py::int_(handle);
 }
 
 // See Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
@@ -210,7 +231,7 @@ bool PyRuntime::FillGroup(Operation* operation, const Members& members, PyObject
   KeepCall(text_, call, operation, &same);
   for (size_t i = 0; i < size; ++i) {
     PyObject* const tensor = members.tensor(i, type);
-    if (tensor == nullptr || !caster_.ReadInPlace(tensor, &view_)) return false;
+    if (tensor == nullptr || !ReadInPlace(tensor, call)) return false;
     FillMember(operation, i, &same);
     if (number_members) runtime::NameMember(i, true, &signature);
     if (!members.named()) continue;

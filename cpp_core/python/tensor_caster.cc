@@ -157,15 +157,18 @@ const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
 Status TensorCaster::Read(PyObject* object, TensorView* view) { return ReadAs(TypeOf(Py_TYPE(object)), object, view); }
 
 bool TensorCaster::ReadInPlace(PyObject* object, TensorView* view) {
-  const Type type = TypeOf(Py_TYPE(object));
   // Asked first: another thread may run meanwhile, and use the same view.
-  if (type.is_negated != nullptr) {
-    PyObject* const negated = PyObject_CallOneArg(type.is_negated, object);
+  if (PyObject* const is_negated = TypeOf(Py_TYPE(object)).is_negated; is_negated != nullptr) {
+    PyObject* const negated = PyObject_CallOneArg(is_negated, object);
     PyErr_Clear();  // whoever cannot tell may be
     Py_XDECREF(negated);
     if (negated != Py_False) return false;
   }
-  return ReadAs(type, object, view).ok() && view->writable && !IsComplex(view->dtype);
+  return ReadPlainInPlace(object, view);
+}
+
+bool TensorCaster::ReadPlainInPlace(PyObject* object, TensorView* view) {
+  return ReadAs(TypeOf(Py_TYPE(object)), object, view).ok() && view->writable && !IsComplex(view->dtype);
 }
 
 Status TensorCaster::ReadAs(const Type& type, PyObject* object, TensorView* view) {

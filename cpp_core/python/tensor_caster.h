@@ -42,6 +42,8 @@ class TensorCaster {
   // what is read-only, and for tensors that may be the negative or the conjugate of their memory. False, too, where
   // Read fails.
   bool ReadInPlace(PyObject* object, TensorView* view);
+  // The same for a tensor that is known to have its values in its memory.
+  bool ReadPlainInPlace(PyObject* object, TensorView* view);
 
  private:
   struct Type {

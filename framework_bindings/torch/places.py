@@ -25,7 +25,7 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 
 from .adapter import DTYPES, collectives
 from .buckets import Slot
-from .held import count_users, references_to_own
+from .held import count_users
 
 BucketView = bool | Literal["auto"]
 
@@ -34,6 +34,11 @@ def check_bucket_view(wanted: Any, plain: bool) -> None:
     """Raise unless it is True, False or "auto", and possible."""
     if wanted not in (True, False, "auto"):
         raise InvalidArgumentError(f"gradient_as_bucket_view={wanted!r}; it is True, False or 'auto'.")
+    if wanted is True and count_users is None:
+        raise UnsupportedError(
+            "gradient_as_bucket_view=True needs a torch that tells how many tensors are on a storage; this is "
+            f"{torch.__version__}."
+        )
     if wanted is True and not plain:
         raise UnsupportedError(
             "gradient_as_bucket_view=True and a compression are both given: compressed gradients are copies. Leave one "
@@ -52,7 +57,8 @@ class GradientPlaces:
         runtime = _state.current().runtime
         on_one_host = runtime.local_size == runtime.size
         shares = runtime.knobs()["region_bytes"][0] not in ("0", 0)
-        self.wanted = wanted is True or (wanted == "auto" and plain and on_one_host and shares)
+        automatic = plain and on_one_host and shares and count_users is not None
+        self.wanted = wanted is True or (wanted == "auto" and automatic)
         self._keeps_heap = runtime.knobs()["keep_heap"][0] == "auto"
         self._laid_out = False
 
@@ -69,14 +75,14 @@ class GradientPlaces:
             slots: all, in the order in which they are to lie side by side.
         """
         _forget_if_moved(slot)
-        nobody_has_it = _core.grad_references(slot.param) == references_to_own()
+        alone = _core.grad_is_alone(slot)
         grad = slot.param.grad
         if grad is None or grad is slot.view:
             return
         if grad.layout is not torch.strided or not grad.is_cpu or grad.requires_grad:
             slot.placed = grad.layout is torch.strided
             return
-        if not (nobody_has_it and _is_alone(grad)):
+        if not alone:
             return
         if not self._laid_out:
             self._laid_out = True
@@ -104,8 +110,8 @@ class GradientPlaces:
             first = 0
             for slot in alike:
                 _assign(slot, collectives.adapter.from_result(memory.part(first, [slot.param.numel()])))
-                if count_users is not None and slot.storage is not None:
-                    slot.users = count_users(slot.storage)
+                assert count_users is not None and slot.storage is not None  # else no place is wanted
+                slot.users = count_users(slot.storage)
                 first += slot.param.numel()
             if self._keeps_heap and _state.current().runtime.is_shared(alike[0].compact):
                 _core.keep_freed_memory()
@@ -151,12 +157,3 @@ def _forget_if_moved(slot: Slot) -> None:
 def _fits(slot: Slot, tensor: torch.Tensor) -> bool:
     view = slot.view
     return view is not None and view.shape == tensor.shape and view.dtype is tensor.dtype
-
-
-def _is_alone(grad: torch.Tensor) -> bool:
-    """Whether the tensor has memory of its own, as autograd makes it."""
-    storage = grad.untyped_storage()
-    if storage.nbytes() != grad.numel() * grad.element_size() or not storage.resizable():
-        return False
-    # The tensor's own use and that of the variable above.
-    return count_users is None or count_users(storage._cdata) <= 2

@@ -148,23 +148,28 @@ class GradientReducer:
         bucket.finish.clear()
         session = _state.current()
         tensors = _core.gather_gradients(bucket) if self.plain else None
-        names = bucket.names
+        names, as_they_are = bucket.names, tensors is not None
         if tensors is None:
             tensors = self._prepared(bucket)
             names = names if len(tensors) == len(bucket.slots) else None
         if tensors:
             if session.logs_layers:
                 self._log.encode(tensors)
-            bucket.handle = self._start(session.runtime, bucket, tensors, names)
+            bucket.handle = self._start(session.runtime, bucket, tensors, names, as_they_are)
         bucket.submitted = True
         self._in_flight.append(bucket)
 
-    def _start(self, runtime: Any, bucket: Bucket, tensors: list[torch.Tensor], names: Sequence[str] | None) -> int:
+    def _start(
+        self,
+        runtime: Any,
+        bucket: Bucket,
+        tensors: list[torch.Tensor],
+        names: Sequence[str] | None,
+        as_they_are: bool,
+    ) -> int:
         if bucket.group and self.plain:
-            call = (self._op, self._prescale, self._postscale, False, self._set, None, bucket.priority)
-            handle: int | None = runtime.allreduce_group_in_place(
-                tensors, bucket.name, names, torch.Tensor, bucket.first_ready_ns, *call
-            )
+            call = (as_they_are, self._op, self._prescale, self._postscale, self._set)
+            handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
             if handle is not None:
                 return handle
         started: int = runtime.submit(

@@ -344,6 +344,25 @@ def test_true_with_a_compression_or_a_wrong_value_is_an_error():
     run(body, 2)
 
 
+def test_gradients_stay_private_where_torch_cannot_tell_who_else_has_their_memory():
+    def body():
+        import horocache.torch as hvd
+        from horocache.torch import held, places
+
+        from horocache.errors import UnsupportedError
+
+        hvd.init()
+        held.count_users = places.count_users = None
+        model = make_model()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(UnsupportedError, match="needs a torch that tells how many tensors"):
+            hvd.DistributedOptimizer(sgd, model.named_parameters(), gradient_as_bucket_view=True)
+        _, _, optimizer = train(hvd, 2, False, "auto", 2)
+        assert not any(hvd.is_shared(slot.param.grad) for slot in optimizer._reducer._slots)
+
+    run(body, 2)
+
+
 def test_private_gradients_and_one_warning_where_no_memory_can_be_shared():
     def body():
         import os

@@ -205,7 +205,7 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
                     "submit": 6,
                     "allreduce_in_place": 3,
                     "submit_gradients": 2,
-                    "allreduce_group_in_place": 6,
+                    "submit_gradient_group": 7,
                 }.get(name)
                 if place is None:
                     return getattr(runtime, name)

@@ -136,7 +136,7 @@ def test_a_group_whose_submission_failed_is_submitted_again_by_the_step():
         table, head, named = table_and_head()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
         # head's gradient alone is dense; the table's indices and values have been submitted when it fails.
-        faulty = Faulty("allreduce_group_in_place", 1)
+        faulty = Faulty("submit_gradient_group", 1)
         loss = head(table(torch.tensor([hvd.rank()])) * (hvd.rank() + 1)).sum()
         with pytest.raises(RuntimeError, match="injected at call 1"):
             loss.backward()
@@ -294,7 +294,7 @@ def test_other_passes_wait_for_sparse_gradients_of_a_group_that_could_not_be_sub
         hvd.init()
         table, head, named = table_and_head()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
-        faulty = Faulty("allreduce_group_in_place", 1)
+        faulty = Faulty("submit_gradient_group", 1)
         with pytest.raises(RuntimeError, match="injected at call 1"):
             head(table(torch.tensor([hvd.rank()]))).sum().backward()
         optimizer.set_backward_passes_per_step(1)
