@@ -8,8 +8,9 @@
 namespace horocache::python {
 
 // GradientBucket, GradientSlot and GradientQueue; and gather_gradients(bucket), the tensors to submit, or None if one
-// of them needs a closer look; rearm_gradients(buckets, passes), for the next step; grad_references(param) and
-// place_is_free(slot), which tell who else has a gradient or the place of one; is_at_place(slot). See gradients.h.
+// of them needs a closer look; rearm_gradients(buckets, passes), for the next step; grad_references(param),
+// grad_is_alone(slot) and place_is_free(slot), which tell who else has a gradient or the place of one; and
+// is_at_place(slot). See gradients.h.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
 // run_program(packed, inputs, outputs, ...): a program with all its ranks in this process.

@@ -21,6 +21,7 @@ constexpr long long kNearBytes = 256 << 10;
 PyObject* grad_text;
 PyObject* version_text;
 PyObject* is_neg_text;
+PyObject* requires_grad_text;
 PyObject* untyped_storage_text;
 PyObject* resizable_text;
 PyObject* cdata_text;
@@ -59,19 +60,15 @@ long long AddressOf(const dlpack::Tensor& tensor) {
   return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
 }
 
-int64_t BytesOf(const dlpack::Tensor& tensor) {
-  int64_t bits = tensor.dtype.bits;
-  for (int i = 0; i < tensor.ndim; ++i) bits *= tensor.shape[i];
-  return bits / 8;
-}
-
 // Whether the slot's view, which is described, has the memory that was made for it.
 bool IsAtPlace(const GradientSlot& slot, dlpack::Tensor* view) {
   if (!Has(slot.view)) return false;
   const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, view);
   PyErr_Clear();
   if (!known || AddressOf(*view) != slot.place) return false;
-  return BytesOf(*view) == slot.bytes;
+  int64_t bits = view->dtype.bits;
+  for (int i = 0; i < view->ndim; ++i) bits *= view->shape[i];
+  return bits == slot.bytes * 8;
 }
 
 bool IsAtPlace(const GradientSlot& slot) {
@@ -89,11 +86,13 @@ bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return true;
 }
 
-// Whether the gradient is where it was, and as large; no version counts what takes that away.
+// Whether the gradient is where it was and has its parameter's shape; no version counts what takes that away.
 bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
-  dlpack::Tensor tensor{};
-  return Describe(&AsQueue(slot.queue)->gradients, grad, &tensor) && AddressOf(tensor) == slot.address &&
-         BytesOf(tensor) == slot.bytes;
+  dlpack::Tensor tensor{}, parameter{};
+  GradientQueue* queue = AsQueue(slot.queue);
+  return Describe(&queue->gradients, grad, &tensor) && Describe(&queue->parameters, slot.param, &parameter) &&
+         AddressOf(tensor) == slot.address && tensor.ndim == parameter.ndim &&
+         std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
 }
 
 // How many tensors and the like are on the storage at this address; -1 where nobody can tell.
@@ -105,13 +104,14 @@ long UsersOf(const GradientQueue& queue, PyObject* storage) {
   return users;
 }
 
-// Whether torch says that the gradient is the negative of what is in its memory; -1 with an error.
-int IsNegative(PyObject* grad) {
-  PyObject* negative = PyObject_CallMethodNoArgs(grad, is_neg_text);
-  if (negative == nullptr) return -1;
-  Py_DECREF(negative);
-  return negative == Py_False ? 0 : 1;
+// Whether torch's answer is no; false, with an error, where there is none. Takes the reference.
+bool IsNo(PyObject* answer) {
+  Py_XDECREF(answer);
+  return answer == Py_False;
 }
+
+// Whether the gradient's values are what is in its memory, not the negatives of that.
+bool IsPlain(PyObject* grad) { return IsNo(PyObject_CallMethodNoArgs(grad, is_neg_text)); }
 
 // Whether nobody but its parameter and the caller has the gradient, or its memory, by a tensor of his own on it, say.
 // False, perhaps with an error, where that cannot be told.
@@ -139,7 +139,7 @@ bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   dlpack::Tensor from{}, to{};
   if (!PlaceIsFree(*slot, *queue, &to)) return false;
   if (!Describe(&queue->gradients, grad, &from) || !SameLayout(from, to) || !IsAlone(grad, *queue)) return false;
-  if (IsNegative(grad) != 0) return false;
+  if (!IsPlain(grad) || !IsNo(PyObject_GetAttr(grad, requires_grad_text))) return false;
   data::Copy(static_cast<std::byte*>(to.data) + to.byte_offset,
              static_cast<const std::byte*>(from.data) + from.byte_offset, static_cast<size_t>(slot->bytes),
              slot->bytes >= kNearBytes);
@@ -191,14 +191,12 @@ bool Inspect(GradientSlot* slot, PyObject* grad) {
   bool as_it_is = false;
   if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) {
     slot->address = AddressOf(tensor);
-    if (!Has(slot->view)) slot->bytes = BytesOf(tensor);
     as_it_is = IsCompact(tensor) && tensor.dtype.code != kComplexCode;
   }
   PyErr_Clear();  // a sparse one, say
   slot->version = VersionOf(grad);
-  const int negative = slot->version < 0 ? -1 : IsNegative(grad);
-  slot->irregular = !as_it_is || negative != 0;
-  return negative >= 0;
+  slot->irregular = slot->version < 0 || !IsPlain(grad) || !as_it_is;
+  return PyErr_Occurred() == nullptr;
 }
 
 // Notes the gradient as the one that is in flight. False with an error.
@@ -387,6 +385,7 @@ void BindGradients(py::module_& module) {
   grad_text = Intern("grad");
   version_text = Intern("_version");
   is_neg_text = Intern("is_neg");
+  requires_grad_text = Intern("requires_grad");
   untyped_storage_text = Intern("untyped_storage");
   resizable_text = Intern("resizable");
   cdata_text = Intern("_cdata");

@@ -81,7 +81,7 @@ struct GradientQueue {
   PyObject* pass_under_way;  // pass_under_way() -> int
   PyObject* users;           // users(storage) -> int: how many tensors are on it; or None, and nothing is placed
   Py_ssize_t references;  // to a parameter's gradient that nobody else has; what torch itself holds differs by version
-  KnownType gradients;
+  KnownType parameters, gradients;
 };
 
 // What is submitted for the slot's gradient in flight; null if that is none that can be sent as it is. Borrowed.

@@ -53,7 +53,7 @@ class Slot(_core.GradientSlot):
         grad, now = self.grad, self.param.grad
         if grad is None:
             return
-        resized = now is grad and now.numel() != self.param.numel()
+        resized = now is grad and now.shape != self.param.shape
         moved = now is grad and self.address not in (0, _address(grad))
         if now is grad and not (resized or moved) and (grad._version == self.version or _is_part(grad)):
             return

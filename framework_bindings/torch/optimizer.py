@@ -264,7 +264,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         gradient_as_bucket_view: whether gradients live side by side in memory that the ranks of the host share, where
             they are reduced in place. With ``zero_grad(set_to_none=False)`` nothing is copied then; with None, each new
             gradient once, into its place. "auto": where that is safe and of use, which is where all ranks are on one
-            host and gradients are not compressed. A gradient that the program has put there itself stays where it is.
+            host and gradients are not compressed. A gradient that the program has put there itself, that others have
+            memory in common with, or that has a graph of its own (``create_graph=True``) stays where it is.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
@@ -274,7 +275,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         ValueError: names missing or not unique, bad groups, a predivide factor without Average,
             ``backward_passes_per_step`` below 1, a compression that has not its methods, or an unknown process set.
         UnsupportedError: Adasum with a number of ranks that is no power of two, or with parameters that are not
-            floating-point numbers. NotInitializedError: before ``init()``.
+            floating-point numbers; ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot
+            tell who else has a gradient's memory. NotInitializedError: before ``init()``.
     """
     if isinstance(optimizer, (DistributedMixin, AdasumMixin)):
         raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")

@@ -252,8 +252,9 @@ def test_copies_and_saved_states_stand_by_themselves():
     run(body, 2)
 
 
-def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
-    def body():
+@pytest.mark.parametrize("bucket_view", ["auto", False])
+def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name(bucket_view):
+    def body(bucket_view):
         import horocache.torch as hvd
 
         from horocache.errors import InvalidArgumentError
@@ -261,7 +262,9 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
         hvd.init()
         params = [torch.nn.Parameter(torch.ones(4)) for _ in range(2)]
         named = [("first", params[0]), ("second", params[1])]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.0), named, num_groups=1, gradient_as_bucket_view=bucket_view
+        )
 
         def backward():
             optimizer.zero_grad()
@@ -269,13 +272,15 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
 
         backward()
         optimizer.step()
-        for change, how in (
+        changes = [
             (lambda: params[1].grad.mul_(2), "second was changed"),
             (lambda: params[1].grad.resize_(2), "second was resized"),
             (lambda: setattr(params[0], "grad", None), "first was set to None"),
             (lambda: setattr(params[0], "grad", torch.ones(4)), "first was replaced"),
             (lambda: setattr(params[1].grad, "data", torch.ones(4)), "second'? was (freed, or )?given other memory"),
-        ):
+        ]
+        # The last one frees the memory, which is held until the operation is over if it is shared, and only then.
+        for change, how in changes if bucket_view else changes[:-1]:
             backward()
             change()
             with pytest.raises(InvalidArgumentError, match=how):
@@ -284,7 +289,7 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name():
             optimizer.step()
             assert all(p.grad.tolist() == [1.0] * 4 for p in params)
 
-    run(body, 2)
+    run(body, 2, args=(bucket_view,))
 
 
 def test_views_that_are_kept_stay_readable_after_shutdown_and_memory_is_given_back():

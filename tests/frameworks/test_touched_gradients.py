@@ -81,3 +81,35 @@ def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, b
         assert [k[0].item() for k in kept] == [2.0 * step for step in steps for _ in range(4)]
 
     run(body, 2, args=(what, bucket_view))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("bucket_view", [True, False])
+@pytest.mark.parametrize("num_groups", [0, 1])
+def test_a_gradient_that_has_a_graph_keeps_it_and_is_reduced(num_groups, bucket_view):
+    def body(num_groups, bucket_view):
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.0),
+            [(str(i), p) for i, p in enumerate(params)],
+            op=hvd.Sum,
+            num_groups=num_groups,
+            gradient_as_bucket_view=bucket_view,
+        )
+        for step in range(4):
+            optimizer.zero_grad()
+            with_graph = step == 2  # there are places by then
+            sum((p**3).sum() for p in params).backward(create_graph=with_graph)
+            optimizer.synchronize()
+            for p in params:
+                assert p.grad.tolist() == [[6.0, 6.0]] * 3 and p.grad.requires_grad == with_graph
+                if with_graph:
+                    (second,) = torch.autograd.grad(p.grad.sum(), p)
+                    assert second.tolist() == [[6.0, 6.0]] * 3
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, 2, args=(num_groups, bucket_view))
