@@ -1,4 +1,4 @@
-"""Files up to 400 lines, functions up to 60 lines, cyclomatic complexity up to 15.
+"""Files up to 600 lines, functions up to 60 lines, cyclomatic complexity up to 15.
 
 A Python function's docstring does not count. Tests and tables (.def files) are exempt.
 """
@@ -13,7 +13,7 @@ import lizard
 from common import Finding, files, run
 
 FOLDERS = ("cpp_core", "horocache", "framework_bindings", "benchmarks", "docs")
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_COMPLEXITY = 15
 
