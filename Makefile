@@ -31,6 +31,12 @@ PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks 
 
 MPIS := openmpi mpich
 
+# Where ccache is installed, each source is compiled once: the wheel's test and a second build find it there.
+export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros
+
 .PHONY: help demo test test-cpp test-python test-mpi $(MPIS:%=test-mpi-%) build lint lint-python lint-rules format fuzz sanitize bench bench-control bench-paper dist docs clean
 .DELETE_ON_ERROR:
 
@@ -50,7 +56,7 @@ else
 endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
-	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) --durations=30 --durations-min=1 $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
@@ -112,14 +118,20 @@ build: $(VENV)/tools.stamp  ## Compile the core into horocache/, and the C++ tes
 SANITIZERS := asan tsan
 FLAGS_asan := address,undefined
 FLAGS_tsan := thread
+# Clang also analyses the locks (-Wthread-safety); without it g++ builds, and the analysis is skipped.
+CLANG := $(firstword $(foreach v,-19 -18 -17 -16 -15 -14,$(shell command -v clang++$(v))) $(shell command -v clang++))
+CXX_asan := $(or $(CXX),c++)
+CXX_tsan := $(or $(CLANG),$(CXX),c++)
 export ASAN_OPTIONS := detect_leaks=1
 export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
 # Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
 # watches), and what Python keeps is no leak.
-LIBRARY = $(shell $(or $(CXX),c++) -print-file-name=$(1))
+LIBRARY = $(shell $(CXX_$*) -print-file-name=$(1))
+RUNTIME_asan := libasan.so
+RUNTIME_tsan := $(if $(CLANG),libclang_rt.tsan-$(shell uname -m).so,libtsan.so)
 
-sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan
+sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan; analyse locks (clang)
 
 # One of the in-process runs is without waiting threads that do the daemon's work.
 WAITER_DRIVES_asan := 0
@@ -127,7 +139,8 @@ WAITER_DRIVES_tsan := 1
 
 # Sanitizers' own code makes compilers warn of what is not there; `build` has the warnings that count.
 sanitize-%: $(VENV)/test.stamp
-	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
+	@$(if $(findstring clang,$(CXX_tsan)),,echo "SKIPPED the analysis of locks: there is no clang++ (Debian: apt-get install clang)")
+	@$(CMAKE) -S . -B build/$* -G Ninja -DCMAKE_CXX_COMPILER=$(CXX_$*) -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DHC_TESTS=$(GTEST) -DHC_WERROR=OFF -DHC_SANITIZE=$(FLAGS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	  --log-level=WARNING >/dev/null
 	$(CMAKE) --build build/$* --parallel $(JOBS)
@@ -138,21 +151,20 @@ else
 endif
 	@rm -rf build/$*/site && mkdir -p build/$*/site && cp -r horocache build/$*/site/ && rm -f build/$*/site/horocache/*.so
 	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
-	@if [ -e "$(call LIBRARY,lib$*.so)" ]; then set -x; \
-	  LD_PRELOAD="$(call LIBRARY,lib$*.so) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
+	@if [ -e "$(call LIBRARY,$(RUNTIME_$*))" ]; then set -x; \
+	  LD_PRELOAD="$(call LIBRARY,$(RUNTIME_$*)) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
 	  HOROCACHE_WAITER_DRIVES=$(WAITER_DRIVES_$*) \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
-	else echo "SKIPPED in-process tests under $*: this compiler has no lib$*.so to load before Python"; fi
+	else echo "SKIPPED in-process tests under $*: this compiler has no $(RUNTIME_$*) to load before Python"; fi
 
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------
 
 FUZZ_SECONDS ?= 60
 FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc sizes.cc wiring.cc words.cc) cpp_core/base/status.cc cpp_core/base/text.cc cpp_core/data/kernels/copy.cc cpp_core/wire/message.cc tests/fuzz/program_fuzz.cc
-FUZZ_CXX := $(firstword $(foreach v,19 18 17 16 15 14,$(shell command -v clang++-$(v))) clang++)
 
 build/fuzz/program_fuzz: $(FUZZ_SOURCES) $(wildcard cpp_core/program/*.h)
 	@mkdir -p $(@D)
-	$(FUZZ_CXX) -std=c++20 -g -O1 -fsanitize=fuzzer,address -Icpp_core $(FUZZ_SOURCES) -o $@
+	$(or $(CLANG),clang++) -std=c++20 -g -O1 -fsanitize=fuzzer,address -Icpp_core $(FUZZ_SOURCES) -o $@
 
 fuzz: build/fuzz/program_fuzz $(VENV)/test.stamp build  ## Fuzz what reads programs, FUZZ_SECONDS long (clang, libclang-rt-dev)
 	$(BIN)/python tests/fuzz/seeds.py build/fuzz/corpus

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,23 +37,31 @@ def run(*command: object, **options: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory) -> Path:
-    """A source distribution of the tree as it is, and the wheel built from it."""
-    folder = tmp_path_factory.mktemp("dist")
+def dist() -> Iterator[Path]:
+    """A source distribution of the tree as it is, and the wheel built from it.
+
+    Below ``build/`` and compiled as ``make build`` compiles, so that ccache, where it is installed, has the objects.
+    """
+    folder = ROOT / "build" / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT, folder / "source", ignore=NOT_SOURCES)
-    build = (sys.executable, "-m", "build", "--outdir", folder)
-    run(*build, "--sdist", "--no-isolation", folder / "source")
+    # The environment of its own holds what pyproject.toml requires, so that a missing package shows.
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, folder / "source")
     [sources] = folder.glob("*.tar.gz")
-    # Unoptimised: it is there to be installed and imported, and compiles in half the time.
+    with tarfile.open(sources) as archive:
+        archive.extractall(folder, filter="data")
     settings = {
-        "cmake.build-type": "Debug",
-        "cmake.define.CMAKE_CXX_FLAGS_DEBUG": "-O0",
-        "cmake.define.CMAKE_UNITY_BUILD": "ON",
+        "build-dir": "build/dev",
+        "cmake.define.HC_WERROR": "ON" if os.environ.get("CI") else "OFF",
         "cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE": "16",
     }
     given = [f"--config-settings={name}={value}" for name, value in settings.items()]
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, *given, sources)
-    return folder
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    unpacked = folder / sources.name.removesuffix(".tar.gz")
+    run(*command, "--wheel-dir", folder, *given, unpacked, env=environment)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
