@@ -18,7 +18,9 @@ NO_FLAG = IDENTITY | {"mpi"}
 
 _EPILOG = """\
 Every line of a rank's output is prefixed with its number: "[1] text". A line that ends in a carriage return, as
-progress bars write, is passed on at once. Bytes are never changed. Standard input goes to rank 0; the others read an
+progress bars write, is passed on at once; an unfinished line, when it has not grown for 0.1 s, and after 1 s at the
+latest. A line of more than 64 KiB is passed on in pieces; where another rank's output comes between two of them, the
+second begins a line with the prefix. Bytes are never changed. Standard input goes to rank 0; the others read an
 empty file.
 
 Exit code: that of the first rank that failed (128 + n if signal n killed it); 2 for a mistake on this command line; 127

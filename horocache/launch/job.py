@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from horocache.launch import sessions
 from horocache.launch.output import Sink, Stream
 from horocache.launch.rank import RankProcess, signal_name
-from horocache.launch.signals import SignalPipe
+from horocache.launch.signals import ENDING, SignalPipe
 from horocache.launch.summary import failure_summary, first_cause
 from horocache.launch.watch import Guardian
 
@@ -28,6 +28,7 @@ _TICK_SECONDS = 0.05  # between looks at the processes while they are being ende
 _KILL_SECONDS = 5.0  # a process that is there so long after SIGKILL hangs in the kernel
 _SETTLE_SECONDS = 0.5
 _LEFTOVER_SECONDS = 2.0  # most time for TERM where only processes that ranks left behind remain
+_FLUSH_SECONDS = 1.0  # for a reader of the output that does not read, once the job has been interrupted
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # batch systems announce the end of a time slot with them
 
 
@@ -65,16 +66,20 @@ class Job:
     def run(self, start: Callable[[int], RankProcess]) -> int:
         """Start every rank with ``start``, see the job through, and give the exit code."""
         with SignalPipe() as signals:
-            self._start_all(start)
+            self._start_all(start, signals)
             while self._phase is not Phase.OVER:
                 self._turn(signals)
-            self._finish_output()
+            self._finish_output(signals)
         return self._report()
 
     # ---- starting ----
 
-    def _start_all(self, start: Callable[[int], RankProcess]) -> None:
+    def _start_all(self, start: Callable[[int], RankProcess], signals: SignalPipe) -> None:
         for rank in range(self._size):
+            for signum in signals.take():
+                self._on_signal(signum)
+            if self._interrupted_by:
+                return
             try:
                 process = start(rank)
             except OSError as error:
@@ -86,6 +91,7 @@ class Job:
             self._ranks[process.pid] = process
             self._sessions.add(process.pid)
             self._guardian.started(process.pid)
+        self._reap()  # who has ended meanwhile
 
     # ---- the loop ----
 
@@ -100,12 +106,11 @@ class Job:
         for fd in writers:
             poller.register(fd, select.POLLOUT)
         for fd, _ in poller.poll(self._timeout_ms(streams.values())):
-            if fd in streams:
+            if fd in streams and streams[fd].open:
                 streams[fd].read()
             elif fd in writers:
                 self._write(writers[fd])
-        for signum in signals.take():
-            self._on_signal(signum)
+            self._take(signals)  # each time: with many ranks that write much, a turn is long
         now = time.monotonic()
         for stream in streams.values():
             stream.show_partial(now)
@@ -134,16 +139,23 @@ class Job:
 
     # ---- what happens ----
 
+    def _take(self, signals: SignalPipe) -> None:
+        taken = signals.take()
+        for signum in taken:
+            self._on_signal(signum)
+        if taken:  # whatever they are: a pipe that was full has lost some, and SIGCHLD may be among them
+            self._reap()
+
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            self._reap()
-        elif signum in _FORWARDED:
+            return
+        if signum in _FORWARDED:
             self._forward(signum)
         elif signum == signal.SIGTSTP:
             self._suspend()
         elif not self._interrupted_by:
             self._interrupt(signum)
-        elif signum != signal.SIGHUP:  # a terminal that closes may send that on top
+        elif signum != signal.SIGHUP and self._phase is not Phase.KILL:  # a terminal that closes may send HUP on top
             self._say(f"got {signal_name(signum)} again; killing the ranks")
             self._enter(Phase.KILL)
 
@@ -249,7 +261,7 @@ class Job:
 
     # ---- the end ----
 
-    def _finish_output(self) -> None:
+    def _finish_output(self, signals: SignalPipe) -> None:
         for stream in self._streams():
             stream.drain()
         if self._failed and not self._interrupted_by and not self._start_failure:
@@ -257,8 +269,23 @@ class Job:
                 self._sinks[1].line(line)
         for sink in self._sinks:  # stderr is last: it takes what there is to say about stdout
             if sink.waiting:
-                sink.flush(patience_s=1.0 if self._interrupted_by else None)
+                self._flush(sink, signals)
                 self._say_if_broken(sink)
+
+    def _flush(self, sink: Sink, signals: SignalPipe) -> None:
+        """Write what is waiting; a reader that does not read has a second for it once a signal has come."""
+        poller = select.poll()
+        poller.register(signals.fd, select.POLLIN)
+        poller.register(sink.fd, select.POLLOUT)
+        deadline = time.monotonic() + _FLUSH_SECONDS if self._interrupted_by else float("inf")
+        while sink.waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poller.poll(left * 1000 if left != float("inf") else None):
+                if fd == sink.fd:
+                    sink.write_some()
+            for signum in signals.take():
+                if signum in ENDING:
+                    self._interrupted_by = self._interrupted_by or signum
+                    deadline = min(deadline, time.monotonic() + _FLUSH_SECONDS)
 
     def _report(self) -> int:
         if self._start_failure:
