@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import shlex
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from horocache.launch.environment import (
     threads_per_rank,
 )
 from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
-from horocache.launch.folders import temporary_folder
+from horocache.launch.folders import remove_if_ours, temporary_folder
 from horocache.launch.hosts import count_ranks
 from horocache.launch.job import Job
 from horocache.launch.output import Prefix, Sink, same_file
@@ -90,7 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
 
             remove_spares(Path(settings["timeline"][0]), size)
         if caller and os.getppid() != int(caller):
-            shutil.rmtree(folder, ignore_errors=True)  # who would remove it is gone
+            remove_if_ours(Path(folder))  # who would remove it is gone
 
 
 def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str) -> int:
