@@ -1,6 +1,5 @@
 """``horocacherun``: from the command line to a supervised job."""
 
-import contextlib
 import os
 import resource
 import shlex
@@ -23,11 +22,12 @@ from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
 from horocache.launch.folders import remove_if_ours, temporary_folder
 from horocache.launch.hosts import count_ranks
 from horocache.launch.job import Job
+from horocache.launch.lifeline import Lifeline
 from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
 from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
 from horocache.launch.signals import end_with
-from horocache.launch.usage import UsageError
+from horocache.launch.usage import UsageError, complain, reader_is_gone
 from horocache.launch.watch import Guardian
 
 
@@ -35,9 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocacherun`` and give its exit code."""
     _open_standard_streams()
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return reader_is_gone()
     except UsageError as error:
-        sys.stderr.write(f"horocacherun: {error}\n")
+        complain("horocacherun", str(error))
         return error.status
     except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
         return 130
@@ -79,10 +83,10 @@ def _run(arguments: Sequence[str]) -> int:
     caller, folder = options.for_run or ("", "")
     if caller:
         end_with(int(caller))
-    own = contextlib.nullcontext("") if settings["rendezvous_dir"][0] else temporary_folder("horocache-")
+    meets_here = not settings["rendezvous_dir"][0]
     try:
-        with own as directory:
-            return _launch(options, size, program, knobs, str(directory))
+        with temporary_folder("horocache-") as directory:
+            return _launch(options, size, program, knobs, str(directory), meets_here=meets_here)
     finally:
         if settings["timeline"][0]:
             from horocache.observe.trace import remove_spares  # noqa: PLC0415  (few jobs have one)
@@ -92,7 +96,9 @@ def _run(arguments: Sequence[str]) -> int:
             remove_if_ours(Path(folder))  # who would remove it is gone
 
 
-def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str) -> int:
+def _launch(
+    options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str, *, meets_here: bool
+) -> int:
     sinks = _sinks()
     cores = find_cores()
     own = own_environment()
@@ -104,6 +110,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
             job=new_job_id(),
             port=port.getsockname()[1],
             directory=directory,
+            meets_here=meets_here,
             knobs=knobs,
             threads=threads_per_rank(own, cores.usable, size),
             packages=compat.PACKAGES if options.horovod else "",
@@ -120,16 +127,19 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
                 options.command,
                 environment=environment.of_rank(rank),
                 cpus=shares[rank] if shares is not None else None,
+                lifeline=lifeline,
                 sinks=sinks,
                 prefix=Prefix(b"" if options.no_prefix else b"[%d] " % rank, options.timestamps),
                 output_folder=environment.output_folder(rank),
             )
 
-        guardian = Guardian(environment.job, options.grace, directory)
+        lifeline = Lifeline()
+        guardian = Guardian(environment.job, options.grace, directory, lifeline)
         try:
-            return Job(environment.job, size, options.grace, sinks, guardian).run(start)
+            return Job(environment.job, size, options.grace, sinks, guardian, Path(directory)).run(start)
         finally:
             guardian.dismiss()
+            lifeline.close()
 
 
 def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:

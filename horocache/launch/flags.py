@@ -12,7 +12,7 @@ from horocache.launch.usage import UsageError
 Knob = Mapping[str, str]  # a row of _core.knob_table()
 
 # Set by the launcher for each rank; a flag would contradict it.
-IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id"}
+IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id", "launcher_dir"}
 # And the one that says whether ranks that mpiexec started use MPI: these ranks were not, and --mpi is Horovod's.
 NO_FLAG = IDENTITY | {"mpi"}
 

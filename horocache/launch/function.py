@@ -23,6 +23,7 @@ from horocache.errors import (
     StallError,
     UnsupportedError,
 )
+from horocache.launch.cause import read_cause
 from horocache.launch.environment import own_environment
 from horocache.launch.folders import temporary_folder
 
@@ -216,7 +217,11 @@ def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
 
 
 def _follows(error: BaseException) -> bool:
-    """Whether it, or what it was raised from, says that another rank failed."""
+    """Whether this rank fails because of another one: it has told the launcher so, or the chain of errors says it."""
+    own = own_environment()
+    told = read_cause(Path(own["HOROCACHE_LAUNCHER_DIR"]), int(own["HOROCACHE_RANK"]))
+    if told is not None:
+        return told.follows
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, (PeerLostError, ShutDownError, AbortedError, StallError)):

@@ -16,12 +16,15 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from horocache.launch import sessions
+from horocache.launch.cause import read_cause
 from horocache.launch.output import Sink, Stream
 from horocache.launch.rank import RankProcess, signal_name
 from horocache.launch.signals import ENDING, SignalPipe
-from horocache.launch.summary import failure_summary, first_cause
+from horocache.launch.summary import exit_code_of, failure_summary
+from horocache.launch.usage import start_hint
 from horocache.launch.watch import Guardian
 
 _TICK_SECONDS = 0.05  # between looks at the processes while they are being ended
@@ -46,11 +49,15 @@ class Phase(enum.Enum):
 class Job:
     """Supervises the ranks from their start until nothing of them is left.
 
-    Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks and the guardian.
+    Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks, the guardian, and the folder
+    in which ranks say why they failed.
     """
 
-    def __init__(self, job: str, size: int, grace: float, sinks: tuple[Sink, Sink], guardian: Guardian) -> None:
+    def __init__(
+        self, job: str, size: int, grace: float, sinks: tuple[Sink, Sink], guardian: Guardian, folder: Path
+    ) -> None:
         self._job = job
+        self._folder = folder
         self._size = size
         self._grace = grace
         self._sinks = sinks
@@ -85,7 +92,7 @@ class Job:
             except OSError as error:
                 self._start_failure = {2: 127, 8: 126, 13: 126}.get(error.errno or 0, 1)
                 what = f"{error.strerror} ({error.filename or 'fork'})"
-                self._say(f"cannot start rank {rank}: {what}{_start_hint(error)}")
+                self._say(f"cannot start rank {rank}: {what}{start_hint(error)}")
                 self._enter(Phase.TERM)
                 return
             self._ranks[process.pid] = process
@@ -179,14 +186,14 @@ class Job:
             rank.forward(signum)
 
     def _reap(self) -> None:
-        ended = []
+        ended, now = [], time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
                 if pid in self._ranks:
-                    self._ranks[pid].reaped(status)
+                    self._ranks[pid].reaped(status, now)
                     ended.append(self._ranks[pid])
                 elif pid == self._guardian.pid:
                     self._guardian.reaped(status)
@@ -202,6 +209,7 @@ class Job:
             self._guardian.ended(rank.pid)
         if rank.status == 0 or self._interrupted_by:
             return
+        rank.cause = read_cause(self._folder, rank.rank)
         self._failed.append(rank)
         if self._phase is Phase.RUNNING:
             rank.out.drain_now()
@@ -292,7 +300,7 @@ class Job:
             return self._start_failure
         if self._interrupted_by:
             return 128 + self._interrupted_by
-        return first_cause(self._failed).exit_code if self._failed else 0
+        return exit_code_of(self._failed) if self._failed else 0
 
     def _say(self, text: str) -> None:
         self._sinks[1].line("horocacherun: " + text)
@@ -305,11 +313,3 @@ def _others(count: int) -> str:
 def _names(left: Sequence[sessions.Member]) -> str:
     shown = ", ".join(f"{member.name} (pid {member.pid})" for member in left[:5])
     return shown + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-
-
-def _start_hint(error: OSError) -> str:
-    if error.errno == 8:
-        return "; a script needs a first line such as #!/usr/bin/env python3, or its interpreter before its name"
-    if error.errno == 11:
-        return "; the limit of processes (ulimit -u, or the container's) is reached"
-    return ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from horocache.errors import HorocacheError
-from horocache.launch.usage import UsageError
+from horocache.launch.usage import UsageError, complain, reader_is_gone
 from horocache.tools import dump, lang, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -32,18 +32,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = build_parser().parse_args(given)
-        return _run(options, given)
-    except UsageError as error:
-        sys.stderr.write(f"horocache: {error}\n")
-        return error.status
-    except HorocacheError as error:
-        sys.stderr.write(f"horocache: {type(error).__name__}: {error}\n")
-        return 1
-    except MemoryError as error:
-        sys.stderr.write(f"horocache: there is not enough memory: {error or 'an allocation failed'}\n")
-        return 1
+        code = _run(options, given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return reader_is_gone()
     except KeyboardInterrupt:
         return 130
+    except (UsageError, HorocacheError, MemoryError, OSError) as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Say it in one line, and give the exit code."""
+    if isinstance(error, UsageError):
+        complain("horocache", str(error))
+        return error.status
+    if isinstance(error, HorocacheError):
+        complain("horocache", f"{type(error).__name__}: {error}", keep="\n")
+    elif isinstance(error, MemoryError):
+        complain("horocache", f"there is not enough memory: {error or 'an allocation failed'}")
+    elif isinstance(error, OSError):  # a file that cannot be read, or the output that cannot be written
+        complain("horocache", f"{error.filename or 'standard output'}: {error.strerror or error}")
+    return 1
 
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:
