@@ -18,6 +18,7 @@ from horocache.launch.usage import UsageError
 from horocache.text import read_bounded
 
 _MOST_BYTES = 1 << 20
+_MOST_VALUE = 4096  # characters of the longest path
 _MOST_SAID = 300  # characters of an error that quotes the file
 
 # Of each section: key -> argument, or for a switch the arguments for true and false.
@@ -61,8 +62,15 @@ _SECTIONS: dict[str, dict[str, str | tuple[str, str]]] = {
 _CONTROLLERS = ("gloo", "mpi", "jsrun")
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # no types
-    """Without aliases, by which a short text says an endless one."""
+_NOTHING = ("", "~", "null")
+_SWITCHES = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
+
+
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # no types
+    """All scalars are texts, and there are no aliases, by which a short text says an endless one."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -77,13 +85,12 @@ def arguments_of(path: str) -> list[str]:
         UsageError: it cannot be read, is no YAML, or has a section, key or value that is not known; names it.
     """
     try:
-        content = yaml.load(read_bounded(Path(path), _MOST_BYTES).decode(), _Loader)  # noqa: S506  (a safe one)
+        content = yaml.load(read_bounded(Path(path), _MOST_BYTES).decode(), _Loader)  # noqa: S506  (it makes texts alone)
     except OSError as error:
         raise UsageError(f"--config-file {path}: {error.strerror}") from error
-    # Besides its own errors, the library passes on those of int(), date() and deep recursion.
-    except (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, TypeError, LookupError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"--config-file {path} is no YAML: {' '.join(str(error).split())[:_MOST_SAID]}") from error
-    if content is None:
+    if content is None or content in _NOTHING:
         return []
     if not isinstance(content, dict):
         raise UsageError(f"--config-file {path}: expected sections such as 'params:', not {reprlib.repr(content)}")
@@ -100,8 +107,9 @@ def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
     keys = _SECTIONS.get(section)
     if keys is None:
         raise UsageError(f"--config-file {path} has no section '{section}'{_nearest(section, _SECTIONS)}")
-    if not values:  # a heading with nothing below it
+    if not values or values in _NOTHING:  # a heading with nothing below it
         return
+    switched_off = section == "autotune" and isinstance(values, dict) and not _switch(values.get("enabled"))
     if not isinstance(values, dict):
         raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {reprlib.repr(values)}")
     for key, value in values.items():
@@ -109,18 +117,18 @@ def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
         if argument is None:
             nearest = _nearest(_word(key), keys)
             raise UsageError(f"--config-file {path}: section '{section}' has no key '{_word(key)}'{nearest}")
-        if value is None or (section == "autotune" and key != "enabled" and not values.get("enabled")):
+        if value in _NOTHING or (switched_off and key != "enabled"):
             continue  # not set, or about what is switched off
         if isinstance(argument, str):
             yield f"{argument}={_scalar(path, f'{section}.{key}', value)}"
-        elif isinstance(value, bool):
-            yield argument[0] if value else argument[1]
+        elif (on := _switch(value)) is not None:
+            yield argument[0] if on else argument[1]
         else:
             raise UsageError(f"--config-file {path}: {section}.{key} is {reprlib.repr(value)}; it is true or false")
 
 
 def _of_controller(path: str, value: Any) -> Iterator[str]:
-    if value is None:
+    if value in _NOTHING:
         return
     if not isinstance(value, str) or value.lower() not in _CONTROLLERS:
         raise UsageError(
@@ -129,14 +137,18 @@ def _of_controller(path: str, value: Any) -> Iterator[str]:
     yield f"--{value.lower()}"
 
 
-def _word(key: Any) -> str:
-    return key if isinstance(key, str) and len(key) <= _MOST_SAID else reprlib.repr(key)
+def _word(key: str) -> str:
+    return key if len(key) <= _MOST_SAID else reprlib.repr(key)
 
 
 def _scalar(path: str, key: str, value: Any) -> str:
-    if not isinstance(value, str | int | float) or "\0" in str(value):
+    if not isinstance(value, str) or "\0" in value or len(value) > _MOST_VALUE:
         raise UsageError(f"--config-file {path}: {key} is {reprlib.repr(value)}; it is a number or a text")
-    return str(value)
+    return value
+
+
+def _switch(value: Any) -> bool | None:
+    return _SWITCHES.get(value.lower()) if isinstance(value, str) else None
 
 
 def _nearest(word: str, known: Any) -> str:

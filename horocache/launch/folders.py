@@ -1,9 +1,10 @@
 """Temporary folders of a job, which the next job removes if nobody was left who could.
 
 Note [Whose a temporary folder is]
-A folder is one of ours if all of this holds: its name is one that `temporary_folder` makes, it is private to this user,
-and the file ``owner`` in it names the program, the folder itself (name, device and inode, so that a copy is not one),
-and the host and the boot that it was made in. A folder that lacks any of it belongs to somebody else and is not touched.
+A folder is one of ours if all of this holds: its name is one that `temporary_folder` makes, it is private to this
+user, and the file ``owner`` in it names the program, the folder itself (name, device and inode, so that a copy is not
+one), and the host and the boot that it was made in. A folder that lacks any of it belongs to somebody else and is not
+touched.
 
 It is abandoned if the process that made it is gone. That process holds a lock on ``owner``, which the kernel gives back
 however a process ends, and knows across containers, where process numbers mean nothing. The file gets its name when it

@@ -1,12 +1,12 @@
 """Ends the ranks when launcher and guardian are both gone.
 
 Note [The lifeline]
-The guardian ends a job whose launcher was killed. When the two are killed together, as ``pkill -9 -f horocache`` does,
-only the kernel is left. Launcher and guardian hold the writing ends of one pipe. Each rank inherits a reading end, which
-is set to asynchronous notification: when the last writing end is closed, the kernel sends a signal, SIGKILL here, to the
-owner of the reading end, which is the rank's process group. The signal reaches ranks behind shells, stopped ranks, and
-ranks that ignore other signals, and needs no thread in them. It comes as long as one process of the group keeps the
-descriptor: a rank that closes it loses this protection, and nothing else.
+The guardian ends a job whose launcher was killed. When the two are killed together, as ``pkill -9 -f horocache``
+does, only the kernel is left. Launcher and guardian hold the writing ends of one pipe. Each rank inherits a reading
+end, which is set to asynchronous notification: when the last writing end is closed, the kernel sends a signal,
+SIGKILL here, to the owner of the reading end, which is the rank's process group. The signal reaches ranks behind
+shells, stopped ranks, and ranks that ignore other signals, and needs no thread in them. It comes as long as one
+process of the group keeps the descriptor: a rank that closes it loses this protection, and nothing else.
 """
 
 from __future__ import annotations
