@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from horocache.errors import HorocacheError
 from horocache.launch.usage import UsageError, complain, reader_is_gone
+from horocache.text import printable
 from horocache.tools import dump, lang, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -66,6 +67,12 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         return timeline.run(options)
     if options.command == "dump":
         return dump.run(options)
+    if options.command == "compat":
+        from horocache.compat import installation  # noqa: PLC0415
+
+        done = installation.install() if options.install else installation.uninstall()
+        sys.stdout.write(printable(done) + "\n")
+        return 0
     if options.command == "lang":
         return lang.run(options)
     if options.what != "control":
@@ -89,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang|compat")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
     )
@@ -109,6 +116,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(control, iters=50)
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
     dump.add_parser(commands.add_parser("dump", help="say what the ranks of a job are doing, or did before an error"))
+    compat = commands.add_parser("compat", help="let every program of this environment that imports horovod run here")
+    what = compat.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--install", action="store_true", help="install the name horovod, its metadata and the command horovodrun"
+    )
+    what.add_argument("--uninstall", action="store_true", help="remove them; pip uninstall horovod does it, too")
     lang.add_parser(commands.add_parser("lang", help="compile, prove and draw collectives that are programs"))
     return parser
 
