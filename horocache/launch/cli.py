@@ -27,13 +27,13 @@ from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
 from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
 from horocache.launch.signals import end_with
-from horocache.launch.usage import UsageError, complain, reader_is_gone
+from horocache.launch.usage import UsageError, complain, open_standard_streams, reader_is_gone
 from horocache.launch.watch import Guardian
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocacherun`` and give its exit code."""
-    _open_standard_streams()
+    open_standard_streams()
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
@@ -45,15 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.status
     except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
         return 130
-
-
-def _open_standard_streams() -> None:
-    """Put the null device where a standard stream is closed, or the next file to be opened would take its place."""
-    for stream in range(3):
-        try:
-            os.fstat(stream)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -145,7 +136,9 @@ def _launch(
 def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
     size = environment.size
     notes = list(options.notes)
-    if environment.threads is not None:
+    # In a log, the line would only be one more. With one rank, nothing is shared.
+    shares_cores = environment.threads is not None and environment.threads < cores.usable
+    if environment.threads is not None and (options.verbose or (shares_cores and os.isatty(2))):
         share = f"OMP_NUM_THREADS={environment.threads} for each of {size} rank{'s' if size > 1 else ''} on {cores}"
         notes.append(f"{share}; set it to choose otherwise")
     if size > cores.usable:

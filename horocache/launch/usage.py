@@ -25,6 +25,18 @@ def start_hint(error: OSError) -> str:
     return ""
 
 
+def open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed, or the next file to be opened would take its place."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # it was closed when Python began
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+
 def complain(program: str, text: str, keep: str = "") -> None:
     r"""Write a line to stderr; what it quotes, such as the name of a file, cannot act on the terminal.
 

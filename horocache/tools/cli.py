@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from horocache.errors import HorocacheError
-from horocache.launch.usage import UsageError, complain, reader_is_gone
+from horocache.launch.usage import UsageError, complain, open_standard_streams, reader_is_gone
 from horocache.text import printable
 from horocache.tools import dump, lang, timeline
 
@@ -30,6 +30,7 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocache`` and give its exit code."""
+    open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = build_parser().parse_args(given)

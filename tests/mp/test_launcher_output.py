@@ -142,12 +142,13 @@ def test_each_rank_finds_its_place_in_the_environment(launcher):
     assert 1024 < int(shared.pop().split()[0]) < 65536
 
 
-def test_threads_are_shared_out_and_said_once_unless_set(launcher):
-    finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS")
+def test_threads_are_shared_out_unless_set_and_that_is_said_where_somebody_asks(launcher):
+    finished = launcher.run("-np", "2", "--verbose", "bash", "-c", "echo $OMP_NUM_THREADS")
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     assert finished.of_rank(0) == finished.of_rank(1)
     assert 1 <= int(finished.of_rank(1)[0]) <= cores
     assert finished.stderr.count("OMP_NUM_THREADS=") == 1
+    assert launcher.run("-np", "2", "true").err == b"", "a log needs no such line"
     finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS", env={"OMP_NUM_THREADS": "5"})
     assert finished.of_rank(1) == ["5"]
     assert finished.err == b""

@@ -354,6 +354,21 @@ TEST(Deadlock, IsAFixpointOverTheWholeSet) {
   EXPECT_EQ(FindDeadlocked({moving, Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
 }
 
+TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
+  PendingOp op = Op("x", 2, {0});
+  op.stalled = true;
+  StallInspector inspector(10 * kS, 600 * kS);
+  std::vector<int64_t> waits;
+  for (int64_t waited = 10; waited < 600; waited += 10) {  // the rank asks every 10 s
+    const auto verdict = inspector.Inspect({op}, {{false, ""}, {false, ""}}, RankSet(2), true, (1000 + waited) * kS);
+    if (verdict.report.empty()) continue;
+    waits.push_back(waited);
+    ExpectContains(verdict.report, "wait for more than " + std::to_string(waited) + " s for");
+    EXPECT_EQ(verdict.laggards, std::vector<int32_t>{1});
+  }
+  EXPECT_EQ(waits, (std::vector<int64_t>{10, 20, 40, 80, 160, 320}));
+}
+
 TEST(Stall, AReportOfManyOperationsIsCut) {
   std::vector<PendingOp> ops;
   for (int i = 0; i < 1000; ++i) {

@@ -185,6 +185,24 @@ def test_the_first_rank_that_does_not_blame_another_is_the_culprit():
     assert first_cause([fell, lost]) is fell
 
 
+def test_a_terminal_is_told_of_threads_that_ranks_have_to_share(monkeypatch):
+    from types import SimpleNamespace
+
+    from horocache.launch import cli
+    from horocache.launch.resources import Cores
+
+    def notes(ranks, threads):
+        options = SimpleNamespace(notes=[], verbose=False)
+        return cli._notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
+
+    monkeypatch.setattr(cli.os, "isatty", lambda _: True)
+    (line,) = notes(2, 2)
+    assert line.startswith("OMP_NUM_THREADS=2 for each of 2 ranks on 4 usable cores")
+    assert notes(1, 4) == notes(2, None) == []
+    monkeypatch.setattr(cli.os, "isatty", lambda _: False)
+    assert notes(2, 2) == []
+
+
 def test_a_rank_is_believed_what_it_said_of_its_failure_whatever_its_error_reads():
     from horocache.launch.cause import Cause
     from horocache.launch.summary import first_cause

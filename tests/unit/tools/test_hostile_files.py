@@ -222,6 +222,10 @@ def test_who_stops_reading_gets_no_traceback(tmp_path):
     assert asked.stderr.read() == b""
     assert asked.wait(30) == 141
     asked.stderr.close()
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=env)
     assert (done.returncode, done.stderr) == (1, "horocache: standard output: No space left on device\n")
