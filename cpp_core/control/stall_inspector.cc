@@ -131,8 +131,8 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     }
     // Each rank that has it asks for a report, at about the same time, and again and again. The waits that are reported
     // double: with a limit of 10 s, after 10, 20, 40, 80 s.
-    const bool is_due = reported.last_ns == kNever ||
-                        now_ns - reported.last_ns >= reported.last_ns - reported.first_ns + warn_ns_ / 2;
+    const bool is_due =
+        reported.last_ns == kNever || now_ns - reported.last_ns >= reported.last_ns - reported.first_ns + warn_ns_ / 2;
     if (is_due) reported.last_ns = now_ns;
     if (is_due) longest_ns = std::max(longest_ns, ((now_ns - reported.first_ns) / warn_ns_ + 1) * warn_ns_);
     still.emplace(ops[i].signature.name, reported);
