@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import site
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
 def library_path() -> str:
-    """Folders for the knob ``library_path``, separated by colons: the environment's, then the user's own."""
-    places = [sys.prefix, sys.base_prefix, site.getuserbase()]
-    folders = [str(Path(place) / "lib") for place in places if place]
-    return ":".join(dict.fromkeys(folder for folder in folders if Path(folder).is_dir()))
+    """Folders for the knob ``library_path``, separated by colons."""
+    return ":".join(folders())
+
+
+def folders() -> list[str]:
+    """The folders: the environment's, those of environments that it is layered on, then the user's own."""
+    return list(dict.fromkeys(str(prefix / "lib") for prefix in _prefixes() if (prefix / "lib").is_dir()))
+
+
+def _prefixes() -> Iterator[Path]:
+    yield Path(sys.prefix)
+    # An environment is layered on another by that one's folder of packages, PREFIX/lib/python3.x/site-packages, however
+    # it came to be on the path: by a .pth file, PYTHONPATH, or as the system's.
+    for entry in map(Path, sys.path):
+        if entry.name in ("site-packages", "dist-packages") and len(entry.parents) > 2:
+            yield entry.parents[2]
+    yield Path(sys.base_prefix)
+    yield Path(site.getuserbase())

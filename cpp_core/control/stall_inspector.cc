@@ -116,6 +116,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   constexpr size_t kMostReported = 32;
   StringMap<Reported> still;
   size_t due = 0;
+  int64_t longest_ns = 0;  // of the waits that are due, in whole warn_ns_
   RankSet laggards(static_cast<int>(ranks.size()));
   for (size_t i = 0; i < ops.size(); ++i) {
     if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
@@ -128,9 +129,12 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
                                                   " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
-    // Each rank that has it asks for a report, at about the same time.
-    const bool is_due = reported.last_ns == kNever || now_ns - reported.last_ns >= warn_ns_ / 2;
+    // Each rank that has it asks for a report, at about the same time, and again and again. The waits that are reported
+    // double: with a limit of 10 s, after 10, 20, 40, 80 s.
+    const bool is_due =
+        reported.last_ns == kNever || now_ns - reported.last_ns >= reported.last_ns - reported.first_ns + warn_ns_ / 2;
     if (is_due) reported.last_ns = now_ns;
+    if (is_due) longest_ns = std::max(longest_ns, ((now_ns - reported.first_ns) / warn_ns_ + 1) * warn_ns_);
     still.emplace(ops[i].signature.name, reported);
     if (!is_due || ++due > kMostReported) continue;
     verdict->report += "\n  " + Describe(ops[i], ranks, joined);
@@ -140,7 +144,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   if (due == 0) return;
   verdict->laggards = laggards.ToVector();
   if (verdict->laggards.size() > kMostAsked) verdict->laggards.resize(kMostAsked);
-  verdict->report = "operations wait for more than " + SecondsText(warn_ns_) +
+  verdict->report = "operations wait for more than " + SecondsText(longest_ns) +
                     " for ranks that have not submitted them:" + verdict->report;
   if (due > kMostReported) {
     verdict->report += "\n  and " + std::to_string(due - kMostReported) + " more.";

@@ -59,7 +59,8 @@ Runtime::Runtime(RuntimeConfig config, Job job)
       job_(std::move(job)),
       sets_(job_.identity.size),
       logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
-      metrics_(job_.identity.size) {}
+      metrics_(job_.identity.size),
+      cause_(job_.identity.source == "horocacherun" ? config_.knobs.launcher_dir : "", job_.identity.rank) {}
 
 Runtime::~Runtime() {
   Stop();
@@ -260,7 +261,7 @@ Status Runtime::Submit(Operation* operation, bool wait_follows) {
   if (status.ok()) status = table_.Add(operation, NowNs(), &first);
   if (!status.ok()) {
     recorder_.Note("not submitted: " + status.message(), NowNs());
-    observer_->NoteError(status);
+    NoteError(status);
     table_.Recycle(operation);
     return status;
   }

@@ -23,6 +23,7 @@
 #include "net/region_heap.h"
 #include "observe/timeline.h"
 #include "program/library.h"
+#include "runtime/cause_note.h"
 #include "runtime/coordinator_loop.h"
 #include "runtime/job.h"
 #include "runtime/make_set.h"
@@ -128,7 +129,7 @@ class Runtime {
   std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 
   // All ranks' pending operations fail with kAborted.
-  void Abort(const std::string& why) { loop_->Abort(why); }
+  void Abort(const std::string& why);
   // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
   void Stop();
   // In the child of a fork: closes what must not be kept open. The object must not be used, or destroyed, afterwards.
@@ -151,6 +152,7 @@ class Runtime {
   std::string RecordPath() const;
   std::unique_ptr<Observer> MakeObserver();
   void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
+  void NoteError(const Status& why);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
 
@@ -164,9 +166,10 @@ class Runtime {
   Mutex stacks_mutex_;
   std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null where nobody knows them
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
+  CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
-  OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { observer_->NoteError(why); }};
+  OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
   std::atomic<bool> warned_private_{false};

@@ -73,6 +73,16 @@ std::unique_ptr<Observer> Runtime::MakeObserver() {
   return std::make_unique<Observer>(name, RecordPath(), std::move(means));
 }
 
+void Runtime::NoteError(const Status& why) {
+  if (alive_) cause_.Failed(why);  // after shutdown(), errors are this rank's own doing
+  observer_->NoteError(why);
+}
+
+void Runtime::Abort(const std::string& why) {
+  cause_.Raised(why);
+  loop_->Abort(why);
+}
+
 Status Runtime::WatchStacks(const StackSource& source, const std::string& own_folder) {
   StatusOr<std::unique_ptr<StackSignal>> armed = StackSignal::Arm(source);
   if (!armed.ok()) return armed.status();

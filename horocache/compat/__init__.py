@@ -1,9 +1,10 @@
 """Runs programs that were written for Horovod: ``import horovod.torch as hvd`` gives :mod:`horocache.torch`.
 
 ``python -m horocache.compat train.py`` runs one, ``horocacherun --horovod`` starts the ranks of a job so, and
-:func:`install` does it for the rest of a program. Nothing of the name ``horovod`` is installed: the folder
-:data:`PACKAGES`, which holds a package of that name, goes to the front of the path, also of processes that are started
-later. An installed Horovod is hidden while it is there.
+:func:`install` does it for the rest of a program. Nothing of the name ``horovod`` is installed by these: the folder
+:data:`PACKAGES`, which holds a package of that name and its metadata, goes to the front of the path, also of processes
+that are started later. An installed Horovod is hidden while it is there. ``horocache compat --install`` installs the
+name in the environment; see :mod:`horocache.compat.installation`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from horocache.launch.environment import put_on_python_path
 
 PACKAGES = str(Path(__file__).parent / "packages")
+METADATA = Path(PACKAGES) / "horovod-0.28.1.dist-info" / "METADATA"
 
 
 def install() -> None:

@@ -9,6 +9,7 @@ and a free slot at once. ``hasdep`` tells of steps that others wait for. The run
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +21,34 @@ from .compiled import CompiledProgram, Operand, Promise, RankProgram, Step, Stra
 from .errors import DeadlockError, ProgramError, ProgramFileError
 from .instructions import POPS, READS_DESTINATION, READS_SOURCE
 from .promises import collective_of, promise_of
+from .structure import MAX_STEPS
 from .verify import verify
 
 _LETTERS = {INPUT: "i", OUTPUT: "o"}
 _NAMES = {"i": INPUT, "o": OUTPUT, "s": "scratch"}
 _COLLECTIVES = {"reduce_scatter": "reducescatter"}
 MAX_XML_BYTES = 64 << 20
+_MOST_TAG_BYTES = 1 << 15  # with its attributes; some 200 are usual, and a repetition in a pattern has its own limit
+_MOST_ELEMENTS = 2 * MAX_STEPS
 
 Element = ET.Element
+
+
+class _Builder(ET.TreeBuilder):
+    """Stops at what asks for memory or other files: entities, in whatever encoding, and very many elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._elements = 0
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ProgramFileError("declares a document type or entities, which no program needs.")
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element:
+        self._elements += 1
+        if self._elements > _MOST_ELEMENTS:
+            raise ProgramFileError(f"has more than {_MOST_ELEMENTS} elements.")
+        return super().start(tag, attrs)
 
 
 # ---- export
@@ -148,10 +169,10 @@ def parse(text: str | bytes, collective: Collective | None = None) -> CompiledPr
     contents = text.encode() if isinstance(text, str) else text
     if len(contents) > MAX_XML_BYTES:
         raise ProgramFileError(f"has {len(contents)} bytes; {MAX_XML_BYTES} are allowed.")
-    if b"<!DOCTYPE" in contents.upper() or b"<!ENTITY" in contents.upper():
-        raise ProgramFileError("declares a document type or entities, which no program needs.")
+    if re.search(b"[^<]{%d}" % _MOST_TAG_BYTES, contents):
+        raise ProgramFileError(f"has a tag, or text, of more than {_MOST_TAG_BYTES} bytes.")
     try:
-        root = ET.fromstring(contents)  # noqa: S314 - no document type, so no entities
+        root = ET.fromstring(contents, ET.XMLParser(target=_Builder()))  # noqa: S314 - it takes no entities
     except (ET.ParseError, ValueError, LookupError) as error:
         raise ProgramFileError(f"is no XML: {error}.") from None
     if root.tag != "algo":

@@ -1,10 +1,8 @@
 """``horocacherun``: from the command line to a supervised job."""
 
-import contextlib
 import os
 import resource
 import shlex
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -21,36 +19,32 @@ from horocache.launch.environment import (
     threads_per_rank,
 )
 from horocache.launch.flags import Knob, build_parser, knob_arguments, parse
-from horocache.launch.folders import temporary_folder
+from horocache.launch.folders import remove_if_ours, temporary_folder
 from horocache.launch.hosts import count_ranks
 from horocache.launch.job import Job
+from horocache.launch.lifeline import Lifeline
 from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
 from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
 from horocache.launch.signals import end_with
-from horocache.launch.usage import UsageError
+from horocache.launch.usage import UsageError, complain, open_standard_streams, reader_is_gone
 from horocache.launch.watch import Guardian
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocacherun`` and give its exit code."""
-    _open_standard_streams()
+    open_standard_streams()
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return reader_is_gone()
     except UsageError as error:
-        sys.stderr.write(f"horocacherun: {error}\n")
+        complain("horocacherun", str(error))
         return error.status
     except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
         return 130
-
-
-def _open_standard_streams() -> None:
-    """Put the null device where a standard stream is closed, or the next file to be opened would take its place."""
-    for stream in range(3):
-        try:
-            os.fstat(stream)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -80,20 +74,22 @@ def _run(arguments: Sequence[str]) -> int:
     caller, folder = options.for_run or ("", "")
     if caller:
         end_with(int(caller))
-    own = contextlib.nullcontext("") if settings["rendezvous_dir"][0] else temporary_folder("horocache-")
+    meets_here = not settings["rendezvous_dir"][0]
     try:
-        with own as directory:
-            return _launch(options, size, program, knobs, str(directory))
+        with temporary_folder("horocache-") as directory:
+            return _launch(options, size, program, knobs, str(directory), meets_here=meets_here)
     finally:
         if settings["timeline"][0]:
             from horocache.observe.trace import remove_spares  # noqa: PLC0415  (few jobs have one)
 
             remove_spares(Path(settings["timeline"][0]), size)
         if caller and os.getppid() != int(caller):
-            shutil.rmtree(folder, ignore_errors=True)  # who would remove it is gone
+            remove_if_ours(Path(folder))  # who would remove it is gone
 
 
-def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str) -> int:
+def _launch(
+    options: Namespace, size: int, program: str, knobs: Mapping[str, str], directory: str, *, meets_here: bool
+) -> int:
     sinks = _sinks()
     cores = find_cores()
     own = own_environment()
@@ -105,6 +101,7 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
             job=new_job_id(),
             port=port.getsockname()[1],
             directory=directory,
+            meets_here=meets_here,
             knobs=knobs,
             threads=threads_per_rank(own, cores.usable, size),
             packages=compat.PACKAGES if options.horovod else "",
@@ -121,22 +118,27 @@ def _launch(options: Namespace, size: int, program: str, knobs: Mapping[str, str
                 options.command,
                 environment=environment.of_rank(rank),
                 cpus=shares[rank] if shares is not None else None,
+                lifeline=lifeline,
                 sinks=sinks,
                 prefix=Prefix(b"" if options.no_prefix else b"[%d] " % rank, options.timestamps),
                 output_folder=environment.output_folder(rank),
             )
 
-        guardian = Guardian(environment.job, options.grace, directory)
+        lifeline = Lifeline()
+        guardian = Guardian(environment.job, options.grace, directory, lifeline)
         try:
-            return Job(environment.job, size, options.grace, sinks, guardian).run(start)
+            return Job(environment.job, size, options.grace, sinks, guardian, Path(directory)).run(start)
         finally:
             guardian.dismiss()
+            lifeline.close()
 
 
 def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
     size = environment.size
     notes = list(options.notes)
-    if environment.threads is not None:
+    # In a log, the line would only be one more. With one rank, nothing is shared.
+    shares_cores = environment.threads is not None and environment.threads < cores.usable
+    if environment.threads is not None and (options.verbose or (shares_cores and os.isatty(2))):
         share = f"OMP_NUM_THREADS={environment.threads} for each of {size} rank{'s' if size > 1 else ''} on {cores}"
         notes.append(f"{share}; set it to choose otherwise")
     if size > cores.usable:

@@ -7,6 +7,7 @@ bad value gets the same error from both.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from horocache.launch.usage import UsageError
+from horocache.text import read_bounded
+
+_MOST_BYTES = 1 << 20
+_MOST_VALUE = 4096  # characters of the longest path
+_MOST_SAID = 300  # characters of an error that quotes the file
 
 # Of each section: key -> argument, or for a switch the arguments for true and false.
 _SECTIONS: dict[str, dict[str, str | tuple[str, str]]] = {
@@ -56,6 +62,22 @@ _SECTIONS: dict[str, dict[str, str | tuple[str, str]]] = {
 _CONTROLLERS = ("gloo", "mpi", "jsrun")
 
 
+_NOTHING = ("", "~", "null")
+_SWITCHES = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
+
+
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # no types
+    """All scalars are texts, and there are no aliases, by which a short text says an endless one."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"an alias, '*{self.peek_event().anchor}', is not known here; write its value")
+        return super().compose_node(parent, index)
+
+
 def arguments_of(path: str) -> list[str]:
     """The command-line arguments that a configuration file stands for.
 
@@ -63,18 +85,18 @@ def arguments_of(path: str) -> list[str]:
         UsageError: it cannot be read, is no YAML, or has a section, key or value that is not known; names it.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(read_bounded(Path(path), _MOST_BYTES).decode(), _Loader)  # noqa: S506  (it makes texts alone)
     except OSError as error:
         raise UsageError(f"--config-file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config-file {path} is no YAML: {' '.join(str(error).split())}") from error
-    if content is None:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"--config-file {path} is no YAML: {' '.join(str(error).split())[:_MOST_SAID]}") from error
+    if content is None or content in _NOTHING:
         return []
     if not isinstance(content, dict):
-        raise UsageError(f"--config-file {path}: expected sections such as 'params:', not {content!r}")
+        raise UsageError(f"--config-file {path}: expected sections such as 'params:', not {reprlib.repr(content)}")
     arguments: list[str] = []
     for section, values in content.items():
-        arguments += _of_section(path, str(section), values)
+        arguments += _of_section(path, _word(section), values)
     return arguments
 
 
@@ -85,30 +107,48 @@ def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
     keys = _SECTIONS.get(section)
     if keys is None:
         raise UsageError(f"--config-file {path} has no section '{section}'{_nearest(section, _SECTIONS)}")
-    if not values:  # a heading with nothing below it
+    if not values or values in _NOTHING:  # a heading with nothing below it
         return
+    switched_off = section == "autotune" and isinstance(values, dict) and not _switch(values.get("enabled"))
     if not isinstance(values, dict):
-        raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {values!r}")
+        raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {reprlib.repr(values)}")
     for key, value in values.items():
-        argument = keys.get(str(key))
+        argument = keys.get(_word(key))
         if argument is None:
-            raise UsageError(f"--config-file {path}: section '{section}' has no key '{key}'{_nearest(str(key), keys)}")
-        if value is None or (section == "autotune" and key != "enabled" and not values.get("enabled")):
+            nearest = _nearest(_word(key), keys)
+            raise UsageError(f"--config-file {path}: section '{section}' has no key '{_word(key)}'{nearest}")
+        if value in _NOTHING or (switched_off and key != "enabled"):
             continue  # not set, or about what is switched off
         if isinstance(argument, str):
-            yield f"{argument}={value}"
-        elif isinstance(value, bool):
-            yield argument[0] if value else argument[1]
+            yield f"{argument}={_scalar(path, f'{section}.{key}', value)}"
+        elif (on := _switch(value)) is not None:
+            yield argument[0] if on else argument[1]
         else:
-            raise UsageError(f"--config-file {path}: {section}.{key} is {value!r}; it is true or false")
+            raise UsageError(f"--config-file {path}: {section}.{key} is {reprlib.repr(value)}; it is true or false")
 
 
 def _of_controller(path: str, value: Any) -> Iterator[str]:
-    if value is None:
+    if value in _NOTHING:
         return
-    if str(value).lower() not in _CONTROLLERS:
-        raise UsageError(f"--config-file {path}: controller is {value!r}; it is one of {', '.join(_CONTROLLERS)}")
-    yield f"--{str(value).lower()}"
+    if not isinstance(value, str) or value.lower() not in _CONTROLLERS:
+        raise UsageError(
+            f"--config-file {path}: controller is {reprlib.repr(value)}; it is one of {', '.join(_CONTROLLERS)}"
+        )
+    yield f"--{value.lower()}"
+
+
+def _word(key: str) -> str:
+    return key if len(key) <= _MOST_SAID else reprlib.repr(key)
+
+
+def _scalar(path: str, key: str, value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value or len(value) > _MOST_VALUE:
+        raise UsageError(f"--config-file {path}: {key} is {reprlib.repr(value)}; it is a number or a text")
+    return value
+
+
+def _switch(value: Any) -> bool | None:
+    return _SWITCHES.get(value.lower()) if isinstance(value, str) else None
 
 
 def _nearest(word: str, known: Any) -> str:

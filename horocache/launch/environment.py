@@ -19,7 +19,8 @@ class JobEnvironment:
     size: int
     job: str
     port: int
-    directory: str  # for the start-up socket; empty: the user chose one
+    directory: str  # of the launcher, in which ranks say why they failed
+    meets_here: bool  # the start-up socket is in it, too; else the user chose another directory
     knobs: Mapping[str, str]  # from the command line
     threads: int | None  # OMP_NUM_THREADS; None: leave it
     packages: str = ""  # a folder for the front of PYTHONPATH
@@ -34,7 +35,8 @@ class JobEnvironment:
         }
         environment.update({"HOROCACHE_" + knob.upper(): value for knob, value in self.knobs.items()})
         environment.update(self._identity(rank))
-        if self.directory:
+        environment["HOROCACHE_LAUNCHER_DIR"] = self.directory
+        if self.meets_here:
             environment["HOROCACHE_RENDEZVOUS_DIR"] = self.directory
         if self.threads is not None:
             environment["OMP_NUM_THREADS"] = str(self.threads)

@@ -12,17 +12,20 @@ from horocache.launch.usage import UsageError
 Knob = Mapping[str, str]  # a row of _core.knob_table()
 
 # Set by the launcher for each rank; a flag would contradict it.
-IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id"}
+IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id", "launcher_dir"}
 # And the one that says whether ranks that mpiexec started use MPI: these ranks were not, and --mpi is Horovod's.
 NO_FLAG = IDENTITY | {"mpi"}
 
 _EPILOG = """\
 Every line of a rank's output is prefixed with its number: "[1] text". A line that ends in a carriage return, as
-progress bars write, is passed on at once. Bytes are never changed. Standard input goes to rank 0; the others read an
-empty file.
+progress bars write, is passed on at once; an unfinished line, when it has not grown for 0.1 s, and after 1 s at the
+latest. A line of more than 64 KiB is passed on in pieces; where another rank's output comes between two of them, the
+second begins a line with the prefix. Bytes are never changed. Standard input goes to rank 0; the others read an
+empty file. OMP_NUM_THREADS is set to each rank's share of the cores, unless it is set.
 
-Exit code: that of the first rank that failed (128 + n if signal n killed it); 2 for a mistake on this command line; 127
-or 126 if the command was not found or cannot be executed; 128 + n if horocacherun itself was ended by signal n."""
+Exit code: that of the first rank that failed by itself, and not because of another one (128 + n if signal n killed it);
+2 for a mistake on this command line; 127 or 126 if the command was not found or cannot be executed; 128 + n if
+horocacherun itself was ended by signal n."""
 
 
 class _Parser(argparse.ArgumentParser):

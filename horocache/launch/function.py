@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import subprocess
@@ -23,6 +24,7 @@ from horocache.errors import (
     StallError,
     UnsupportedError,
 )
+from horocache.launch.cause import read_cause
 from horocache.launch.environment import own_environment
 from horocache.launch.folders import temporary_folder
 
@@ -64,8 +66,9 @@ def run(
         verbose: say what is started.
         executable: the Python to run; this one if not given.
         env: environment of the ranks; this process's if not given.
-        **others: Horovod's further arguments. ``use_gloo``, ``disable_cache`` and ``network_interface(s)`` have no
-            effect on one host, and the launcher says so. Those for MPI, ssh and elastic jobs are not available.
+        **others: Horovod's further arguments. ``use_gloo``, ``use_mpi``, ``disable_cache``, ``network_interface(s)``,
+            ``ssh_port`` and ``ssh_identity_file`` have no effect on one host, and the launcher says so. ``mpi_args``
+            and the arguments of elastic jobs are not available.
 
     Returns:
         The ranks' results, in rank order.
@@ -95,13 +98,11 @@ def run(
         return _results(folder, size, status)
 
 
-_SWITCHES = {"use_gloo": "--gloo", "disable_cache": "--disable-cache"}
+_SWITCHES = {"use_gloo": "--gloo", "use_mpi": "--mpi", "disable_cache": "--disable-cache"}
+_VALUES = {"ssh_port": "--ssh-port", "ssh_identity_file": "--ssh-identity-file"}
 _INTERFACES = ("network_interfaces", "network_interface")
 _REFUSED = {
-    **dict.fromkeys(("use_mpi", "mpi_args"), "start the program with mpiexec instead"),
-    **dict.fromkeys(
-        ("ssh_port", "ssh_identity_file"), "remote hosts are not available; start the program with mpiexec"
-    ),
+    "mpi_args": "horocache does not start mpiexec; start the program with it instead",
     **dict.fromkeys(
         ("min_num_proc", "max_num_proc", "min_np", "max_np", "slots", "reset_limit", "cooldown_range"),
         "elastic jobs are not available",
@@ -123,13 +124,14 @@ def _refuse(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if name in _REFUSED and value is not None and value is not False:
             raise UnsupportedError(f"run({name}={value!r}): {_REFUSED[name]}.")
-        if name not in {*_REFUSED, *_SWITCHES, *_INTERFACES}:
+        if name not in {*_REFUSED, *_SWITCHES, *_VALUES, *_INTERFACES}:
             raise TypeError(f"run() got an unexpected keyword argument {name!r}")
 
 
 def _without_effect(others: Mapping[str, Any]) -> list[str]:
     """Options that the launcher accepts with a note."""
     options = [flag for name, flag in _SWITCHES.items() if others.get(name)]
+    options += [f"{flag}={others[name]}" for name, flag in _VALUES.items() if others.get(name) is not None]
     for interfaces in filter(None, map(others.get, _INTERFACES)):
         names = interfaces if isinstance(interfaces, str) else ",".join(interfaces)
         options += ["--network-interfaces", names]
@@ -167,21 +169,26 @@ def _copy(source: IO[bytes] | None, to: TextIO | None) -> threading.Thread | Non
     if source is None:
         return None
 
+    pipe = source.fileno()
+
     def copy() -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with source:
-            for line in source:  # to the end, whatever becomes of what is read: the ranks must not block
-                with contextlib.suppress(Exception):
-                    _write(to, line)
+            # Piece by piece, as a line may have any length or be a progress bar; and to the end, whatever becomes of
+            # what is read, as the ranks must not block.
+            while data := os.read(pipe, 1 << 16):
+                for text in decoder.decode(data).splitlines(keepends=True):
+                    with contextlib.suppress(Exception):
+                        _write(to, text)
 
     thread = threading.Thread(target=copy, name="horocache-output", daemon=True)
     thread.start()
     return thread
 
 
-def _write(to: TextIO | None, line: bytes) -> None:
+def _write(to: TextIO | None, text: str) -> None:
     if to is None:
         return
-    text = line.decode(errors="replace")
     try:
         to.write(text)
     except UnicodeEncodeError:
@@ -216,7 +223,11 @@ def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
 
 
 def _follows(error: BaseException) -> bool:
-    """Whether it, or what it was raised from, says that another rank failed."""
+    """Whether this rank fails because of another one: it has told the launcher so, or the chain of errors says it."""
+    own = own_environment()
+    told = read_cause(Path(own["HOROCACHE_LAUNCHER_DIR"]), int(own["HOROCACHE_RANK"]))
+    if told is not None:
+        return told.follows
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, (PeerLostError, ShutDownError, AbortedError, StallError)):

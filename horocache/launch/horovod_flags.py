@@ -28,10 +28,11 @@ class HorovodFlag(NamedTuple):
 
 _WORKS, _NOTED, _REFUSED = Outcome.WORKS, Outcome.NOTED, Outcome.REFUSED
 _ELASTIC = "there is no elastic mode yet; the number of ranks is fixed: -np N"
-_REMOTE = "ranks are started on this host only; start a job on several hosts with mpiexec"
+_LOCAL = "ranks are started on this host, without ssh; start a job on several hosts with mpiexec"
 _MPIEXEC = "horocacherun does not start mpirun; start the job with it directly: mpirun -np N python train.py"
 _AUTOTUNE = "there is no autotuner yet; set --fusion-threshold-mb and --cycle-time-ms by hand"
 _TORUS = "there is no torus allreduce; --hierarchical-allreduce reduces in two levels"
+_SHARED = "ranks of one host talk in shared memory, those of several over MPI"
 _AS_ALWAYS = "this is how it is anyway"
 
 
@@ -57,8 +58,8 @@ TABLE: tuple[HorovodFlag, ...] = (
     _works("as `--output-dir`: `DIR/rank.N/stdout` and `DIR/rank.N/stderr`", "--output-filename"),
     _works("says what is started", "--verbose", values=0),
     _works("arguments from a YAML file with Horovod's keys; the command line prevails", "--config-file"),
-    _refused(_REMOTE, "-p", "--ssh-port"),
-    _refused(_REMOTE, "-i", "--ssh-identity-file"),
+    _noted(_LOCAL, "-p", "--ssh-port"),
+    _noted(_LOCAL, "-i", "--ssh-identity-file"),
     _works("the knob `fusion_threshold`, in MiB", "--fusion-threshold-mb"),
     _works("the knob `cycle_time`", "--cycle-time-ms"),
     _works("the knob `cache_capacity`", "--cache-capacity"),
@@ -105,7 +106,7 @@ TABLE: tuple[HorovodFlag, ...] = (
     ),
     _works("this host, and how many ranks it may take", "-H", "--hosts"),
     _works("a file with a line `localhost slots=N`", "-hostfile", "--hostfile"),
-    _noted("ranks of one host talk in shared memory, those of several over MPI", "--gloo", values=0),
-    _refused(_MPIEXEC + " (the knob `mpi` is the variable HOROCACHE_MPI)", "--mpi", values=0),
+    _noted(_SHARED, "--gloo", values=0),
+    _noted(_SHARED + " under mpiexec", "--mpi", values=0),
     _refused("start the job with jsrun directly, as with mpirun", "--jsrun", values=0),
 )

@@ -1,11 +1,16 @@
 """``-np`` and ``-H``: how many ranks, and where."""
 
+import re
 import socket
 from pathlib import Path
 
 from horocache.launch.usage import UsageError
+from horocache.text import read_bounded
 
 _MOST_RANKS = 1 << 20
+_MOST_BYTES = 16 << 20  # of a host file
+_MOST_SAID = 200  # characters of a line in an error
+_SLOTS = re.compile("0*[1-9][0-9]{0,6}")
 
 
 def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) -> int:
@@ -14,12 +19,14 @@ def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) 
         raise UsageError(f"-np is {np}; it must be a number of ranks from 1 to {_MOST_RANKS}")
     if hosts is not None and hostfile is not None:
         raise UsageError("-H and --hostfile both say where ranks may run; give one of them")
-    where = f"-H {hosts}" if hosts is not None else f"--hostfile {hostfile}"
+    where = f"-H {hosts[:_MOST_SAID]}" if hosts is not None else f"--hostfile {hostfile}"
     hosts = _read_hosts(hostfile) if hostfile is not None else hosts
     slots = _slots(hosts) if hosts is not None else None
     if np is None:
         if slots is None:
             raise UsageError("how many ranks? Say -np N, as in: horocacherun -np 2 python train.py")
+        if slots > _MOST_RANKS:
+            raise UsageError(f"{where} has {slots} slots; a job has at most {_MOST_RANKS} ranks")
         return slots
     if slots is not None and np > slots:
         raise UsageError(f"-np {np} is more than the {slots} slot{'s' if slots != 1 else ''} in {where}")
@@ -29,8 +36,8 @@ def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) 
 def _read_hosts(hostfile: str) -> str:
     """The hosts of a file with lines such as ``localhost slots=4``, as ``-H`` takes them."""
     try:
-        lines = Path(hostfile).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bounded(Path(hostfile), _MOST_BYTES).decode().split("\n")
+    except (OSError, ValueError) as error:
         raise UsageError(f"--hostfile {hostfile}: {getattr(error, 'strerror', None) or error}") from error
     entries = []
     for number, line in enumerate(lines, 1):
@@ -38,8 +45,9 @@ def _read_hosts(hostfile: str) -> str:
         if not words:
             continue
         slots = words[1].removeprefix("slots=") if len(words) == 2 else "1"
-        if len(words) > 2 or not slots.isdigit():
-            raise UsageError(f"--hostfile {hostfile}, line {number}: expected 'HOST slots=N', not '{line.strip()}'")
+        if len(words) > 2 or not _SLOTS.fullmatch(slots) or "," in words[0]:
+            said = line.strip()[:_MOST_SAID]
+            raise UsageError(f"--hostfile {hostfile}, line {number}: expected 'HOST slots=N', not '{said}'")
         entries.append(f"{words[0]}:{slots}")
     if not entries:
         raise UsageError(f"--hostfile {hostfile} names no host")
@@ -50,12 +58,14 @@ def _slots(hosts: str) -> int:
     total = 0
     for entry in hosts.split(","):
         host, colon, count = entry.strip().rpartition(":") if ":" in entry else (entry.strip(), "", "1")
-        if not host or (colon and not (count.isascii() and count.isdigit() and int(count) > 0)):
-            raise UsageError(f"-H has '{entry}'; expected HOST:SLOTS with SLOTS of at least 1, as in localhost:2")
+        if not host or (colon and not _SLOTS.fullmatch(count)):
+            raise UsageError(
+                f"-H has '{entry[:_MOST_SAID]}'; expected HOST:SLOTS with SLOTS of at least 1, as in localhost:2"
+            )
         if not is_this_host(host):
             raise UsageError(
-                f"-H names the host '{host}'; horocacherun starts ranks on this host only. Start a job on several "
-                "hosts with mpiexec, as in: mpiexec -n 4 --host a:2,b:2 python train.py"
+                f"-H names the host '{host[:_MOST_SAID]}'; horocacherun starts ranks on this host only. Start a job on "
+                "several hosts with mpiexec, as in: mpiexec -n 4 --host a:2,b:2 python train.py"
             )
         total += int(count)
     return total

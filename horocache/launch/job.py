@@ -16,18 +16,22 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from horocache.launch import sessions
+from horocache.launch.cause import read_cause
 from horocache.launch.output import Sink, Stream
 from horocache.launch.rank import RankProcess, signal_name
-from horocache.launch.signals import SignalPipe
-from horocache.launch.summary import failure_summary, first_cause
+from horocache.launch.signals import ENDING, SignalPipe
+from horocache.launch.summary import exit_code_of, failure_summary
+from horocache.launch.usage import start_hint
 from horocache.launch.watch import Guardian
 
 _TICK_SECONDS = 0.05  # between looks at the processes while they are being ended
 _KILL_SECONDS = 5.0  # a process that is there so long after SIGKILL hangs in the kernel
 _SETTLE_SECONDS = 0.5
 _LEFTOVER_SECONDS = 2.0  # most time for TERM where only processes that ranks left behind remain
+_FLUSH_SECONDS = 1.0  # for a reader of the output that does not read, once the job has been interrupted
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # batch systems announce the end of a time slot with them
 
 
@@ -45,11 +49,15 @@ class Phase(enum.Enum):
 class Job:
     """Supervises the ranks from their start until nothing of them is left.
 
-    Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks and the guardian.
+    Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks, the guardian, and the folder
+    in which ranks say why they failed.
     """
 
-    def __init__(self, job: str, size: int, grace: float, sinks: tuple[Sink, Sink], guardian: Guardian) -> None:
+    def __init__(
+        self, job: str, size: int, grace: float, sinks: tuple[Sink, Sink], guardian: Guardian, folder: Path
+    ) -> None:
         self._job = job
+        self._folder = folder
         self._size = size
         self._grace = grace
         self._sinks = sinks
@@ -65,27 +73,32 @@ class Job:
     def run(self, start: Callable[[int], RankProcess]) -> int:
         """Start every rank with ``start``, see the job through, and give the exit code."""
         with SignalPipe() as signals:
-            self._start_all(start)
+            self._start_all(start, signals)
             while self._phase is not Phase.OVER:
                 self._turn(signals)
-            self._finish_output()
+            self._finish_output(signals)
         return self._report()
 
     # ---- starting ----
 
-    def _start_all(self, start: Callable[[int], RankProcess]) -> None:
+    def _start_all(self, start: Callable[[int], RankProcess], signals: SignalPipe) -> None:
         for rank in range(self._size):
+            for signum in signals.take():
+                self._on_signal(signum)
+            if self._interrupted_by:
+                return
             try:
                 process = start(rank)
             except OSError as error:
                 self._start_failure = {2: 127, 8: 126, 13: 126}.get(error.errno or 0, 1)
                 what = f"{error.strerror} ({error.filename or 'fork'})"
-                self._say(f"cannot start rank {rank}: {what}{_start_hint(error)}")
+                self._say(f"cannot start rank {rank}: {what}{start_hint(error)}")
                 self._enter(Phase.TERM)
                 return
             self._ranks[process.pid] = process
             self._sessions.add(process.pid)
             self._guardian.started(process.pid)
+        self._reap()  # who has ended meanwhile
 
     # ---- the loop ----
 
@@ -100,12 +113,11 @@ class Job:
         for fd in writers:
             poller.register(fd, select.POLLOUT)
         for fd, _ in poller.poll(self._timeout_ms(streams.values())):
-            if fd in streams:
+            if fd in streams and streams[fd].open:
                 streams[fd].read()
             elif fd in writers:
                 self._write(writers[fd])
-        for signum in signals.take():
-            self._on_signal(signum)
+            self._take(signals)  # each time: with many ranks that write much, a turn is long
         now = time.monotonic()
         for stream in streams.values():
             stream.show_partial(now)
@@ -134,16 +146,23 @@ class Job:
 
     # ---- what happens ----
 
+    def _take(self, signals: SignalPipe) -> None:
+        taken = signals.take()
+        for signum in taken:
+            self._on_signal(signum)
+        if taken:  # whatever they are: a pipe that was full has lost some, and SIGCHLD may be among them
+            self._reap()
+
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
-            self._reap()
-        elif signum in _FORWARDED:
+            return
+        if signum in _FORWARDED:
             self._forward(signum)
         elif signum == signal.SIGTSTP:
             self._suspend()
         elif not self._interrupted_by:
             self._interrupt(signum)
-        elif signum != signal.SIGHUP:  # a terminal that closes may send that on top
+        elif signum != signal.SIGHUP and self._phase is not Phase.KILL:  # a terminal that closes may send HUP on top
             self._say(f"got {signal_name(signum)} again; killing the ranks")
             self._enter(Phase.KILL)
 
@@ -167,14 +186,14 @@ class Job:
             rank.forward(signum)
 
     def _reap(self) -> None:
-        ended = []
+        ended, now = [], time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
                 if pid in self._ranks:
-                    self._ranks[pid].reaped(status)
+                    self._ranks[pid].reaped(status, now)
                     ended.append(self._ranks[pid])
                 elif pid == self._guardian.pid:
                     self._guardian.reaped(status)
@@ -190,6 +209,7 @@ class Job:
             self._guardian.ended(rank.pid)
         if rank.status == 0 or self._interrupted_by:
             return
+        rank.cause = read_cause(self._folder, rank.rank)
         self._failed.append(rank)
         if self._phase is Phase.RUNNING:
             rank.out.drain_now()
@@ -249,7 +269,7 @@ class Job:
 
     # ---- the end ----
 
-    def _finish_output(self) -> None:
+    def _finish_output(self, signals: SignalPipe) -> None:
         for stream in self._streams():
             stream.drain()
         if self._failed and not self._interrupted_by and not self._start_failure:
@@ -257,15 +277,30 @@ class Job:
                 self._sinks[1].line(line)
         for sink in self._sinks:  # stderr is last: it takes what there is to say about stdout
             if sink.waiting:
-                sink.flush(patience_s=1.0 if self._interrupted_by else None)
+                self._flush(sink, signals)
                 self._say_if_broken(sink)
+
+    def _flush(self, sink: Sink, signals: SignalPipe) -> None:
+        """Write what is waiting; a reader that does not read has a second for it once a signal has come."""
+        poller = select.poll()
+        poller.register(signals.fd, select.POLLIN)
+        poller.register(sink.fd, select.POLLOUT)
+        deadline = time.monotonic() + _FLUSH_SECONDS if self._interrupted_by else float("inf")
+        while sink.waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poller.poll(left * 1000 if left != float("inf") else None):
+                if fd == sink.fd:
+                    sink.write_some()
+            for signum in signals.take():
+                if signum in ENDING:
+                    self._interrupted_by = self._interrupted_by or signum
+                    deadline = min(deadline, time.monotonic() + _FLUSH_SECONDS)
 
     def _report(self) -> int:
         if self._start_failure:
             return self._start_failure
         if self._interrupted_by:
             return 128 + self._interrupted_by
-        return first_cause(self._failed).exit_code if self._failed else 0
+        return exit_code_of(self._failed) if self._failed else 0
 
     def _say(self, text: str) -> None:
         self._sinks[1].line("horocacherun: " + text)
@@ -278,11 +313,3 @@ def _others(count: int) -> str:
 def _names(left: Sequence[sessions.Member]) -> str:
     shown = ", ".join(f"{member.name} (pid {member.pid})" for member in left[:5])
     return shown + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-
-
-def _start_hint(error: OSError) -> str:
-    if error.errno == 8:
-        return "; a script needs a first line such as #!/usr/bin/env python3, or its interpreter before its name"
-    if error.errno == 11:
-        return "; the limit of processes (ulimit -u, or the container's) is reached"
-    return ""

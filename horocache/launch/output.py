@@ -7,10 +7,14 @@ import time
 from collections import deque
 from typing import BinaryIO
 
-_SEGMENT = re.compile(rb"([^\r\n]*)([\r\n])")
-_PARTIAL_SECONDS = 0.1  # an unfinished line is shown after this time, so that prompts appear
-_MOST_PENDING = 1 << 16  # and at once if it is longer than this
+from horocache.text import printable
+
+_TERMINATOR = re.compile(rb"[\r\n]")
+_PARTIAL_SECONDS = 0.1  # an unfinished line is shown if it has not grown for this time, so that prompts appear,
+_MOST_PARTIAL_SECONDS = 1.0  # if its first byte is older than this, so that a slow row of dots appears,
+_MOST_PENDING = 1 << 16  # and at once, in pieces, if it is longer than this
 _PIECE = 4096  # poll() promises that a pipe takes this much without blocking (PIPE_BUF)
+_MOST_WRITES = 16  # of such pieces in a row
 _MOST_READS = 64  # when draining; a pipe holds no more
 _TAIL_LINES = 20
 _TAIL_WIDTH = 2000
@@ -37,7 +41,15 @@ class Sink:
         return len(self._waiting)
 
     def write_some(self) -> None:
-        """Write as much as cannot block; call when poll() says so."""
+        """Write as much as cannot block, up to 64 KiB; call when poll() says so."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLOUT)
+        for _ in range(_MOST_WRITES):
+            self._write_piece()
+            if not self._waiting or not poller.poll(0):
+                return
+
+    def _write_piece(self) -> None:
         try:
             written = os.write(self.fd, self._waiting[:_PIECE])
         except BlockingIOError:
@@ -48,21 +60,10 @@ class Sink:
             return
         del self._waiting[:written]
 
-    def flush(self, patience_s: float | None) -> None:
-        """Write everything, for at most ``patience_s`` if the reader does not read."""
-        deadline = None if patience_s is None else time.monotonic() + patience_s
-        poller = select.poll()
-        poller.register(self.fd, select.POLLOUT)
-        while self._waiting:
-            left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
-            if (left_ms is not None and left_ms <= 0) or not poller.poll(left_ms):
-                return
-            self.write_some()
-
     def line(self, text: str) -> None:
-        """Add a line of the launcher's own."""
+        """Add a line of the launcher's own; names of files, programs and hosts in it may be anybody's choice."""
         self._leave_line_of_others(self)
-        self._put(text.encode(errors="surrogateescape") + b"\n")
+        self._put(printable(text, keep="\t").encode() + b"\n")
 
     def segment(self, source: object, prefix: bytes, text: bytes, terminator: bytes) -> None:
         """Add what ``source`` wrote up to a line feed, a carriage return, or so far (no terminator).
@@ -109,7 +110,12 @@ class Prefix:
 
 
 class Stream:
-    """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory."""
+    """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory.
+
+    Each byte is looked at once, and at most ``_MOST_PENDING`` bytes and one read of an unfinished line are kept here: a
+    longer line passes in pieces, the first with the rank's prefix. A piece behind another rank's output begins a line
+    of its own, with the prefix again.
+    """
 
     def __init__(self, fd: int, sink: Sink, prefix: Prefix, copy: BinaryIO | None) -> None:
         self.fd = fd
@@ -119,7 +125,8 @@ class Stream:
         self.show_at: float | None = None  # when the unfinished line is due
         self._prefix = prefix
         self._copy = copy
-        self._pending = b""
+        self._pending = bytearray()  # of the unfinished line, what has not been shown; holds no terminator
+        self._pending_since = 0.0
         self._inside = False  # the start of the current line has been shown
         self._progress = False  # the current line began with a carriage return
         os.set_blocking(fd, False)
@@ -135,7 +142,7 @@ class Stream:
             return False
         self._keep(data)
         self.tail.add(data)
-        self._show(self._pending + data)
+        self._show(data)
         return True
 
     def drain_now(self) -> None:
@@ -152,9 +159,7 @@ class Stream:
     def show_partial(self, now: float) -> None:
         """Show the unfinished line if it is due."""
         if self.show_at is not None and now >= self.show_at:
-            self._emit(self._pending, b"")
-            self._pending = b""
-            self.show_at = None
+            self._emit(self._take_pending(), b"")
 
     def close(self) -> None:
         """Show the rest and let go of the descriptor."""
@@ -177,16 +182,26 @@ class Stream:
             self._copy = None
 
     def _show(self, data: bytes) -> None:
-        end = 0
-        for match in _SEGMENT.finditer(data):
-            self._emit(match[1], match[2])
-            end = match.end()
-        self._pending = data[end:]
+        start = 0
+        for match in _TERMINATOR.finditer(data):
+            self._emit(self._take_pending() + data[start : match.start()], match[0])
+            start = match.end()
+        if start == len(data):
+            return
+        now = time.monotonic()
+        if not self._pending:
+            self._pending_since = now
+        self._pending += data[start:]
+        if self._progress or len(self._pending) > _MOST_PENDING:
+            self._emit(self._take_pending(), b"")
+        else:
+            self.show_at = min(now + _PARTIAL_SECONDS, self._pending_since + _MOST_PARTIAL_SECONDS)
+
+    def _take_pending(self) -> bytes:
+        taken = bytes(self._pending)
+        self._pending.clear()
         self.show_at = None
-        if self._pending:
-            at_once = self._progress or len(self._pending) > _MOST_PENDING
-            self.show_at = 0.0 if at_once else time.monotonic() + _PARTIAL_SECONDS
-            self.show_partial(0.0)
+        return taken
 
     def _emit(self, text: bytes, terminator: bytes) -> None:
         # Another rank's output may have cut our line in two; the second half is then a line of its own.
@@ -203,27 +218,29 @@ class Tail:
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._current = b""
+        self._current = bytearray()  # the unfinished line; only its end where it is long
 
     def add(self, data: bytes) -> None:
         """Take the next bytes."""
-        *finished, rest = (self._current + data).split(b"\n")
-        self._lines.extend(filter(None, map(_visible, finished)))
-        self._current = rest[-_TAIL_WIDTH:]
+        first, *others = data.split(b"\n")
+        self._current += first
+        if others:
+            *finished, rest = others
+            self._lines.extend(filter(None, map(_visible, (bytes(self._current), *finished))))
+            self._current = bytearray(rest)
+        if len(self._current) > 2 * _TAIL_WIDTH:
+            del self._current[:-_TAIL_WIDTH]
 
     def lines(self) -> list[str]:
         """Give them as text that a terminal can show."""
-        lines = [*self._lines, _visible(self._current)] if _visible(self._current) else list(self._lines)
-        return ["".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in _text(line)) for line in lines]
+        current = _visible(bytes(self._current))
+        lines = [*self._lines, current] if current else list(self._lines)
+        return [printable(line.decode(errors="backslashreplace"), keep="\t") for line in lines]
 
 
 def _visible(line: bytes) -> bytes:
     """Give what of a line with carriage returns is left on the screen."""
     return line.rstrip(b"\r").rpartition(b"\r")[2][-_TAIL_WIDTH:]
-
-
-def _text(line: bytes) -> str:
-    return line.decode(errors="backslashreplace")
 
 
 def same_file(first: int, second: int) -> bool:

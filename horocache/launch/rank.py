@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from horocache.launch.cause import Cause
+from horocache.launch.lifeline import Lifeline
 from horocache.launch.output import Prefix, Sink, Stream
 
 _HINTS: dict[int, str] = {
@@ -32,6 +34,7 @@ class RankProcess:
         self.started = time.monotonic()
         self.ended: float | None = None
         self.status: int | None = None  # exit code, or minus the signal
+        self.cause: Cause | None = None  # what it has said of its failure
         self.stopped_by_launcher = False  # it was told to end before it did
         self._process = process
 
@@ -51,10 +54,10 @@ class RankProcess:
         """Ended by a signal."""
         return self.status is not None and self.status < 0
 
-    def reaped(self, wait_status: int) -> None:
+    def reaped(self, wait_status: int, now: float) -> None:
         """Note the end."""
         self.status = os.waitstatus_to_exitcode(wait_status)
-        self.ended = time.monotonic()
+        self.ended = now
         self._process.returncode = self.status
 
     def forward(self, signum: int) -> None:
@@ -82,6 +85,7 @@ def start_rank(
     *,
     environment: Mapping[str, str],
     cpus: set[int] | None,
+    lifeline: Lifeline,
     sinks: tuple[Sink, Sink],
     prefix: Prefix,
     output_folder: Path | None,
@@ -98,6 +102,8 @@ def start_rank(
             own = os.sched_getaffinity(0)
             os.sched_setaffinity(0, cpus)
             stack.callback(os.sched_setaffinity, 0, own)
+        end = lifeline.new_end()
+        stack.callback(os.close, end)
         process = subprocess.Popen(
             list(command),
             executable=program,
@@ -106,7 +112,9 @@ def start_rank(
             stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,
+            pass_fds=(end,),
         )
+        lifeline.tie(end, process.pid)
     streams = []
     for index, pipe in enumerate((process.stdout, process.stderr)):
         assert pipe is not None

@@ -6,7 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OTHERS = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 
 
@@ -23,7 +23,7 @@ class SignalPipe:
 
     def __enter__(self) -> "SignalPipe":
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for signum in (*_ENDING, *_OTHERS):
+        for signum in (*ENDING, *_OTHERS):
             before = signal.getsignal(signum)
             if signum == signal.SIGCHLD or before is not signal.SIG_IGN:
                 self._before[signum] = before

@@ -1,50 +1,98 @@
-"""What horocacherun says at the end of a job that failed."""
+"""What horocacherun says at the end of a job that failed.
+
+Note [Who is to blame]
+The order in which ranks end says little: others see an error at once, while the interpreter of the rank that raised it
+still waits for threads and exit handlers. So ranks say themselves whether another one is the reason (cause.py), and the
+first of those that do not say so is to blame. A rank that aborted failed at that time, whenever it ended, and even if
+horocacherun had to end it.
+"""
 
 import re
 from collections.abc import Sequence
 
 from horocache.launch.rank import RankProcess, host_name, signal_name
 
-# How Python ends the traceback of a rank that saw another one's end.
+# How Python ends the traceback of a rank that saw another one's end: for ranks that are not horocacherun's own.
 _CONSEQUENCE = re.compile(r"(^|\.)(PeerLost|ShutDown|Aborted)Error: ")
 
 
 def first_cause(failed: Sequence[RankProcess]) -> RankProcess:
-    """Choose the rank to blame: the first, but for ranks that say themselves that they fell over another one.
+    """Choose the rank to blame of those that failed, which are in the order of their ends."""
+    return min(failed, key=lambda rank: (_is_victim(rank), _follows(rank), _failed_at(rank)))
 
-    A rank that raises tells the others while it ends; they may be gone before it is.
-    """
-    return next((rank for rank in failed if not any(map(_CONSEQUENCE.search, rank.err.tail.lines()))), failed[0])
+
+def exit_code_of(failed: Sequence[RankProcess]) -> int:
+    """The exit code of the job."""
+    first = first_cause(failed)
+    # Whatever the rank would have ended with, had horocacherun let it: what Python ends with after an exception.
+    return 1 if first.stopped_by_launcher and first.cause is not None else first.exit_code
 
 
 def failure_summary(failed: Sequence[RankProcess], size: int) -> list[str]:
     """Describe the first failure in full and every other in one line. ``failed`` is in the order of the ends."""
     first = first_cause(failed)
-    began = (first.ended or first.started) - first.started
+    began = _failed_at(first) - first.started
     lines = [
-        f"horocacherun: rank {first.rank} of {size} failed first: it {first.how_it_ended()} "
+        f"horocacherun: rank {first.rank} of {size} failed first: it {_how_it_failed(first)} "
         f"[host {host_name()}, pid {first.pid}, {began:.1f} s after its start]"
     ]
-    if first.hint():
+    if first.cause is not None and first.cause.follows:
+        lines.append(f"horocacherun: another rank was the reason: {_one_line(first.cause.why)}")
+    if first.hint() and not first.stopped_by_launcher:
         lines.append(f"horocacherun: {first.hint()}")
-    tail = first.err.tail.lines()
-    if tail:
-        lines.append(f"horocacherun: last lines of rank {first.rank}'s stderr:")
-        lines += ["    " + line for line in tail]
-    else:
-        lines.append(f"horocacherun: rank {first.rank} wrote nothing to stderr")
-    lines += [_other(rank, first) for rank in failed if rank is not first]
+    lines += _last_lines(first)
+    # A rank that neither failed by itself nor says that it followed may be the reason, and its output may say why.
+    suspects = [rank for rank in failed if rank.stopped_by_launcher and not _follows(rank)] if _follows(first) else []
+    for rank in failed:
+        if rank is not first:
+            lines.append(_other(rank, first))
+            lines += _last_lines(rank) if rank in suspects else []
     return lines
 
 
+def _follows(rank: RankProcess) -> bool:
+    if rank.cause is not None:
+        return rank.cause.follows
+    return any(map(_CONSEQUENCE.search, rank.err.tail.lines()))
+
+
+def _is_victim(rank: RankProcess) -> bool:
+    """Whether the rank ended only because horocacherun ended it."""
+    return rank.stopped_by_launcher and rank.cause is None
+
+
+def _failed_at(rank: RankProcess) -> float:
+    if rank.cause is not None and not rank.cause.follows:
+        return rank.cause.at
+    return rank.ended or rank.started
+
+
+def _how_it_failed(rank: RankProcess) -> str:
+    if rank.stopped_by_launcher and rank.cause is not None and not rank.cause.follows:
+        return f"aborted ({_one_line(rank.cause.why)}), and was still running when horocacherun ended it"
+    return rank.how_it_ended()
+
+
+def _last_lines(rank: RankProcess) -> list[str]:
+    tail = rank.err.tail.lines()
+    if not tail:
+        return [f"horocacherun: rank {rank.rank} wrote nothing to stderr"]
+    return [f"horocacherun: last lines of rank {rank.rank}'s stderr:", *("    " + line for line in tail)]
+
+
 def _other(rank: RankProcess, first: RankProcess) -> str:
-    later = (rank.ended or 0.0) - (first.ended or 0.0)
+    later = (rank.ended or 0.0) - _failed_at(first)
     when = f"{abs(later):.1f} s {'after' if later >= 0 else 'before'} that"
     if rank.stopped_by_launcher and rank.killed:
         return (
             f"horocacherun: rank {rank.rank} (pid {rank.pid}) was still running and was ended by horocacherun with "
             f"{signal_name(-(rank.status or 0))} {when}"
         )
-    tail = rank.err.tail.lines()
-    said = f": {tail[-1]}" if tail else ""
-    return f"horocacherun: rank {rank.rank} (pid {rank.pid}) {rank.how_it_ended()} {when}{said}"
+    said = rank.cause.why if rank.cause is not None else next(iter(rank.err.tail.lines()[-1:]), "")
+    return f"horocacherun: rank {rank.rank} (pid {rank.pid}) {rank.how_it_ended()} {when}" + (
+        f": {_one_line(said)}" if said else ""
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

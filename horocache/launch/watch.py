@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from horocache.launch.lifeline import Lifeline
+from horocache.launch.usage import UsageError, start_hint
+
 _SCRIPT = Path(__file__).with_name("guardian.py")
 
 
@@ -14,20 +17,26 @@ class Guardian:
     """A guardian process and the pipe that only this process holds.
 
     Owned by the job's supervisor, which reaps every child and tells this object when the guardian was among them.
+    Raises UsageError if the process cannot be started.
     """
 
-    def __init__(self, job: str, grace: float, directory: str) -> None:
+    def __init__(self, job: str, grace: float, directory: str, lifeline: Lifeline) -> None:
         # An inherited environment would carry the id of an outer job if horocacherun runs inside one, and that job's
         # end would then take the guardian with it.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SCRIPT), "for-launcher", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SCRIPT), "for-launcher", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(lifeline.held,),
+            )
+        except OSError as error:
+            what = f"cannot start the guardian process, and so no rank: {error.strerror}{start_hint(error)}"
+            raise UsageError(what, 1) from error
         self._lost = False
         self._tell({"job": job, "grace": grace, "directory": directory})
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import struct
+import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from horocache.errors import HorocacheError
+from horocache.observe.records import MOST_BYTES, Record, decode
 
 _ABSTRACT = re.compile(r"@(horocache\.(\d+)\.\d+\.\d+)$")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # for one rank, to the end of its answer
+_MOST_RUNTIMES = 64  # of one process; anybody can make sockets with such names
 
 
 class NoAnswerError(HorocacheError):
@@ -32,13 +33,13 @@ def ranks_of(pid: int) -> dict[int, list[str]]:
     for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
         if found := _ABSTRACT.search(line):
             names = sockets.setdefault(int(found.group(2)), [])
-            if found.group(1) not in names:
+            if found.group(1) not in names and len(names) < _MOST_RUNTIMES:
                 names.append(found.group(1))
     if pid in sockets:
         return {pid: sockets[pid]}
     try:
         started = [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, OverflowError):
         raise NoAnswerError(f"there is no process {pid} here") from None
     ranks = {child: sockets[child] for child in started if child in sockets}
     if not ranks:
@@ -46,12 +47,13 @@ def ranks_of(pid: int) -> dict[int, list[str]]:
     return ranks
 
 
-def ask(pid: int, name: str) -> dict[str, Any]:
+def ask(pid: int, name: str) -> Record:
     """Have a live rank tell about itself; ``name`` is one of :func:`ranks_of`.
 
     Raises:
-        NoAnswerError: it is gone, stopped, of another user, or not who it should be.
+        NoAnswerError: it is gone, stopped, of another user, not who it should be, or tells no flight record.
     """
+    until = time.monotonic() + _TIMEOUT_S
     try:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(_TIMEOUT_S)
@@ -59,10 +61,29 @@ def ask(pid: int, name: str) -> dict[str, Any]:
             peer = _CREDENTIALS.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
             if peer[0] != pid:
                 raise NoAnswerError(f"process {peer[0]} answers in the name of process {pid}")
-            answer = b"".join(iter(lambda: asking.recv(1 << 16), b""))
+            answer = _receive(asking, until)
     except OSError as error:
         raise NoAnswerError(f"process {pid} does not answer (stopped?): {error}") from error
+    if len(answer) > MOST_BYTES:
+        raise NoAnswerError(f"process {pid} tells more than {MOST_BYTES} bytes, which is no flight record")
     if not answer:
         raise NoAnswerError(f"process {pid} tells nothing: it belongs to another user")
-    record: dict[str, Any] = json.loads(answer)
-    return record
+    try:
+        return decode(answer)
+    except ValueError as error:
+        raise NoAnswerError(f"process {pid} tells no flight record: {error}") from None
+
+
+def _receive(asking: socket.socket, until: float) -> bytes:
+    """What comes up to the end, or to one byte more than a record may have."""
+    answer = bytearray()
+    while len(answer) <= MOST_BYTES:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        asking.settimeout(left)
+        piece = asking.recv(min(1 << 16, MOST_BYTES + 1 - len(answer)))
+        if not piece:
+            break
+        answer += piece
+    return bytes(answer)

@@ -1,16 +1,14 @@
-"""Files of flight records: where they are written, and how they are read."""
+"""Where flight records are written."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from horocache.errors import InvalidArgumentError
 
 _MOST_KEPT = 256
+_RECORD = re.compile(r"flight-[\w.-]*-rank\d+\.json", re.ASCII)
 
 
 def default_folder(environment: Mapping[str, str]) -> str:
@@ -27,21 +25,4 @@ def default_folder(environment: Mapping[str, str]) -> str:
 
 
 def _is_record(name: str) -> bool:
-    return name.startswith("flight-") and name.endswith(".json")
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a record from a file.
-
-    Raises:
-        InvalidArgumentError: it cannot be read, or is none.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgumentError(f"'{path}' is no flight record: {error}") from error
-    if not isinstance(record, dict) or not {"horocache", "rank", "events", "pending"} <= record.keys():
-        raise InvalidArgumentError(f"'{path}' is no flight record")
-    return record
+    return _RECORD.fullmatch(name) is not None

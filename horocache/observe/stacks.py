@@ -39,7 +39,7 @@ class StackWatch:
         self._ask, self._answer = os.eventfd(0), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="horocache-stacks", daemon=True)
-        self._thread.start()
+        _start_without_signals(self._thread)
         runtime.watch_stacks(number, self._file, self._ask, self._answer, _OWN_FOLDER)
 
     def _serve(self) -> None:
@@ -56,6 +56,16 @@ class StackWatch:
             self._thread.join()
         for descriptor in (self._file, self._ask, self._answer):
             os.close(descriptor)
+
+
+def _start_without_signals(thread: threading.Thread) -> None:
+    # The program's signals are for its own threads. One that came to this one would end its wait with EINTR, which
+    # os.eventfd_read does not go on after. A thread inherits the mask, so that no signal comes between start and mask.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stacks(besides: int) -> str:

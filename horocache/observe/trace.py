@@ -1,12 +1,14 @@
 """Timelines of the ranks of a job: read from their files, and merged into one with common clocks.
 
-The files may come from anywhere: what is wrong in one is an error that names it, and nothing in it is run or opened.
+The files may come from anywhere: what is wrong in one is an error that names it, `load` finds everything that later
+steps would stumble over, and nothing in a file is run, opened, or believed to need memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -14,9 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from horocache.errors import InvalidArgumentError
+from horocache.text import read_bounded
 
 # How much faster one host's clock may be than another's: twice what cheap crystals differ by.
 _DRIFT = 1e-4
+_MOST_BYTES = 1 << 30
+_MOST_RANKS = 1 << 20
+_MOST_SAID = 200  # characters of an error that quotes the file
 
 Event = dict[str, Any]
 # What an operation is on all ranks: process set, number of the plan, place in the plan.
@@ -83,18 +89,21 @@ def load(path: Path) -> Trace:
         InvalidArgumentError: the file cannot be read, or is no timeline of horocache; says where.
     """
     try:
-        events = json.loads(path.read_bytes())
+        events = json.loads(read_bounded(path, _MOST_BYTES))
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise InvalidArgumentError(f"'{path}' is no timeline: it holds no list of events.")
         header = next((event["args"] for event in events if event.get("name") == "horocache"), None)
         if header is None:
             raise InvalidArgumentError(f"'{path}' is no timeline of horocache: it has no event 'horocache'.")
-        offset = float(header["clock_offset_ns"]) / 1e3
+        offset = _time(header["clock_offset_ns"]) / 1e3
+        size = _whole(header["size"], 1, _MOST_RANKS)
+        rank = _whole(header["rank"], 0, size - 1)
         spans = list(_spans(events, offset))
+        _check(rank, events, spans)
         return Trace(
             path,
-            int(header["rank"]),
-            int(header["size"]),
+            rank,
+            size,
             str(header["host"]),
             offset,
             _clock_error(header, max((span.end for span in spans), default=0.0) - offset),
@@ -106,24 +115,49 @@ def load(path: Path) -> Trace:
         if isinstance(error, InvalidArgumentError):
             raise
         raise InvalidArgumentError(
-            f"'{path}' cannot be read as a timeline: {type(error).__name__}: {error}."
+            f"'{path}' cannot be read as a timeline: {type(error).__name__}: {str(error)[:_MOST_SAID]}."
         ) from error
+
+
+def _time(value: Any) -> float:
+    time = float(value)
+    if not math.isfinite(time):
+        raise ValueError(f"{time} is no time")
+    return time
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"a rank or number of ranks is not from {least} to {most}")
+    return number
+
+
+def _check(rank: int, events: Iterable[Event], spans: Iterable[Span]) -> None:
+    """Raises where a time or a key that is needed later is nonsense."""
+    for event in events:
+        _time(event.get("ts", 0))
+    for span in spans:
+        key_of(span)
+        message_key_of(rank, span)
 
 
 def _clock_error(header: Mapping[str, Any], end_us: float) -> float:
     """How far off times may be at the end of a trace, in us; nothing on rank 0's host, whose clock counts."""
-    error_us = float(header["clock_error_ns"]) / 1e3
-    since_us = end_us - float(header["clock_measured_ns"]) / 1e3
+    error_us = _time(header["clock_error_ns"]) / 1e3
+    since_us = end_us - _time(header["clock_measured_ns"]) / 1e3
     return error_us + max(since_us, 0.0) * _DRIFT if error_us else 0.0
 
 
 def _spans(events: Iterable[Event], offset: float) -> Iterator[Span]:
     for event in events:
         if event.get("ph") == "X":
-            begin = float(event["ts"]) + offset
+            begin = _time(event["ts"]) + offset
             args = event.get("args", {})
+            if not isinstance(args, dict):
+                raise TypeError("the args of an event are no object")
             yield Span(
-                str(event["name"]), str(event["cat"]), int(event["tid"]), begin, begin + float(event["dur"]), args
+                str(event["name"]), str(event["cat"]), int(event["tid"]), begin, begin + _time(event["dur"]), args
             )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from horocache.errors import HorocacheError
-from horocache.launch.usage import UsageError
+from horocache.launch.usage import UsageError, complain, open_standard_streams, reader_is_gone
+from horocache.text import printable
 from horocache.tools import dump, lang, timeline
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -29,21 +30,33 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``horocache`` and give its exit code."""
+    open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = build_parser().parse_args(given)
-        return _run(options, given)
-    except UsageError as error:
-        sys.stderr.write(f"horocache: {error}\n")
-        return error.status
-    except HorocacheError as error:
-        sys.stderr.write(f"horocache: {type(error).__name__}: {error}\n")
-        return 1
-    except MemoryError as error:
-        sys.stderr.write(f"horocache: there is not enough memory: {error or 'an allocation failed'}\n")
-        return 1
+        code = _run(options, given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return reader_is_gone()
     except KeyboardInterrupt:
         return 130
+    except (UsageError, HorocacheError, MemoryError, OSError) as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Say it in one line, and give the exit code."""
+    if isinstance(error, UsageError):
+        complain("horocache", str(error))
+        return error.status
+    if isinstance(error, HorocacheError):
+        complain("horocache", f"{type(error).__name__}: {error}", keep="\n")
+    elif isinstance(error, MemoryError):
+        complain("horocache", f"there is not enough memory: {error or 'an allocation failed'}")
+    elif isinstance(error, OSError):  # a file that cannot be read, or the output that cannot be written
+        complain("horocache", f"{error.filename or 'standard output'}: {error.strerror or error}")
+    return 1
 
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:
@@ -55,6 +68,12 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
         return timeline.run(options)
     if options.command == "dump":
         return dump.run(options)
+    if options.command == "compat":
+        from horocache.compat import installation  # noqa: PLC0415
+
+        done = installation.install() if options.install else installation.uninstall()
+        sys.stdout.write(printable(done) + "\n")
+        return 0
     if options.command == "lang":
         return lang.run(options)
     if options.what != "control":
@@ -78,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Make the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang|compat")
     doctor = commands.add_parser(
         "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
     )
@@ -98,6 +117,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(control, iters=50)
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
     dump.add_parser(commands.add_parser("dump", help="say what the ranks of a job are doing, or did before an error"))
+    compat = commands.add_parser("compat", help="let every program of this environment that imports horovod run here")
+    what = compat.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--install", action="store_true", help="install the name horovod, its metadata and the command horovodrun"
+    )
+    what.add_argument("--uninstall", action="store_true", help="remove them; pip uninstall horovod does it, too")
     lang.add_parser(commands.add_parser("lang", help="compile, prove and draw collectives that are programs"))
     return parser
 

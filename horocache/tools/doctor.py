@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from horocache.text import printable
 from horocache.tools import look_core, look_libraries, look_system
 from horocache.tools.finding import Finding, State
 
@@ -33,11 +34,12 @@ def _show(findings: Sequence[Finding]) -> None:
             section = finding.section
             console.print(Text(section, style="bold"))
         line = Text(f"  {finding.state.value:<8}", style=_STYLES[finding.state])
-        line.append(f"{finding.name:<28} {finding.value}", style="none")
+        line.append(printable(f"{finding.name:<28} {finding.value}"), style="none")
         console.print(line)
         if finding.fix:
-            console.print(Text(f"{'':<10}{'':<28} fix: {finding.fix}", style=_STYLES[finding.state]))
-    console.print(_verdict(findings))
+            fix = printable(f"{'':<10}{'':<28} fix: {finding.fix}")
+            console.print(Text(fix, style=_STYLES[finding.state]))
+    console.print(Text(printable(_verdict(findings))))
 
 
 def _verdict(findings: Sequence[Finding]) -> str:

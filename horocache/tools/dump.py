@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from horocache.observe import flight, flight_files
+import msgspec
+
+from horocache.launch.usage import complain
+from horocache.observe import flight
+from horocache.observe.records import Event, Pending, Record, load
+from horocache.text import printable
+
+_PID = re.compile("[0-9]{1,10}")
 
 _BYTES = ("B", "KiB", "MiB", "GiB")
 
@@ -28,25 +35,25 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what was asked; 1 if some rank did not answer."""
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     failures: list[str] = []
     for target in options.targets:
-        if target.isdigit() and not Path(target).exists():
+        if _PID.fullmatch(target) and not Path(target).exists():
             _ask_all(int(target), records, failures)
         else:
-            records.append(flight_files.load(Path(target)))
-    records.sort(key=lambda record: int(record["rank"]))
+            records.append(load(Path(target)))
+    records.sort(key=lambda record: record.rank)
     if options.json:
-        sys.stdout.write(json.dumps(records) + "\n")
-    else:
-        sys.stdout.write("\n\n".join([_describe(record, options.events) for record in records]) + "\n")
-        sys.stdout.writelines(f"{line}\n" for line in _compare(records))
+        sys.stdout.write(json.dumps(msgspec.to_builtins(records)) + "\n")
+    elif records:
+        text = "\n\n".join([_describe(record, options.events) for record in records])
+        sys.stdout.write("\n".join([text, *_compare(records)]) + "\n")
     for failure in failures:
-        sys.stderr.write(f"horocache: {failure}\n")
+        complain("horocache", failure)
     return 1 if failures else 0
 
 
-def _ask_all(pid: int, records: list[dict[str, Any]], failures: list[str]) -> None:
+def _ask_all(pid: int, records: list[Record], failures: list[str]) -> None:
     try:
         ranks = flight.ranks_of(pid)
     except flight.NoAnswerError as error:
@@ -60,31 +67,37 @@ def _ask_all(pid: int, records: list[dict[str, Any]], failures: list[str]) -> No
                 failures.append(str(error))
 
 
-def _describe(record: dict[str, Any], most_events: int) -> str:
-    now_ns = record["now_ns"]
+def _describe(record: Record, most_events: int) -> str:
+    now_ns = record.now_ns
+    host, why = printable(record.host), printable(record.why)
     lines = [
-        f"rank {record['rank']} of {record['size']} (process {record['pid']} on {record['host']}): {record['why']}",
-        f"  pending: {len(record['pending']) or 'nothing'}",
+        f"rank {record.rank} of {record.size} (process {record.pid} on {host}): {why}",
+        f"  pending: {len(record.pending) or 'nothing'}",
     ]
-    for pending in sorted(record["pending"], key=lambda pending: int(pending["since_ns"])):
-        lines.append(f"    {_operation(pending)}, for {(now_ns - pending['since_ns']) / 1e9:.3f} s")
-    shown = record["events"][len(record["events"]) - min(most_events, len(record["events"])) :]
-    lines.append(f"  the last {len(shown)} of {len(record['events'])} events, seconds before now:")
+    for pending in sorted(record.pending, key=lambda pending: pending.since_ns):
+        lines.append(f"    {_operation(pending)}, for {(now_ns - pending.since_ns) / 1e9:.3f} s")
+    shown = record.events[len(record.events) - min(most_events, len(record.events)) :]
+    lines.append(f"  the last {len(shown)} of {len(record.events)} events, seconds before now:")
     for event in shown:
-        what = event["note"] if event["what"] == "note" else f"{event['what']:9} {_operation(event)}"
-        lines.append(f"    {(event['at_ns'] - now_ns) / 1e9:12.6f}  {what}")
-    if record["stacks"]:
-        lines += ["  stacks:", *(f"    {line}" for line in record["stacks"].rstrip().splitlines())]
+        is_note = event.what == "note"
+        what = printable(event.note) if is_note else f"{printable(event.what):9} {_operation(event)}"
+        lines.append(f"    {(event.at_ns - now_ns) / 1e9:12.6f}  {what}")
+    if record.stacks:
+        lines += ["  stacks:", *(f"    {printable(line)}" for line in record.stacks.rstrip().split("\n"))]
     return "\n".join(lines)
 
 
-def _operation(found: dict[str, Any]) -> str:
-    text = f"{found['op']} '{found['name']}'"
-    if found["process_set"]:
-        text += f" of process set {found['process_set']}"
-    if found["tensors"] > 1:
-        text += f", {found['tensors']} tensors"
-    return f"{text}, {_size(found['bytes'])}" if found["bytes"] else text
+def _operation(found: Pending | Event) -> str:
+    text = _name(found)
+    if found.process_set:
+        text += f" of process set {found.process_set}"
+    if found.tensors > 1:
+        text += f", {found.tensors} tensors"
+    return f"{text}, {_size(found.bytes)}" if found.bytes else text
+
+
+def _name(found: Pending | Event) -> str:
+    return f"{printable(found.op)} '{printable(found.name)}'"
 
 
 def _size(count: float) -> str:
@@ -95,15 +108,15 @@ def _size(count: float) -> str:
     return f"{count:.4g} {_BYTES[-1]}"
 
 
-def _compare(records: Sequence[dict[str, Any]]) -> Iterable[str]:
+def _compare(records: Sequence[Record]) -> Iterable[str]:
     """What is pending on some ranks and not on others, which is what they wait for."""
     if len(records) < 2:
         return
     has: dict[tuple[int, str], list[int]] = {}
     for record in records:
-        for pending in record["pending"]:
-            has.setdefault((pending["process_set"], f"{pending['op']} '{pending['name']}'"), []).append(record["rank"])
-    asked = [record["rank"] for record in records]
+        for pending in record.pending:
+            has.setdefault((pending.process_set, _name(pending)), []).append(record.rank)
+    asked = [record.rank for record in records]
     some = {key: ranks for key, ranks in has.items() if len(ranks) < len(asked)}
     if not some:
         return

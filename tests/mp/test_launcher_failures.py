@@ -1,9 +1,11 @@
 """How a job ends when a rank fails, when the launcher is told to stop, and when the launcher is killed."""
 
+import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -44,6 +46,45 @@ def test_the_exit_code_is_that_of_the_first_rank_that_failed(launcher):
     assert "rank 2 (pid" in finished.stderr
     assert "was still running and was ended by horocacherun with SIGTERM" in finished.stderr
     assert "rank 0 (pid" not in finished.stderr
+
+
+CONSEQUENCE = """
+import atexit, os, sys, time
+from pathlib import Path
+other = Path(os.environ["HC_TEST_SCRATCH"], "rank0")
+def when_rank_0_is_gone():
+    while True:
+        try: os.kill(int(other.read_text()), 0)
+        except ProcessLookupError: return
+        time.sleep(0.02)
+if os.environ["RANK"] == "1": atexit.register(when_rank_0_is_gone)  # runs last
+import horocache as hc
+hc.init()
+if hc.rank() == 0: other.write_text(str(os.getpid()))
+hc.barrier()
+print(end="", flush=True)
+if hc.rank() == 1:
+    %s
+try:
+    hc.allreduce([1.0], name="x")
+except hc.HorocacheError as error:
+    raise RuntimeError(f"callback failed: {type(error).__name__}: {error}") from None
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "how"),
+    [
+        ("print('the reason', file=sys.stderr); sys.exit(7)", 7, "it exited with code 7"),
+        ("hc.abort('bad data'); sys.stderr.write('the reason'); time.sleep(60)", 1, "it aborted (bad data), and was"),
+    ],
+)
+def test_the_rank_that_failed_is_named_although_others_end_first_with_errors_of_their_own(launcher, end, code, how):
+    finished = launcher.run("-np", "2", "--grace", "1", sys.executable, "-c", CONSEQUENCE % end, env=OMP)
+    assert finished.code == code, finished.report()
+    assert f"rank 1 of 2 failed first: {how}" in finished.stderr
+    assert "last lines of rank 1's stderr:\n    the reason" in finished.stderr
+    assert "rank 0 (pid" in finished.stderr and "exited with code 1" in finished.stderr
 
 
 def test_a_rank_killed_by_a_signal_is_named_with_the_signal_and_host(launcher):
@@ -222,6 +263,41 @@ def test_when_the_launcher_is_killed_the_guardian_ends_every_rank(launcher):
     wait_until_gone("ranks are", lambda: marked(job.mark), 10)
     assert job.finish(10).code == -signal.SIGKILL
     assert time.monotonic() - began < 10
+
+
+def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_rank(launcher):
+    code = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready()
+    os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 else wait_for("never")
+    """
+    shell = 'trap "" TERM HUP; "$@"; true'
+    job = launcher.start("-np", "2", "bash", "-c", shell, "-", *python(code), env=OMP)
+    for rank in range(2):
+        job.wait_for_file(f"ready.{rank}")
+    (guardian,) = guardians(job.process.pid)
+    job.process.send_signal(signal.SIGSTOP)  # it must not see that the guardian is gone
+    os.kill(guardian, signal.SIGKILL)
+    job.process.kill()
+    assert job.finish(20).code == -signal.SIGKILL
+    wait_until_gone("ranks are", lambda: marked(job.mark))
+    assert len(list(launcher.tmp.iterdir())) == 1
+    assert launcher.run("-np", "1", "true").code == 0, "and the next job removes the folder"
+
+
+def test_a_guardian_that_cannot_be_started_is_one_line(monkeypatch, tmp_path, capfd):
+    from horocache.launch import cli, watch
+
+    def refuse(*_, **__):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(watch.subprocess, "Popen", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.main(["-np", "2", "true"]) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "OMP_NUM_THREADS" not in line]
+    assert line.startswith("horocacherun: cannot start the guardian process, and so no rank: Resource temporarily")
+    assert "ulimit -u" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_guardian_holds_none_of_the_callers_files(launcher):

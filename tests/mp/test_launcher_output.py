@@ -2,12 +2,13 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from harness import worker_command
+from harness import marked, worker_command
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -95,6 +96,25 @@ def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option
         assert f"[{rank}] err{rank}" in finished.stderr
 
 
+def test_a_signal_is_heeded_while_ranks_write_without_line_feeds(launcher):
+    code = "import os,sys\nwhile True: os.write(1, b'x' * (1 if os.environ['RANK'] == '0' else 1 << 20))"
+    job = launcher.start("-np", "2", "--grace", "2", *python(code), env=OMP)
+    read_until(job.process, b"x" * 200_000)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.finish(30).code == 128 + signal.SIGTERM
+
+
+def test_a_signal_is_heeded_when_the_ranks_are_gone_and_nobody_reads_their_output(launcher):
+    job = launcher.start("-np", "1", *python("print('x' * 500_000)"), env=OMP)
+    limit = time.monotonic() + 20
+    while not select.select([job.process.stdout], [], [], 0)[0] or marked(job.mark) != [job.process.pid]:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    job.process.send_signal(signal.SIGINT)
+    assert job.process.wait(timeout=20) == 128 + signal.SIGINT
+    assert job.finish(20).code == 128 + signal.SIGINT
+
+
 def test_a_reader_that_goes_away_does_not_stop_the_job(launcher):
     code = "import os\nfor i in range(20000): print('x' * 100)\nopen('finished.' + os.environ['RANK'], 'w').close()"
     job = launcher.start("-np", "2", *python(code), env=OMP)
@@ -122,12 +142,13 @@ def test_each_rank_finds_its_place_in_the_environment(launcher):
     assert 1024 < int(shared.pop().split()[0]) < 65536
 
 
-def test_threads_are_shared_out_and_said_once_unless_set(launcher):
-    finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS")
+def test_threads_are_shared_out_unless_set_and_that_is_said_where_somebody_asks(launcher):
+    finished = launcher.run("-np", "2", "--verbose", "bash", "-c", "echo $OMP_NUM_THREADS")
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     assert finished.of_rank(0) == finished.of_rank(1)
     assert 1 <= int(finished.of_rank(1)[0]) <= cores
     assert finished.stderr.count("OMP_NUM_THREADS=") == 1
+    assert launcher.run("-np", "2", "true").err == b"", "a log needs no such line"
     finished = launcher.run("-np", "2", "bash", "-c", "echo $OMP_NUM_THREADS", env={"OMP_NUM_THREADS": "5"})
     assert finished.of_rank(1) == ["5"]
     assert finished.err == b""

@@ -50,9 +50,9 @@ def test_output_reaches_a_notebook_s_stream():
 def test_arguments_of_no_effect_are_noted():
     stream = io.StringIO()
     with redirect_stderr(stream):
-        hc.run(lambda: None, use_gloo=True, disable_cache=False, network_interfaces=["eth0", "lo"])
-    assert "--gloo" in stream.getvalue()
-    assert "--network-interfaces" in stream.getvalue()
+        hc.run(lambda: None, use_mpi=True, disable_cache=False, network_interfaces=["eth0", "lo"], ssh_port=22)
+    for flag in ("--mpi", "--network-interfaces", "--ssh-port"):
+        assert f"{flag} has no effect: " in stream.getvalue()
     assert "--disable-cache" not in stream.getvalue()
 
 
@@ -82,8 +82,7 @@ def test_a_rank_that_dies_is_named():
     ("arguments", "error", "says"),
     [
         ({"min_np": 1}, hc.UnsupportedError, "elastic jobs are not available"),
-        ({"use_mpi": True}, hc.UnsupportedError, "mpiexec"),
-        ({"ssh_port": 22}, hc.UnsupportedError, "remote hosts"),
+        ({"mpi_args": "--map-by node"}, hc.UnsupportedError, "mpiexec"),
         ({"npp": 2}, TypeError, "unexpected keyword argument 'npp'"),
         ({"np": 2, "num_proc": 3}, ValueError, "contradict each other"),
         ({"np": 0}, ValueError, "a whole number of ranks, from 1 on; it is 0"),
@@ -181,6 +180,21 @@ def test_a_stream_that_cannot_take_a_line_loses_that_line_alone():
     assert stream.getvalue().splitlines() == ["[0] gr\\xf6\\xdfe", "[0] last"]
     with redirect_stdout(None):
         assert hc.run(lambda: print("nobody listens"), np=1) == [None]
+
+
+def test_output_without_line_feeds_reaches_a_stream_in_pieces():
+    class Longest(io.StringIO):
+        longest = 0
+
+        def write(self, text):
+            self.longest = max(self.longest, len(text))
+            return super().write(text)
+
+    stream = Longest()
+    with redirect_stdout(stream):
+        hc.run(lambda: print("ö" * 1_000_000 + "\r1/2\r2/2"), np=1)
+    assert stream.getvalue().replace("[0] ", "") == "ö" * 1_000_000 + "\r1/2\r2/2\n"
+    assert stream.longest <= 1 << 16
 
 
 def test_functions_of_modules_are_those_that_the_ranks_import():

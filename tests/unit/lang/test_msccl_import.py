@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
 
 import pytest
 
@@ -20,6 +21,7 @@ from horocache.lang import (
     compile_program,
     export_msccl,
     import_msccl,
+    msccl_xml,
 )
 from horocache.lang.promises import collective_of
 
@@ -205,3 +207,47 @@ def test_thread_blocks_that_wait_for_each_other_crosswise_are_refused_with_the_c
         import_msccl(two_ranks(crosswise, crosswise))
     for place in ("strand 0 step 0 (cpy", "strand 1 step 0 (cpy"):
         assert place in str(raised.value)
+
+
+def _xml(attributes="", inside=""):
+    return f'<algo name="a" coll="allgather" ngpus="2" inplace="0" {attributes}>{inside}</algo>'
+
+
+@pytest.mark.parametrize(
+    ("contents", "text"),
+    [
+        (b'<!DOCTYPE algo [<!ENTITY a "aaaa">]>' + _xml('proto="&a;"').encode(), "declares a document type"),
+        (
+            '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE algo [<!ENTITY a "a">]><algo/>'.encode("utf-16"),
+            "declares",
+        ),
+        (
+            b'<?xml version="1.0" encoding="cp037"?>' + '<!DOCTYPE algo SYSTEM "/etc/passwd"><algo/>'.encode("cp037"),
+            "is no XML|declares",
+        ),
+        (_xml(inside="<a>" * 2000).encode(), "has more than 1000 elements"),
+        (_xml(" ".join(f'a{i}=""' for i in range(100_000))).encode(), "has a tag, or text, of more than"),
+        (_xml(inside="x" * 100_000).encode(), "has a tag, or text, of more than"),
+        (_xml(f'minBytes="{"9" * 5000}"').encode(), "/algo"),
+        (b"", "is no XML"),
+        (b"\0" * 100, "is no XML"),
+    ],
+    ids=range(9),
+)
+def test_xml_that_asks_for_memory_or_other_files_is_refused(monkeypatch, contents, text):
+    monkeypatch.setattr(msccl_xml, "_MOST_ELEMENTS", 1000)
+    with pytest.raises(ProgramFileError, match=text):
+        import_msccl(contents)
+
+
+def test_damaged_xml_is_refused_or_right():
+    good = export_msccl(compile_program(algorithms.ring(3))).encode()
+    numbers, read = random.Random(7), 0
+    for _ in range(300):
+        at = numbers.randrange(len(good))
+        piece = numbers.choice([numbers.randbytes(2), b"9" * 30, b"<gpu/>", b"&a;", b"-", b'"', b"", b"\xff"])
+        try:
+            read += import_msccl(good[:at] + piece + good[at + numbers.randrange(5) :]).ranks == 3
+        except ProgramFileError as error:
+            assert len(str(error)) < 2000
+    assert read > 3

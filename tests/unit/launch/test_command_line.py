@@ -110,7 +110,9 @@ def test_programs_are_looked_up_as_a_shell_does(tmp_path):
 
 def test_a_rank_s_environment_keeps_the_user_s_variables_and_drops_an_outer_torchrun_s():
     base = {"HOME": "/h", "RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "1", "HOROCACHE_JOB_ID": "outer"}
-    shared = JobEnvironment(base=base, size=2, job="j", port=5, directory="/d", knobs={"speed": "3"}, threads=4)
+    shared = JobEnvironment(
+        base=base, size=2, job="j", port=5, directory="/d", meets_here=True, knobs={"speed": "3"}, threads=4
+    )
     environment = shared.of_rank(1)
     assert environment["HOME"] == "/h"
     assert environment["RANK"] == "1"
@@ -163,9 +165,10 @@ def test_processes_are_found_by_session_and_by_job(tmp_path):
 class _Ended:
     """As much of a rank's process as the choice of the culprit looks at."""
 
-    def __init__(self, *stderr):
+    def __init__(self, *stderr, cause=None, ended=1.0, by_launcher=False):
         from horocache.launch.output import Tail
 
+        self.cause, self.ended, self.started, self.stopped_by_launcher = cause, ended, 0.0, by_launcher
         self.err = type("Stream", (), {"tail": Tail()})()
         self.err.tail.add("\n".join(stderr).encode())
 
@@ -180,3 +183,52 @@ def test_the_first_rank_that_does_not_blame_another_is_the_culprit():
     assert first_cause([fell, raised, lost, silent]) is raised
     assert first_cause([silent, raised]) is silent
     assert first_cause([fell, lost]) is fell
+
+
+def test_a_terminal_is_told_of_threads_that_ranks_have_to_share(monkeypatch):
+    from types import SimpleNamespace
+
+    from horocache.launch import cli
+    from horocache.launch.resources import Cores
+
+    def notes(ranks, threads):
+        options = SimpleNamespace(notes=[], verbose=False)
+        return cli._notes(SimpleNamespace(size=ranks, threads=threads), Cores(tuple(range(4)), None), options)
+
+    monkeypatch.setattr(cli.os, "isatty", lambda _: True)
+    (line,) = notes(2, 2)
+    assert line.startswith("OMP_NUM_THREADS=2 for each of 2 ranks on 4 usable cores")
+    assert notes(1, 4) == notes(2, None) == []
+    monkeypatch.setattr(cli.os, "isatty", lambda _: False)
+    assert notes(2, 2) == []
+
+
+def test_a_rank_is_believed_what_it_said_of_its_failure_whatever_its_error_reads():
+    from horocache.launch.cause import Cause
+    from horocache.launch.summary import first_cause
+
+    follows = Cause(follows=True, at=2.0, why="rank 1 aborted")
+    wrapped = _Ended("RuntimeError: in a callback: AbortedError: rank 1 aborted", cause=follows)
+    late = _Ended("SystemExit", ended=5.0)
+    assert first_cause([wrapped, late]) is late
+    told = _Ended(
+        "RuntimeError: mine", cause=Cause(follows=False, at=1.5, why="it raised"), ended=9.0, by_launcher=True
+    )
+    assert first_cause([wrapped, late, told]) is told, "it failed at 1.5, although it had to be ended"
+    assert first_cause([wrapped, _Ended(ended=9.0, by_launcher=True)]) is wrapped, "who was ended is a victim"
+
+
+def test_the_note_of_a_rank_is_read_as_far_as_it_was_written(tmp_path):
+    from horocache.launch.cause import Cause, read_cause
+
+    assert read_cause(tmp_path, 0) is None
+    for text, read in (
+        (b"follows 1500000000\nrank 1 aborted:\nwhy\xff", Cause(True, 1.5, "rank 1 aborted:\nwhy\\xff")),
+        (b"raised 2000000000\n", Cause(False, 2.0, "")),
+        (b"", None),
+        (b"raised", None),
+        (b"raised x", None),
+        (b"a b c d", None),
+    ):
+        (tmp_path / "cause.0").write_bytes(text)
+        assert read_cause(tmp_path, 0) == read, text

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horocache.launch import output
 from horocache.launch.output import Sink, Stream, Tail
 
 
@@ -152,3 +153,62 @@ def test_the_tail_keeps_the_last_lines_as_a_terminal_can_show_them():
     lines = tail.lines()
     assert lines[-4:] == ["line 99", " 30%", "\\x1b[31mred\\xff\\x00", "last"]
     assert len(lines) == 21
+
+
+class Counted:
+    """A pattern that counts the bytes it is asked to look at."""
+
+    def __init__(self, pattern) -> None:
+        self.pattern, self.seen = pattern, 0
+
+    def finditer(self, data):
+        self.seen += len(data)
+        return self.pattern.finditer(data)
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    counted = Counted(output._TERMINATOR)
+    monkeypatch.setattr(output, "_TERMINATOR", counted)
+    return counted
+
+
+def test_each_byte_of_a_line_without_end_is_looked_at_once_and_few_are_kept(terminal, looked):
+    piece, pieces, shown = b"x" * 50_000, 40, b""
+    for _ in range(pieces):
+        terminal.write(0, piece)
+        assert len(terminal.streams[0]._pending) <= output._MOST_PENDING
+        assert len(terminal.streams[0].tail._current) <= 2 * output._TAIL_WIDTH
+        shown += terminal.shown()
+    terminal.write(0, b"\nnext\n")
+    assert shown + terminal.shown() == b"[0] " + piece * pieces + b"\n[0] next\n"
+    assert looked.seen == len(piece) * pieces + 6
+
+
+def test_dots_that_come_one_by_one_show_every_second_and_cost_one_look_each(terminal, looked, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
+    emitted = []
+    monkeypatch.setattr(terminal.sink, "segment", lambda source, prefix, text, end: emitted.append(len(text)))
+    for _ in range(3000):
+        terminal.write(0, b".")
+        terminal.streams[0].show_partial(clock[0])
+        clock[0] += 0.01
+    terminal.streams[0].show_partial(float("inf"))
+    assert sum(emitted) == looked.seen == 3000
+    assert 29 <= len(emitted) <= 32, "one for each of 30 seconds"
+    assert terminal.streams[0].tail.lines() == ["." * output._TAIL_WIDTH]
+
+
+def test_a_long_line_that_another_rank_cuts_goes_on_with_its_prefix(terminal):
+    long = b"x" * (output._MOST_PENDING + 1)
+    for at in range(0, len(long), 30_000):
+        terminal.write(0, long[at : at + 30_000])
+    terminal.write(1, b"other\n")
+    terminal.write(0, b"rest\n")
+    assert terminal.shown() == b"[0] " + long + b"\n[1] other\n[0] rest\n"
+
+
+def test_the_launcher_s_lines_show_no_control_characters(terminal):
+    terminal.sink.line("rank 0 left behind: \x1b[31m\u009b31m\u202e\u2028\ud800 (pid 7)")
+    assert terminal.shown() == rb"rank 0 left behind: \x1b[31m\x9b31m\u202e\u2028\ud800 (pid 7)" + b"\n"

@@ -1,0 +1,86 @@
+"""Flight records as they come from a rank or a file: anybody may have written them, so nothing in one is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from horocache.errors import InvalidArgumentError
+from horocache.text import read_bounded
+
+MOST_BYTES = 64 << 20  # 4,096 events whose names are as long as names may be, three times over
+
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Pending(msgspec.Struct, frozen=True, gc=False):
+    """An operation that is under way, or waited for."""
+
+    since_ns: Number
+    name: str
+    op: str
+    process_set: Number
+    tensors: Number
+    bytes: Number
+    handle: Number = 0
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened: to an operation, or, where ``what`` is "note", anything else."""
+
+    at_ns: Number
+    what: str
+    number: Number = 0
+    note: str = ""
+    name: str = ""
+    op: str = ""
+    process_set: Number = 0
+    tensors: Number = 0
+    bytes: Number = 0
+    handle: Number = 0
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What one rank was doing; see cpp_core/observe/flight_text.h."""
+
+    horocache: str
+    rank: Rank
+    size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    pid: Number
+    host: str
+    why: str
+    now_ns: Number
+    pending: list[Pending]
+    events: list[Event]
+    stacks: str = ""
+    job: str = ""
+    clock_offset_ns: Number = 0
+
+
+def decode(data: bytes) -> Record:
+    """A record from its JSON.
+
+    Raises:
+        ValueError: it is no record; says what is wrong where.
+    """
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def load(path: Path) -> Record:
+    """Read a record from a file.
+
+    Raises:
+        InvalidArgumentError: it cannot be read, or is none.
+    """
+    try:
+        return decode(read_bounded(path, MOST_BYTES))
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f"'{path}' is no flight record: {error}") from error

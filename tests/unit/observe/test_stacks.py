@@ -1,0 +1,36 @@
+"""The thread that writes the stacks of the program for the core."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+from horocache.observe.stacks import StackWatch
+
+
+class Core:
+    """Asks as the core does."""
+
+    def watch_stacks(self, number, file, ask, answer, own_folder):
+        self.file, self.asked, self.answer = file, ask, answer
+
+    def ask(self):
+        os.eventfd_write(self.asked, 1)
+        assert select.select([self.answer], [], [], 20)[0], "the thread does not answer"
+        os.eventfd_read(self.answer)
+        return os.pread(self.file, 1 << 16, 0).decode()
+
+
+def test_signals_of_the_program_do_not_reach_the_thread_of_the_stacks():
+    core = Core()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    watch = StackWatch(core, signal.SIGRTMAX - 3)
+    try:
+        assert "in test_signals_of_the_program" in core.ask()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask, "the program's own mask is as it was"
+        status = Path(f"/proc/self/task/{watch._thread.native_id}/status").read_text()
+        (blocked,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:")]
+        for number in (signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGINT):
+            assert blocked >> (number - 1) & 1, f"{number.name} would end its wait"
+    finally:
+        watch.close()
