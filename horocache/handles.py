@@ -60,7 +60,7 @@ OP_BARRIER = 8
 OP_JOIN = 9
 OP_SEND = 11
 OP_RECV = 12
-_OP_NAMES = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather", "scatter")
+OP_NAMES = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather", "scatter")
 
 
 def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
@@ -257,7 +257,7 @@ class Submitter(Generic[T]):
         taken = None
         if name is None and counts_by_itself():
             taken = session.thread_names.take(op, number, session.pending)
-            name = full_name(_OP_NAMES[op], taken.name)
+            name = full_name(OP_NAMES[op], taken.name)
         try:
             # By position: keywords would double the cost of the call, and a star adds a fifth.
             handle = session.runtime.submit(
