@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from horocache import mpi
 from horocache.layers import logs
 from horocache.observe.stacks import StackWatch, watch
+from horocache.thread_names import ThreadNames
 
 if TYPE_CHECKING:
     from horocache._core import Result
@@ -203,6 +204,7 @@ class Session:
         "runtime",
         "sets_lock",
         "stacks",
+        "thread_names",
     )
 
     def __init__(
@@ -219,6 +221,7 @@ class Session:
         self._aliases: list[ProcessSet] = []  # whatever has a number of this session
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)
+        self.thread_names = ThreadNames()
         self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}

@@ -18,6 +18,7 @@ from horocache.arguments import check_backend
 from horocache.completion import finishes_many
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.process_set import ProcessSet, global_process_set
+from horocache.thread_names import counts_by_itself
 
 T = TypeVar("T")
 Name = str | bytes | None
@@ -59,6 +60,7 @@ OP_BARRIER = 8
 OP_JOIN = 9
 OP_SEND = 11
 OP_RECV = 12
+OP_NAMES = ("allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "reduce", "gather", "scatter")
 
 
 def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
@@ -252,6 +254,10 @@ class Submitter(Generic[T]):
         session = _state.current()
         number = set_id(process_set)
         prescale, postscale = scales
+        taken = None
+        if name is None and counts_by_itself():
+            taken = session.thread_names.take(op, number, session.pending)
+            name = full_name(OP_NAMES[op], taken.name)
         try:
             # By position: keywords would double the cost of the call, and a star adds a fifth.
             handle = session.runtime.submit(
@@ -279,6 +285,8 @@ class Submitter(Generic[T]):
             check_numbers(scales, priority)
             raise
         session.pending[handle] = (_finish, finish)
+        if taken is not None:
+            taken.handles[taken.place] = handle
         return handle
 
     def as_they_are(self, tensors: Sequence[Any], in_place: bool) -> bool:

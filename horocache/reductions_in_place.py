@@ -20,6 +20,7 @@ from horocache.handles import (
     set_id,
 )
 from horocache.process_set import ProcessSet, global_process_set
+from horocache.thread_names import counts_by_itself
 from horocache.reductions import Allreduce
 
 T = TypeVar("T")
@@ -49,7 +50,8 @@ class AllreduceInPlace(Allreduce[T]):
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = _state.current()
-        if type(tensor) is self._plain_type and op != Adasum and not session.logs_layers:
+        general = op == Adasum or session.logs_layers or (name is None and counts_by_itself())
+        if type(tensor) is self._plain_type and not general:
             number = 0 if process_set is global_process_set else set_id(process_set)
             try:
                 handle = session.runtime.allreduce_in_place(
@@ -78,7 +80,7 @@ class AllreduceInPlace(Allreduce[T]):
     ) -> int:
         """:meth:`_reduce` for a group in place, without a line per tensor if the core can read all of them itself."""
         session = _state.current()
-        if op != Adasum and not session.logs_layers:
+        if op != Adasum and not session.logs_layers and (name is not None or not counts_by_itself()):
             full = full_name("grouped_allreduce", name)
             number = set_id(process_set)
             call = (*scales, wait_follows, number, backend, priority)
@@ -189,7 +191,7 @@ class AllreduceInPlace(Allreduce[T]):
         """Start those without a handle up to the first that the core cannot read; whether it could read all."""
         op, prescale, postscale, process_set, backend, priority = call
         session = _state.current()
-        if op == Adasum or session.logs_layers:
+        if op == Adasum or session.logs_layers or (names is None and counts_by_itself()):
             return False
         first = len(handles)
         number = set_id(process_set)

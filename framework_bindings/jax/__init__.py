@@ -1,12 +1,12 @@
-"""horocache for JAX: ``import horocache.jax as hvd``. Arrays of the host; inside of ``jax.jit`` by a callback."""
+"""horocache for JAX: ``import horocache.jax as hvd``. Arrays of the host, also inside of JAX's transformations."""
 
 from horocache import basics
 from horocache.basics import *  # noqa: F403
 from horocache.objects import allgather_object, broadcast_object
-from horocache.ops import barrier, join
+from horocache.ops import join
 
 from .compression import Compression
-from .functions import allgather, allreduce, alltoall, broadcast, grouped_allreduce, reducescatter
+from .functions import allgather, allreduce, alltoall, barrier, broadcast, grouped_allreduce, recv, reducescatter, send
 from .training import broadcast_parameters, reduce_gradients
 
 __all__ = [
@@ -21,7 +21,9 @@ __all__ = [
     "broadcast_parameters",
     "grouped_allreduce",
     "join",
+    "recv",
     "reduce_gradients",
     "reducescatter",
+    "send",
 ]
 __all__ += basics.__all__

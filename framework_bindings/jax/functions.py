@@ -1,8 +1,7 @@
-"""The collectives on JAX arrays: at once, and inside of ``jax.jit`` by a callback to the host.
+"""The collectives on JAX arrays: at once, and inside of functions that JAX compiles, differentiates or batches.
 
-What an operation does, its names and its errors are described at :class:`horocache.ops.Collectives`. Within ``jax.jit``
-the callbacks are ordered: they run in the order of the program, which must be the same on all ranks. Operations whose
-results' sizes depend on other ranks are for use outside of it.
+What an operation does, its names and its errors are described at :class:`horocache.ops.Collectives`; what is particular
+to traced functions, in Note [Operations in compiled functions] and in ``docs/explanation/jax.md``.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ import numpy as np
 
 import jax
 import jax.numpy as jnp
+from horocache import ops
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.handles import check_list
+from horocache.handles import check_list, check_scales, full_name, resolve_op
 from horocache.layers import AnyCompressor
 from horocache.ops import Average, Name
 from horocache.process_set import ProcessSet, global_process_set
-from jax.experimental import io_callback
 
 from .adapter import collectives
 from .compression import Compression
-
-
-def _traced(arrays: Sequence[Any]) -> bool:
-    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+from .operations import Allgather, Allreduce, Alltoall, Broadcast, OnHost, Reducescatter, place_in
+from .primitive import Operation, apply, described
 
 
 def to_jax(value: Any) -> jax.Array:
@@ -35,30 +32,40 @@ def to_jax(value: Any) -> jax.Array:
     Raises:
         InvalidArgumentError: JAX takes it for no array.
     """
+    if isinstance(value, jax.Array) and isinstance(value.dtype, np.dtype):
+        return value
     try:
-        return jnp.asarray(value)
+        array = jnp.asarray(value)
     except TypeError as error:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise InvalidArgumentError(f"expected a jax.Array, got {kind}: {error}.") from error
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        raise InvalidArgumentError(f"arrays of {array.dtype} cannot be sent: send the numbers of jax.random.key_data.")
+    return array
 
 
-def call_on_host(function: Callable[[list[Any]], Sequence[Any]], arrays: Sequence[Any]) -> list[jax.Array]:
-    """``function`` of arrays, whose results have their shapes and types: at once, or when a graph runs."""
-    if not _traced(arrays):
-        return [jnp.asarray(each) for each in function([to_jax(array) for array in arrays])]
-    shapes = [jax.eval_shape(lambda value: value, array) for array in arrays]
-
-    def run(*values: Any) -> list[Any]:
-        return [np.asarray(each) for each in function(list(values))]
-
-    return list(io_callback(run, shapes, *arrays, ordered=True))
+def call_on_host(
+    what: str, function: Callable[[list[Any], str], Sequence[Any]], arrays: Sequence[Any], shapes: Sequence[Any]
+) -> list[jax.Array]:
+    """``function`` of arrays, at once or when a compiled function runs: see :class:`OnHost`."""
+    known = tuple(described(each.shape, each.dtype) for each in shapes)
+    return apply(OnHost(what, known, function), [to_jax(array) for array in arrays])
 
 
-def _outside_only(array: Any, what: str) -> None:
-    if _traced([array]):
-        raise UnsupportedError(
-            f"{what} cannot be inside of jax.jit: the size of its result depends on the other ranks. Call it outside."
-        )
+def _run(operation: Operation, arrays: Sequence[Any]) -> list[jax.Array]:
+    return apply(operation, [to_jax(array) for array in arrays])
+
+
+def _where(
+    kind: str, name: Name, process_set: ProcessSet, backend: str | None, *, group: bool = False
+) -> dict[str, Any]:
+    full_name(kind, name)  # refuses what is no name
+    return {"name": name, "process_set": process_set, "backend": backend, "group": group}
+
+
+def _how(compression: AnyCompressor, op: int, scales: tuple[Any, Any]) -> dict[str, Any]:
+    check_scales(scales)
+    return {"compression": compression, "op": op, "scales": (float(scales[0]), float(scales[1]))}
 
 
 def allreduce(
@@ -74,8 +81,8 @@ def allreduce(
     backend: str | None = None,
 ) -> jax.Array:
     """Reduce the ranks' arrays element by element; see :meth:`horocache.ops.Collectives.allreduce`."""
-    call = (average, name, compression, op, prescale_factor, postscale_factor, process_set)
-    return call_on_host(lambda arrays: [collectives.allreduce(arrays[0], *call, backend=backend)], [tensor])[0]
+    how = _how(compression, resolve_op(op, average), (prescale_factor, postscale_factor))
+    return _run(Allreduce(**how, **_where("allreduce", name, process_set, backend)), [tensor])[0]
 
 
 def grouped_allreduce(
@@ -92,8 +99,8 @@ def grouped_allreduce(
 ) -> list[jax.Array]:
     """:func:`allreduce` of several arrays as one."""
     check_list(tensors, "grouped_allreduce")
-    call = (average, name, compression, op, prescale_factor, postscale_factor, process_set)
-    return call_on_host(lambda arrays: collectives.grouped_allreduce(arrays, *call, backend=backend), list(tensors))
+    how = _how(compression, resolve_op(op, average), (prescale_factor, postscale_factor))
+    return _run(Allreduce(**how, **_where("grouped_allreduce", name, process_set, backend, group=True)), tensors)
 
 
 def broadcast(
@@ -105,16 +112,19 @@ def broadcast(
     backend: str | None = None,
 ) -> jax.Array:
     """Copy one rank's array to all ranks; see :meth:`horocache.ops.Collectives.broadcast`."""
-    call = (root_rank, name, process_set)
-    return call_on_host(lambda arrays: [collectives.broadcast(arrays[0], *call, backend=backend)], [tensor])[0]
+    where = _where("broadcast", name, process_set, backend)
+    return _run(Broadcast(root_rank=root_rank, **where), [tensor])[0]
 
 
 def allgather(
     tensor: Any, name: Name = None, process_set: ProcessSet = global_process_set, *, backend: str | None = None
 ) -> jax.Array:
-    """Concatenate the ranks' arrays along the first dimension; see :meth:`horocache.ops.Collectives.allgather`."""
-    _outside_only(tensor, "allgather")
-    return jnp.asarray(collectives.allgather(to_jax(tensor), name, process_set, backend=backend))
+    """Concatenate the ranks' arrays along the first dimension; see :meth:`horocache.ops.Collectives.allgather`.
+
+    Inside of a function that JAX compiles or differentiates, the arrays of all ranks need the same number of rows.
+    """
+    where = _where("allgather", name, process_set, backend)
+    return _run(Allgather(place=place_in(process_set), **where), [tensor])[0]
 
 
 def alltoall(
@@ -125,10 +135,22 @@ def alltoall(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Send a slice of rows to every rank; see :meth:`horocache.ops.Collectives.alltoall`."""
-    _outside_only(tensor, "alltoall")
-    result = collectives.alltoall(to_jax(tensor), splits, name, process_set, backend=backend)
-    return jnp.asarray(result) if splits is None else tuple(jnp.asarray(each) for each in result)
+    """Send a slice of rows to every rank; see :meth:`horocache.ops.Collectives.alltoall`.
+
+    Inside of a function that JAX compiles or differentiates, without ``splits``, and the arrays of all ranks need the
+    same number of rows.
+    """
+    array = to_jax(tensor)
+    if splits is None:
+        where = _where("alltoall", name, process_set, backend)
+        return _run(Alltoall(place=place_in(process_set), **where), [array])[0]
+    if any(isinstance(each, jax.core.Tracer) for each in (array, splits)):
+        raise UnsupportedError(
+            "alltoall with splits cannot be inside of a function that JAX compiles, differentiates or batches: the "
+            "size of its result depends on the other ranks. Call it outside, or without splits."
+        )
+    output, received = collectives.alltoall(array, splits, name, process_set, backend=backend)
+    return jnp.asarray(output), jnp.asarray(received)
 
 
 def reducescatter(
@@ -143,7 +165,47 @@ def reducescatter(
     backend: str | None = None,
 ) -> jax.Array:
     """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`."""
-    _outside_only(tensor, "reducescatter")
-    scales = (prescale_factor, postscale_factor)
-    call = (to_jax(tensor), name, compression, op, process_set, *scales)
-    return jnp.asarray(collectives.reducescatter(*call, backend=backend))
+    how = _how(compression, op, (prescale_factor, postscale_factor))
+    where = _where("reducescatter", name, process_set, backend)
+    return _run(Reducescatter(place=place_in(process_set), **how, **where), [tensor])[0]
+
+
+def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:
+    """Return when every rank has come here; see :func:`horocache.barrier`. In a compiled function: when it runs."""
+
+    def run(_: list[Any], __: str) -> list[Any]:
+        ops.barrier(process_set, backend=backend)
+        return []
+
+    call_on_host("barrier", run, [], [])
+
+
+def send(tensor: Any, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
+    """Send an array to one rank; see :meth:`horocache.ops.Collectives.send`."""
+
+    def run(arrays: list[Any], _: str) -> list[Any]:
+        collectives.send(arrays[0], dst, tag, process_set=process_set)
+        return []
+
+    call_on_host("send", run, [tensor], [])
+
+
+def recv(tensor: Any, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> jax.Array:
+    """Receive an array from one rank; see :meth:`horocache.ops.Collectives.recv`.
+
+    Args:
+        tensor: an array, or a ``jax.ShapeDtypeStruct``, of the shape and type to receive; it does not change.
+        src: a global rank in the set.
+        tag: matches the :func:`send` with the same tag.
+        process_set: the ranks that both belong to; both sides name the same.
+
+    Returns:
+        A new array.
+    """
+    shape = tensor if isinstance(tensor, jax.ShapeDtypeStruct) else to_jax(tensor)
+
+    def run(_: list[Any], __: str) -> list[Any]:
+        target = np.empty(shape.shape, shape.dtype)
+        return [collectives.recv(target, src, tag, process_set=process_set)]
+
+    return call_on_host("recv", run, [], [shape])[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import jax
 import jax.numpy as jnp
 from horocache.gradient_lists import reduce_list
@@ -14,7 +16,7 @@ from horocache.training import gradient_options
 
 from .adapter import collectives
 from .compression import Compression
-from .functions import call_on_host, to_jax
+from .functions import broadcast, call_on_host, to_jax
 
 
 def reduce_gradients(
@@ -27,7 +29,8 @@ def reduce_gradients(
     """The gradients of one step, reduced over the ranks; for use between ``jax.grad`` and the optimizer's update.
 
     Args:
-        gradients: any structure of arrays, such as ``jax.grad`` returns; inside of ``jax.jit``, too.
+        gradients: any structure of arrays, such as ``jax.grad`` returns; inside of ``jax.jit``, too. Those of integers,
+            of type float0, are left out.
         compression: of ``Compression``, or one's own compressor.
         op: Average, Sum, Min, Max, Product or Adasum.
         num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
@@ -48,12 +51,25 @@ def reduce_gradients(
         check_members=lambda _: None,
     )
     paths, structure = jax.tree_util.tree_flatten_with_path(gradients)
-    if not paths or not options.takes_part:
+    # Integers have gradients of type float0, which has no values.
+    places = [number for number, (_, leaf) in enumerate(paths) if not _is_float0(leaf)]
+    if not places or not options.takes_part:
         return gradients
     leaves = [leaf for _, leaf in paths]
-    variables = [_Variable(jax.tree_util.keystr(path), leaf.shape) for path, leaf in paths]
-    reduced = call_on_host(lambda arrays: reduce_list(collectives, arrays, variables, options, "gradient"), leaves)
-    return jax.tree.unflatten(structure, reduced)
+    arrays = [to_jax(leaves[number]) for number in places]
+    names = [jax.tree_util.keystr(paths[number][0]) for number in places]
+    variables = [_Variable(name, array.shape) for name, array in zip(names, arrays, strict=True)]
+
+    def reduce(arrays: list[Any], prefix: str) -> list[Any]:
+        return reduce_list(collectives, arrays, variables, options, f"{prefix}gradient")
+
+    for number, each in zip(places, call_on_host("reduce_gradients", reduce, arrays, arrays), strict=True):
+        leaves[number] = each
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _is_float0(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", None) == jax.dtypes.float0
 
 
 class _Variable(NamedTuple):
@@ -64,19 +80,46 @@ class _Variable(NamedTuple):
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
-    """One rank's parameters for all.
+    """One rank's parameters, or its state of an optimizer, for all.
 
     Args:
-        parameters: any structure of arrays; the same shapes and types on all ranks.
+        parameters: any structure of arrays, numbers and keys of ``jax.random.key``; the same shapes and types on all
+            ranks. Leaves of other kinds, such as functions and strings, remain what they are on this rank.
         root_rank: whose values to take; a global rank in the set.
         process_set: the ranks that take part.
 
     Returns:
-        A new structure: JAX's arrays do not change.
+        A new structure, with arrays on the devices where they were: JAX's arrays do not change.
     """
     leaves, structure = jax.tree.flatten(parameters)
-    handles = [
-        collectives.broadcast_async(to_jax(leaf), root_rank, f"parameter.{number}", process_set)
-        for number, leaf in enumerate(leaves)
-    ]
-    return jax.tree.unflatten(structure, [jnp.asarray(synchronize(handle)) for handle in handles])
+    results = list(leaves)
+    started = []
+    for number, leaf in enumerate(leaves):
+        name, plain = f"parameter.{number}", jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        if isinstance(leaf, jax.core.Tracer):
+            results[number] = _like(leaf, broadcast(plain, root_rank, name, process_set))
+        elif isinstance(leaf, _VALUES):
+            call = (np.asarray(plain), root_rank, name, process_set)
+            started.append((number, collectives.broadcast_async(*call)))
+    for number, handle in started:
+        results[number] = _like(leaves[number], synchronize(handle))
+    return jax.tree.unflatten(structure, results)
+
+
+# Leaves that have values to send.
+_VALUES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _like(leaf: Any, value: Any) -> Any:
+    """What was received, as the kind of leaf that it is for."""
+    if not isinstance(leaf, jax.Array):
+        return value if isinstance(leaf, np.ndarray) else type(leaf)(value.item())
+    if _is_key(leaf):
+        value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.core.Tracer) or leaf.sharding == jnp.zeros(()).sharding:
+        return jnp.asarray(value)
+    return jax.device_put(value, leaf.sharding)

@@ -28,14 +28,15 @@ def reduce_gradients(
         return list(gradients)
     present = [number for number, gradient in enumerate(gradients) if gradient is not None]
 
-    def reduce(arrays: list[Any]) -> list[Any]:
+    def reduce(arrays: list[Any], names: str) -> list[Any]:
         every: list[Any] = [None] * len(gradients)
         for number, array in zip(present, arrays, strict=True):
             every[number] = array
-        reduced = reduce_list(collectives, every, variables, options, prefix)
+        reduced = reduce_list(collectives, every, variables, options, names + prefix)
         return [reduced[number] for number in present]
 
     result: list[Any] = list(gradients)
-    for number, each in zip(present, call_on_host(reduce, [gradients[n] for n in present]), strict=True):
+    arrays = [gradients[number] for number in present]
+    for number, each in zip(present, call_on_host("the optimizer's step", reduce, arrays, arrays), strict=True):
         result[number] = each
     return result

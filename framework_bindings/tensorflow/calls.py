@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from horocache import _state
 from horocache.arguments import check_backend
-from horocache.handles import check_scales
+from horocache.handles import OP_NAMES, check_scales, full_name
 from horocache.ops import Sum, set_id
 from horocache.process_set import ProcessSet
+from horocache.thread_names import counts_by_itself
 
 from . import library, order
 from .library import operations
@@ -43,10 +45,14 @@ class Call(NamedTuple):
         """
         check_scales(self.scales)
         before, after = self.scales
+        number, name = set_id(self.process_set), self.name
+        if not name and self.op < len(OP_NAMES) and tf.executing_eagerly() and counts_by_itself():
+            # Eager operations without a name are waited for at once, so none of the thread's is in flight.
+            name = full_name(OP_NAMES[self.op], _state.current().thread_names.take(self.op, number, ()).name) or ""
         return {
             "op": self.op,
-            "tensor_name": self.name,
-            "process_set": set_id(self.process_set),
+            "tensor_name": name,
+            "process_set": number,
             "reduce_op": self.reduce_op,
             "prescale": float(before).hex(),
             "postscale": float(after).hex(),

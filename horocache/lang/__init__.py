@@ -20,7 +20,7 @@ from .collectives import (
     Scatter,
 )
 from .compiled import CompiledProgram, Promise, RankProgram, Step, Strand
-from .compiler import compile_program
+from .compiler import compile_for_msccl, compile_program
 from .errors import (
     BadReferenceError,
     DeadlockError,
@@ -79,6 +79,7 @@ __all__ = [
     "VerificationError",
     "algorithms",
     "chunk",
+    "compile_for_msccl",
     "compile_program",
     "export_msccl",
     "import_msccl",

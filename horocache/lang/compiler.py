@@ -8,13 +8,14 @@ that its collective accepts always compiles, unless what the user said of strand
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from . import channels, fuse, strands
 from .compiled import CompiledProgram, RankProgram
 from .errors import DeadlockError, PostconditionError, RaceError, ScheduleError, VerificationError
-from .instructions import POPS, PUSHES, lower, refinement
+from .instructions import POPS, PUSHES, Instruction, lower, refinement
 from .promises import promise_of
 from .schedule import Graph, circle, graph_of, minimal_slots, orders, schedule
 from .trace import Program
@@ -95,9 +96,14 @@ class _Attempt:
 
 
 def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
-    """Ways to compile it, the best first."""
+    """Ways to compile it, the best first; where all is done at once, those that need one slot before all others.
+
+    Each round looks at one set of merged pairs and takes at least one of them away, so there are no more rounds than
+    pairs. In the last one nothing is merged, and the order in which the program was written needs one slot.
+    """
     nodes = lower(program)
     pairs = fuse.candidates(nodes) if program.fuse else {}
+    with_more: list[tuple[int, Callable[[], _Attempt]]] = []
     while True:
         assigned = channels.assign(nodes, pairs, program.channels)
         living = fuse.merge(nodes, assigned.pairs, program.collective)
@@ -109,13 +115,30 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
             slots = None if order is None else minimal_slots(graph, order, strand_of, at_once)
             if order is None or slots is None:
                 continue
-            split = split or (_to_split(graph, order, strand_of) if at_once and slots > 1 else set())
-            if not split:
-                yield _Attempt(strands.emit(living, order, strand_of, assigned, program.collective.num_ranks), slots)
+            ranks = program.collective.num_ranks
+            emit = partial(_emitted, living, order, strand_of, assigned, ranks, slots)
+            if at_once and slots > 1:
+                with_more.append((slots, emit))
+                split = split or _to_split(graph, order, strand_of)
+            else:
+                yield emit()
         if not assigned.pairs:
-            return
+            break
         pairs = {receive: send for receive, send in assigned.pairs.items() if receive not in split} if split else {}
         nodes = lower(program)  # merging has changed the last ones
+    for _, last in sorted(with_more, key=lambda each: each[0]):
+        yield last()
+
+
+def _emitted(
+    living: Sequence[Instruction | None],
+    order: Sequence[int],
+    strand_of: Sequence[Hashable],
+    assigned: channels.Channels,
+    ranks: int,
+    slots: int,
+) -> _Attempt:
+    return _Attempt(strands.emit(living, order, strand_of, assigned, ranks), slots)
 
 
 def _to_split(graph: Graph, order: list[int], strand_of: list[Hashable]) -> set[int]:

@@ -4,7 +4,9 @@ Note [What the runtimes do]
 A step waits for one other (``depid``, ``deps``), so more of them become ``nop`` steps before it. A step that receives
 and reduces adds what arrived to ``srcbuf`` and ``srcoff`` of its own rank. What receives and sends waits for a message
 and a free slot at once. ``hasdep`` tells of steps that others wait for. The runtimes look at ``inplace``,
-``outofplace``, ``minBytes`` and ``maxBytes``, and refuse a file without them.
+``outofplace``, ``minBytes`` and ``maxBytes``, and refuse a file without them. A file that is for calls in place
+(``inplace``), alone or also for others (``outofplace``), may name the output there, which is the same memory as the
+input; a program in place runs both here.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import msgspec
 
 from .collectives import INPUT, OUTPUT, Collective
 from .compiled import CompiledProgram, Operand, Promise, RankProgram, Step, Strand
-from .errors import DeadlockError, ProgramError, ProgramFileError
+from .compiler import compile_for_msccl
+from .errors import DeadlockError, ProgramError, ProgramFileError, ScheduleError
 from .instructions import POPS, READS_DESTINATION, READS_SOURCE
 from .promises import collective_of, promise_of
 from .structure import MAX_STEPS
+from .trace import Program
 from .verify import verify
 
 _LETTERS = {INPUT: "i", OUTPUT: "o"}
@@ -54,9 +58,19 @@ class _Builder(ET.TreeBuilder):
 # ---- export
 
 
-def export(program: CompiledProgram) -> str:
-    """The program as MSCCL-XML; fine chunks are its chunks."""
+def export(program: CompiledProgram | Program) -> str:
+    """The program as MSCCL-XML; fine chunks are its chunks.
+
+    Args:
+        program: as it was written, or compiled by :func:`horocache.lang.compile_for_msccl`.
+
+    Raises:
+        ScheduleError: the program deadlocks with some number of slots that a runtime may have, 1 or more.
+    """
+    if isinstance(program, Program):
+        program = compile_for_msccl(program)
     collective = collective_of(program.collective, program.ranks)
+    _check_one_slot(program, collective)
     fine = program.refinement
     sizes = [collective.buffers(rank) for rank in range(program.ranks)]
     channels = [strand.channel for one in program.programs for strand in one.strands]
@@ -82,6 +96,17 @@ def export(program: CompiledProgram) -> str:
         gpu.extend(_blocks(one))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode")
+
+
+def _check_one_slot(program: CompiledProgram, collective: Collective) -> None:
+    """A file cannot say how many slots it needs, and a program that runs with one runs with more."""
+    try:
+        verify(msgspec.structs.replace(program, min_slots=1), collective, at_once=True)
+    except DeadlockError as error:
+        raise ScheduleError(
+            f"program {program.name!r} deadlocks in MSCCL's runtimes where a connection has one slot. Export what "
+            f"compile_for_msccl() makes of it. {error}"
+        ) from None
 
 
 def beyond_limits(program: CompiledProgram) -> list[str]:
@@ -181,7 +206,7 @@ def parse(text: str | bytes, collective: Collective | None = None) -> CompiledPr
     made = collective or _collective(root, gpus)
     if [_number(gpu, "id", "/algo/gpu") for gpu in gpus] != list(range(made.num_ranks)):
         raise ProgramFileError(f"/algo/gpu: the ids are not 0 to {made.num_ranks - 1}.")
-    programs = tuple(_rank(gpu, f"/algo/gpu[{rank}]") for rank, gpu in enumerate(gpus))
+    programs = tuple(_rank(gpu, rank, made) for rank, gpu in enumerate(gpus))
     protocol = root.get("proto", "Simple")
     if protocol not in ("Simple", "LL", "LL128"):
         raise ProgramFileError(f"/algo/proto: {protocol[:40]!r}; there are Simple, LL and LL128.")
@@ -258,13 +283,14 @@ def _collective(root: Element, gpus: list[Element]) -> Collective:
     return collective_of(promise, ranks)
 
 
-def _rank(gpu: Element, where: str) -> RankProgram:
+def _rank(gpu: Element, rank: int, collective: Collective) -> RankProgram:
+    where = f"/algo/gpu[{rank}]"
     blocks = gpu.findall("tb")
     numbers = [_number(block, "id", f"{where}/tb") for block in blocks]
     if sorted(numbers) != list(range(len(blocks))):
         raise ProgramFileError(f"{where}/tb: the ids are not 0 to {len(blocks) - 1}.")
     ordered = [block for _, block in sorted(zip(numbers, blocks, strict=True), key=lambda pair: pair[0])]
-    rows = [_rows(block, f"{where}/tb[{b}]") for b, block in enumerate(ordered)]
+    rows = [_rows(block, f"{where}/tb[{b}]", rank, collective) for b, block in enumerate(ordered)]
     # Where each of the file's steps is among ours; a nop is where the step before it is.
     where_is = [_positions(steps) for steps in rows]
     strands = []
@@ -290,7 +316,7 @@ class _Row:
     dep: tuple[int, int] | None
 
 
-def _rows(block: Element, where: str) -> list[_Row]:
+def _rows(block: Element, where: str, rank: int, collective: Collective) -> list[_Row]:
     out = []
     for i, step in enumerate(block.findall("step")):
         at = f"{where}/step[{i}]"
@@ -299,7 +325,9 @@ def _rows(block: Element, where: str) -> list[_Row]:
         kind = step.get("type", "")
         if kind not in ("nop", "re", "s", "cpy") and kind not in POPS:
             raise ProgramFileError(f"{at}/type: {kind[:40]!r} is not known.")
-        source, destination = (_place(step, side, at) for side in ("src", "dst"))
+        source, destination = (_alias(_place(step, side, at), rank, collective) for side in ("src", "dst"))
+        if kind == "cpy" and source == destination:
+            kind = "nop"  # from the input to the output, in place
         depid, deps = _number(step, "depid", at, -1), _number(step, "deps", at, -1)
         dep = None if depid < 0 else (depid, deps)
         out.append(_Row(kind, source, destination, _number(step, "cnt", at), dep))
@@ -311,6 +339,13 @@ def _place(step: Element, side: str, where: str) -> Operand:
     if letter not in _NAMES:
         raise ProgramFileError(f"{where}/{side}buf: {letter[:40]!r}; there are i, o and s.")
     return _NAMES[letter], _number(step, f"{side}off", where)
+
+
+def _alias(place: Operand, rank: int, collective: Collective) -> Operand:
+    """In place, the chunk of the one memory that input and output are."""
+    buffer, index = place
+    chunks = {INPUT: collective.input_chunks(rank), OUTPUT: collective.output_chunks(rank)}
+    return collective.alias(rank, buffer, index) if 0 <= index < chunks.get(buffer, 0) else place
 
 
 def _positions(rows: list[_Row]) -> list[int]:

@@ -162,6 +162,6 @@ def summary(program: Any) -> str:
         f"up to {strands} strands a rank",
         f"{program.min_slots} slot{'s' * (program.min_slots > 1)}",
         "in rank order" if program.rank_order else "not in rank order",
-        *(["padded where sizes are uneven"] if program.uniform else []),
+        *(["for sizes that its chunks divide evenly; others run the built-in algorithm"] if program.uniform else []),
     ]
     return ", ".join(parts)

@@ -29,19 +29,20 @@ def test_operations_of_every_type():
         me, n = hvd.rank(), hvd.size()
         names = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
         for name in [*names, "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]:
-            x = (jnp.arange(6).reshape(3, 2) + me).astype(name)
+            values = (np.arange(6).reshape(3, 2) + me).astype(jnp.dtype(name))  # each operation of JAX is compiled
+            x, first = jnp.asarray(values), jnp.asarray(values[0])
             total = sum(np.arange(6).reshape(3, 2) + rank for rank in range(n)).astype(jnp.dtype(name))
             got = hvd.allreduce(x, op=hvd.Sum)
             assert got.dtype == x.dtype
             np.testing.assert_array_equal(got, total)
-            np.testing.assert_array_equal(hvd.grouped_allreduce([x, x[0]], op=hvd.Sum)[1], total[0])
+            np.testing.assert_array_equal(hvd.grouped_allreduce([x, first], op=hvd.Sum)[1], total[0])
             np.testing.assert_array_equal(hvd.broadcast(x, 1), (np.arange(6).reshape(3, 2) + 1).astype(x.dtype))
             np.testing.assert_array_equal(
-                hvd.allgather(x[: me + 1]),
+                hvd.allgather(values[: me + 1]),
                 np.concatenate([np.arange(2 * (r + 1)).reshape(r + 1, 2) + r for r in range(n)]).astype(x.dtype),
             )
             np.testing.assert_array_equal(hvd.reducescatter(x, op=hvd.Sum), total[me : me + 1])
-            rows, counts = hvd.alltoall(jnp.full(n * (me + 1), me).astype(name), splits=[me + 1] * n)
+            rows, counts = hvd.alltoall(np.full(n * (me + 1), me, x.dtype), splits=[me + 1] * n)
             np.testing.assert_array_equal(rows, np.repeat(range(n), range(1, n + 1)).astype(x.dtype))
             assert counts.tolist() == list(range(1, n + 1))
         assert hvd.allgather(jnp.array([me == 0])).tolist() == [True, False, False]
@@ -72,8 +73,6 @@ def test_inside_of_jit():
 
         for _ in range(3):
             results = step(jnp.full(3, float(me)))
-        with pytest.raises(hvd.HorocacheError, match=r"allgather cannot be inside of jax\.jit"):
-            jax.jit(hvd.allgather)(jnp.ones(2))
         return [float(result[0]) for result in results], results[2].dtype.name
 
     assert _run(body, 2) == [([1.0, 1.0, 1.0, 2.0, 4.0], "bfloat16")] * 2

@@ -144,3 +144,94 @@ def test_names_whose_text_may_differ_between_ranks_are_refused_and_numbers_are_n
     for refused, total in run_ranks(body, 2, knobs={"binding": binding}):
         assert refused == [True] * 16
         assert total == [2, 2]
+
+
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_threads_count_their_unnamed_calls_each_by_itself(binding):
+    def body():
+        import threading
+        import time
+
+        import horocache as hc
+
+        hc.init()
+        me, n = hc.rank(), hc.size()
+
+        def seen():
+            return sum(hc.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
+
+        def at_once(x):  # several in flight
+            handles = [hc.allreduce_async(x + i, op=hc.Sum) for i in range(3)]
+            assert [float(hc.synchronize(handle)[0]) for handle in handles] == [n * (x[0] + i) for i in range(3)]
+            return hc.allreduce_(x.copy(), op=hc.Sum)
+
+        calls = [
+            lambda x: hc.allreduce(x, op=hc.Sum),
+            lambda x: hc.allreduce_(x.copy(), op=hc.Sum),
+            lambda x: hc.grouped_allreduce_([x.copy()], op=hc.Sum)[0],
+            lambda x: hc.synchronize(hc.allreduce_each_async_([x.copy()], op=hc.Sum)[0]),
+            lambda x: hc.allgather(x).sum(keepdims=True),
+            at_once,
+        ]
+        results = {}
+
+        def work(call, key, value):
+            results[key] = float(call(np.full(1, value))[0])
+
+        # On one rank the thread's call comes first, on the others that of the main thread.
+        for number, call in enumerate(calls):
+            threads = [
+                threading.Thread(target=work, args=(call, "made up", 1.0)),
+                threading.Thread(target=work, args=(call, "named", 10.0), name="named 2"),
+            ]
+            order = [threads[number % 2], threads[1 - number % 2]] if number % n == me else []
+            for thread in order:
+                before = seen()
+                thread.start()
+                while seen() == before:
+                    time.sleep(0.001)
+            work(call, "main", 100.0)
+            for thread in [] if order else threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert results == {"main": 100 * n, "made up": n, "named": 10 * n}, number
+
+        # Whatever number Python gives a thread, and one after the other.
+        if me == 1:
+            threading.Thread(target=lambda: None).start()
+        for _ in range(3):
+            thread = threading.Thread(target=work, args=(calls[0], "again", 1.0))
+            thread.start()
+            thread.join()
+        assert results["again"] == n
+
+        # Two of one name at a time: nobody can tell which comes first.
+        errors, go_on = [], threading.Event()
+
+        def refused(call):
+            try:
+                call(np.ones(1))
+            except hc.InvalidArgumentError as error:
+                errors.append(str(error))
+
+        def stay(x):
+            calls[0](x)
+            go_on.wait()
+
+        def start(call):
+            thread = threading.Thread(target=refused, args=(call,))
+            thread.start()
+            return thread
+
+        first = start(stay)
+        while not any("refused" in key[0] for key in hc._state.current().thread_names._handles):
+            time.sleep(0.001)
+        start(calls[0]).join()
+        go_on.set()
+        first.join()
+        return errors
+
+    for errors in run_ranks(body, 3, knobs={"binding": binding}):
+        assert len(errors) == 1 and "both call operations without a name" in errors[0]
+        assert "(refused)" in errors[0] and "name=" in errors[0]

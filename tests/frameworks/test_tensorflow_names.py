@@ -191,3 +191,45 @@ def test_keras_may_have_numbered_layers_differently():
     first, second = run(body, 2)
     assert first == second
     np.testing.assert_allclose(first, [0.015, 0.02], rtol=1e-5)
+
+
+def test_threads_count_their_unnamed_eager_calls_each_by_itself():
+    def body():
+        import threading
+        import time
+
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+
+        def seen():
+            return sum(hvd.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
+
+        def gradient(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                total = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 2)
+            return tape.gradient(total, x)
+
+        calls = [lambda x: hvd.allreduce(x, op=hvd.Sum), hvd.allgather, lambda x: hvd.broadcast(x, 0), gradient]
+        for number, call in enumerate(calls):
+            results = {}
+
+            def work(key, value, call=call, results=results):
+                results[key] = float(tf.reduce_sum(call(tf.fill([1], value))))
+
+            # Which comes first differs from rank to rank.
+            thread, before = threading.Thread(target=work, args=("thread", 1.0)), seen()
+            if number % 2 == hvd.rank():
+                thread.start()
+                while seen() == before:
+                    time.sleep(0.001)
+            work("main", 100.0)
+            if number % 2 != hvd.rank():
+                thread.start()
+            thread.join()
+            factor = (2, 2, 1, 8)[number]
+            assert results == {"thread": factor, "main": 100 * factor}, number
+
+    run(body, 2)

@@ -16,13 +16,16 @@ from horocache.lang import (
     ProgramFileError,
     Reduce,
     Scatter,
+    ScheduleError,
     algorithms,
     chunk,
+    compile_for_msccl,
     compile_program,
     export_msccl,
     import_msccl,
     msccl_xml,
 )
+from horocache.lang.local import run_locally
 from horocache.lang.promises import collective_of
 
 from .interpreter import execute
@@ -33,7 +36,7 @@ from .test_msccl import ring_of_tools
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_survive_export_and_import(seed):
     program = random_program(seed)
-    compiled = compile_program(program)
+    compiled = compile_for_msccl(program)
     if not compiled.count_steps():
         return
     text = export_msccl(compiled)
@@ -57,8 +60,10 @@ def test_random_programs_survive_export_and_import(seed):
 
 @pytest.mark.parametrize("make", [algorithms.ring, algorithms.all_pairs, algorithms.direct_alltoall])
 def test_the_librarys_algorithms_survive_export_and_import(make):
-    compiled = compile_program(make(4))
-    again = import_msccl(export_msccl(compiled))
+    program = make(4)
+    compiled = compile_for_msccl(program)
+    assert export_msccl(program) == export_msccl(compiled)
+    again = import_msccl(export_msccl(program))
     assert again.count_steps() == compiled.count_steps()
     assert collective_of(again.collective, 4).name == compiled.collective.name
 
@@ -79,7 +84,7 @@ def rooted(kind):
 
 @pytest.mark.parametrize("kind", [Broadcast, Gather, Scatter, Reduce])
 def test_collectives_with_a_root_survive_export_and_import(kind):
-    compiled = compile_program(rooted(kind))
+    compiled = compile_for_msccl(rooted(kind))
     text = export_msccl(compiled)
     assert import_msccl(text).collective == compiled.collective
     with pytest.raises(ProgramFileError, match="/algo/root: there is none"):
@@ -119,7 +124,7 @@ def test_what_reduces_from_another_place_is_copied_there_first():
     ],
 )
 def test_xml_that_is_wrong_is_named(change, text):
-    good = export_msccl(compile_program(algorithms.ring(3)))
+    good = export_msccl(algorithms.ring(3))
     with pytest.raises(ProgramFileError) as raised:
         import_msccl(change(good))
     assert text in str(raised.value)
@@ -183,6 +188,62 @@ def test_a_file_laid_out_by_hand_does_what_it_says():
             assert [memory[rank, "input"][i] for i in range(2)] == [{(0, i): 1, (1, i): 1} for i in range(2)]
     adds = program.programs[0].strands[2].steps
     assert [(step.op, sorted(step.waits)) for step in adds] == [("re", [(0, 1), (1, 0)]), ("re", [(1, 1)])]
+
+
+def for_both_places(peer):
+    """Each rank sends both chunks and reduces the other's, in the output, after copying its own there."""
+    return "\n".join(
+        [
+            block(0, peer, -1, ("s", "i0", "o0", NEVER, 1), ("s", "i1", "o1", NEVER, 1)),
+            block(1, -1, peer, ("r", "s0", "s0", NEVER, 0), ("r", "s1", "s1", NEVER, 1)),
+            block(
+                2,
+                -1,
+                -1,
+                ("nop", "i-1", "o-1", (0, 1), 0),
+                ("cpy", "i0", "o0", (1, 1), 0),
+                ("cpy", "i1", "o1", NEVER, 0),
+                ("re", "s0", "o0", NEVER, 0),
+                ("re", "s1", "o1", NEVER, 0),
+            ),
+        ]
+    )
+
+
+@pytest.mark.parametrize("places", ['inplace="1" outofplace="1"', 'inplace="1" outofplace="0"', 'inplace="0"'])
+def test_a_file_for_calls_in_place_may_name_the_output(places):
+    text = two_ranks(for_both_places(1), for_both_places(0)).replace('inplace="1" outofplace="0"', places)
+    program = import_msccl(text.replace('o_chunks="0"', 'o_chunks="2"'))
+    collective = collective_of(program.collective, 2)
+    for seed in range(20):
+        memory = execute(program, collective, program.min_slots, seed)
+        for rank in range(2):
+            got = [memory[rank, collective.alias(rank, "output", 0)[0]][i] for i in range(2)]
+            assert got == [{(0, i): 1, (1, i): 1} for i in range(2)]
+    run_locally(program, 1024)
+    assert program.collective.inplace == ('inplace="1"' in places)
+
+
+def test_in_place_an_allgathers_input_is_a_part_of_its_output():
+    def rank(number):
+        own, peer = f"o{number}", 1 - number
+        first = block(0, peer, peer, ("s", "i0", own, NEVER, 0), ("r", f"o{peer}", f"o{peer}", NEVER, 0))
+        return "\n".join([first, block(1, -1, -1, ("cpy", "i0", own, NEVER, 0))])
+
+    text = two_ranks(rank(0), rank(1)).replace('coll="allreduce"', 'coll="allgather"')
+    text = text.replace('outofplace="0"', 'outofplace="1"').replace(
+        'i_chunks="2" o_chunks="0"', 'i_chunks="1" o_chunks="2"'
+    )
+    program = import_msccl(text)
+    assert program.count_steps() == 4, "the copy of the input to the output is not needed"
+    run_locally(program, 1024)
+
+
+def test_a_program_that_would_deadlock_in_the_runtimes_is_not_exported():
+    ring = algorithms.ring(3)
+    with pytest.raises(ScheduleError, match=r"where a connection has one slot.*compile_for_msccl"):
+        export_msccl(compile_program(ring))
+    assert import_msccl(export_msccl(ring)).min_slots == 1
 
 
 def test_a_schedule_in_which_both_ranks_receive_before_they_send_is_refused_with_the_circle():

@@ -9,8 +9,9 @@ import os
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from horocache.lang import compile_program
+from horocache.lang import Custom, Program, chunk, compile_for_msccl, compile_program, verify
 from horocache.lang.local import run_locally
 from horocache.lang.promises import collective_of
 
@@ -34,6 +35,34 @@ def test_random_programs_compute_what_was_written(first):
                 got = execute(compiled, program.collective, slots, 1000 * seed + order)
                 _check_outputs(program, compiled, written, got, f"program {seed}, {slots} slots, order {order}")
         _run_in_the_core(compiled, seed)
+
+
+def _needs_two_slots_if_merged():
+    """A program one of whose schedules has a circle with one slot, and no merged step in the circle."""
+    with Program("small", Custom("any", 2, 4, 4, lambda rank, index: None)) as program:
+        for (rank, index), (to, place), count in [
+            ((1, 2), (0, 0), 1),
+            ((0, 2), (1, 1), 2),
+            ((0, 2), (1, 1), 1),
+        ]:
+            chunk(to, "input", place, count).reduce(chunk(rank, "input", index, count))
+        for (rank, index), (to, place), count in [
+            ((1, 3), (0, 3), 1),
+            ((0, 3), (1, 3), 1),
+            ((1, 3), (0, 3), 1),
+            ((1, 1), (0, 1), 2),
+        ]:
+            chunk(rank, "input", index, count).copy(to, "input", place)
+    return program
+
+
+def test_for_msccls_runtimes_one_slot_is_enough_and_so_is_every_other_number():
+    for seed in range(-1, 60):
+        program = random_program(seed) if seed >= 0 else _needs_two_slots_if_merged()
+        compiled = compile_for_msccl(program)
+        assert compiled.min_slots == 1, f"program {seed}"
+        for slots in range(1, 9):
+            verify(replace(compiled, min_slots=slots), program.collective, at_once=True)
 
 
 def _run_in_the_core(compiled, seed):

@@ -1,0 +1,373 @@
+"""The operations as JAX's transformations see them: shapes of results, gradients, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn
+
+import jax
+import jax.numpy as jnp
+from horocache import gradients
+from horocache.completion import synchronize
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.gradients import Call, Reduction
+from horocache.handles import Average, Name, Sum
+from horocache.layers import AnyCompressor
+from horocache.process_set import ProcessSet
+
+from .adapter import collectives
+from .compression import Compression
+from .primitive import Arrays, Operation, Places, apply, described
+
+Rows = tuple[int, ...]  # of an array, one number for each rank
+
+
+def place_in(process_set: ProcessSet) -> tuple[int, int]:
+    """This process's rank in a process set, and the number of ranks."""
+    return process_set.rank(), process_set.size()
+
+
+def _compiled_name(name: Name) -> Name:
+    """The name in a compiled function; see Note [Operations in compiled functions]."""
+    if name is None:
+        return "jit"
+    return b"jit/" + name if isinstance(name, bytes) else f"jit/{name}"
+
+
+def _with_rows(array: Any, rows: int) -> jax.ShapeDtypeStruct:
+    return described((rows, *array.shape[1:]), array.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective(Operation):
+    """What all ranks call alike, on one array or on a group of them."""
+
+    name: Name
+    process_set: ProcessSet
+    backend: str | None
+    group: bool = False
+    is_tangent: bool = False
+
+    @property
+    def call(self) -> Call:
+        """What it has in common with the operation of its gradient."""
+        return Call(self.name, self.process_set, self.backend, self.group)
+
+    def differentiated(self) -> tuple[Operation, Operation]:
+        """The operation itself, and that for tangents: all are linear."""
+        return self, replace(self, is_tangent=True)
+
+    def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of the arguments."""
+        return [described(array.shape, array.dtype) for array in arrays]
+
+    def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
+        """Each element by itself, so all at once."""
+        return apply(self, arrays), places
+
+    def where(self, compiled: bool) -> dict[str, Any]:
+        """The arguments that all operations have."""
+        name = self.name
+        if self.is_tangent and name is not None:
+            name = name + b".tangent" if isinstance(name, bytes) else f"{name}.tangent"
+        if compiled:
+            name = _compiled_name(name)
+        return {"name": name, "process_set": self.process_set, "backend": self.backend}
+
+    def run_as(self, kind: str, arrays: Arrays, compiled: bool, **arguments: Any) -> Arrays:
+        """Run the collective of that name."""
+        method = getattr(collectives, f"grouped_{kind}" if self.group else kind)
+        answer = method(list(arrays) if self.group else arrays[0], **arguments, **self.where(compiled))
+        return list(answer) if self.group else [answer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reducing(Collective):
+    """One that reduces."""
+
+    compression: AnyCompressor
+    op: int
+    scales: tuple[float, float]
+
+    kind: ClassVar[str]
+
+    def differentiated(self) -> tuple[Operation, Operation]:
+        """Others than sums and means have results, but no tangents."""
+        if self.op in (Average, Sum):
+            return super().differentiated()
+        return self, _NoGradient(self.kind, self.op, self.results)
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Reduce."""
+        before, after = self.scales
+        how = {"compression": self.compression, "op": self.op, "prescale_factor": before, "postscale_factor": after}
+        return self.run_as(self.kind, arrays, compiled, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allreduce(_Reducing):
+    """An allreduce of arrays in a traced function."""
+
+    kind: ClassVar[str] = "allreduce"
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
+        """Reduce them the same way."""
+        how = Reduction(self.compression, self.op, self.scales)
+        return gradients.of_allreduce(_Operations(), grads, how, self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broadcast(Collective):
+    """A broadcast of arrays in a traced function."""
+
+    root_rank: int
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Copy from the root."""
+        return self.run_as("broadcast", arrays, compiled, root_rank=self.root_rank)
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
+        """Average to the root."""
+        is_root = self.process_set.ranks[self.process_set.rank()] == self.root_rank
+        return gradients.of_broadcast(_Operations(), grads, is_root, self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByRows(Collective):
+    """One whose results depend on the place of this rank, and in which the first dimension has a meaning.
+
+    Compiled or differentiated, it knows the sizes of its results beforehand.
+    """
+
+    place: tuple[int, int]  # this rank, and the number of ranks
+    foreseen: bool = False  # the results have the shapes that ``results`` tells
+
+    def differentiated(self) -> tuple[Operation, Operation]:
+        """Both with shapes that are known."""
+        own = replace(self, foreseen=True)
+        return own, replace(own, is_tangent=True)
+
+    def check_place(self) -> None:
+        """InvalidArgumentError if the function was traced by another rank or for another number of ranks."""
+        now = place_in(self.process_set)
+        if now != self.place:
+            raise InvalidArgumentError(
+                f"the function was compiled for rank {self.place[0]} of {self.place[1]}, but this is rank {now[0]} of "
+                f"{now[1]} of the process set: call jax.clear_caches() after init()."
+            )
+
+    def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
+        """Behind the rows, the batch is one of the dimensions that all ranks have alike."""
+        moved = []
+        for array, place in zip(arrays, places, strict=True):
+            if place is None:
+                moved.append(array)
+            else:
+                moved.append(self.row_of_scalars(array) if array.ndim == 1 else jnp.moveaxis(array, place, 1))
+        return apply(self, moved), [None if place is None else 1 for place in places]
+
+    def row_of_scalars(self, array: Any) -> Any:
+        """A batch of scalars, which have no rows."""
+        self.results([described((), array.dtype)])  # refuses them
+        return array[None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allgather(_ByRows):
+    """An allgather of arrays in a traced function."""
+
+    rows: tuple[Rows, ...] | None = None  # None: all ranks' arrays have as many rows
+
+    def expected(self, arrays: Arrays) -> tuple[Rows, ...]:
+        """The rows of each rank, of each array; a scalar is one row."""
+        return self.rows or tuple((array.shape[0] if array.shape else 1,) * self.place[1] for array in arrays)
+
+    def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
+        """All ranks' rows."""
+        return [_with_rows(array, sum(rows)) for array, rows in zip(arrays, self.expected(arrays), strict=True)]
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Gather, and see whether the sizes are those that were foreseen."""
+        self.check_place()
+        gathered = collectives.allgather_with_rows(list(arrays), group=self.group, **self.where(compiled))
+        if compiled or self.foreseen:
+            for expected, (_, rows) in zip(self.expected(arrays), gathered, strict=True):
+                _check_rows("allgather", expected, rows)
+        return [output for output, _ in gathered]
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
+        """Average, and slice."""
+        starts = [sum(rows[: self.place[0]]) for rows in self.expected(arrays)]
+        return gradients.of_allgather(_Operations(), grads, starts, [array.shape for array in arrays], self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alltoall(_ByRows):
+    """An alltoall of one array in a traced function: as many rows to each rank."""
+
+    def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
+        """The shapes of the arguments."""
+        for array in arrays:
+            if not array.shape or array.shape[0] % self.place[1]:
+                raise InvalidArgumentError(
+                    f"alltoall without splits shares the rows out evenly among {self.place[1]} ranks; an array of "
+                    f"shape {array.shape} cannot be shared out so."
+                )
+        return super().results(arrays)
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Exchange rows, and see whether as many came from each."""
+        self.check_place()
+        output, received = synchronize(collectives.alltoall_async(arrays[0], None, **self.where(compiled)))
+        if compiled or self.foreseen:
+            rows = received.tolist()
+            _check_rows("alltoall", (arrays[0].shape[0] // self.place[1],) * self.place[1], rows)
+        return [output]
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
+        """Exchange them back."""
+        return gradients.of_alltoall(_Operations(), grads, grads, [array.shape for array in arrays], self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reducescatter(_Reducing, _ByRows):
+    """A reducescatter of arrays in a traced function."""
+
+    kind: ClassVar[str] = "reducescatter"
+
+    def shares(self, array: Any) -> Rows:
+        """How many rows each rank gets: the first ones get one more if they do not come out even."""
+        if not array.shape:
+            raise InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.")
+        ranks = self.place[1]
+        return tuple((array.shape[0] - rank + ranks - 1) // ranks for rank in range(ranks))
+
+    def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
+        """This rank's rows."""
+        return [_with_rows(array, self.shares(array)[self.place[0]]) for array in arrays]
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Reduce, and share out."""
+        self.check_place()
+        return super().run(arrays, compiled)
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
+        """Gather them, scaled."""
+        run = _Operations(tuple(self.shares(array) for array in arrays))
+        return gradients.of_reducescatter(run, grads, self.op, self.scales, self.place[1], self.call)
+
+
+def _check_rows(kind: str, expected: Sequence[int], rows: Sequence[int]) -> None:
+    if list(rows) != list(expected):
+        raise InvalidArgumentError(
+            f"{kind} in a function that JAX compiles or differentiates needs sizes that are known when it is traced: "
+            f"{list(expected)} rows from the ranks. There came {list(rows)}. Pad the arrays to one size, or call it "
+            "outside."
+        )
+
+
+@dataclass(frozen=True)
+class OnHost(Operation):
+    """Any function of arrays on the host that all ranks call alike, in its turn among the operations.
+
+    Args:
+        what: says what it is, in errors.
+        shapes: of its results.
+        function: gets the arrays, and the beginning of the names that it has to give.
+    """
+
+    what: str
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    function: Callable[[list[Any], str], Sequence[Any]] = field(hash=False)
+
+    def results(self, arrays: Arrays) -> Sequence[jax.ShapeDtypeStruct]:
+        """Those that were given."""
+        return self.shapes
+
+    def run(self, arrays: Arrays, compiled: bool) -> Arrays:
+        """Call the function."""
+        return self.function(list(arrays), "jit/" if compiled else "")
+
+    def differentiated(self) -> NoReturn:
+        """Refuse."""
+        raise UnsupportedError(
+            f"{self.what} has no gradient: call it outside of the differentiated function, or on jax.lax.stop_gradient "
+            "of its arguments."
+        )
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> NoReturn:
+        """Refuse."""
+        self.differentiated()
+
+    def with_batches(self, arrays: Arrays, places: Places) -> NoReturn:
+        """Refuse."""
+        raise UnsupportedError(f"{self.what} cannot be inside of jax.vmap: call it outside, on the whole batch.")
+
+
+@dataclass(frozen=True)
+class _NoGradient(Operation):
+    """The tangents of a reduction that has none; an error where something depends on them."""
+
+    kind: str
+    op: int
+    shapes: Callable[[Arrays], Sequence[jax.ShapeDtypeStruct]] = field(hash=False, compare=False)
+
+    has_effect: ClassVar[bool] = False
+
+    def results(self, arrays: Arrays) -> Sequence[jax.ShapeDtypeStruct]:
+        """Those of the reduction."""
+        return self.shapes(arrays)
+
+    def run(self, arrays: Arrays, compiled: bool) -> NoReturn:
+        """Refuse."""
+        raise UnsupportedError(
+            f"{self.kind} has a gradient for Average and Sum only, not for op={self.op}: call it on "
+            "jax.lax.stop_gradient of its argument."
+        )
+
+    def differentiated(self) -> NoReturn:
+        """Refuse."""
+        self.run([], False)
+
+    def cotangents(self, grads: Arrays, arrays: Arrays) -> NoReturn:
+        """Refuse."""
+        self.run([], False)
+
+    def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
+        """Remain."""
+        return apply(self, arrays), places
+
+
+class _Operations:
+    """:class:`horocache.gradients.Differentiable` for traced functions.
+
+    Args:
+        rows: of what is gathered, where they are not the same on all ranks.
+    """
+
+    def __init__(self, rows: tuple[Rows, ...] | None = None) -> None:
+        self._rows = rows
+        self.uncompressed: Any = Compression.none
+
+    def refuse(self, grads: Arrays, op: int, what: str) -> NoReturn:
+        _NoGradient(what, op, lambda _: []).run([], False)
+
+    def allreduce(self, tensors: Arrays, how: Reduction, call: Call) -> Arrays:
+        return apply(Allreduce(**how._asdict(), **call._asdict()), tensors)
+
+    def allgather(self, tensors: Arrays, call: Call) -> Arrays:
+        place = place_in(call.process_set)
+        return apply(Allgather(place=place, rows=self._rows, foreseen=True, **call._asdict()), tensors)
+
+    def alltoall_back(self, tensor: Any, splits: Any, rows: Any, call: Call) -> Any:
+        return apply(Alltoall(place=place_in(call.process_set), foreseen=True, **call._asdict()), [tensor])[0]
+
+    def own_rows(self, tensor: Any, start: int, shape: Sequence[int]) -> Any:
+        return tensor[start : start + (shape[0] if shape else 1)].reshape(shape)
+
+    def zeros(self, tensor: Any) -> Any:
+        return jnp.where(jnp.zeros((), bool), tensor, jnp.zeros_like(tensor))
+
+    def scale(self, tensor: Any, factor: float) -> Any:
+        return tensor * factor
