@@ -124,7 +124,7 @@ def process_sets() -> list[ProcessSet]:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    sets = _state.current().process_sets
+    sets = _state.known_sets()
     return [global_process_set, *(sets[number] for number in sorted(sets))]
 
 

@@ -67,7 +67,7 @@ def in_child(before_init):
     for what, action in {
         "allreduce": lambda: hc.allreduce(np.ones(3)),
         "submit": lambda: hc.allreduce_async_(np.ones(3), name="y"),
-        "rank": hc.rank,
+        "abort": lambda: hc.abort("x"),
         "barrier": hc.barrier,
         "join": hc.join,
         "init": hc.init,
@@ -77,7 +77,7 @@ def in_child(before_init):
         attempt(f"child-{what}", action)
     hc.shutdown()  # there is nothing to end
     kept = [link for link in descriptors() if link not in before_init and "pipe:" not in link]
-    say("child-kept", links=kept, initialized=hc.is_initialized())
+    say("child-kept", links=kept, place=[hc.is_initialized(), hc.rank(), hc.size()])
 
 
 def fork():
