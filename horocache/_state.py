@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horocache import endings, mpi
 from horocache._session import Runtime, Session
-from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError
+from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, StartupError
+from horocache.launch import environment
 
 if TYPE_CHECKING:
     from horocache.process_set import ProcessSet
@@ -151,8 +152,10 @@ def init(
             list of ranks; the place in it is then the process's rank. To be called by its members alone.
         process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
             :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
-            not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory. Sets can be
-            added later, too; Horovod asks for ``"dynamic"`` then, which is the same here as None.
+            not. Each gets the number of its place, from 1. A communicator from ``Split`` is a set for each of its
+            parts: they take numbers one after the other, by their lowest rank. Each set costs its members
+            ``shm_bytes`` of memory. Sets can be added later, too; Horovod asks for ``"dynamic"`` then, which is the
+            same here as None.
         knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
 
     Raises:
@@ -184,16 +187,50 @@ def init(
 
 
 def _start(arguments: dict[str, str], sets: list[ProcessSet], job: mpi.Job) -> None:
+    from horocache.process_set import named_by_all  # noqa: PLC0415  (it imports this module)
+
+    launched = _check_not_of_a_rank() if "rank" not in arguments else None
+    sets = named_by_all(sets, job, _start_timeout(arguments))
     session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
     _default.session = session
     session.watch_stacks()
     for follower in _default.followers:
         follower.started(session)
+    if launched is not None:
+        environment.note_rank_process(session.runtime.rank, session.runtime.size, launched)
     _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
         atexit.register(_at_exit)
         endings.watch(_tell_others)
+
+
+def _start_timeout(arguments: dict[str, str]) -> float:
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    return float(_core.parse_knobs(arguments)["start_timeout"][0])
+
+
+def _check_not_of_a_rank() -> str | None:
+    """The name of the job of several ranks of which the launcher has made this process one, if there is one.
+
+    Raises:
+        StartupError: a rank has started this process, which has nothing but that rank's environment.
+    """
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    found = _core.identity()
+    if int(found["size"]) < 2 or not found["job"]:
+        return None
+    parent = environment.noted_rank_process()
+    if parent is not None and parent.job == found["job"] and parent.pid != os.getpid() and parent.is_alive():
+        raise StartupError(
+            f"process {os.getpid()} was started by process {parent.pid}, which is rank {parent.rank} of {parent.size}, "
+            "and has that rank's environment; it is no rank of its own. Call init() in the rank alone. For a process "
+            "that runs alone, set HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 in its environment; for a job of its own, "
+            "start it with horocacherun."
+        )
+    return str(found["job"])
 
 
 def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> None:
@@ -208,7 +245,6 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
 
 def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
-    from horocache.launch.environment import own_environment  # noqa: PLC0415
     from horocache.observe import flight_files  # noqa: PLC0415
 
     epoch = _default.epochs[tuple(job.ranks)]
@@ -216,7 +252,7 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
     if knobs["flight_record"][1] == "default":
-        arguments = {**arguments, "flight_record": flight_files.default_folder(own_environment())}
+        arguments = {**arguments, "flight_record": flight_files.default_folder(environment.own_environment())}
     programs = b""
     if folders := knobs["programs"][0]:
         from horocache.lang import installed  # noqa: PLC0415  (only jobs with programs need the compiler)
@@ -241,6 +277,7 @@ def shutdown() -> None:
         if session is None:
             return
         _default.session = None
+        environment.forget_rank_process()
         try:
             session.runtime.stop()
         finally:

@@ -8,6 +8,7 @@ threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -36,7 +37,8 @@ def watch(tell: Tell) -> None:
     _watch.exit, sys.exit = sys.exit, _exit
     register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
     if register is not None:
-        register(tell_uncaught)
+        with contextlib.suppress(RuntimeError):  # Python has waited for its threads already
+            register(tell_uncaught)
 
 
 def tell_uncaught() -> None:
@@ -70,7 +72,7 @@ class _Exit(SystemExit):
     """What ``sys.exit`` raises; like SystemExit in all that a program can see."""
 
     @property
-    def code(self) -> Any:  # type: ignore[override]
+    def code(self) -> Any:
         """The argument of ``sys.exit``. The interpreter asks with no frame below, when it ends the process."""
         code = self.__dict__.get("code", self.args[0] if len(self.args) == 1 else self.args or None)
         in_program = sys._getframe().f_back is not None

@@ -247,6 +247,32 @@ FAILURES = {
         "mp/test_jobs.py::test_two_processes_that_claim_one_rank_are_told_so",
         "cpp/net/bootstrap_test.cc::Bootstrap.TwoProcessesThatClaimRankZeroAreBothTold",
     ],
+    "two jobs have the same `MASTER_ADDR` and `MASTER_PORT`, and no launcher that tells them apart": [
+        "mp/test_by_hand.py::test_ranks_of_two_jobs_with_one_address_never_form_one",
+        "mp/test_by_hand.py::test_jobs_in_two_containers_that_share_a_folder_do_not_meet",
+        "cpp/net/claimants_test.cc::Claimants.AProcessWithTheClaimAndTheProgramOfARankIsARival",
+    ],
+    "a job that has begun turns out to be two: a second process claims one of its ranks": [
+        "mp/test_by_hand.py::test_a_second_claimant_ends_a_job_that_may_be_two",
+    ],
+    "a process that a rank has started calls `init()` with the rank's environment": [
+        "mp/test_jobs.py::test_a_program_that_a_rank_starts_is_no_rank",
+    ],
+    "variables show that a process is one of several, and not which or of how many": [
+        "cpp/net/identity_test.cc::Identity.OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany",
+    ],
+    "MPI cannot be used, and all ranks are on one host": [
+        "mpi/test_jobs.py::test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used",
+    ],
+    "another user has made `/tmp/horocache-UID`": [
+        "cpp/net/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
+    ],
+    "another process holds a lock on that folder": [
+        "cpp/net/bootstrap_test.cc::Bootstrap.ALockThatAnotherProcessHoldsOnTheDirectoryDoesNotMatter",
+    ],
+    "several threads of a rank call `init()` at once": [
+        "unit/api/test_state.py::test_threads_that_call_init_at_once_have_one_session",
+    ],
     "the launcher's variables contradict each other": [
         "cpp/net/identity_test.cc::Identity.OursThatDoNotFitTogetherAreRefused",
     ],

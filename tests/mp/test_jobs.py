@@ -320,6 +320,18 @@ def test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on(laun
         assert said["parent"]["files"] == 0, finished.report()
 
 
+def test_a_program_that_a_rank_starts_is_no_rank(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "started", deadline_s=60)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)
+        assert said["in-the-job"]["alone"] == "0 1", finished.report()
+        assert said["after-it"]["inner"] == f"{rank} 2", "the programs of all ranks are a job\n" + finished.report()
+    inner, pid = finished.said(1)["in-the-job"]["inner"], finished.said(1)["in-the-job"]["own"][2]
+    assert inner.startswith("horocache.errors.StartupError: process "), finished.report()
+    assert f"was started by process {pid}, which is rank 1 of 2" in inner and "HOROCACHE_SIZE=1" in inner, inner
+
+
 @pytest.mark.parametrize("capacity", ["1024", "0"])
 def test_an_idle_job_exchanges_nothing(launcher, capacity):
     finished = launcher.worker(3, "lifetimes.py", "idle", flags=["--cache-capacity", capacity])

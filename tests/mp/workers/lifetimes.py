@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -102,6 +103,26 @@ def fork():
         say("parent", files=len(descriptors()) - counts)
 
 
+def started():
+    """Programs that a rank starts: with its environment, alone, and when the rank's own job is over."""
+    program = "import horocache as hc\nhc.init()\nprint(hc.rank(), hc.size())"
+
+    def start(**more):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, timeout=60, check=False)
+        return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+    with job():
+        own = [hc.rank(), hc.size(), os.getpid()]
+        say(
+            "in-the-job",
+            own=own,
+            inner=start() if hc.rank() else "",
+            alone=start(HOROCACHE_RANK="0", HOROCACHE_SIZE="1"),
+        )
+    say("after-it", own=own, inner=start())
+
+
 def idle():
     with job():
         for step in range(20):
@@ -150,6 +171,7 @@ def threads():
     "again": lambda: again(int(sys.argv[2])),
     "knobs": knobs,
     "fork": fork,
+    "started": started,
     "idle": idle,
     "threads": threads,
 }[sys.argv[1]]()
