@@ -63,9 +63,9 @@ bool CanDoWithoutMpi(const JobConfig& config) {
 Status WithoutMpi(const JobConfig& config, const Status& failed) {
   if (config.identity.size == 0) return {failed.code(), failed.message() + " " + config.identity.no_job};
   if (config.identity.cross_size > 1) return failed;
-  const bool named = !config.identity.job.empty();
-  return {failed.code(), failed.message() + " Ranks of one host need no MPI: set HOROCACHE_MPI=off" +
-                             (named ? "." : ", and HOROCACHE_JOB_ID to the same text on every rank.")};
+  const std::string advice = " Ranks of one host need no MPI: set HOROCACHE_MPI=off.";
+  const std::string& no_job = config.identity.no_job;
+  return {failed.code(), failed.message() + advice + (no_job.empty() ? "" : " " + no_job)};
 }
 
 Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {

@@ -160,3 +160,22 @@ def test_a_second_claimant_ends_a_job_that_may_be_two(script):
             said = rank.communicate(timeout=60)[0]
             assert said.startswith("AbortedError") and "two processes claim rank 1 " in said, said
     assert not list((script.parent / "tmp").iterdir())
+
+
+STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NNODES": "1",
+}
+PMIX = {"PMIX_RANK": "0", "PMIX_NAMESPACE": "gone", "PMIX_SERVER_URI2": "gone.1;tcp4://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("left", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, STEP | PMIX], ids=["PMI", "Slurm with PMIx"])
+def test_a_process_with_the_variables_of_a_launcher_of_one_rank_starts_no_mpi(script, left):
+    env = {name: value for name, value in variables(script.parent, 0).items() if name not in ("RANK", "WORLD_SIZE")}
+    program = "import horocache as hc; hc.init(); print(hc.rank(), hc.size(), hc.mpi_enabled())"
+    assert outputs([([sys.executable, "-c", program], env | left)]) == ["0 1 False\n"]

@@ -64,15 +64,9 @@ def test_a_thread_level_that_is_too_low_is_named_with_the_library():
     assert allowed.lines("started ") == ["0 of 2", "1 of 2"], allowed.report()
 
 
-@pytest.mark.parametrize("lacking", ["threads", "library"])
-def test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used(tmp_path, lacking):
+def test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used():
     environment = {"HOROCACHE_JOB_ID": "x"} if flavour() == "mpich" else {}
-    if lacking == "threads":
-        job = run_worker("refused", 2, "serialized", env=environment)
-    else:
-        job = run_worker(
-            "refused", 2, env=environment | {"HOROCACHE_LIBRARY_PATH": str(tmp_path), "LD_LIBRARY_PATH": ""}
-        )
+    job = run_worker("refused", 2, "serialized", env=environment)
     assert job.lines("started ") == ["0 of 2", "1 of 2"], job.report()
     assert (job.out + job.err).count("share memory without MPI") == 1, job.report()
 

@@ -85,7 +85,7 @@ def parts() -> None:
     refused(hc.InvalidArgumentError, "runs already", lambda: hc.init(process_sets=[half, mine]))
     hc.shutdown()
     overlapping = [WORLD.rank, (WORLD.rank + 1) % WORLD.size]
-    refused(hc.VersionSkewError, "process sets", lambda: hc.init(process_sets=[overlapping]))
+    refused(hc.VersionSkewError, "process set 1: ", lambda: hc.init(process_sets=[overlapping]))
 
 
 def twice() -> None:
