@@ -75,7 +75,7 @@ class Runtime:
     def __getattr__(self, name: str) -> int | bool:
         if name not in _PROPERTIES:
             raise AttributeError(name)
-        value: int = self._lib.hc_get(self._live(), _PROPERTIES.index(name))
+        value: int = self._lib.hc_get(self._runtime, _PROPERTIES.index(name))  # in a child of fork, too
         return bool(value) if name == "alive" else value
 
     def _live(self) -> Any:

@@ -243,6 +243,7 @@ def parse_knobs(
 def identity() -> dict[
     str, int | str
 ]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
+def launcher_variables(environment: Mapping[str, str]) -> str: ...  # of other launchers, as lines
 def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
 def keep_freed_memory() -> bool: ...  # whether malloc keeps it from now on; see KeepFreedMemory of base/memory.h
 def start_in_process(

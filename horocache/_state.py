@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from horocache import mpi
+from horocache import endings, mpi
 from horocache._session import Runtime, Session
-from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError
+from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, StartupError
+from horocache.launch import environment
 
 if TYPE_CHECKING:
     from horocache.process_set import ProcessSet
@@ -35,7 +36,8 @@ class _Default:
 
     def __init__(self) -> None:
         self.session: Session | None = None
-        self.orphan: Session | None = None  # in a child of fork: the parent's session, kept so that no destructor runs
+        self.inherited: Session | None = None  # in a child of fork: the parent's session, which still answers questions
+        self.lock = threading.RLock()  # held by the thread that starts or ends a session
         self.epochs: Counter[tuple[int, ...]] = Counter()  # how often each job was started: () is that of the launcher
         self.hooks_registered = False
         self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session has
@@ -57,8 +59,25 @@ def current() -> Session:
     return session
 
 
+def running() -> Session | None:
+    """The session that runs in this process, or None; a child of fork has none."""
+    return _default.session
+
+
+def _known() -> Session:
+    """The session that says who this rank is: the running one, or in a child of fork the parent's.
+
+    Raises:
+        NotInitializedError: there is none.
+    """
+    session = _default.session or _default.inherited
+    if session is None:
+        raise NotInitializedError()
+    return session
+
+
 def _why_not_running() -> Exception:
-    if _default.orphan is not None:
+    if _default.inherited is not None:
         return ForkedProcessError(
             f"process {os.getpid()} was forked from a process that runs horocache; the runtime belongs to the parent. "
             "Start processes that use horocache with 'spawn', or fork before init()."
@@ -66,11 +85,14 @@ def _why_not_running() -> Exception:
     return NotInitializedError()
 
 
+def _tell_others(why: str) -> None:
+    session = _default.session
+    if session is not None:
+        session.runtime.abort(why)
+
+
 def _at_exit() -> None:
-    # What nobody caught; a prompt that goes on after an error has it, too.
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if error is not None and _default.session is not None and not hasattr(sys, "ps1"):
-        _default.session.runtime.abort(f"it raised {type(error).__name__}: {error}")
+    endings.tell_uncaught()
     shutdown()
     for say in _default.last_words:
         say()
@@ -84,6 +106,11 @@ def call_at_exit(function: Callable[[], None]) -> None:
     _default.last_words.append(function)
 
 
+def known_sets() -> dict[int, ProcessSet]:
+    """The registered process sets by number, without that of all ranks. Raises NotInitializedError."""
+    return _known().process_sets
+
+
 def follow(follower: Follower) -> None:
     """Tell ``follower`` of the running session, if there is one, and of all later ones."""
     _default.followers.append(follower)
@@ -92,15 +119,19 @@ def follow(follower: Follower) -> None:
 
 
 def _after_fork_in_child() -> None:
+    _default.lock = threading.RLock()  # a thread of the parent may have held it
     session = _default.session
     if session is None:
         return
     for follower in _default.followers:
         follower.forked_child()
-    _default.orphan, _default.session = session, None
+    _default.inherited, _default.session = session, None
     session.pending = {}
     session.runtime.forked_child()
     session.forget_stacks()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _knob_text(value: object) -> str:
@@ -114,13 +145,17 @@ def init(
 ) -> None:
     """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
 
+    Several threads may call it at once: one of them starts the daemon, and the others wait for that.
+
     Args:
         comm: what the job is, where it is not all processes that the launcher started: an mpi4py communicator, or a
             list of ranks; the place in it is then the process's rank. To be called by its members alone.
         process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
             :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
-            not. Each gets the number of its place, from 1. Each costs its members ``shm_bytes`` of memory. Sets can be
-            added later, too; Horovod asks for ``"dynamic"`` then, which is the same here as None.
+            not. Each gets the number of its place, from 1. A communicator from ``Split`` is a set for each of its
+            parts: they take numbers one after the other, by their lowest rank. Each set costs its members
+            ``shm_bytes`` of memory. Sets can be added later, too; Horovod asks for ``"dynamic"`` then, which is the
+            same here as None.
         knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
 
     Raises:
@@ -134,29 +169,68 @@ def init(
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
     from horocache.process_set import register_again, sets_to_register  # noqa: PLC0415  (it imports this module)
 
-    running = _default.session
-    job = mpi.job_of(comm)
-    sets = sets_to_register(process_sets, job)
-    if running is not None:
-        _check_same_knobs(running.arguments, arguments)
-        if comm is not None and (job.handle, job.ranks) != (running.job.handle, running.job.ranks):
-            raise InvalidArgumentError(
-                f"horocache runs already as another job; init() now asks for comm={comm!r}. Call shutdown() first."
-            )
-        if process_sets is not None:
-            register_again(running, sets)
-        return
-    if _default.orphan is not None:
-        raise _why_not_running()
-    _default.session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
-    _default.session.watch_stacks()
+    with _default.lock:
+        job = mpi.job_of(comm)
+        sets = sets_to_register(process_sets, job)
+        if (session := _default.session) is not None:
+            _check_same_knobs(session.arguments, arguments)
+            if comm is not None and (job.handle, job.ranks) != (session.job.handle, session.job.ranks):
+                raise InvalidArgumentError(
+                    f"horocache runs already as another job; init() now asks for comm={comm!r}. Call shutdown() first."
+                )
+            if process_sets is not None:
+                register_again(session, sets)
+        elif _default.inherited is not None:
+            raise _why_not_running()
+        else:
+            _start(arguments, sets, job)
+
+
+def _start(arguments: dict[str, str], sets: list[ProcessSet], job: mpi.Job) -> None:
+    from horocache.process_set import named_by_all  # noqa: PLC0415  (it imports this module)
+
+    launched = _check_not_of_a_rank() if "rank" not in arguments else None
+    sets = named_by_all(sets, job, _start_timeout(arguments))
+    session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
+    _default.session = session
+    session.watch_stacks()
     for follower in _default.followers:
-        follower.started(_default.session)
+        follower.started(session)
+    if launched is not None:
+        environment.note_rank_process(session.runtime.rank, session.runtime.size, launched)
     _default.epochs[tuple(job.ranks)] += 1
     if not _default.hooks_registered:
         _default.hooks_registered = True
         atexit.register(_at_exit)
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        endings.watch(_tell_others)
+
+
+def _start_timeout(arguments: dict[str, str]) -> float:
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    return float(_core.parse_knobs(arguments)["start_timeout"][0])
+
+
+def _check_not_of_a_rank() -> str | None:
+    """The name of the job of several ranks of which the launcher has made this process one, if there is one.
+
+    Raises:
+        StartupError: a rank has started this process, which has nothing but that rank's environment.
+    """
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    found = _core.identity()
+    if int(found["size"]) < 2 or not found["job"]:
+        return None
+    parent = environment.noted_rank_process()
+    if parent is not None and parent.job == found["job"] and parent.pid != os.getpid() and parent.is_alive():
+        raise StartupError(
+            f"process {os.getpid()} was started by process {parent.pid}, which is rank {parent.rank} of {parent.size}, "
+            "and has that rank's environment; it is no rank of its own. Call init() in the rank alone. For a process "
+            "that runs alone, set HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 in its environment; for a job of its own, "
+            "start it with horocacherun."
+        )
+    return str(found["job"])
 
 
 def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> None:
@@ -171,7 +245,6 @@ def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> N
 
 def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
     from horocache import _core, libraries  # noqa: PLC0415  (the extension is loaded when it is first needed)
-    from horocache.launch.environment import own_environment  # noqa: PLC0415
     from horocache.observe import flight_files  # noqa: PLC0415
 
     epoch = _default.epochs[tuple(job.ranks)]
@@ -179,7 +252,7 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
     if knobs["library_path"][1] == "default":
         arguments = {**arguments, "library_path": libraries.library_path()}
     if knobs["flight_record"][1] == "default":
-        arguments = {**arguments, "flight_record": flight_files.default_folder(own_environment())}
+        arguments = {**arguments, "flight_record": flight_files.default_folder(environment.own_environment())}
     programs = b""
     if folders := knobs["programs"][0]:
         from horocache.lang import installed  # noqa: PLC0415  (only jobs with programs need the compiler)
@@ -193,57 +266,68 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
 
 
 def shutdown() -> None:
-    """End this rank's part in the job; pending operations of all ranks fail. Does nothing if it does not run."""
-    session = _default.session
-    if session is None:
+    """End this rank's part in the job; pending operations of all ranks fail.
+
+    Does nothing if the daemon does not run in this process, so neither in a child of fork.
+    """
+    if _default.session is None:  # also while another thread starts one, which may take long
         return
-    _default.session = None
-    try:
-        session.runtime.stop()
-    finally:
-        for follower in _default.followers:
-            follower.ended()
-        session.end()
+    with _default.lock:
+        session = _default.session
+        if session is None:
+            return
+        _default.session = None
+        environment.forget_rank_process()
+        try:
+            session.runtime.stop()
+        finally:
+            for follower in _default.followers:
+                follower.ended()
+            session.end()
 
 
 def is_initialized() -> bool:
-    """Whether :func:`init` has been called and :func:`shutdown` has not; False in a child of fork."""
-    return _default.session is not None
+    """Whether :func:`init` has been called and :func:`shutdown` has not; a child of fork answers as its parent did.
+
+    In such a child the questions of this module (:func:`rank`, :func:`size`, ...) have the parent's answers;
+    operations raise ForkedProcessError.
+    """
+    return (_default.session or _default.inherited) is not None
 
 
 def rank() -> int:
     """This process's number in the job, from 0. Raises NotInitializedError."""
-    return current().runtime.rank
+    return _known().runtime.rank
 
 
 def size() -> int:
     """Number of processes in the job. Raises NotInitializedError."""
-    return current().runtime.size
+    return _known().runtime.size
 
 
 def local_rank() -> int:
     """This process's number on its host. Raises NotInitializedError."""
-    return current().runtime.local_rank
+    return _known().runtime.local_rank
 
 
 def local_size() -> int:
     """Number of the job's processes on this host. Raises NotInitializedError."""
-    return current().runtime.local_size
+    return _known().runtime.local_size
 
 
 def cross_rank() -> int:
     """Number of this host in the job. Raises NotInitializedError."""
-    return current().runtime.cross_rank
+    return _known().runtime.cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts in the job. Raises NotInitializedError."""
-    return current().runtime.cross_size
+    return _known().runtime.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether every host runs equally many ranks. Raises NotInitializedError."""
-    runtime = current().runtime
+    runtime = _known().runtime
     return runtime.local_size * runtime.cross_size == runtime.size
 
 
@@ -298,7 +382,7 @@ def mpi_threads_supported() -> bool:
     Raises:
         InvalidArgumentError: the job does not use MPI (Horovod raises ValueError here as well).
     """
-    level = current().runtime.mpi
+    level = _known().runtime.mpi
     if level == 0:
         raise InvalidArgumentError("this job does not use MPI; mpi_enabled() tells.")
     return level > 1
@@ -306,7 +390,8 @@ def mpi_threads_supported() -> bool:
 
 def mpi_enabled() -> bool:
     """Whether the ranks of the running job are connected over MPI, too; False where none runs."""
-    return _default.session is not None and _default.session.runtime.mpi > 0
+    session = _default.session or _default.inherited
+    return session is not None and session.runtime.mpi > 0
 
 
 def mpi_built() -> bool:

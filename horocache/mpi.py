@@ -6,13 +6,15 @@ nothing.
 
 from __future__ import annotations
 
+import array
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import InvalidArgumentError, StartupError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,38 @@ def ranks_of_communicator(comm: Any, job: Job | None = None) -> list[int]:
 
 def _group(comm: Any) -> Any:
     return comm.Get_group() if hasattr(comm, "Get_group") else comm.group
+
+
+def tell_all(job: Job, numbers: Sequence[int], limit_s: float) -> list[list[int]]:
+    """What each rank of the job tells, by rank, where they have an MPI that mpi4py has initialised; else an empty list.
+
+    To be called by all of them.
+
+    Raises:
+        StartupError: a rank did not come within ``limit_s`` seconds.
+    """
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or job.ranks or not module.Is_initialized() or module.Is_finalized():
+        return []
+    comm = module.COMM_WORLD if job.communicator is None else job.communicator
+    if comm.Get_size() == 1:
+        return []
+    deadline = time.monotonic() + limit_s
+    own, longest = array.array("i", [len(numbers)]), array.array("i", [0])
+    _await(comm.Iallreduce(own, longest, op=module.MAX), deadline, limit_s)
+    block = longest[0] + 1
+    mine = array.array("i", [len(numbers), *numbers, *([0] * (longest[0] - len(numbers)))])
+    everything = array.array("i", [0] * (block * comm.Get_size()))
+    _await(comm.Iallgather(mine, everything), deadline, limit_s)
+    blocks = [everything[start : start + block] for start in range(0, len(everything), block)]
+    return [list(told[1 : 1 + told[0]]) for told in blocks]
+
+
+def _await(request: Any, deadline: float, limit_s: float) -> None:
+    while not request.Test():
+        if time.monotonic() >= deadline:
+            raise StartupError(
+                f"a rank did not tell its process sets to the others over MPI within {limit_s:g} seconds "
+                "(HOROCACHE_START_TIMEOUT). Every rank has to import mpi4py and to give process_sets to init()."
+            )
+        time.sleep(0.0005)

@@ -9,7 +9,7 @@ from typing import Any
 from horocache import _state
 from horocache._session import Session
 from horocache.errors import InvalidArgumentError
-from horocache.mpi import Job, is_communicator, ranks_of_communicator
+from horocache.mpi import Job, is_communicator, ranks_of_communicator, tell_all
 
 
 class ProcessSet:
@@ -124,7 +124,7 @@ def process_sets() -> list[ProcessSet]:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    sets = _state.current().process_sets
+    sets = _state.known_sets()
     return [global_process_set, *(sets[number] for number in sorted(sets))]
 
 
@@ -148,6 +148,55 @@ def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
     return sets
 
 
+def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[ProcessSet]:
+    """The sets to register, in an order that is the same on all ranks, where each rank named the part that it is in.
+
+    A communicator from ``Split`` is a different set on different ranks. At each place of the list, the sets that the
+    ranks named are registered one after the other, by their lowest rank, if every rank is in the one that it named and
+    no two overlap. Else the ranks name different sets, which start-up refuses: then ``sets`` itself is returned.
+
+    Raises:
+        StartupError: a rank did not come within ``limit_s`` seconds.
+    """
+    if not sets:
+        return sets
+    told = [_lists_of(numbers) for numbers in tell_all(job, _numbers_of([made.ranks for made in sets]), limit_s)]
+    merged = merge_named(told)
+    if merged is None:
+        return sets
+    own = {tuple(made.ranks): made for made in sets}
+    return [own.get(tuple(ranks)) or ProcessSet(ranks) for ranks in merged]
+
+
+def merge_named(told: list[list[list[int]]]) -> list[list[int]] | None:
+    """All sets that the ranks named, in one order; None if they are not parts that fit together. By rank and place."""
+    if len({len(lists) for lists in told}) != 1:
+        return None
+    merged: list[list[int]] = []
+    for place in range(len(told[0])):
+        named = [lists[place] for lists in told]
+        different = sorted({tuple(ranks) for ranks in named})
+        if len(different) > 1:
+            members = [rank for ranks in different for rank in ranks]
+            if len(set(members)) != len(members) or any(rank not in ranks for rank, ranks in enumerate(named)):
+                return None
+        merged += [list(ranks) for ranks in different]
+    return merged
+
+
+def _numbers_of(lists: list[list[int]]) -> list[int]:
+    return [number for ranks in lists for number in (len(ranks), *ranks)]
+
+
+def _lists_of(numbers: list[int]) -> list[list[int]]:
+    lists = []
+    while numbers:
+        count, *numbers = numbers
+        lists.append(numbers[:count])
+        numbers = numbers[count:]
+    return lists
+
+
 def register_again(session: Session, sets: list[ProcessSet]) -> None:
     """Give the numbers of a session that runs to other objects for the same sets.
 
@@ -156,7 +205,9 @@ def register_again(session: Session, sets: list[ProcessSet]) -> None:
     """
     registered = sorted(session.process_sets.items())
     had, asked = [made.ranks for _, made in registered], [made.ranks for made in sets]
-    if asked != had:
+    if any(made.mpi_comm is not None for made in sets):  # the other ranks' parts are registered, too
+        registered = [(number, made) for number, made in registered if made.ranks in asked]
+    if asked != [made.ranks for _, made in registered]:
         raise InvalidArgumentError(
             f"horocache runs already, started with process sets {had}; init() now asks for {asked}. "
             "Call shutdown() first."

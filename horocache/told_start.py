@@ -57,7 +57,7 @@ def _describe(rank: int, size: int, limit_s: float) -> dict[str, Any]:
     knobs = _core.parse_knobs()
     boot = _BOOT_ID.read_text() if _BOOT_ID.is_file() else ""
     return {
-        "runs": [_state.rank(), _state.size()] if _state.is_initialized() else None,
+        "runs": [_state.rank(), _state.size()] if _state.running() is not None else None,
         "launched": _is_launched_as(rank, size),
         # As the core tells hosts apart.
         "host": knobs["host_id"][0] or f"{socket.gethostname()} {boot}",

@@ -10,7 +10,8 @@ namespace horocache {
 namespace {
 
 bool Concerns(std::string_view entry) {
-  static constexpr std::array<std::string_view, 17> kPrefixes = {"HOROCACHE_",
+  static constexpr std::array<std::string_view, 27> kPrefixes = {"HOROCACHE_",
+                                                                 "_HOROCACHE_",
                                                                  "HOROVOD_",
                                                                  "RANK=",
                                                                  "WORLD_SIZE=",
@@ -26,6 +27,15 @@ bool Concerns(std::string_view entry) {
                                                                  "PMIX_",
                                                                  "OMPI_MCA_ess_base_jobid=",
                                                                  "MPI_LOCAL",
+                                                                 "JSM_NAMESPACE_",
+                                                                 "MV2_COMM_WORLD_",
+                                                                 "MVP_COMM_WORLD_",
+                                                                 "MPIRUN_RANK=",
+                                                                 "ALPS_APP_PE=",
+                                                                 "PALS_RANKID=",
+                                                                 "PALS_APID=",
+                                                                 "FLUX_TASK_RANK=",
+                                                                 "FLUX_JOB_ID=",
                                                                  "TMPDIR="};
   return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return entry.starts_with(prefix); });
 }

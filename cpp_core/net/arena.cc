@@ -161,6 +161,8 @@ size_t Arena::FileBytes() const {
 }
 
 Status Arena::MapShared() {
+  struct stat file{};
+  if (fstat(fd_, &file) == 0) id_ = file.st_ino;
   void* memory = mmap(nullptr, places_.total, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) return NoMemory(layout_, places_.total, "map", errno);
   base_ = static_cast<std::byte*>(memory);

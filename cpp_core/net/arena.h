@@ -97,6 +97,8 @@ class Arena {
   // The mapping lives on without its descriptor; called when every rank has attached.
   void CloseFd();
   const ArenaLayout& layout() const { return layout_; }
+  // The same on all ranks that share it, and another for every other one that is there; 0 on the heap.
+  uint64_t id() const { return id_; }
 
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
@@ -164,6 +166,7 @@ class Arena {
   std::byte* base_ = nullptr;
   std::shared_ptr<Regions> regions_;
   int fd_ = -1;
+  uint64_t id_ = 0;
 };
 
 }  // namespace horocache::net

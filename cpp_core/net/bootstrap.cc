@@ -14,6 +14,7 @@
 #include "net/bootstrap_root.h"
 #include "net/connection.h"
 #include "net/handshake.h"
+#include "net/late_claims.h"
 #include "net/open_files.h"
 #include "net/rendezvous.h"
 
@@ -233,7 +234,7 @@ StatusOr<Peers> Together(const BootstrapConfig& config) {
   StatusOr<MeetingPlace> place = FindMeetingPlace(config);
   if (!place.ok()) return place.status();
   if (config.identity.rank != 0) return Worker(config, *place, deadline_ns).Run();
-  StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*place, deadline_ns);
+  StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*place);
   if (!listener.ok()) return listener.status();
   if (*listener == nullptr) return Worker(config, *place, deadline_ns).Run();
   return BootstrapRoot(config, std::move(*listener), deadline_ns);
@@ -245,6 +246,7 @@ void Peers::CloseInChild() {
   for (UniqueFd& fd : pidfds) fd.Close();
   for (UniqueFd& fd : links) fd.Close();
   if (arena != nullptr) arena->CloseFd();
+  if (late != nullptr) late->CloseInChild();
 }
 
 StatusOr<Peers> Bootstrap(const BootstrapConfig& config) {

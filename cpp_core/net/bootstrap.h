@@ -25,12 +25,15 @@ struct Handshake {
   std::string agree;      // Knobs::AgreeText(): lines "name=value"
 };
 
+class LateClaims;
+
 struct Peers {
   std::shared_ptr<Arena> arena;
   std::vector<UniqueFd> pidfds;  // by rank; this rank's too
   std::vector<int> pids;         // by rank
   std::vector<UniqueFd> links;   // stream sockets: on rank 0 one per rank (own: -1), elsewhere links[0] only; closed by
                                  // the kernel when a rank ends
+  std::shared_ptr<LateClaims> late;  // on rank 0 of a job that may be two; null elsewhere
 
   // For the child of a fork: closes every descriptor with nothing but close(2). The arena's memory is not mapped in the
   // child at all; touching it there is a segmentation fault, and destroying the Arena object is harmless.

@@ -13,16 +13,19 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "net/bootstrap_common.h"
+#include "net/claimants.h"
 #include "net/connection.h"
 #include "net/handshake.h"
+#include "net/late_claims.h"
 #include "net/open_files.h"
 
 namespace horocache::net {
 namespace {
 
-constexpr int64_t kSilenceNs = 5 * kNsPerS;  // a connection that has not said hello by then is dropped
-constexpr int64_t kGraceNs = kNsPerS / 2;    // after a failure, for ranks that are about to connect
-constexpr int64_t kTellNs = kNsPerS;         // for sending the verdict of a failure
+constexpr int64_t kSilenceNs = 5 * kNsPerS;      // a connection that has not said hello by then is dropped
+constexpr int64_t kGraceNs = kNsPerS / 2;        // after a failure, for ranks that are about to connect
+constexpr int64_t kTellNs = kNsPerS;             // for sending the verdict of a failure
+constexpr int64_t kRivalLookNs = 50 * kNsPerMs;  // between looks at processes that claim a rank and have not come
 constexpr size_t kDescriptorsPerMessage = 64;
 
 class Root {
@@ -53,6 +56,12 @@ class Root {
 
   bool Settled() const;
   bool EverybodyIsHere() const;
+  // By Note [One address, two jobs] in claimants.h.
+  bool IsByHand() const { return !config_.identity.shared_claim.empty(); }
+  bool AreOneJob();
+  void FailTwice(const Client& client, int other_pid);
+  void LookForRivals();
+  std::vector<int> Members() const;
   void Fail(Status status, int64_t grace_ns = kGraceNs);
   void Wait();
   void Accept();
@@ -81,8 +90,11 @@ class Root {
   std::vector<std::unique_ptr<Client>> clients_;
   Status failure_;
   int64_t grace_until_ns_ = 0;
-  int strangers_ = 0;  // connections of another user
-  int garbage_ = 0;    // connections that did not say hello
+  std::vector<Claimant> rivals_;  // as of the last look
+  int64_t look_again_ns_ = 0;
+  bool is_certain_ = true;  // that the ranks are of one job
+  int strangers_ = 0;       // connections of another user
+  int garbage_ = 0;         // connections that did not say hello
 };
 
 void Root::Fail(Status status, int64_t grace_ns) {
@@ -101,9 +113,48 @@ bool Root::EverybodyIsHere() const {
 }
 
 bool Root::Settled() const {
-  if (!failure_.ok()) return EverybodyIsHere() || NowNs() >= grace_until_ns_;
+  if (!failure_.ok()) return (EverybodyIsHere() && rivals_.empty()) || NowNs() >= grace_until_ns_;
   const auto told = [](const auto& client) { return client->gone || client->connection.flushed(); };
   return phase_ == Phase::kDeciding && (std::ranges::all_of(clients_, told) || NowNs() >= deadline_ns_);
+}
+
+// This process's first, then by rank.
+std::vector<int> Root::Members() const {
+  std::vector<std::pair<uint32_t, int>> by_rank = {{0, getpid()}};
+  for (const auto& client : clients_) {
+    if (client->hello) by_rank.emplace_back(client->hello->rank, client->pid);
+  }
+  std::sort(by_rank.begin() + 1, by_rank.end());
+  std::vector<int> pids;
+  for (const auto& [rank, pid] : by_rank) pids.push_back(pid);
+  return pids;
+}
+
+void Root::LookForRivals() {
+  if (NowNs() < look_again_ns_) return;
+  rivals_ = FindRivals(config_.identity.shared_claim, Members());
+  look_again_ns_ = NowNs() + kRivalLookNs;
+  if (rivals_.empty() && !failure_.ok()) grace_until_ns_ = std::min(grace_until_ns_, NowNs() + kGraceNs);
+}
+
+// When all ranks have come. Fails if they seem to be of two jobs; false while that is not clear.
+bool Root::AreOneJob() {
+  if (!IsByHand()) return true;
+  LookForRivals();
+  if (!rivals_.empty()) return false;
+  const std::vector<int> members = Members();
+  const Kinship kinship = FindKinship(config_.identity.shared_claim, members);
+  is_certain_ = kinship.one_starter && kinship.same_command;
+  if (kinship.one_starter || kinship.same_command) return true;
+  std::string text;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    text +=
+        "\n  rank " + std::to_string(rank) + " (pid " + std::to_string(members[rank]) + "): " + kinship.commands[rank];
+  }
+  Fail(StartupError("the ranks of job '" + Printable(hello_.job) +
+                    "' run different commands, and different processes have started them, so they may be of two jobs" +
+                    TwoJobsAdvice(config_.identity.shared_claim) + ":" + text));
+  return false;
 }
 
 StatusOr<Peers> Root::Run() {
@@ -137,6 +188,7 @@ void Root::Wait() {
         {client->connection.fd(), static_cast<short>(client->connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0});
     polled.push_back({client->pidfd.get(), POLLIN, 0});  // -1 is skipped
   }
+  if (!rivals_.empty()) until = std::min(until, look_again_ns_);
   until = std::min(until, NextCheckNs(config_));
   poll(polled.data(), polled.size(), PollTimeoutMs(until));  // the caller looks at everything, whatever happened
 }
@@ -221,15 +273,20 @@ void Root::HandleHello(Client& client, Message message) {
   for (const auto& other : clients_) {
     const bool same = other.get() != &client && other->hello && other->hello->rank == its.rank;
     if (!same && its.rank != 0) continue;
-    Fail(StartupError("two processes claim " + words_.Name(static_cast<int>(its.rank)) + " of job '" +
-                      Printable(hello_.job) + "': " + pid_text(its.rank == 0 ? getpid() : other->pid) + " and " +
-                      pid_text(client.pid) +
-                      "; start one process per rank, and do not call init() in a program that a rank starts with its "
-                      "environment"));
+    FailTwice(client, its.rank == 0 ? getpid() : other->pid);
     return;
   }
   // The table is made when all that can be there are.
   if (!Differences({&hello_, &its}).empty()) Fail(Status(StatusCode::kVersionSkew, ""));
+}
+
+void Root::FailTwice(const Client& client, int other_pid) {
+  if (IsByHand()) LookForRivals();
+  // Those that have a rank of either job to claim hear of it when they come.
+  const int64_t grace_ns = rivals_.empty() ? kGraceNs : std::max<int64_t>(deadline_ns_ - NowNs(), 0);
+  Fail(StartupError(
+           ClaimedTwice(words_.Name(client.rank()), hello_.job, other_pid, client.pid, config_.identity.shared_claim)),
+       grace_ns);
 }
 
 void Root::HandleEnd(Client& client, Connection::Io io) {
@@ -255,8 +312,11 @@ void Root::Sweep() {
 }
 
 void Root::Advance() {
-  if (!failure_.ok()) return;
-  if (phase_ == Phase::kGathering && EverybodyIsHere()) Offer();
+  if (!failure_.ok()) {
+    if (!rivals_.empty()) LookForRivals();
+    return;
+  }
+  if (phase_ == Phase::kGathering && EverybodyIsHere() && AreOneJob()) Offer();
   const bool ready = std::ranges::all_of(clients_, [](const auto& client) { return !client->hello || client->ready; });
   if (phase_ == Phase::kAttaching && ready) {
     phase_ = Phase::kDeciding;
@@ -318,6 +378,13 @@ Status Root::Missing(const std::string& who_waited) const {
   }
   const std::string within = " within " + SecondsText(config_.timeout_ns) +
                              (who_waited.empty() ? "" : " after " + who_waited + " did") + Dropped();
+  if (!rivals_.empty() && missing.empty()) {
+    const Claimant& rival = rivals_.front();
+    return StartupError("process " + std::to_string(rival.pid) + " (" + rival.command + ") claims " +
+                        words_.Name(rival.rank) + " of job '" + Printable(hello_.job) +
+                        "' in its environment, as another process does, and did not " + words_.Come() + within +
+                        TwoJobsAdvice(config_.identity.shared_claim));
+  }
   if (missing.empty()) {
     return StartupError(words_.Ranks(silent) + " " + words_.Came() + " but did not answer" + within);
   }
@@ -358,8 +425,11 @@ Status Root::Reject() {
 }
 
 Peers Root::Finish() {
-  listener_.reset();
   Peers peers;
+  if (!is_certain_) {
+    peers.late = std::make_shared<LateClaims>(std::move(listener_), config_, Members(), NowNs() + config_.timeout_ns);
+  }
+  listener_.reset();
   peers.pidfds.resize(static_cast<size_t>(size_));
   peers.links.resize(static_cast<size_t>(size_));
   peers.pids.resize(static_cast<size_t>(size_));

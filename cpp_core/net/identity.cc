@@ -1,5 +1,7 @@
 #include "net/identity.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -69,6 +71,7 @@ struct Claim {
   int64_t rank = kUnset, size = kUnset;
   int64_t local_rank = kUnset, local_size = kUnset;
   int64_t cross_rank = kUnset, cross_size = kUnset;
+  std::vector<std::string> shared_claim;
   std::string rank_names, local_names, cross_names;  // "RANK and WORLD_SIZE"
 };
 
@@ -117,32 +120,47 @@ StatusOr<Identity> Finish(Claim claim) {
   identity.source = claim.source;
   identity.starts_mpi = claim.starts_mpi;
   identity.mpi = claim.mpi;
+  identity.shared_claim = claim.shared_claim;
   return identity;
 }
 
-StatusOr<Identity> FromKnobs(const Knobs& knobs) {
+StatusOr<Identity> FromKnobs(const Knobs& knobs, const Environment& environment) {
+  // What the user has set is what messages name.
+  const std::string prefix = !Has(environment, "HOROCACHE_RANK") && !Has(environment, "HOROCACHE_SIZE") &&
+                                     (Has(environment, "HOROVOD_RANK") || Has(environment, "HOROVOD_SIZE"))
+                                 ? "HOROVOD_"
+                                 : "HOROCACHE_";
   if (knobs.rank < 0 || knobs.size < 0) {
     const bool rank = knobs.rank >= 0;
-    return StartupError(std::string(rank ? "HOROCACHE_RANK" : "HOROCACHE_SIZE") + " is " +
-                        std::to_string(rank ? knobs.rank : knobs.size) + ", but " +
-                        (rank ? "HOROCACHE_SIZE" : "HOROCACHE_RANK") + " is not set; horocacherun sets both");
+    return StartupError(prefix + (rank ? "RANK" : "SIZE") + " is " + std::to_string(rank ? knobs.rank : knobs.size) +
+                        ", but " + prefix + (rank ? "SIZE" : "RANK") + " is not set; horocacherun sets both");
   }
+  const auto names = [&](const std::string& kind) { return prefix + kind + "RANK and " + prefix + kind + "SIZE"; };
   Claim claim;
   claim.source = "horocacherun";
   claim.job = knobs.job_id;
-  claim.job_hint =
-      "HOROCACHE_RANK and HOROCACHE_SIZE are set, but HOROCACHE_JOB_ID is not; set it to the same text on "
-      "every rank of the job (horocacherun does), and to another for every other job";
+  claim.job_hint = names("") +
+                   " are set, but HOROCACHE_JOB_ID is not, by which the ranks of a job find each other; set it to the "
+                   "same text on every rank of the job (horocacherun does), and to another for every other job";
   claim.rank = knobs.rank;
   claim.size = knobs.size;
-  claim.local_rank = knobs.local_rank;
-  claim.local_size = knobs.local_size;
-  claim.cross_rank = knobs.cross_rank;
-  claim.cross_size = knobs.cross_size;
-  claim.rank_names = "HOROCACHE_RANK and HOROCACHE_SIZE";
-  claim.local_names = "HOROCACHE_LOCAL_RANK and HOROCACHE_LOCAL_SIZE";
-  claim.cross_names = "HOROCACHE_CROSS_RANK and HOROCACHE_CROSS_SIZE";
+  if (knobs.size != 1) {  // what is set besides it for a rank alone is left of the job that has started it
+    claim.local_rank = knobs.local_rank;
+    claim.local_size = knobs.local_size;
+    claim.cross_rank = knobs.cross_rank;
+    claim.cross_size = knobs.cross_size;
+  }
+  claim.rank_names = names("");
+  claim.local_names = names("LOCAL_");
+  claim.cross_names = names("CROSS_");
   return Finish(std::move(claim));
+}
+
+// The folder that a torchrun makes for itself, from ".../<run id>_<random>/attempt_0/<local rank>/error.json".
+std::string FolderOfTorchrun(const Environment& environment) {
+  std::string path = Text(environment, "TORCHELASTIC_ERROR_FILE");
+  for (int level = 0; level < 3; ++level) path.resize(path.find_last_of('/') == path.npos ? 0 : path.find_last_of('/'));
+  return path;
 }
 
 StatusOr<Identity> FromTorchrun(const Knobs& knobs, const Environment& environment) {
@@ -162,6 +180,13 @@ StatusOr<Identity> FromTorchrun(const Knobs& knobs, const Environment& environme
   if (claim.job.empty() && !(port.empty() && run.empty())) {
     claim.job = Text(environment, "MASTER_ADDR") + ":" + port + ":" + run + ":" +
                 Text(environment, "TORCHELASTIC_RESTART_COUNT");
+    if (const std::string folder = FolderOfTorchrun(environment); !folder.empty()) {
+      claim.job += ":" + folder;
+    } else {
+      for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE"}) {
+        if (Has(environment, name)) claim.shared_claim.push_back(std::string(name) + "=" + Text(environment, name));
+      }
+    }
   }
   claim.job_hint =
       "RANK and WORLD_SIZE are set, but neither MASTER_PORT nor TORCHELASTIC_RUN_ID is, which torchrun "
@@ -241,57 +266,153 @@ StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment)
   return Finish(std::move(claim));
 }
 
-// Open MPI, and every launcher that speaks PMI or PMIx (MPICH's and Intel's Hydra, PALS, PRRTE).
-StatusOr<Identity> FromMpiexec(const Knobs& knobs, const Environment& environment) {
-  Reader reader(environment, "mpiexec");
-  Claim claim;
-  claim.source = "mpiexec";
-  claim.starts_mpi = true;
-  if (Has(environment, "OMPI_COMM_WORLD_RANK") || Has(environment, "OMPI_COMM_WORLD_SIZE")) {
-    claim.mpi = "Open MPI";
-    claim.rank_names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE";
-    claim.local_names = "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE";
-    claim.rank = reader.Required("OMPI_COMM_WORLD_RANK");
-    claim.size = reader.Required("OMPI_COMM_WORLD_SIZE");
-    claim.local_rank = reader.Optional("OMPI_COMM_WORLD_LOCAL_RANK", kUnset);
-    claim.local_size = reader.Optional("OMPI_COMM_WORLD_LOCAL_SIZE", kUnset);
-  } else {
-    claim.rank_names = "PMI_RANK and PMI_SIZE";
-    claim.local_names = "MPI_LOCALRANKID and MPI_LOCALNRANKS";
-    claim.rank = reader.Required("PMI_RANK");
-    claim.size = reader.Required("PMI_SIZE");
-    const bool mpich = Has(environment, "MPI_LOCALRANKID");
-    claim.local_rank = reader.Optional(mpich ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK", kUnset);
-    claim.local_size = reader.Optional(mpich ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE", kUnset);
+// Launchers that tell each process its rank and the size, and start MPI.
+struct MpiLauncher {
+  const char *source, *mpi;
+  const char *rank, *size;
+  const char *local_rank, *local_size;
+};
+constexpr std::array<MpiLauncher, 6> kMpiLaunchers = {{
+    {"mpiexec", "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"jsrun", "", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
+    {"mpiexec", "", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"mpiexec", "", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_RANK",
+     "MVP_COMM_WORLD_LOCAL_SIZE"},
+    // MPICH's and Intel's Hydra; PALS, PRRTE and all others that speak PMI.
+    {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+}};
+
+const MpiLauncher* FindMpiLauncher(const Environment& environment) {
+  const MpiLauncher* found = nullptr;
+  for (const MpiLauncher& launcher : kMpiLaunchers) {
+    if (!Has(environment, launcher.rank) && !Has(environment, launcher.size)) continue;
+    if (found == nullptr) found = &launcher;
+    // Of two that have the same numbers, the one that says more.
+    const bool same = std::string_view(found->rank) == launcher.rank;
+    if (same && !Has(environment, found->local_rank) && Has(environment, launcher.local_rank)) found = &launcher;
   }
+  return found;
+}
+
+StatusOr<Identity> FromMpiexec(const MpiLauncher& launcher, const Knobs& knobs, const Environment& environment) {
+  Reader reader(environment, launcher.source);
+  Claim claim;
+  claim.source = launcher.source;
+  claim.starts_mpi = true;
+  claim.mpi = launcher.mpi;
+  claim.rank_names = std::string(launcher.rank) + " and " + launcher.size;
+  claim.local_names = std::string(launcher.local_rank) + " and " + launcher.local_size;
   claim.cross_names = claim.local_names;
+  claim.rank = reader.Required(launcher.rank);
+  claim.size = reader.Required(launcher.size);
+  claim.local_rank = reader.Optional(launcher.local_rank, kUnset);
+  claim.local_size = reader.Optional(launcher.local_size, kUnset);
   HC_RETURN_IF_ERROR(reader.status());
   claim.job = knobs.job_id;
-  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid"}) {
+  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid", "FLUX_JOB_ID", "PALS_APID"}) {
     if (claim.job.empty()) claim.job = Text(environment, name);
   }
   claim.job_hint = claim.rank_names +
-                   " are set, but this mpiexec names the job neither in PMIX_NAMESPACE nor in "
+                   " are set, but this launcher names the job neither in PMIX_NAMESPACE nor in "
                    "PMI_JOBID nor in OMPI_MCA_ess_base_jobid; set HOROCACHE_JOB_ID to the same text on every rank "
                    "(mpiexec -genv HOROCACHE_JOB_ID name ...), or start with horocacherun";
   return Finish(std::move(claim));
 }
 
+constexpr const char* kAlone = "HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 let this process run alone";
+
+// Variables that say which of several processes this is, and do not say of how many.
+constexpr std::array<std::pair<const char*, const char*>, 6> kUncounted = {
+    {{"ALPS_APP_PE", "aprun"},
+     {"PALS_RANKID", "PALS"},
+     {"FLUX_TASK_RANK", "flux"},
+     {"MPIRUN_RANK", "mpirun_rsh"},
+     {"PMI_ID", "a launcher that speaks PMI"},
+     {"PMIX_RANK", "a launcher that speaks PMIx"}}};
+
+Identity FromUncounted(const std::string& name, const std::string& launcher, const Environment& environment) {
+  Identity identity;
+  identity.size = 0;
+  identity.source = launcher;
+  identity.starts_mpi = true;
+  identity.no_job = name + " is '" + Printable(Text(environment, name)) + "', so " + launcher +
+                    " has started this process as one of several, but no variable says how many there are. Use an MPI "
+                    "library that belongs to the launcher, or set HOROCACHE_RANK, HOROCACHE_SIZE and HOROCACHE_JOB_ID "
+                    "for every process, or start with horocacherun; " +
+                    kAlone;
+  return identity;
+}
+
+// A rank whose launcher counts the ranks, but names it only by its number on its host.
+Status CheckCount(const Environment& environment) {
+  int64_t size = 0;
+  if (!Has(environment, "LOCAL_RANK") || Has(environment, "RANK") ||
+      !ParseNumber(Text(environment, "WORLD_SIZE"), &size) || size < 2) {
+    return Status::Ok();
+  }
+  return StartupError("LOCAL_RANK and WORLD_SIZE=" + std::to_string(size) + " are set, so this process is one of " +
+                      std::to_string(size) +
+                      ", but RANK is not, which says which; set it, or start with torchrun or "
+                      "horocacherun; " +
+                      kAlone);
+}
+
+bool IsFromEnvironment(const Knobs& knobs, std::string_view name) {
+  for (size_t i = 0; i < knobs.entries.size(); ++i) {
+    if (KnobTable()[i].name == name) return knobs.entries[i].source == KnobSource::kEnvironment;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::string LauncherVariables(const Environment& environment) {
+  std::string lines;
+  const auto add = [&](const char* name) {
+    if (Has(environment, name)) lines += std::string(name) + "=" + Text(environment, name) + "\n";
+  };
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "SLURM_PROCID", "PMIX_NAMESPACE", "PMI_FD"})
+    add(name);
+  for (const MpiLauncher& launcher : kMpiLaunchers) {
+    add(launcher.rank);
+    add(launcher.size);
+  }
+  for (const auto& [name, launcher] : kUncounted) add(name);
+  return lines;
+}
 
 StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string, std::string>& environment) {
   const auto has = [&](const char* name) { return Has(environment, name); };
-  if (knobs.rank >= 0 || knobs.size >= 0) return FromKnobs(knobs);
+  if (knobs.rank >= 0 || knobs.size >= 0) {
+    const bool nested = IsFromEnvironment(knobs, "rank") && has(kOuterLauncher) &&
+                        Text(environment, kOuterLauncher) != LauncherVariables(environment);
+    if (!nested) return FromKnobs(knobs, environment);
+    Environment inner = environment;
+    for (const char* name : {kOuterLauncher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+      if (std::string_view(name) == kOuterLauncher || !has("TORCHELASTIC_RUN_ID")) inner.erase(name);
+    }
+    Knobs without = knobs;
+    without.rank = without.size = -1;
+    without.job_id.clear();
+    return DetectIdentity(without, inner);
+  }
   // RANK alone is too common a name to mean torchrun.
   if (has("TORCHELASTIC_RUN_ID") || (has("RANK") && has("WORLD_SIZE"))) return FromTorchrun(knobs, environment);
   // Inside salloc or sbatch, but outside a step that srun started, there is one process whatever SLURM_NTASKS says.
   // Open MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count
   // ranks.
-  const bool ompi = has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE");
-  if (IsStepOfSrun(Text(environment, "SLURM_STEP_ID")) && has("SLURM_PROCID") && !ompi && !has("MPI_LOCALRANKID")) {
-    return FromSlurm(knobs, environment);
+  const std::string step = Text(environment, "SLURM_STEP_ID");
+  const MpiLauncher* const mpi = FindMpiLauncher(environment);
+  const bool has_own_daemons = mpi != nullptr && (std::string_view(mpi->rank) != "PMI_RANK" || has("MPI_LOCALRANKID"));
+  if (IsStepOfSrun(step) && has("SLURM_PROCID") && !has_own_daemons) return FromSlurm(knobs, environment);
+  if (mpi != nullptr) return FromMpiexec(*mpi, knobs, environment);
+  for (const auto& [name, launcher] : kUncounted) {
+    if (has(name) && (step.empty() || IsStepOfSrun(step))) return FromUncounted(name, launcher, environment);
   }
-  if (ompi || has("PMI_RANK") || has("PMI_SIZE")) return FromMpiexec(knobs, environment);
+  HC_RETURN_IF_ERROR(CheckCount(environment));
   Identity alone;
   alone.job = "alone";
   alone.source = "none";

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "net/exit_info.h"
+#include "net/late_claims.h"
 
 namespace horocache::net {
 namespace {
@@ -37,8 +38,13 @@ static_assert(sizeof(Notice) == 128);
 
 // Everything but `stopping` and the eventfd belongs to the thread.
 struct Liveness::Impl {
-  Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in)
-      : peers(peers_in), rank(rank_in), on_lost(std::move(on_lost_in)), stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in,
+       std::function<void(const std::string&)> on_late_in)
+      : peers(peers_in),
+        rank(rank_in),
+        on_lost(std::move(on_lost_in)),
+        on_late(std::move(on_late_in)),
+        stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     const size_t size = peers->pids.size();
     done.resize(size, false);
     done[static_cast<size_t>(rank)] = true;
@@ -55,6 +61,7 @@ struct Liveness::Impl {
 
   void Run();
   int TimeoutMs() const;
+  void OnLate(bool somebody);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
   void OnNotice(const Notice& notice);
@@ -65,6 +72,7 @@ struct Liveness::Impl {
   Peers* const peers;
   const int rank;
   const std::function<void(int, const std::string&)> on_lost;
+  const std::function<void(const std::string&)> on_late;
   std::atomic<bool> stopping{false};
   UniqueFd stop;                                     // -1 if there were no descriptors left: then the thread looks up
   std::vector<bool> done;                            // by rank: gone, or left, or this one
@@ -82,10 +90,12 @@ void Liveness::Impl::Run() {
       polled.push_back({done[r] ? -1 : peers->pidfds[r].get(), POLLIN, 0});
       polled.push_back({linked[r] ? Link(r) : -1, POLLIN, 0});
     }
+    polled.push_back({peers->late != nullptr ? peers->late->fd() : -1, POLLIN, 0});
     if (poll(polled.data(), polled.size(), TimeoutMs()) < 0 && errno != EINTR) {
       poll(nullptr, 0, 100);  // the kernel has no memory, as nothing else is possible: look again a little later
     }
     if (stopping.load(std::memory_order_acquire)) return;
+    if (peers->late != nullptr) OnLate(polled.back().revents != 0);
     for (size_t r = 0; r < done.size(); ++r) {
       if (polled[1 + 2 * r].revents != 0 && !done[r]) OnPidfd(r);
       if (polled[2 + 2 * r].revents != 0) OnLink(r);
@@ -97,13 +107,19 @@ void Liveness::Impl::Run() {
 }
 
 int Liveness::Impl::TimeoutMs() const {
-  int64_t until = kNever;
+  int64_t until = peers->late != nullptr ? peers->late->until_ns() : kNever;
   for (size_t r = 0; r < done.size(); ++r) {
     if (!done[r] && closed_until[r]) until = std::min(until, *closed_until[r]);
   }
   if (stop.get() < 0) until = std::min(until, NowNs() + kLookNs);
   if (until == kNever) return -1;  // until a descriptor speaks; the eventfd ends it
   return static_cast<int>(std::max<int64_t>(0, (until - NowNs() + kNsPerMs - 1) / kNsPerMs));
+}
+
+void Liveness::Impl::OnLate(bool somebody) {
+  const std::string what = somebody ? peers->late->Look() : "";
+  if (!what.empty()) on_late(what);
+  if (NowNs() >= peers->late->until_ns()) peers->late.reset();
 }
 
 void Liveness::Impl::OnPidfd(size_t r) {
@@ -166,8 +182,9 @@ void Liveness::Impl::TellOthers(size_t r, const std::string& how) {
   }
 }
 
-Liveness::Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost)
-    : impl_(std::make_unique<Impl>(peers, rank, std::move(on_lost))) {
+Liveness::Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
+                   std::function<void(const std::string& what)> on_late)
+    : impl_(std::make_unique<Impl>(peers, rank, std::move(on_lost), std::move(on_late))) {
   impl_->thread = NamedThread("hc-liveness", [impl = impl_.get()] { impl->Run(); });
 }
 

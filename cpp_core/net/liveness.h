@@ -14,7 +14,9 @@ class Liveness {
   // `on_lost(rank, how)` runs on the liveness thread, once per rank, within milliseconds of the rank's end; `how` says
   // what was seen ("exited without shutdown()", "was killed by signal 9", with the exit code where the kernel tells).
   // Not called for ranks that HasLeft.
-  Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost);
+  // `on_late(what)` runs there, too, when another process claims a rank of the job; see LateClaims.
+  Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
+           std::function<void(const std::string& what)> on_late = nullptr);
   ~Liveness();  // stops and joins
 
   // For the child of a fork, where the thread does not exist: closes the descriptors. The object is then to be leaked.

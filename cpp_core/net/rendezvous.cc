@@ -1,7 +1,6 @@
 #include "net/rendezvous.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/text.h"
+#include "net/claimants.h"
 #include "net/open_files.h"
 
 namespace horocache::net {
@@ -25,6 +25,8 @@ namespace {
 
 constexpr const char* kKnob = "HOROCACHE_RENDEZVOUS_DIR";
 constexpr int kBacklog = 4096;
+constexpr int kMostDirectories = 16;  // that are tried where other users have made the first
+constexpr int kMostAttempts = 1000;   // at what another process can undo
 constexpr int64_t kCleanupNs = 200 * kNsPerMs;
 constexpr std::chrono::minutes kOldSocket(1);  // most start-ups take less, and are not asked whether they live
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
@@ -49,28 +51,20 @@ UniqueFd NewSocket() { return UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXE
 
 Status SocketError() { return StartupError("cannot open a Unix socket for start-up: " + ErrorText(errno)); }
 
-// See Note [One lock for the directory]. -1 if it is not there or the deadline has passed.
-StatusOr<UniqueFd> LockDirectory(const std::string& directory, int64_t deadline_ns) {
-  UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.get() < 0 && errno == ENOENT) return UniqueFd();
-  if (fd.get() < 0) return StartupError("cannot lock the directory " + Quoted(directory) + ": " + ErrorText(errno));
-  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (NowNs() >= deadline_ns) return UniqueFd();
-    Nap(kNsPerMs);
-  }
-  struct stat locked{}, named{};
-  const bool there = fstat(fd.get(), &locked) == 0 && lstat(directory.c_str(), &named) == 0 &&
-                     locked.st_ino == named.st_ino && locked.st_dev == named.st_dev;
-  return there ? std::move(fd) : UniqueFd();
+Status MakeDirectory(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return Status::Ok();
+  return StartupError("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
+                      std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
 }
 
-// *missing: another job has removed the empty directory just now.
-Status MakeDirectory(const std::string& directory, bool* missing) {
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return StartupError("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
-                        std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
-  }
-  return CheckDirectory(directory, missing);
+// The place in a directory that may have another name than the one that was wanted.
+StatusOr<MeetingPlace> At(MeetingPlace place, const std::string& directory) {
+  place.directory = directory;
+  place.socket = directory + place.name;
+  if (place.socket.size() <= kMaxPath) return place;
+  return StartupError("the start-up socket's path " + Quoted(place.socket) + " has " +
+                      std::to_string(place.socket.size()) + " bytes, a socket's may have " + std::to_string(kMaxPath) +
+                      "; set " + kKnob + " (or TMPDIR) to a shorter directory");
 }
 
 Status BindError(const std::string& path) {
@@ -79,41 +73,77 @@ Status BindError(const std::string& path) {
   return StartupError("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
 }
 
-bool NobodyListens(const std::string& path) {
-  const UniqueFd probe = NewSocket();
-  const sockaddr_un address = Address(path);
-  return probe.get() >= 0 && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
-         errno == ECONNREFUSED;
+// A name in the directory that nobody else makes.
+std::string NewName(const std::string& directory) {
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+    number = static_cast<uint64_t>(NowNs()) ^ Hash(directory);
+  char name[32];
+  std::snprintf(name, sizeof(name), "/%016llx.new", static_cast<unsigned long long>(number));
+  return directory + name;
 }
 
-// What is left of jobs that were killed in the middle of start-up. With the directory locked, where nobody can have
-// bound a socket and not listen yet.
+// 0, or why it cannot be connected to.
+int Probe(const std::string& path) {
+  const UniqueFd probe = NewSocket();
+  if (probe.get() < 0) return errno;
+  const sockaddr_un address = Address(path);
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
+}
+
+// Removes a socket on which nobody listens. It is looked at once more where nobody else finds it, as its place may have
+// been taken meanwhile: then it goes back.
+void TakeAway(const std::string& directory, const std::string& path) {
+  const std::string aside = NewName(directory);
+  if (rename(path.c_str(), aside.c_str()) != 0) return;  // somebody else was faster
+  if (Probe(aside) != ECONNREFUSED) (void)!link(aside.c_str(), path.c_str());
+  unlink(aside.c_str());
+}
+
+// What is left of jobs that were killed in the middle of start-up.
 void RemoveOldSockets(const std::string& directory) {
   namespace fs = std::filesystem;
   const auto oldest = fs::file_time_type::clock::now() - kOldSocket;
   std::error_code end, gone;
   for (fs::directory_iterator entry(directory, end); !end && entry != fs::directory_iterator(); entry.increment(end)) {
     const std::string path = entry->path().string();
-    if (entry->path().extension() != ".sock" || path.size() > kMaxPath) continue;
+    const bool ours = entry->path().extension() == ".sock" || entry->path().extension() == ".new";
+    if (!ours || path.size() > kMaxPath) continue;
     const bool is_old = entry->last_write_time(gone) < oldest && !gone;
-    if (is_old && NobodyListens(path)) unlink(path.c_str());
+    if (is_old && Probe(path) == ECONNREFUSED) TakeAway(directory, path);
   }
 }
 
-enum class Bound { kYes, kBusy, kFailed };
+enum class Bound { kYes, kBusy, kGone, kFailed };
 
-// With the directory locked.
-Bound BindSocket(int fd, const std::string& path) {
-  const sockaddr_un address = Address(path);
-  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  if (bind(fd, generic, sizeof(address)) == 0) return Bound::kYes;
-  if (errno != EADDRINUSE) return Bound::kFailed;
-  const UniqueFd probe = NewSocket();
-  if (probe.get() < 0) return Bound::kFailed;
-  if (connect(probe.get(), generic, sizeof(address)) == 0 || errno != ECONNREFUSED) return Bound::kBusy;
-  // Nobody listens: its owner has ended without removing it.
-  if (unlink(path.c_str()) != 0) return Bound::kFailed;
-  return bind(fd, generic, sizeof(address)) == 0 ? Bound::kYes : Bound::kFailed;
+// Gives the listening socket `fresh` the name `path` if no other listening socket has it. errno tells what failed.
+Bound TakeName(const std::string& directory, const std::string& fresh, const std::string& path) {
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    if (link(fresh.c_str(), path.c_str()) == 0) return Bound::kYes;
+    if (errno != EEXIST) return Bound::kFailed;
+    errno = Probe(path);
+    if (errno == 0 || errno == EAGAIN) return Bound::kBusy;
+    if (errno == ECONNREFUSED) {
+      TakeAway(directory, path);
+    } else if (errno != ENOENT) {
+      return Bound::kFailed;
+    }
+  }
+  return Bound::kFailed;
+}
+
+// See Note [No locks for the directory]. kGone: another job has removed the empty directory.
+Bound BindSocket(int fd, const MeetingPlace& place) {
+  const std::string fresh = NewName(place.directory);
+  const sockaddr_un address = Address(fresh);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return errno == ENOENT ? Bound::kGone : Bound::kFailed;
+  }
+  const Bound outcome = listen(fd, kBacklog) == 0 ? TakeName(place.directory, fresh, place.socket) : Bound::kFailed;
+  const int error = errno;
+  unlink(fresh.c_str());
+  errno = error;
+  return outcome;
 }
 
 }  // namespace
@@ -129,17 +159,26 @@ StatusOr<MeetingPlace> FindMeetingPlace(const BootstrapConfig& config) {
     const std::string base = found == environment.end() || found->second.empty() ? "/tmp" : found->second;
     place.directory = OwnDirectory(base);
   }
+  std::string job = config.identity.job + '\n' + std::to_string(config.handshake.epoch);
+  if (!config.identity.shared_claim.empty()) job += '\n' + PidNamespace();  // see Note [One address, two jobs]
   char name[32];
-  std::snprintf(
-      name, sizeof(name), "/%016llx.sock",
-      static_cast<unsigned long long>(Hash(config.identity.job + '\n' + std::to_string(config.handshake.epoch))));
-  place.socket = place.directory + name;
-  if (place.socket.size() > kMaxPath) {
-    return StartupError("the start-up socket's path " + Quoted(place.socket) + " has " +
-                        std::to_string(place.socket.size()) + " bytes, a socket's may have " +
-                        std::to_string(kMaxPath) + "; set " + kKnob + " (or TMPDIR) to a shorter directory");
+  std::snprintf(name, sizeof(name), "/%016llx.sock", static_cast<unsigned long long>(Hash(job)));
+  place.name = name;
+  return At(place, place.directory);
+}
+
+StatusOr<MeetingPlace> Resolve(const MeetingPlace& wanted, bool* missing) {
+  for (int number = 0; number < kMostDirectories; ++number) {
+    const std::string directory = wanted.directory + (number == 0 ? "" : "." + std::to_string(number));
+    struct stat found{};
+    if (lstat(directory.c_str(), &found) == 0 && found.st_uid != geteuid()) continue;
+    HC_RETURN_IF_ERROR(CheckDirectory(directory, missing));
+    return At(wanted, directory);
   }
-  return place;
+  return StartupError(
+      "the directory " + Quoted(wanted.directory) + " for the start-up socket belongs to another user, " +
+      "and so do the " + std::to_string(kMostDirectories - 1) + " that would take its place (" +
+      Quoted(wanted.directory + ".1") + ", ...); set " + kKnob + " to a directory that only this user may write to");
 }
 
 Status CheckDirectory(const std::string& directory, bool* missing) {
@@ -164,16 +203,17 @@ Status CheckDirectory(const std::string& directory, bool* missing) {
   return Status::Ok();
 }
 
-StatusOr<UniqueFd> TryConnect(const MeetingPlace& place) {
+StatusOr<UniqueFd> TryConnect(const MeetingPlace& wanted) {
   bool missing = false;
-  HC_RETURN_IF_ERROR(CheckDirectory(place.directory, &missing));
+  const StatusOr<MeetingPlace> place = Resolve(wanted, &missing);
+  if (!place.ok()) return place.status();
   if (missing) return UniqueFd();
   UniqueFd fd = NewSocket();
   if (fd.get() < 0) return SocketError();
-  const sockaddr_un address = Address(place.socket);
+  const sockaddr_un address = Address(place->socket);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
   if (errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return UniqueFd();
-  return StartupError("cannot connect to the start-up socket " + Quoted(place.socket) + ": " + std::strerror(errno));
+  return StartupError("cannot connect to the start-up socket " + Quoted(place->socket) + ": " + std::strerror(errno));
 }
 
 PeerCredentials CredentialsOf(int socket) {
@@ -183,67 +223,53 @@ PeerCredentials CredentialsOf(int socket) {
   return {found.uid, found.pid};
 }
 
-void RemoveIfStale(const MeetingPlace& place) {
-  const int64_t deadline_ns = NowNs() + kCleanupNs;
-  const StatusOr<UniqueFd> lock = LockDirectory(place.directory, deadline_ns);
-  if (!lock.ok() || lock->get() < 0) return;
+void RemoveIfStale(const MeetingPlace& wanted) {
+  bool missing = false;
+  const StatusOr<MeetingPlace> place = Resolve(wanted, &missing);
+  if (!place.ok() || missing) return;
   // A process that ends closes its descriptors in any order: its listener may outlive its links for a moment.
-  const sockaddr_un address = Address(place.socket);
-  while (true) {
-    const UniqueFd probe = NewSocket();
-    if (probe.get() < 0) return;
-    if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      const int error = errno;
-      if (error == ECONNREFUSED) unlink(place.socket.c_str());
-      if (error == ECONNREFUSED || error == ENOENT) break;
-    }
+  const int64_t deadline_ns = NowNs() + kCleanupNs;
+  int error = Probe(place->socket);
+  for (; error != ECONNREFUSED && error != ENOENT; error = Probe(place->socket)) {
     if (NowNs() >= deadline_ns) return;  // it lives
     Nap(kNsPerMs);
   }
-  rmdir(place.directory.c_str());  // stays if another job's socket is in it
+  if (error == ECONNREFUSED) TakeAway(place->directory, place->socket);
+  rmdir(place->directory.c_str());  // stays if another job's socket is in it
 }
 
-StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& place, int64_t deadline_ns) {
-  StatusOr<UniqueFd> lock = UniqueFd();
-  while (lock->get() < 0) {
+StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& wanted) {
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     bool missing = false;
-    HC_RETURN_IF_ERROR(MakeDirectory(place.directory, &missing));
-    if (!missing) lock = LockDirectory(place.directory, deadline_ns);
-    if (!lock.ok()) return lock.status();
-    if (lock->get() < 0 && NowNs() >= deadline_ns) {
-      return StartupError("the directory " + Quoted(place.directory) +
-                          " for the start-up socket stayed locked by another "
-                          "process; set " +
-                          kKnob + " to another directory");
+    const StatusOr<MeetingPlace> place = Resolve(wanted, &missing);
+    if (!place.ok()) return place.status();
+    if (missing) HC_RETURN_IF_ERROR(MakeDirectory(place->directory));
+    UniqueFd socket = NewSocket();
+    if (socket.get() < 0) {
+      const Status failed = SocketError();
+      rmdir(place->directory.c_str());  // stays if another job's socket is in it
+      return failed;
     }
+    const Bound bound = missing ? Bound::kGone : BindSocket(socket.get(), *place);
+    if (bound == Bound::kGone) continue;  // looks whose the directory is that is there now
+    if (bound == Bound::kBusy) return std::unique_ptr<Listener>();
+    if (bound == Bound::kFailed) {
+      const Status failed = BindError(place->socket);
+      rmdir(place->directory.c_str());
+      return failed;
+    }
+    RemoveOldSockets(place->directory);
+    return std::unique_ptr<Listener>(new Listener(*place, std::move(socket)));
   }
-  RemoveOldSockets(place.directory);
-  // What fails from here on leaves no empty directory behind.
-  const auto failed = [&](Status status) {
-    rmdir(place.directory.c_str());
-    return status;
-  };
-  UniqueFd socket = NewSocket();
-  if (socket.get() < 0) return failed(SocketError());
-  switch (BindSocket(socket.get(), place.socket)) {
-    case Bound::kBusy:
-      return std::unique_ptr<Listener>();
-    case Bound::kFailed:
-      return failed(BindError(place.socket));
-    case Bound::kYes:
-      break;
-  }
-  std::unique_ptr<Listener> listener(new Listener(place, std::move(socket)));
-  if (listen(listener->fd(), kBacklog) != 0) return SocketError();
-  return listener;
+  return StartupError("the directory " + Quoted(wanted.directory) +
+                      " for the start-up socket vanishes as soon as it is made; set " + kKnob +
+                      " to another directory");
 }
 
 Listener::~Listener() {
-  const StatusOr<UniqueFd> lock = LockDirectory(place_.directory, NowNs() + kCleanupNs);
-  // This process listens, so nobody has taken the socket's place: it can go even without the lock.
-  unlink(place_.socket.c_str());
+  unlink(place_.socket.c_str());  // this process still listens, so nobody has taken its place
   socket_.Close();
-  if (lock.ok() && lock->get() >= 0) rmdir(place_.directory.c_str());  // stays if another job's socket is in it
+  rmdir(place_.directory.c_str());  // stays if another job's socket is in it
 }
 
 }  // namespace horocache::net

@@ -80,6 +80,7 @@ void BindKnobs(py::module_& module) {
       "parse_knobs", [](const Texts& arguments) { return KnobsForPython(Parse(arguments)); },
       py::arg("arguments") = Texts());
   module.def("identity", &IdentityForPython);
+  module.def("launcher_variables", &net::LauncherVariables, py::arg("environment"));
   module.def("cpu_kernels", &data::BestKernels);
   module.def("keep_freed_memory", &KeepFreedMemory);
 }

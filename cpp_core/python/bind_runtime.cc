@@ -263,7 +263,7 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
 void BindRuntime(py::module_& module) {
   BindResult(module);
   const auto identity = [](int net::Identity::* field) {
-    return [field](PyRuntime& self) { return self.Get().identity().*field; };
+    return [field](const PyRuntime& self) { return self.Known().identity().*field; };
   };
   py::class_<PyRuntime> runtime(module, "Runtime", py::is_final());
   AddFastMethods(runtime);
@@ -280,8 +280,8 @@ void BindRuntime(py::module_& module) {
       .def_property_readonly("local_size", identity(&net::Identity::local_size))
       .def_property_readonly("cross_rank", identity(&net::Identity::cross_rank))
       .def_property_readonly("cross_size", identity(&net::Identity::cross_size))
-      .def_property_readonly("mpi", [](PyRuntime& self) { return self.Get().mpi(); })
-      .def_property_readonly("alive", [](PyRuntime& self) { return self.Get().alive(); })
+      .def_property_readonly("mpi", [](PyRuntime& self) { return self.Known().mpi(); })
+      .def_property_readonly("alive", [](PyRuntime& self) { return self.Known().alive(); })
       .def("submit", &PyRuntime::Submit, py::arg("op"), py::arg("inputs"), py::arg("outputs"),
            py::arg("name") = py::none(), py::arg("names") = py::none(), py::arg("reduce_op") = 1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),

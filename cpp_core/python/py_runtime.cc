@@ -91,7 +91,7 @@ void PyRuntime::Stop() {
 // Leaks on purpose: in a forked child there are no threads to join, and nothing of the parent's may be torn down.
 void PyRuntime::ForkedChild() {
   runtime_->ForkedChild();
-  runtime_.release();  // NOLINT
+  parents_ = runtime_.release();
 }
 
 runtime::Runtime& PyRuntime::Get() {

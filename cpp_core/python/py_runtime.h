@@ -109,6 +109,8 @@ class PyRuntime {
 
   // Throws in a child of fork.
   runtime::Runtime& Get();
+  // What can be asked in a child of fork, too, and is answered as in the parent; there nothing is alive.
+  const runtime::Runtime& Known() const { return runtime_ != nullptr ? *runtime_ : *parents_; }
   // Addresses of a hc_api and of this as its hc_runtime.
   std::pair<uintptr_t, uintptr_t> CApi();
 
@@ -138,6 +140,7 @@ class PyRuntime {
   void DropFinishedOwners();
 
   std::unique_ptr<runtime::Runtime> runtime_;
+  const runtime::Runtime* parents_ = nullptr;  // in a child of fork: never destroyed
   hc_runtime as_c_ = {};
   TensorCaster caster_;
   TensorView view_;

@@ -42,17 +42,36 @@ net::MpiNeeds NeedsOf(const Knobs& knobs, const std::string& launcher) {
   return needs;
 }
 
-// An MPI that the program has initialised counts only if it has more ranks than one, or nobody else says how many there
-// are: under our own launcher a program may use mpi4py's functions for itself.
+// An MPI that the program has initialised counts only if nobody else says how many ranks there are: under our own
+// launcher a program may use mpi4py's functions for itself. A launcher's MPI is of no use to a rank alone, which is
+// often one that somebody has started by hand with what is left of a launcher's variables.
 bool WantsMpi(const JobConfig& config) {
   if (config.knobs.mpi == "off") return false;
   if (config.knobs.mpi == "on" || config.communicator != 0) return true;
-  return config.identity.starts_mpi || (config.identity.source == "none" && net::MpiIsRunning());
+  if (config.identity.source == "none") return net::MpiIsRunning();
+  return config.identity.starts_mpi && config.identity.size != 1;
+}
+
+// Whether the ranks are on one host and find each other by the launcher's variables, and MPI is only what the launcher
+// offers.
+bool CanDoWithoutMpi(const JobConfig& config) {
+  const bool asked = config.knobs.mpi == "on" || config.communicator != 0 || !config.knobs.mpi_library.empty();
+  return !asked && config.identity.size > 0 && config.identity.cross_size == 1 && !config.identity.job.empty();
+}
+
+// What is wrong with MPI, and how to do without it.
+Status WithoutMpi(const JobConfig& config, const Status& failed) {
+  if (config.identity.size == 0) return {failed.code(), failed.message() + " " + config.identity.no_job};
+  if (config.identity.cross_size > 1) return failed;
+  const std::string advice = " Ranks of one host need no MPI: set HOROCACHE_MPI=off.";
+  const std::string& no_job = config.identity.no_job;
+  return {failed.code(), failed.message() + advice + (no_job.empty() ? "" : " " + no_job)};
 }
 
 Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
   const int rank = mpi.Rank(mpi.world()), size = mpi.Size(mpi.world());
-  if (identity.source == "none" || (identity.rank == rank && identity.size == size)) return Status::Ok();
+  const bool known = identity.source != "none" && identity.size != 0;
+  if (!known || (identity.rank == rank && identity.size == size)) return Status::Ok();
   return StartupError(
       identity.source + " started this process as rank " + std::to_string(identity.rank) + " of " +
       std::to_string(identity.size) + ", but in its MPI library '" + mpi.path() + "' (" + mpi.Version() +
@@ -214,6 +233,7 @@ Status ShareMemory(const JobConfig& config, Job* job) {
       config, job->epoch,
       LocalIdentity(identity.local_rank, identity.local_size, identity.job + HostSuffix(*job), identity.source),
       "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs));
+  if (job->mpi.empty()) bootstrap.identity.shared_claim = identity.shared_claim;
   if (!job->one_host()) bootstrap.job_ranks = job->here;
   StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
   if (!peers.ok()) return peers.status();
@@ -245,9 +265,15 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   job.identity = config.identity;
   if (WantsMpi(config)) {
     StatusOr<net::Mpi*> mpi = net::AcquireMpi(NeedsOf(config.knobs, config.identity.mpi));
-    if (!mpi.ok()) return mpi.status();
-    HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
-  } else {
+    if (mpi.ok()) {
+      HC_RETURN_IF_ERROR(MeetAll(config, *mpi, &job));
+    } else if (CanDoWithoutMpi(config)) {
+      job.no_mpi = mpi.status().message();
+    } else {
+      return WithoutMpi(config, mpi.status());
+    }
+  }
+  if (job.mpi.empty()) {
     job.epoch = config.epoch;
     HC_RETURN_IF_ERROR(MeetHere(config, &job));
   }
@@ -298,11 +324,13 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
       site.regions.push_back(regions->of(local_rank));
   }
   if (site.arena == nullptr) {
-    net::BootstrapConfig bootstrap = BootstrapFor(
-        config, job.epoch,
-        LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
-                      job.identity.job + ":set" + std::to_string(number) + HostSuffix(job), job.identity.source),
-        "ranks=" + ListText(site.ranks) + "\n");
+    net::BootstrapConfig bootstrap =
+        BootstrapFor(config, job.epoch,
+                     LocalIdentity(site.local_rank, static_cast<int>(site.doorbells.size()),
+                                   job.identity.job + ":" + std::to_string(job.peers.arena->id()) + ":set" +
+                                       std::to_string(number) + HostSuffix(job),
+                                   job.identity.source),
+                     "ranks=" + ListText(site.ranks) + "\n");
     bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks...
     bootstrap.layout.region_bytes = 0;    // ... and tensors are in it
     bootstrap.check = meeting.check;

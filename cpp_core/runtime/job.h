@@ -40,7 +40,8 @@ struct Job {
   std::vector<int> here;                // the ranks of this host, ascending: by local rank
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
-  net::ClockOffset clock;               // of this host
+  std::string no_mpi;      // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
+  net::ClockOffset clock;  // of this host
   // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
   // and processes may have been in different numbers of jobs.
   uint32_t epoch = 0;

@@ -102,6 +102,10 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   }
   runtime->alive_ = true;
   const Knobs& knobs = runtime->knobs();
+  if (!runtime->job_.no_mpi.empty() && runtime->job_.identity.rank == 0) {
+    runtime->logger_.Warning("the ranks are on one host and share memory without MPI, which cannot be used: " +
+                             runtime->job_.no_mpi + " HOROCACHE_MPI=off leaves this warning out.");
+  }
   if (!knobs.timeline.empty() && knobs.timeline != "DYNAMIC") {
     // A job can do without.
     const Status started = runtime->StartTimeline(knobs.timeline, knobs.timeline_mark_cycles);
@@ -194,8 +198,9 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
-    liveness_ = std::make_unique<net::Liveness>(&job_.peers, job_.identity.local_rank,
-                                                [this](int rank, const std::string& how) { OnLost(rank, how); });
+    liveness_ = std::make_unique<net::Liveness>(
+        &job_.peers, job_.identity.local_rank, [this](int rank, const std::string& how) { OnLost(rank, how); },
+        [this](const std::string& what) { loop_->Abort(what); });
   }
   return Status::Ok();
 }
@@ -293,6 +298,7 @@ void Runtime::Stop() {
   job_.peers.arena->state(job_.identity.local_rank)
       .store(lost_here_ ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
+  job_.peers.late.reset();
   observer_->Stop();  // what fails from here on is no error
   const StatusCode end = loop_->Stop().code();
   timeline_.Stop();

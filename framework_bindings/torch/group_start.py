@@ -125,7 +125,7 @@ _started = _Started()
 
 
 def _is_current(session: Session) -> bool:
-    return _state.is_initialized() and _state.current() is session
+    return _state.running() is session
 
 
 def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
@@ -160,7 +160,7 @@ def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
 
 def _running(board: Board, ranks: Sequence[int]) -> Session:
     """The session that all ranks of a group have."""
-    runs = board.share("runs" if _state.is_initialized() else "")
+    runs = board.share("runs" if _state.running() is not None else "")
     if all(runs):
         return _state.current()
     raise UnsupportedError(

@@ -13,6 +13,7 @@ from horocache import compat
 from horocache.launch.environment import (
     JobEnvironment,
     find_program,
+    inherited,
     new_job_id,
     own_environment,
     reserve_port,
@@ -106,6 +107,7 @@ def _launch(
             threads=threads_per_rank(own, cores.usable, size),
             packages=compat.PACKAGES if options.horovod else "",
             output_dir=str(output_dir.absolute()) if output_dir is not None else "",
+            outer=_load_core().launcher_variables(inherited(own)),
         )
         for line in _notes(environment, cores, options):
             sinks[1].line("horocacherun: " + line)

@@ -10,6 +10,10 @@ from pathlib import Path
 # Left over from an outer torchrun they would make torch.distributed look for that job's store.
 _FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 
+# Not HOROCACHE_: these are no knobs.
+_OUTER = "_HOROCACHE_OUTER_LAUNCHER"  # see cpp_core/net/identity.h
+_RANK_PROCESS = "_HOROCACHE_RANK_PROCESS"
+
 
 @dataclass(frozen=True)
 class JobEnvironment:
@@ -25,14 +29,12 @@ class JobEnvironment:
     threads: int | None  # OMP_NUM_THREADS; None: leave it
     packages: str = ""  # a folder for the front of PYTHONPATH
     output_dir: str = ""  # with a folder for each rank; empty: there is none
+    outer: str = ""  # _core.launcher_variables() of what the ranks inherit
 
     def of_rank(self, rank: int) -> dict[str, str]:
         """Give rank ``rank``'s environment."""
-        environment = {
-            name: value
-            for name, value in self.base.items()
-            if not name.startswith("TORCHELASTIC_") and name not in _FOREIGN
-        }
+        environment = inherited(self.base)
+        environment[_OUTER] = self.outer
         environment.update({"HOROCACHE_" + knob.upper(): value for knob, value in self.knobs.items()})
         environment.update(self._identity(rank))
         environment["HOROCACHE_LAUNCHER_DIR"] = self.directory
@@ -74,6 +76,56 @@ class JobEnvironment:
         names = {prefix + name: str(value) for name, value in ours.items() for prefix in ("HOROCACHE_", "HOROVOD_")}
         names |= {"HOROCACHE_JOB_ID": self.job, "HOROVOD_HOSTNAME": socket.gethostname()}
         return names | {name: str(value) for name, value in torchrun.items()}
+
+
+def inherited(base: Mapping[str, str]) -> dict[str, str]:
+    """Give the launcher's own variables without those that would mislead a rank."""
+    return {
+        name: value
+        for name, value in base.items()
+        if not name.startswith("TORCHELASTIC_") and name not in (*_FOREIGN, _RANK_PROCESS)
+    }
+
+
+@dataclass(frozen=True)
+class NotedRank:
+    """The process that is a rank: what its children find in their environment."""
+
+    pid: int
+    started: str  # as /proc has it, so that a later process with the same number is another one
+    rank: int
+    size: int
+    job: str
+
+    def is_alive(self) -> bool:
+        """Whether that process still runs."""
+        return self.started == _start_of(self.pid) != ""
+
+
+def note_rank_process(rank: int, size: int, job: str) -> None:
+    """Let processes that this one starts know that it is a rank."""
+    pid = os.getpid()
+    os.environ[_RANK_PROCESS] = " ".join([str(pid), _start_of(pid), str(rank), str(size), job])
+
+
+def forget_rank_process() -> None:
+    """Take that back."""
+    os.environ.pop(_RANK_PROCESS, None)
+
+
+def noted_rank_process() -> NotedRank | None:
+    """Find the rank that has started this process, or one of its ancestors."""
+    found = os.environ.get(_RANK_PROCESS, "").split(" ", 4)
+    if len(found) < 5 or not (found[0].isdecimal() and found[2].isdecimal() and found[3].isdecimal()):
+        return None
+    return NotedRank(int(found[0]), found[1], int(found[2]), int(found[3]), found[4])
+
+
+def _start_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def own_environment() -> dict[str, str]:

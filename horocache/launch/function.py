@@ -252,7 +252,7 @@ def main(folder: Path) -> int:
     partial = file.with_name(file.name + ".partial")  # a rank that is killed while it writes leaves no half result
     partial.write_bytes(objects.dumps(answer))
     partial.rename(file)
-    if failure is not None and _state.is_initialized():  # the others need not wait for the stall inspector
+    if failure is not None and _state.running() is not None:  # the others need not wait for the stall inspector
         _state.abort(f"it raised {traceback.format_exception_only(failure)[-1].strip()}")
     return 1 if failure is not None else 0
 

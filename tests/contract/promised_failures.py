@@ -18,8 +18,13 @@ FAILURES = {
         "mp/test_lost_ranks.py::test_an_exception_in_the_users_code_within_a_step_is_told_to_all_ranks",
         "mp/test_lost_ranks.py::test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it",
         "inproc/test_errors.py::test_an_abort_reaches_every_rank_with_its_reason",
+        "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
     ],
-    "a rank calls `shutdown()` or `sys.exit()` while others wait for it": [
+    "a rank calls `sys.exit()` with a code other than 0, and nobody catches it": [
+        "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
+        "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
+    ],
+    "a rank calls `shutdown()`, or ends otherwise (`sys.exit(0)`, `raise SystemExit`) while others wait for it": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "inproc/test_errors.py::test_leaving_fails_what_is_pending_on_the_others",
         "frameworks/test_numpy_jobs.py::test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others",
@@ -177,7 +182,10 @@ FAILURES = {
         "cpp/data/shm_test.cc::ShmPortTest.RefusesAnAreaThatIsTooSmallAndNamesTheKnob",
         "mp/test_jobs.py::test_too_little_memory_for_start_up_is_an_error_on_every_rank",
     ],
-    "a call in a child of `fork()`": [
+    "a question in a child of `fork()`: `rank()`, `size()`, `is_initialized()`, a process set's": [
+        "unit/api/test_state.py::test_a_forked_child_knows_who_its_parent_is_and_cannot_operate",
+    ],
+    "an operation, `init()` or `abort()` in a child of `fork()`": [
         "mp/test_jobs.py::test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on",
         "frameworks/test_torch_habits.py::test_workers_that_load_data_leave_the_job_alone",
         "mp/test_horovod_programs.py::test_worker_processes_find_it_too",
@@ -238,6 +246,32 @@ FAILURES = {
     "two processes claim one rank": [
         "mp/test_jobs.py::test_two_processes_that_claim_one_rank_are_told_so",
         "cpp/net/bootstrap_test.cc::Bootstrap.TwoProcessesThatClaimRankZeroAreBothTold",
+    ],
+    "two jobs have the same `MASTER_ADDR` and `MASTER_PORT`, and no launcher that tells them apart": [
+        "mp/test_by_hand.py::test_ranks_of_two_jobs_with_one_address_never_form_one",
+        "mp/test_by_hand.py::test_jobs_in_two_containers_that_share_a_folder_do_not_meet",
+        "cpp/net/claimants_test.cc::Claimants.AProcessWithTheClaimAndTheProgramOfARankIsARival",
+    ],
+    "a job that has begun turns out to be two: a second process claims one of its ranks": [
+        "mp/test_by_hand.py::test_a_second_claimant_ends_a_job_that_may_be_two",
+    ],
+    "a process that a rank has started calls `init()` with the rank's environment": [
+        "mp/test_jobs.py::test_a_program_that_a_rank_starts_is_no_rank",
+    ],
+    "variables show that a process is one of several, and not which or of how many": [
+        "cpp/net/identity_test.cc::Identity.OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany",
+    ],
+    "MPI cannot be used, and all ranks are on one host": [
+        "mpi/test_jobs.py::test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used",
+    ],
+    "another user has made `/tmp/horocache-UID`": [
+        "cpp/net/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
+    ],
+    "another process holds a lock on that folder": [
+        "cpp/net/bootstrap_test.cc::Bootstrap.ALockThatAnotherProcessHoldsOnTheDirectoryDoesNotMatter",
+    ],
+    "several threads of a rank call `init()` at once": [
+        "unit/api/test_state.py::test_threads_that_call_init_at_once_have_one_session",
     ],
     "the launcher's variables contradict each other": [
         "cpp/net/identity_test.cc::Identity.OursThatDoNotFitTogetherAreRefused",

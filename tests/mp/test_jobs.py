@@ -314,9 +314,22 @@ def test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on(laun
         for line in calls:
             assert line["error"] == "ForkedProcessError" and "RuntimeError" in line["bases"], finished.report()
             assert "'spawn'" in line["text"], finished.report()
-        assert said["child-kept"]["links"] == [] and not said["child-kept"]["initialized"], finished.report()
+        assert said["child-kept"]["links"] == [], finished.report()
+        assert said["child-kept"]["place"] == [True, rank, 2], finished.report()
         assert said["child-exit"]["code"] == 0
         assert said["parent"]["files"] == 0, finished.report()
+
+
+def test_a_program_that_a_rank_starts_is_no_rank(launcher):
+    finished = launcher.worker(2, "lifetimes.py", "started", deadline_s=60)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)
+        assert said["in-the-job"]["alone"] == "0 1", finished.report()
+        assert said["after-it"]["inner"] == f"{rank} 2", "the programs of all ranks are a job\n" + finished.report()
+    inner, pid = finished.said(1)["in-the-job"]["inner"], finished.said(1)["in-the-job"]["own"][2]
+    assert inner.startswith("horocache.errors.StartupError: process "), finished.report()
+    assert f"was started by process {pid}, which is rank 1 of 2" in inner and "HOROCACHE_SIZE=1" in inner, inner
 
 
 @pytest.mark.parametrize("capacity", ["1024", "0"])

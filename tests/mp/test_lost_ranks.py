@@ -53,7 +53,7 @@ def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, c
     assert finished.code == code, finished.report()
     assert ("rank 1 of 3 failed first" in finished.stderr) == (how != "exit-well"), finished.report()
     assert ("ValueError: the data are bad" in finished.stderr) == (how == "raise")
-    check_survivors(launcher, finished, 1, 3, RAISED if how == "raise" else LEFT)
+    check_survivors(launcher, finished, 1, 3, LEFT if how == "exit-well" else RAISED)
 
 
 def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher):

@@ -10,9 +10,9 @@ from mpi_jobs import WORKERS, arguments_of, flavour, run_command, run_worker
 
 
 def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
-    job = run_worker("jobs", 4, "world", "split", "ranks", "disagree", "sets", "twice", "finalized")
+    job = run_worker("jobs", 4, "world", "split", "ranks", "disagree", "sets", "parts", "twice", "finalized")
     assert job.code == 0, job.report()
-    for case in ("world", "split", "ranks", "disagree", "sets", "twice", "finalized"):
+    for case in ("world", "split", "ranks", "disagree", "sets", "parts", "twice", "finalized"):
         assert len(job.lines(f"done {case}")) == 4, job.report()
 
 
@@ -27,6 +27,25 @@ def test_a_list_of_ranks_needs_no_mpi4py_and_the_other_route_takes_it_too():
     assert job.code == 0 and len(job.lines("right")) == 2, job.report()
 
 
+def test_mpiexec_inside_of_a_rank_of_horocacherun_starts_a_job_of_its_own():
+    inner = (
+        "import horocache as hc, numpy as np\n"
+        "hc.init()\n"
+        "print('inner', hc.size(), hc.allreduce(np.ones(1), op=hc.Sum)[0], flush=True)"
+    )
+    outer = (
+        "import subprocess, horocache as hc\n"
+        "hc.init()\n"
+        f"if hc.rank() == 0: subprocess.run({[*arguments_of(3), sys.executable, '-c', inner]!r}, check=True)\n"
+        "hc.barrier()\n"
+        "print('outer', hc.size(), flush=True)"
+    )
+    launch = [sys.executable, "-m", "horocache.launch", "-np", "2", "--no-prefix"]
+    job = run_command([*launch, sys.executable, "-c", outer])
+    assert job.code == 0, job.report()
+    assert job.lines("inner ") == ["3 3.0"] * 3 and job.lines("outer ") == ["2"] * 2, job.report()
+
+
 def test_the_demo_trains_on_four_ranks():
     if flavour() == "mpich":
         pytest.skip("tried with the other MPI")
@@ -37,12 +56,19 @@ def test_the_demo_trains_on_four_ranks():
 
 
 def test_a_thread_level_that_is_too_low_is_named_with_the_library():
-    job = run_worker("refused", 2, "serialized")
+    job = run_worker("refused", 2, "serialized", env={"HOROCACHE_MPI": "on"})
     lines = job.lines("refused ")
     assert len(lines) == 2, job.report()
     assert "UnsupportedError" in lines[0] and "'serialized'" in lines[0] and "libmpi" in lines[0], lines
     allowed = run_worker("refused", 2, "serialized", env={"HOROVOD_MPI_THREADS_DISABLE": "1"})
     assert allowed.lines("started ") == ["0 of 2", "1 of 2"], allowed.report()
+
+
+def test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used():
+    environment = {"HOROCACHE_JOB_ID": "x"} if flavour() == "mpich" else {}
+    job = run_worker("refused", 2, "serialized", env=environment)
+    assert job.lines("started ") == ["0 of 2", "1 of 2"], job.report()
+    assert (job.out + job.err).count("share memory without MPI") == 1, job.report()
 
 
 def test_an_mpi_that_the_program_finalises_too_early_is_an_error_that_says_so():

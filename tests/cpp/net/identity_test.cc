@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace horocache::net {
@@ -107,6 +108,22 @@ TEST(Identity, OfHorovodsVariablesWorksToo) {
                  {1, 2, 1, 2, 0, 1, "horocacherun:j", "horocacherun"});
 }
 
+TEST(Identity, HorovodsVariablesThatTheUserHasSetAreTheOnesThatAreNamed) {
+  ExpectNoJob({{"HOROVOD_RANK", "0"}, {"HOROVOD_SIZE", "2"}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1"}},
+              {"HOROVOD_RANK and HOROVOD_SIZE are set", "HOROCACHE_JOB_ID"});
+  ExpectRefused({{"HOROVOD_RANK", "2"}, {"HOROVOD_SIZE", "2"}}, {"HOROVOD_RANK and HOROVOD_SIZE are 2 and 2"});
+  ExpectRefused({{"HOROVOD_RANK", "1"}}, {"HOROVOD_RANK is 1", "HOROVOD_SIZE is not set"});
+}
+
+TEST(Identity, OfOneRankTakesNothingElseFromTheRankThatStartedIt) {
+  ExpectIdentity({{"HOROCACHE_RANK", "0"},
+                  {"HOROCACHE_SIZE", "1"},
+                  {"HOROCACHE_LOCAL_RANK", "1"},
+                  {"HOROCACHE_LOCAL_SIZE", "2"},
+                  {"HOROCACHE_JOB_ID", "outer"}},
+                 {0, 1, 0, 1, 0, 1, "horocacherun:outer", "horocacherun"});
+}
+
 TEST(Identity, OfOneRankNeedsNoJob) {
   ExpectIdentity({{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
 }
@@ -134,6 +151,31 @@ TEST(Identity, ComesFromTorchrun) {
   ExpectIdentity(kTorchrun, {5, 8, 1, 4, 1, 2, "torchrun:10.0.0.1:29500:abc:2", "torchrun"});
   ExpectIdentity({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
                  {1, 2, 1, 2, 0, 1, "torchrun::1::", "torchrun"});
+}
+
+TEST(Identity, TheFolderOfATorchrunTellsItFromAnotherWithTheSameAddress) {
+  const auto of = [](const std::string& file) { return Detect(With(kTorchrun, {{"TORCHELASTIC_ERROR_FILE", file}})); };
+  const auto one = of("/tmp/torchelastic_x/abc_1/attempt_2/0/error.json");
+  const auto same = of("/tmp/torchelastic_x/abc_1/attempt_2/1/error.json");
+  const auto other = of("/tmp/torchelastic_y/abc_2/attempt_2/0/error.json");
+  EXPECT_EQ(one->job, "torchrun:10.0.0.1:29500:abc:2:/tmp/torchelastic_x/abc_1");
+  EXPECT_EQ(one->job, same->job);
+  EXPECT_NE(one->job, other->job);
+  EXPECT_TRUE(one->shared_claim.empty());
+  for (const char* file : {"", "error.json", "/error.json", "a/error.json"}) {
+    EXPECT_EQ(of(file)->job, "torchrun:10.0.0.1:29500:abc:2") << file;
+    EXPECT_FALSE(of(file)->shared_claim.empty()) << file;
+  }
+}
+
+TEST(Identity, WhatOnlyAnAddressNamesMayBeClaimedByTwoJobs) {
+  const Environment by_hand = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(Detect(by_hand)->shared_claim,
+            (std::vector<std::string>{"MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500", "WORLD_SIZE=2"}));
+  EXPECT_TRUE(Detect(With(by_hand, {{"HOROCACHE_JOB_ID", "mine"}}))->shared_claim.empty());
+  EXPECT_TRUE(Detect(kSrun)->shared_claim.empty());
+  EXPECT_TRUE(Detect(kOpenMpi)->shared_claim.empty());
 }
 
 TEST(Identity, ARestartByTorchrunIsAnotherJob) {
@@ -207,6 +249,55 @@ TEST(Identity, MpiexecsVariablesThatAreWrongAreNamed) {
   ExpectNoJob(Without(kOpenMpi, "PMIX_NAMESPACE"), {"HOROCACHE_JOB_ID", "PMIX_NAMESPACE"});
   ExpectRefused(Without(kMpich, "PMI_RANK"), {"PMI_RANK is not set"});
   ExpectNoJob(Without(kMpich, "HOROCACHE_JOB_ID"), {"HOROCACHE_JOB_ID"});
+}
+
+TEST(Identity, ComesFromOtherLaunchersOfMpi) {
+  for (const auto& [prefix, source] : std::vector<std::pair<std::string, std::string>>{
+           {"JSM_NAMESPACE_", "jsrun"}, {"MV2_COMM_WORLD_", "mpiexec"}, {"MVP_COMM_WORLD_", "mpiexec"}}) {
+    const Environment environment = {{prefix + "RANK", "3"},
+                                     {prefix + "SIZE", "4"},
+                                     {prefix + "LOCAL_RANK", "1"},
+                                     {prefix + "LOCAL_SIZE", "2"},
+                                     {"PMIX_NAMESPACE", "n"}};
+    ExpectIdentity(environment, {3, 4, 1, 2, 1, 2, source + ":n", source});
+    EXPECT_TRUE(Detect(environment)->starts_mpi);
+    ExpectRefused(Without(environment, prefix + "SIZE"), {prefix + "SIZE is not set"});
+    ExpectNoJob(Without(environment, "PMIX_NAMESPACE"), {prefix + "RANK", "HOROCACHE_JOB_ID"});
+  }
+}
+
+TEST(Identity, OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany) {
+  for (const char* name : {"ALPS_APP_PE", "PALS_RANKID", "FLUX_TASK_RANK", "MPIRUN_RANK", "PMI_ID", "PMIX_RANK"}) {
+    const Environment environment = {{name, "2"}};
+    ExpectNoJob(environment, {std::string(name) + " is '2'", "HOROCACHE_RANK=0 and HOROCACHE_SIZE=1"});
+    EXPECT_EQ(Detect(environment)->size, 0);
+    EXPECT_TRUE(Detect(environment)->starts_mpi) << "MPI may know";
+    ExpectIdentity(With(environment, {{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}),
+                   {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
+  }
+  // Slurm gives them to the shell of an allocation, too.
+  ExpectIdentity({{"PMIX_RANK", "0"}, {"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"}},
+                 {0, 1, 0, 1, 0, 1, "alone", "none"});
+  ExpectRefused({{"LOCAL_RANK", "1"}, {"WORLD_SIZE", "2"}}, {"WORLD_SIZE=2", "RANK is not", "HOROCACHE_RANK=0"});
+  ExpectIdentity({{"LOCAL_RANK", "0"}, {"WORLD_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "none"});
+}
+
+TEST(Identity, OfALauncherThatARankHasStartedComesBeforeThatRanks) {
+  // As horocacherun sets them, which mpiexec itself has started.
+  const Environment outer = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "a"}};
+  const Environment rank = With(outer, {{"HOROCACHE_RANK", "1"},
+                                        {"HOROCACHE_SIZE", "4"},
+                                        {"HOROCACHE_JOB_ID", "j"},
+                                        {"RANK", "1"},
+                                        {"WORLD_SIZE", "4"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"MASTER_PORT", "1"},
+                                        {kOuterLauncher, LauncherVariables(outer)}});
+  ExpectIdentity(rank, {1, 4, 1, 4, 0, 1, "horocacherun:j", "horocacherun"});
+  ExpectIdentity(With(rank, kOpenMpi), {1, 2, 1, 2, 0, 1, "mpiexec:prterun-host-1234@1", "mpiexec"});
+  ExpectIdentity(With(rank, {{"PMIX_NAMESPACE", "b"}}), {0, 1, 0, 1, 0, 1, "mpiexec:b", "mpiexec"});
+  ExpectIdentity(With(With(rank, kTorchrun), {{"GROUP_WORLD_SIZE", "2"}}),
+                 {5, 8, 1, 4, 1, 2, "torchrun:10.0.0.1:29500:abc:2", "torchrun"});
 }
 
 }  // namespace

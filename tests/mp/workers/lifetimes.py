@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -67,7 +68,7 @@ def in_child(before_init):
     for what, action in {
         "allreduce": lambda: hc.allreduce(np.ones(3)),
         "submit": lambda: hc.allreduce_async_(np.ones(3), name="y"),
-        "rank": hc.rank,
+        "abort": lambda: hc.abort("x"),
         "barrier": hc.barrier,
         "join": hc.join,
         "init": hc.init,
@@ -77,7 +78,7 @@ def in_child(before_init):
         attempt(f"child-{what}", action)
     hc.shutdown()  # there is nothing to end
     kept = [link for link in descriptors() if link not in before_init and "pipe:" not in link]
-    say("child-kept", links=kept, initialized=hc.is_initialized())
+    say("child-kept", links=kept, place=[hc.is_initialized(), hc.rank(), hc.size()])
 
 
 def fork():
@@ -100,6 +101,26 @@ def fork():
         for step in range(1000):
             allreduce_and_check(f"x.{step % 3}")
         say("parent", files=len(descriptors()) - counts)
+
+
+def started():
+    """Programs that a rank starts: with its environment, alone, and when the rank's own job is over."""
+    program = "import horocache as hc\nhc.init()\nprint(hc.rank(), hc.size())"
+
+    def start(**more):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, timeout=60, check=False)
+        return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+    with job():
+        own = [hc.rank(), hc.size(), os.getpid()]
+        say(
+            "in-the-job",
+            own=own,
+            inner=start() if hc.rank() else "",
+            alone=start(HOROCACHE_RANK="0", HOROCACHE_SIZE="1"),
+        )
+    say("after-it", own=own, inner=start())
 
 
 def idle():
@@ -150,6 +171,7 @@ def threads():
     "again": lambda: again(int(sys.argv[2])),
     "knobs": knobs,
     "fork": fork,
+    "started": started,
     "idle": idle,
     "threads": threads,
 }[sys.argv[1]]()

@@ -70,6 +70,24 @@ def sets() -> None:
                 assert total[0] == sum(chosen.ranks), (chosen, backend)
 
 
+def parts() -> None:
+    """Each rank names the part that it is in, at two places."""
+    mine = hc.ProcessSet(WORLD.Split(WORLD.rank % 2, WORLD.rank))
+    half = hc.ProcessSet(WORLD.Split(WORLD.rank // 2, WORLD.rank))
+    hc.init(comm=WORLD, process_sets=[mine, [0, 3], half])
+    odd, low = WORLD.rank % 2, WORLD.rank // 2
+    assert (mine.process_set_id, half.process_set_id) == (1 + odd, 4 + low)
+    assert [made.ranks for made in hc.process_sets()] == [[0, 1, 2, 3], [0, 2], [1, 3], [0, 3], [0, 1], [2, 3]]
+    for chosen in (mine, half):
+        total = hc.allreduce(np.array([float(hc.rank())]), op=hc.Sum, process_set=chosen)
+        assert total[0] == sum(chosen.ranks), chosen
+    hc.init(process_sets=[mine, [0, 3], hc.ProcessSet(half.mpi_comm)])
+    refused(hc.InvalidArgumentError, "runs already", lambda: hc.init(process_sets=[half, mine]))
+    hc.shutdown()
+    overlapping = [WORLD.rank, (WORLD.rank + 1) % WORLD.size]
+    refused(hc.VersionSkewError, "process set 1: ", lambda: hc.init(process_sets=[overlapping]))
+
+
 def twice() -> None:
     hc.init(comm=WORLD)
     hc.init(comm=WORLD)
@@ -85,11 +103,13 @@ def finalized_early() -> None:
 
 def finalized() -> None:
     MPI.Finalize()
-    refused(hc.UnsupportedError, "finalised", hc.init)
-    refused(hc.UnsupportedError, "libmpi", hc.init)
+    refused(hc.UnsupportedError, "finalised", lambda: hc.init(mpi="on"))
+    refused(hc.UnsupportedError, "libmpi", lambda: hc.init(mpi="on"))
 
 
-CASES = {case.__name__: case for case in (world, split, ranks, disagree, sets, twice, finalized, finalized_early)}
+CASES = {
+    case.__name__: case for case in (world, split, ranks, disagree, sets, parts, twice, finalized, finalized_early)
+}
 for name in sys.argv[1:]:
     CASES[name]()
     hc.shutdown()

@@ -9,6 +9,7 @@ import pytest
 
 import horocache as hc
 from horocache.mpi import Job, is_communicator, job_of, ranks_of_communicator
+from horocache.process_set import merge_named
 
 UNDEFINED = -32766
 
@@ -126,3 +127,23 @@ def test_ranks_of_a_set_are_counted_in_the_job(monkeypatch):
     assert made.ranks == [0, 1]
     made.count_in(Job(ranks=[3, 2, 0]))
     assert made.ranks == [1, 2]
+
+
+def test_parts_that_ranks_name_at_one_place_are_registered_by_their_lowest_rank():
+    odd, even = [1, 3], [0, 2]
+    assert merge_named([[even], [odd], [even], [odd]]) == [even, odd]
+    assert merge_named([[[0, 3], even], [[0, 3], odd]] * 2) == [[0, 3], even, odd]
+    assert merge_named([[[1], even]] * 4) == [[1], even]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],  # there is no MPI over which ranks tell
+        [[[0, 1]], [[1, 2]], [[0, 2]]],  # they overlap
+        [[[0, 1]], [[0, 1]], [[0, 1]], [[2]]],  # rank 2 is not in the one that it names
+        [[[0, 1]], [[0, 1], [1]]],  # ranks name different numbers of sets
+    ],
+)
+def test_what_ranks_name_and_is_no_division_of_them_is_left_for_start_up_to_refuse(told):
+    assert merge_named(told) is None

@@ -105,26 +105,69 @@ def test_what_is_no_list_of_ranks_is_refused():
     run_ranks(body, 2)
 
 
-def test_a_forked_child_cannot_use_its_parents_runtime_and_does_not_disturb_it():
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_a_forked_child_knows_who_its_parent_is_and_cannot_operate(binding):
     def body():
         import os
 
-        hc.init()
-        first = hc.allreduce([1.0], op=hc.Sum)
+        def answers():
+            own, part = hc.global_process_set, hc.process_sets()[1]
+            of_set = (part.ranks, part.size(), part.included(), part.process_set_id, part.rank() if hc.rank() else None)
+            of_all = (own.ranks, own.rank(), own.size(), own.included(), len(hc.process_sets()))
+            job = (hc.rank(), hc.size(), hc.local_rank(), hc.local_size(), hc.cross_rank(), hc.cross_size())
+            return job, of_all, of_set, hc.is_homogeneous(), hc.is_initialized(), hc.mpi_enabled()
+
+        hc.init(process_sets=[[1]])
+        first = hc.allreduce(np.array([1.0]), op=hc.Sum)
+        here = answers()
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                assert not hc.is_initialized()
-                for call in (hc.rank, hc.init, lambda: hc.allreduce([1.0])):
+                if os.fork() != 0:  # its child is one, too
+                    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+                assert answers() == here
+                with pytest.raises(hc.InvalidArgumentError, match="does not use MPI"):
+                    hc.mpi_threads_supported()
+                calls = (hc.init, hc.barrier, hc.metrics, lambda: hc.abort("x"), lambda: hc.allreduce(np.ones(1)))
+                for call in (*calls, lambda: hc.add_process_set([0])):
                     with pytest.raises(hc.ForkedProcessError, match="forked"):
                         call()
-                hc.shutdown()
+                hc.shutdown()  # there is nothing to end
+                assert answers() == here
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert hc.allreduce([1.0], op=hc.Sum) == first == [2.0]
+        assert hc.allreduce(np.array([1.0]), op=hc.Sum) == first == [2.0]
+        hc.shutdown()
+        if (child := os.fork()) == 0:
+            os._exit(int(hc.is_initialized()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    run_ranks(body, 2, environment={"HOROCACHE_BINDING": binding})
+
+
+def test_threads_that_call_init_at_once_have_one_session():
+    def body():
+        import threading
+
+        ready = threading.Barrier(4)
+        failures = []
+
+        def start():
+            ready.wait()
+            try:
+                hc.init()
+            except hc.HorocacheError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures and hc.allreduce(np.array([1.0]), op=hc.Sum) == [2.0]
 
     run_ranks(body, 2)
 

@@ -1,0 +1,98 @@
+"""Tells the other ranks that this process is ending by an exception, before anything that may delay its end.
+
+Python first shows the exception, then waits for threads, then calls atexit handlers. Each may take long, and the other
+ranks would wait meanwhile. So three places look, in this order: ``sys.excepthook``; the moment before Python waits for
+threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7)`` reaches no hook: what
+``sys.exit`` raises notices when the interpreter asks for its code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+Tell = Callable[[str], None]
+
+
+class _Watch:
+    """Where the process may end, and who is told. One instance, below."""
+
+    def __init__(self) -> None:
+        self.tell: Tell | None = None
+        self.hook: Any = sys.excepthook  # what was there before ours
+        self.exit: Any = sys.exit
+
+
+_watch = _Watch()
+
+
+def watch(tell: Tell) -> None:
+    """From now on call ``tell`` with the reason when an exception ends this process. To be called once."""
+    _watch.tell = tell
+    _watch.hook, sys.excepthook = sys.excepthook, _excepthook
+    _watch.exit, sys.exit = sys.exit, _exit
+    register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # Python has waited for its threads already
+            register(tell_uncaught)
+
+
+def tell_uncaught() -> None:
+    """Tell of the exception that Python has shown last, as the interpreter ends."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1"):  # a prompt goes on after an error
+        _tell(f"it raised {type(error).__name__}: {error}")
+
+
+def _tell(why: str) -> None:
+    if _watch.tell is not None:
+        _watch.tell(why)
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # A program may call the hook to show an error, and go on; so does a prompt, and python -i after the program.
+    if _interpreter_calls(sys._getframe()) and not hasattr(sys, "ps1") and not sys.flags.inspect:
+        _tell(f"it raised {kind.__name__}: {error}")
+    _watch.hook(kind, error, trace)
+
+
+def _interpreter_calls(frame: FrameType) -> bool:
+    """Whether nothing of the program is on the stack below the hook, which the user's own hook may call."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    is_hook = frame.f_code in (_excepthook.__code__, getattr(sys.excepthook, "__code__", None))
+    return is_hook and threading.current_thread() is threading.main_thread()
+
+
+class _Exit(SystemExit):
+    """What ``sys.exit`` raises; like SystemExit in all that a program can see."""
+
+    @property
+    def code(self) -> Any:
+        """The argument of ``sys.exit``. The interpreter asks with no frame below, when it ends the process."""
+        code = self.__dict__.get("code", self.args[0] if len(self.args) == 1 else self.args or None)
+        in_program = sys._getframe().f_back is not None
+        if code not in (None, 0) and not in_program and threading.current_thread() is threading.main_thread():
+            _tell(f"it called sys.exit({code!r})")
+        return code
+
+    @code.setter
+    def code(self, code: Any) -> None:
+        self.__dict__["code"] = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SystemExit, self.args
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_Exit.__module__ = "builtins"
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    if isinstance(status, SystemExit):
+        raise status
+    raise _Exit(*status) if isinstance(status, tuple) else _Exit() if status is None else _Exit(status)

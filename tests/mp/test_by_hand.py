@@ -1,0 +1,181 @@
+"""Ranks without a launcher of ours: MASTER_ADDR and MASTER_PORT are all that names their job, and another's, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+JOB = """
+import sys, time
+import numpy as np, horocache as hc
+name, delay, value = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+sys.stdout.write("up\\n")
+sys.stdout.flush()
+time.sleep(delay)
+try:
+    hc.init()
+    sys.stdout.write(f"sum {hc.allreduce(np.array([value]), op=hc.Sum)[0]}\\n")
+    sys.stdout.flush()
+    hc.shutdown()
+except hc.HorocacheError as error:
+    sys.stdout.write(f"{type(error).__name__} {error}\\n")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "tmp").mkdir()
+    path = tmp_path / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+def variables(folder: Path, rank: int, **more: str) -> dict[str, str]:
+    ours = ("HOROCACHE_", "HOROVOD_", "_HOROCACHE", "PMI", "OMPI_")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    job = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    return base | job | {"TMPDIR": str(folder / "tmp"), "HOROCACHE_START_TIMEOUT": "30"} | more
+
+
+@contextlib.contextmanager
+def started(commands: Sequence[tuple[Sequence[str], dict[str, str]]]) -> Iterator[list[subprocess.Popen[str]]]:
+    processes = [
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for command, env in commands
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def outputs(commands: Sequence[tuple[Sequence[str], dict[str, str]]]) -> list[str]:
+    with started(commands) as processes:
+        return [process.communicate(timeout=90)[0].replace("up\n", "") for process in processes]
+
+
+def in_a_shell(command: Sequence[str], variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """A shell that stays, as in a terminal of its own, where the variables are set for the command alone."""
+    job = [f"{name}={value}" for name, value in variables.items() if name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
+    rest = {name: value for name, value in variables.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    return ["/bin/sh", "-c", '"$@"; true', "sh", "env", *job, *command], rest
+
+
+@pytest.mark.parametrize("late", [(1, 2), (0, 3), (2,)])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_ranks_of_two_jobs_with_one_address_never_form_one(script, late, wrapped):
+    """The ranks A0, A1, B0, B1; some come late."""
+    commands = []
+    for place, (name, rank) in enumerate([("A", 0), ("A", 1), ("B", 0), ("B", 1)]):
+        delay = "1.5" if place in late else "0"
+        command = [sys.executable, str(script), name, delay, {"A": "0.1", "B": "100"}[name]]
+        env = variables(script.parent, rank)
+        commands.append(in_a_shell(command, env) if wrapped else (command, env))
+    for said in outputs(commands):
+        assert said.startswith("StartupError two processes claim rank"), said
+        assert "give each job another MASTER_PORT" in said and "HOROCACHE_JOB_ID" in said
+    assert not list((script.parent / "tmp").iterdir())
+
+
+def test_ranks_that_run_different_things_from_different_shells_are_refused_unless_the_job_has_a_name(script):
+    commands = [
+        in_a_shell([sys.executable, str(script), name, "0", "1"], variables(script.parent, rank))
+        for rank, name in enumerate("AB")
+    ]
+    for said in outputs(commands):
+        assert said.startswith("StartupError the ranks of job"), said
+        assert f"{script} A 0 1'" in said and f"{script} B 0 1'" in said and "HOROCACHE_JOB_ID" in said
+    named = [(command, env | {"HOROCACHE_JOB_ID": "mine"}) for command, env in commands]
+    assert outputs(named) == ["sum 2.0\n"] * 2
+
+
+@pytest.mark.parametrize("how", ["different shells", "one starter, different arguments", "a wrapper on one rank"])
+def test_ranks_by_hand_form_a_job(script, how):
+    commands = [
+        ([sys.executable, str(script), "A", "0.3" if rank else "0", "1"], variables(script.parent, rank))
+        for rank in range(2)
+    ]
+    if how == "different shells":
+        commands = [in_a_shell(*each) for each in commands]
+    elif how == "a wrapper on one rank":
+        commands[1] = ["/bin/sh", "-c", '"$@"; true', "sh", *commands[1][0]], commands[1][1]
+    else:
+        commands[1][0][2] = "B"
+    assert outputs(commands) == ["sum 2.0\n"] * 2
+
+
+def test_jobs_in_two_containers_that_share_a_folder_do_not_meet(script):
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("namespaces cannot be made here")
+    both = '"$@" & RANK=1 "$@" & wait'
+    commands = [
+        (
+            [*unshare, "sh", "-c", both, "sh", sys.executable, str(script), "A", "0.5", value],
+            variables(script.parent, 0),
+        )
+        for value in ("1", "8")
+    ]
+    assert outputs(commands) == ["sum 2.0\nsum 2.0\n", "sum 16.0\nsum 16.0\n"]
+
+
+def test_a_claimant_that_ends_before_it_comes_holds_nobody_up(script):
+    commands = [([sys.executable, str(script), "A", "0", "1"], variables(script.parent, rank)) for rank in range(2)]
+    rival = ([sys.executable, str(script), "A", "60", "1"], variables(script.parent, 0))
+    with started([rival]) as [process]:
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        with started(commands) as ranks:
+            time.sleep(0.5)  # the ranks wait, whatever they have done by then
+            process.kill()
+            assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["up\nsum 2.0\n"] * 2
+
+
+def test_a_second_claimant_ends_a_job_that_may_be_two(script):
+    long = script.with_name("long.py")
+    long.write_text(
+        JOB.replace("hc.allreduce(np.array([value]), op=hc.Sum)[0]", "1").replace(
+            "    hc.shutdown()", "    hc.recv(np.zeros(1), 1 - hc.rank())  # which nobody sends"
+        )
+    )
+    commands = [
+        in_a_shell([sys.executable, str(long), "A", "0", str(value)], variables(script.parent, rank))
+        for rank, value in ((0, 1), (1, 2))
+    ]
+    with started(commands) as ranks:
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert [rank.stdout.readline() for _ in range(2)] == ["up\n", "sum 1\n"]
+        [late] = outputs(commands[1:])
+        assert late.startswith("StartupError two processes claim rank 1 "), late
+        for rank in ranks:
+            said = rank.communicate(timeout=60)[0]
+            assert said.startswith("AbortedError") and "two processes claim rank 1 " in said, said
+    assert not list((script.parent / "tmp").iterdir())
+
+
+STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NNODES": "1",
+}
+PMIX = {"PMIX_RANK": "0", "PMIX_NAMESPACE": "gone", "PMIX_SERVER_URI2": "gone.1;tcp4://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("left", [{"PMI_RANK": "0", "PMI_SIZE": "1"}, STEP | PMIX], ids=["PMI", "Slurm with PMIx"])
+def test_a_process_with_the_variables_of_a_launcher_of_one_rank_starts_no_mpi(script, left):
+    env = {name: value for name, value in variables(script.parent, 0).items() if name not in ("RANK", "WORLD_SIZE")}
+    program = "import horocache as hc; hc.init(); print(hc.rank(), hc.size(), hc.mpi_enabled())"
+    assert outputs([([sys.executable, "-c", program], env | left)]) == ["0 1 False\n"]
