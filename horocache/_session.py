@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -203,6 +204,7 @@ class Session:
         "runtime",
         "sets_lock",
         "stacks",
+        "unnamed_optimizers",
     )
 
     def __init__(
@@ -219,6 +221,7 @@ class Session:
         self._aliases: list[ProcessSet] = []  # whatever has a number of this session
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)
+        self.unnamed_optimizers: Counter[int] = Counter()  # by process set: those whose parameters have default names
         self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
