@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -205,6 +206,7 @@ class Session:
         "sets_lock",
         "stacks",
         "thread_names",
+        "unnamed_optimizers",
     )
 
     def __init__(
@@ -222,6 +224,7 @@ class Session:
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)
         self.thread_names = ThreadNames()
+        self.unnamed_optimizers: Counter[int] = Counter()  # by process set: those whose parameters have default names
         self.logs_layers = logs()  # asked once: every gradient passes by
         # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}

@@ -77,7 +77,8 @@ from .functions import (
     sparse_allreduce_async,
 )
 from .optimizer import DistributedOptimizer
-from .parameters import broadcast_optimizer_state, broadcast_parameters
+from .optimizer_state import broadcast_optimizer_state
+from .parameters import broadcast_parameters
 from .sync_batch_norm import SyncBatchNorm
 from .tracing import tell_the_compiler
 

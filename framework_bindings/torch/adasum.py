@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from horocache import _state
@@ -13,6 +13,7 @@ from horocache.ops import Adasum
 from horocache.process_set import ProcessSet
 
 from .adapter import collectives
+from .wrapping import WrappedOptimizer
 
 
 class AdasumOptions(NamedTuple):
@@ -23,7 +24,7 @@ class AdasumOptions(NamedTuple):
     takes_part: bool  # this rank is in the set, and not alone there
 
 
-class AdasumMixin(torch.optim.Optimizer):
+class AdasumMixin(WrappedOptimizer):
     """What ``DistributedOptimizer(op=Adasum)`` adds to the class of the user's optimizer.
 
     Each rank steps by itself, on its own gradients; then the ranks' changes of the parameters are combined as one
@@ -32,32 +33,34 @@ class AdasumMixin(torch.optim.Optimizer):
     Role: never used alone; the first base of a class made for each wrapped optimizer.
     """
 
-    _adasum: AdasumOptions
-    _names: dict[torch.Tensor, str]
+    __slots__ = ("_adasum",)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    _adasum: AdasumOptions
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
         """Step with the user's optimizer, and replace what that changed by the ranks' adaptive sum of it.
 
         Args:
-            closure: recomputes the loss; it sees this rank's own steps.
+            arguments: those of the user's optimizer. A closure recomputes the loss; it sees this rank's own steps.
+            options: those of the user's optimizer.
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the ranks' steps could not be
             combined; this rank's parameters are those after its own step.
         """
         _state.count_step()
+        self._tell_schedulers()
         if not self._adasum.takes_part:
-            return super().step(closure)
+            return super().step(*arguments, **options)
         trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         before = [param.detach().clone() for param in trained]
-        loss = super().step(closure)
+        loss = super().step(*arguments, **options)
         with torch.no_grad():
             steps = [param - start for param, start in zip(trained, before, strict=True)]
             name = f"adasum.{self._names.get(trained[0], 'noname')}" if trained else None
-            options = self._adasum
             if steps:
                 steps = collectives.grouped_allreduce(
-                    steps, None, name, options.compression, Adasum, process_set=options.process_set
+                    steps, None, name, self._adasum.compression, Adasum, process_set=self._adasum.process_set
                 )
             for param, start, step in zip(trained, before, steps, strict=True):
                 param.copy_(start + step)
@@ -74,7 +77,3 @@ class AdasumMixin(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Nothing to change: gradients add up until :meth:`step` is called."""
-
-
-# As for DistributedMixin: hooks of the step run once.
-cast(Any, AdasumMixin.step).hooked = True

@@ -35,7 +35,9 @@ class Slot(_core.GradientSlot):
         self.delay = 0
         raise AssertionError(
             f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to step(); "
-            f"the parameter is {self.name}. Increase backward_passes_per_step to accumulate gradients locally."
+            f"the parameter is {self.name}. If backward() is called several times before each step(), give "
+            "DistributedOptimizer(backward_passes_per_step=) their number. If the parameter is used several times in "
+            "activation checkpoints, pass use_reentrant=False to torch.utils.checkpoint."
         )
 
     def departs(self, grad: torch.Tensor) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from operator import is_
+from typing import Any
 
 import torch
 from horocache import _state
@@ -20,15 +21,17 @@ from horocache.training import check_passes, gradient_options, members_of_lists
 from .adapter import collectives
 from .adasum import AdasumMixin, AdasumOptions
 from .compression import Compression
+from .functions import allreduce_async_
 from .places import BucketView, check_bucket_view
 from .reducer import GradientReducer
+from .rivals import default_prefix, describe, enter
 from .tracing import outside
+from .wrapping import WrappedOptimizer, positions, wrap
 
 Groups = int | list[list[torch.Tensor]] | None
-_Mixin = TypeVar("_Mixin", bound=torch.optim.Optimizer)
 
 
-class DistributedMixin(torch.optim.Optimizer):
+class DistributedMixin(WrappedOptimizer):
     """What :func:`DistributedOptimizer` adds to the class of the user's optimizer.
 
     Role: never used alone; the first base of a class made for each wrapped optimizer, so that ``isinstance`` and
@@ -36,18 +39,21 @@ class DistributedMixin(torch.optim.Optimizer):
     optimizer's.
     """
 
+    __slots__ = ("_reducer", "_seen", "_should_synchronize", "_synchronized", "_synchronized_for_scaler")
+
     _reducer: GradientReducer | None
-    _names: dict[torch.Tensor, str]
-    _passes: int
-    _synchronized: bool
+    _seen: list[list[torch.Tensor]]  # each group's parameters when the reducer last followed them
     _should_synchronize: bool
-    _synchronized_for_scaler = False
+    _synchronized: bool
+    _synchronized_for_scaler: bool
 
     @outside
     def synchronize(self) -> None:
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
 
-        Parameters without a gradient take part with zeros, because another rank may have one.
+        Parameters without a gradient take part with zeros, because another rank may have one. Parameters that came into
+        the groups by another way than :meth:`add_param_group` take part from this step on; every rank must have put
+        them there before the same step.
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
@@ -58,8 +64,45 @@ class DistributedMixin(torch.optim.Optimizer):
 
     def _reduce(self) -> None:
         if self._reducer is not None:
+            changed = self._groups_have_changed()
+            if changed:  # what is new is reduced in this very step
+                self._reducer.take(self._new())
             self._reducer.synchronize()
+            if changed:
+                self._let_go()
         _state.count_step()
+
+    def _groups_have_changed(self) -> bool:
+        """Whether parameters have come or gone unseen: anybody can change the lists of the groups."""
+        if self._reducer is None:
+            return False
+        now = self.param_groups
+        return len(now) != len(self._seen) or any(
+            len(group["params"]) != len(seen) or not all(map(is_, group["params"], seen))
+            for group, seen in zip(now, self._seen, strict=True)
+        )
+
+    def _new(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters that have come."""
+        assert self._reducer is not None
+        known = self._reducer.parameters()
+        return [(name, param) for name, param in self._named_parameters() if param not in known]
+
+    def _let_go(self) -> None:
+        """Let the reducer drop what has left, when nothing is in flight."""
+        assert self._reducer is not None
+        present = {param for group in self.param_groups for param in group["params"]}
+        self._reducer.keep(present)
+        for param in {param for seen in self._seen for param in seen} - present:
+            self._names.pop(param, None)
+        self._seen = [list(group["params"]) for group in self.param_groups]
+
+    def _follow_groups(self) -> None:
+        """Let the reducer take what has come and drop what has left, between two steps."""
+        if self._groups_have_changed() and not self._in_flight():
+            assert self._reducer is not None
+            self._reducer.take(self._new())
+            self._let_go()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -73,38 +116,56 @@ class DistributedMixin(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, *arguments: Any, **options: Any) -> Any:
         """Synchronize, then step with the user's optimizer.
 
         Args:
-            closure: recomputes the loss; the gradients of each call are synchronized before they are used.
+            arguments: those of the user's optimizer. A closure recomputes the loss; the gradients of each call are
+                synchronized before they are used.
+            options: those of the user's optimizer.
+
+        Raises:
+            InvalidArgumentError: within :meth:`skip_synchronize`, if parameters have come since :meth:`synchronize`.
         """
+        self._tell_schedulers()
         if not self._should_synchronize or (self._synchronized_for_scaler and not self._in_flight()):
+            self._check_all_are_synchronized()
             self._synchronized = self._synchronized_for_scaler = False
-            return super().step(closure)
+            return super().step(*arguments, **options)
         if self._synchronized:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
                 "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context "
                 "if you use optimizer.synchronize() in your code.",
-                stacklevel=2,
+                stacklevel=3,
             )
-        if closure is None or self._in_flight():
+        recompute = arguments[0] if arguments else options.get("closure")
+        if not callable(recompute) or self._in_flight():
             self.synchronize()
         self._synchronized = False
-        if closure is None:
-            return super().step()
-        recompute = closure
+        if not callable(recompute):
+            return super().step(*arguments, **options)
 
         def synchronized_closure() -> Any:
             loss = recompute()
             self._reduce()
             return loss
 
-        return super().step(synchronized_closure)
+        if arguments:
+            return super().step(synchronized_closure, *arguments[1:], **options)
+        return super().step(**{**options, "closure": synchronized_closure})
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients.
+    def _check_all_are_synchronized(self) -> None:
+        new = self._new() if self._groups_have_changed() else []
+        if new:
+            raise InvalidArgumentError(
+                f"rank {_state.rank()}: {len(new)} parameters, of which the first is {new[0][0]!r} of shape "
+                f"{tuple(new[0][1].shape)}, have come into the optimizer's groups since optimizer.synchronize(), so "
+                "their gradients are not reduced. Call synchronize() again before step()."
+            )
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        """Clear the gradients, as the user's optimizer does it, with its arguments.
 
         Raises:
             AssertionError: gradients are in flight, between ``backward()`` and ``step()`` or ``synchronize()``.
@@ -116,7 +177,7 @@ class DistributedMixin(torch.optim.Optimizer):
             )
         if self._synchronized_for_scaler:  # it skipped the step
             self._synchronized = self._synchronized_for_scaler = False
-        super().zero_grad(set_to_none)
+        super().zero_grad(*arguments, **options)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -125,7 +186,7 @@ class DistributedMixin(torch.optim.Optimizer):
         So this is where they must be the reduced ones: else a rank that overflowed would skip the step alone, and the
         others would unscale what is still under way.
         """
-        if self._in_flight() and self._should_synchronize:
+        if self._should_synchronize and (self._in_flight() or self._groups_have_changed()):
             self.synchronize()
             self._synchronized_for_scaler = True
         return bool(vars(self).get("_step_supports_amp_scaling", False))
@@ -136,12 +197,13 @@ class DistributedMixin(torch.optim.Optimizer):
     @property
     def backward_passes_per_step(self) -> int:
         """How many backward passes make one gradient."""
-        return self._passes
+        passes: int = self._arguments["backward_passes_per_step"]
+        return passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
         check_passes(passes)
-        self._passes = passes
+        self._arguments["backward_passes_per_step"] = passes
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -164,35 +226,32 @@ class DistributedMixin(torch.optim.Optimizer):
                 "optimizer.add_param_group() was called while gradients are in flight; call it after step()."
             )
         super().add_param_group(param_group)
-        if self._reducer is None:
-            return
-        number = len(self.param_groups) - 1
-        added = self.param_groups[-1]["params"]
-        self._reducer.add([(self._names.get(p, f"noname.{number}.{i}"), p) for i, p in enumerate(added)])
+        self._follow_groups()
 
-
-# torch wraps the step of each class that has not been marked so. The user's class has been wrapped; if load_state_dict
-# wrapped the one that derives from it, too, every hook of the step would run twice.
-cast(Any, DistributedMixin.step).hooked = True
+    def _allreduce_grad_async(self, param: torch.Tensor) -> tuple[Any, Any]:
+        """Start to reduce the gradient of one parameter; returns a handle and the compressor's context, as Horovod."""
+        tensor, context = self._arguments["compression"].compress(param.grad)
+        options = {name: self._arguments[name] for name in ("op", "process_set")}
+        return allreduce_async_(tensor, name=self._names[param], **options), context
 
 
 def _checked_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> list[tuple[str, torch.Tensor]]:
-    """A name for every parameter, in the order of registration."""
-    own = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
-    if named_parameters is None:
-        return [(f"noname.{g}.{i}", param) for g, i, param in own]
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]
+) -> dict[torch.Tensor, str]:
+    """The user's names of parameters, among which are all that the optimizer has."""
     named = list(named_parameters)
     _check_pairs(named)
-    known = {param for _, param in named}
-    unnamed = [f"group {g}, position {i}, shape {tuple(p.shape)}" for g, i, p in own if p not in known]
+    names = {param: name for name, param in named}
+    unnamed = [
+        f"group {g}, position {i}, shape {tuple(p.shape)}"
+        for g, i, p in positions(optimizer.param_groups)
+        if p not in names
+    ]
     if unnamed:
         raise InvalidArgumentError(
             "named_parameters was specified, but one or more model parameters were not named: " + "; ".join(unnamed)
         )
-    registered = {param for _, _, param in own}
-    return [(name, param) for name, param in named if param in registered]
+    return names
 
 
 def _check_pairs(named: list[Any]) -> None:
@@ -212,7 +271,7 @@ def _check_pairs(named: list[Any]) -> None:
 
 def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
     """Raise unless these are lists of the optimizer's parameters, each in one list at most."""
-    registered = {param for group in optimizer.param_groups for param in group["params"]}
+    registered = {param for _, _, param in positions(optimizer.param_groups)}
     for place, param in members_of_lists(groups, "torch.Tensor", lambda each: isinstance(each, torch.Tensor), id):
         if param not in registered:
             raise InvalidArgumentError(
@@ -278,8 +337,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             floating-point numbers; ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot
             tell who else has a gradient's memory. NotInitializedError: before ``init()``.
     """
-    if isinstance(optimizer, (DistributedMixin, AdasumMixin)):
-        raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
+    arguments = dict(locals())  # from which a copy is wrapped
+    del arguments["optimizer"], arguments["named_parameters"]
+    _check_is_plain(optimizer)
     options = gradient_options(
         compression=Compression.none if compression is None else compression,
         backward_passes_per_step=backward_passes_per_step,
@@ -291,35 +351,47 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set=process_set,
         check_members=partial(_check_members, optimizer),
     )
-    named = _checked_names(optimizer, named_parameters)
+    if named_parameters is None:
+        prefix = default_prefix(process_set)
+        names = {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
+    else:
+        prefix, names = "", _checked_names(optimizer, named_parameters)
+    arguments["compression"] = options.compression
     if op == Adasum:
         check_ranks(process_set.size())
-        for _, param in named:
+        for _, _, param in positions(optimizer.param_groups):
             check_floating(param, collectives.adapter)
-        return _wrapped(
-            optimizer, AdasumMixin, named, _adasum=AdasumOptions(options.compression, process_set, options.takes_part)
-        )
+        settings = AdasumOptions(options.compression, process_set, options.takes_part)
+        return wrap(optimizer, AdasumMixin, names, arguments, _prefix=prefix, _adasum=settings)
     check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
+    # In the order of the user's names, which is that of registration in the model.
+    registered = {param for _, _, param in positions(optimizer.param_groups)}
+    named = [(name, param) for param, name in names.items() if param in registered]
     reducer = GradientReducer(named, options, gradient_as_bucket_view) if options.takes_part else None
-    return _wrapped(
+    distributed = wrap(
         optimizer,
         DistributedMixin,
-        named,
+        names,
+        arguments,
         _reducer=reducer,
-        _passes=backward_passes_per_step,
+        _prefix=prefix,
+        _seen=[list(group["params"]) for group in optimizer.param_groups],
         _synchronized=False,
         _should_synchronize=True,
+        _synchronized_for_scaler=False,
     )
-
-
-def _wrapped(
-    optimizer: torch.optim.Optimizer, mixin: type[_Mixin], named: list[tuple[str, torch.Tensor]], **own: Any
-) -> _Mixin:
-    """An object of the user's class with ``mixin`` in front, whose attributes are the optimizer's and ``own``."""
-    plain_class = type(optimizer)
-    distributed_class: Any = type(plain_class.__name__, (mixin, plain_class), {})
-    distributed = cast(_Mixin, distributed_class.__new__(distributed_class))
-    # State and parameter groups are shared, not copied; a scheduler's wrapper of the plain step must not replace ours.
-    distributed.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    distributed.__dict__.update(own, _names={param: name for name, param in named})
+    if reducer is not None:
+        reducer.label = describe(optimizer)
+        enter(distributed)
     return distributed
+
+
+def _check_is_plain(optimizer: Any) -> None:
+    if isinstance(optimizer, WrappedOptimizer):
+        raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise InvalidArgumentError(
+            f"DistributedOptimizer takes a torch.optim.Optimizer, and {kind} does not derive from that, so that its "
+            f"step() would not be called. Wrap the optimizer inside: {kind}(..., DistributedOptimizer(optimizer, ...))."
+        )

@@ -1,13 +1,11 @@
-"""Give every rank the same parameters and optimizer state as one of them."""
+"""Give every rank the same parameters as one of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from horocache import _state
 from horocache.errors import InvalidArgumentError
-from horocache.objects import broadcast_object
 from horocache.ops import synchronize
 from horocache.process_set import ProcessSet, global_process_set
 
@@ -48,82 +46,3 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
         handles.append(collectives.grouped_broadcast_async_(tensors, root_rank, name, process_set))
     for handle in handles:
         synchronize(handle)
-
-
-def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer,
-    root_rank: int,
-    model: torch.nn.Module | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> None:
-    """Give every rank the root's optimizer state: options of the parameter groups, and state of the parameters.
-
-    Works before the first step, without a step on made-up gradients: ranks other than the root need no state of their
-    own.
-
-    Args:
-        optimizer: distributed or not; the same parameters in the same groups on all ranks.
-        root_rank: whose state to take; a global rank in the set.
-        model: not needed; accepted because Horovod does.
-        process_set: the ranks that take part.
-
-    Raises:
-        ValueError: the optimizer is L-BFGS, or its state does not fit this rank's parameter groups.
-    """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise InvalidArgumentError("cannot broadcast torch.optim.LBFGS state.")
-    is_root = _state.rank() == root_rank
-    tensors: list[torch.Tensor] = []
-    skeleton = _extract(optimizer.state_dict(), tensors) if is_root else None
-    kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    skeleton, kinds = broadcast_object((skeleton, kinds), root_rank, "optimizer_state", process_set)
-    if not is_root:
-        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
-    # Contiguous copies on the root: its state is read, never written.
-    named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
-    broadcast_parameters(named, root_rank, process_set)
-    if not is_root:
-        _load(optimizer, _restore(skeleton, [tensor for _, tensor in named]))
-
-
-def _load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load a state as it is: ``load_state_dict`` alone would cast it to the types of the parameters."""
-    optimizer.load_state_dict(state_dict)
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    for index, given in state_dict["state"].items():
-        if not isinstance(index, int) or not isinstance(given, dict):
-            continue  # state of no parameter: nothing was cast
-        loaded = optimizer.state[params[index]]
-        for key, value in given.items():
-            if isinstance(value, torch.Tensor) and loaded[key].dtype is not value.dtype:
-                loaded[key] = value
-
-
-class _Place:
-    """Stands for a tensor in a state dict without tensors."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-def _extract(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The same structure with every tensor moved to the list."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _Place(len(tensors) - 1)
-    if isinstance(value, dict):
-        return {key: _extract(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_extract(item, tensors) for item in value)
-    return value
-
-
-def _restore(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The structure with the tensors back in their places."""
-    if isinstance(value, _Place):
-        return tensors[value.index]
-    if isinstance(value, dict):
-        return {key: _restore(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_restore(item, tensors) for item in value)
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import torch
@@ -22,6 +22,7 @@ from .functions import sparse_allreduce_async
 from .held import HeldGradients
 from .places import BucketView, GradientPlaces
 from .ready_order import Orders, ReadyOrder, assumed_orders
+from .rivals import check_apart
 from .tracing import outside
 
 
@@ -44,10 +45,10 @@ class GradientReducer:
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
-        self._set = set_id(options.process_set)
+        self.set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
         # submit()'s arguments after the tensors and names, in its order.
-        self._tail = (self._op, self._prescale, self._postscale, -1, None, self._set, "", layers.signature)
+        self._tail = (self._op, self._prescale, self._postscale, -1, None, self.set, "", layers.signature)
         self.plain = not layers.signature
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
@@ -61,6 +62,10 @@ class GradientReducer:
         self._fixed_groups = options.groups
         grouped = options.num_groups > 0 or bool(options.groups)
         self.order = ReadyOrder(grouped, options.process_set)
+        self.label = ""  # for errors: the optimizer
+        self.changes = 0  # of its parameters
+        # Those that were found to have nothing in common with it, and the changes of both by then.
+        self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -79,7 +84,31 @@ class GradientReducer:
         self.order.measure()
         self.held.note = self.order.note if self.order.measures else None
 
+    def parameters(self) -> dict[torch.Tensor, str]:
+        """All that it has taken, those that need no gradient included, with their names."""
+        return {**{slot.param: slot.name for slot in self._slots}, **{param: name for name, param in self._frozen}}
+
+    def take(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take more parameters while gradients may be in flight: each by itself, until :meth:`keep` is called."""
+        for name, param in named:
+            if param.requires_grad:
+                self._buckets.append(Bucket([self._hook(name, param)], False))
+            else:
+                self._frozen.append((name, param))
+
+    def keep(self, present: Collection[torch.Tensor]) -> None:
+        """Drop all parameters but these, between two steps, and arrange the others anew. The next step is measured."""
+        self._frozen = [(name, param) for name, param in self._frozen if param in present]
+        slots, hooks = self._slots, list(self._hooks)
+        self._slots = [slot for slot in slots if slot.param in present]
+        self._hooks[:] = [hook for slot, hook in zip(slots, hooks, strict=True) if slot.param in present]
+        _remove_hooks([hook for slot, hook in zip(slots, hooks, strict=True) if slot.param not in present])
+        for index, slot in enumerate(self._slots):
+            slot.index = index
+        self.add([])
+
     def _hook(self, name: str, param: torch.Tensor) -> Slot:
+        self.changes += 1
         slot = Slot(len(self._slots), name, param, self.passes, self.held)
         self._slots.append(slot)
         self._places.take([slot])
@@ -125,11 +154,13 @@ class GradientReducer:
 
         Raises:
             HorocacheError: one of them could not be submitted; those after it will be by synchronize.
+            DuplicateNameError: another optimizer is in the way.
         """
+        check_apart(self)
         session = _state.current()
         slots = self.held.take()
         if not session.logs_layers:
-            others = session.runtime.submit_gradients(slots, self._op, self._prescale, self._postscale, self._set)
+            others = session.runtime.submit_gradients(slots, self._op, self._prescale, self._postscale, self.set)
             self._in_flight += [slot.bucket for slot in slots if slot.bucket.submitted]
             slots = others
         for slot in slots:
@@ -145,6 +176,7 @@ class GradientReducer:
 
     def submit(self, bucket: Bucket) -> None:
         """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
+        check_apart(self)
         bucket.finish.clear()
         session = _state.current()
         tensors = _core.gather_gradients(bucket) if self.plain else None
@@ -168,7 +200,7 @@ class GradientReducer:
         as_they_are: bool,
     ) -> int:
         if bucket.group and self.plain:
-            call = (as_they_are, self._op, self._prescale, self._postscale, self._set)
+            call = (as_they_are, self._op, self._prescale, self._postscale, self.set)
             handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
             if handle is not None:
                 return handle
@@ -199,7 +231,10 @@ class GradientReducer:
                     if slot.sparse is None:
                         self._submit_sparse(slot, grad)
                     continue
-                grad = slot.param.grad = grad.to_dense()
+                slot.sparse_dims = grad.sparse_dim()
+                slot.departs(grad)
+                tensors.append(self._staged(bucket, slot, grad.to_dense()))
+                continue
             slot.departs(grad)
             if grad is slot.view and self.plain and _core.is_at_place(slot):
                 grad = slot.compact
@@ -276,14 +311,8 @@ class GradientReducer:
 
     def _adopt_unfrozen(self) -> None:
         """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
-        still_frozen = []
-        for name, param in self._frozen:
-            if param.requires_grad:
-                # By itself: buckets that are in flight must not change.
-                self._buckets.append(Bucket([self._hook(name, param)], False))
-            else:
-                still_frozen.append((name, param))
-        self._frozen = still_frozen
+        frozen, self._frozen = self._frozen, []
+        self.take(frozen)
 
     def _finish_all(self) -> None:
         """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
@@ -339,12 +368,14 @@ class GradientReducer:
 
     def _unpack(self, bucket: Bucket) -> None:
         for slot in bucket.finish:
-            grad, buffer = slot.param.grad, slot.buffer
-            assert buffer is not None and grad is not None
-            if self.plain or self._cast:
-                grad.copy_(buffer)
+            grad, reduced = slot.param.grad, slot.buffer
+            assert reduced is not None and grad is not None
+            if not (self.plain or self._cast):
+                reduced = self._options.compression.decompress(reduced, slot.context)
+            if grad.is_sparse:  # as optimizers for sparse gradients need it
+                slot.param.grad = reduced.to(grad.dtype).to_sparse(slot.sparse_dims)
             else:
-                grad.copy_(self._options.compression.decompress(buffer, slot.context))
+                grad.copy_(reduced)
 
     def set_passes(self, passes: int) -> None:
         """Change how many backward passes make a gradient, from now on."""

@@ -1,0 +1,189 @@
+"""What else has a wrapped optimizer's groups and state goes on with them: schedulers, inner optimizers, callbacks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import defaultdict
+
+import cloudpickle
+import pytest
+import torch
+
+from horocache.testing import run_ranks as run
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Sam(torch.optim.Optimizer):
+    """Shares its groups with the optimizer within it, which has a state of its own."""
+
+    def __init__(self, params, base, **options):
+        super().__init__(params, {"rho": 0.05, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    def step(self, closure=None):
+        return self.base_optimizer.step()
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Goes around an optimizer that is there, and keeps slow weights in a state of its own."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self.defaults = optimizer.defaults
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = {}, {}
+        self.state = defaultdict(dict)
+
+    def state_dict(self):
+        return {"fast": self.optimizer.state_dict(), "slow": [dict(entry) for entry in self.state.values()]}
+
+    def step(self, closure=None):
+        self.optimizer.step()
+        for group in self.param_groups:
+            for param in group["params"]:
+                self.state[param].setdefault("slow", param.detach().clone()).lerp_(param.detach(), 0.5)
+
+
+class Counting(torch.optim.SGD):
+    """Has more in its state dict than groups and state."""
+
+    count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        return super().step(closure)
+
+    def state_dict(self):
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state_dict):
+        self.count = state_dict.pop("count")
+        super().load_state_dict(state_dict)
+
+
+def dictionaries(optimizer):
+    """Those that others may have kept."""
+    groups = optimizer.param_groups
+    return [groups, *groups, optimizer.state, *optimizer.state.values()]
+
+
+def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_it():
+    kinds = {
+        "momentum": lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9),
+        "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, amsgrad=True),
+        "tensor lr": lambda params, lr: torch.optim.Adam(params, lr=torch.tensor(lr), foreach=False),
+        "inner": lambda params, lr: Sam(params, torch.optim.SGD, lr=lr, momentum=0.9),
+        "outer": lambda params, lr: Lookahead(torch.optim.SGD(params, lr=lr, momentum=0.9)),
+        "more": lambda params, lr: Counting(params, lr=lr, momentum=0.9),
+    }
+
+    def body(kind, before_wrapping):
+        import horocache.torch as hvd
+
+        me = hvd.rank()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2)
+        start = [param.detach().clone() for param in model.parameters()]
+        plain = kinds[kind]([{"params": [p]} for p in model.parameters()], 0.1 * (me + 1))
+        for _ in range(me):  # the root, rank 1, has made one step; rank 2 two, and rank 0 none
+            model(torch.ones(1, 2)).pow(2).sum().backward()
+            plain.step()
+            plain.zero_grad()
+        with torch.no_grad():
+            for param, value in zip(model.parameters(), start, strict=True):
+                param.copy_(value)
+        if me == 1:
+            plain.param_groups[1]["only the root's"] = {"tensor": torch.ones(2), "text": "x"}
+        if me == 2:
+            plain.param_groups[1]["not the root's"] = 3
+        inner = [each for each in vars(plain).values() if isinstance(each, torch.optim.Optimizer)]
+        kept = [each for optimizer in (plain, *inner) for each in dictionaries(optimizer)]
+        made = [torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)] if before_wrapping else []
+        optimizer = hvd.DistributedOptimizer(
+            plain, [(f"{kind}.{before_wrapping}.{n}", p) for n, p in model.named_parameters()]
+        )
+        hvd.broadcast_optimizer_state(optimizer, 1)
+        assert optimizer.param_groups is plain.param_groups
+        if me != 2:  # there, what the root does not have has gone
+            now = [each for o in (plain, *inner) for each in dictionaries(o)]
+            assert all(any(old is new for new in now) for old in kept), kind
+        assert optimizer.param_groups[1]["only the root's"]["tensor"].tolist() == [1.0, 1.0]
+        assert "not the root's" not in optimizer.param_groups[1]
+        schedulers = made or [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).pow(2).sum().backward()
+                optimizer.step()
+                for scheduler in schedulers:
+                    scheduler.step()
+        rates = [float(group["lr"]) for o in (optimizer, *inner) for group in o.param_groups]
+        tensors = [value for o in (plain, *inner) for entry in o.state.values() for value in entry.values()]
+        return rates, [*model.parameters(), *tensors], getattr(optimizer, "count", None)
+
+    def bodies():
+        import horocache.torch as hvd
+
+        hvd.init()
+        results = []
+        for kind in kinds:
+            for before_wrapping in (True, False):
+                rates, tensors, count = body(kind, before_wrapping)
+                # Schedulers of tensor rates write into them; those of the others compare with the rate at their start.
+                everyone = hvd.allgather_object((rates, [t.detach().tolist() for t in tensors], count))
+                assert everyone[0] == everyone[1] == everyone[2], (kind, before_wrapping, everyone)
+                results.append((kind, before_wrapping, round(rates[0], 6), count))
+        return results
+
+    for results in run(bodies, 3):
+        for kind, _, rate, count in results:
+            assert rate == 0.025, results
+            assert count == (4 if kind == "more" else None), results
+
+
+def test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(2, 2)
+        groups = [{"params": [p]} for p in model.parameters()] if hvd.rank() == 2 else model.parameters()
+        with pytest.raises(
+            ValueError, match=r"rank 2 has SGD with 1 \+ 1 parameters; the root, rank 1, has SGD with 2"
+        ):
+            hvd.broadcast_optimizer_state(torch.optim.SGD(groups, lr=1.0), 1)
+        kind = torch.optim.Adam if hvd.rank() == 0 else torch.optim.SGD
+        with pytest.raises(ValueError, match="rank 0 has Adam with 2 parameters; the root, rank 1, has SGD"):
+            hvd.broadcast_optimizer_state(kind(model.parameters(), lr=1.0), 1)
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert run(body, 3) == [3.0] * 3
+
+
+@pytest.mark.parametrize("op", ["Average", "Adasum"])
+def test_loading_into_the_plain_or_the_wrapped_optimizer_loads_into_both(op):
+    def body(op):
+        import horocache.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(2, 2)
+        plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=getattr(hvd, op))
+        saved = optimizer.state_dict()
+        for target in (optimizer, plain):
+            target.load_state_dict(saved)
+            assert optimizer.param_groups is plain.param_groups and optimizer.state is plain.state
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+        assert plain.state[model.weight]["momentum_buffer"] is optimizer.state[model.weight]["momentum_buffer"]
+        return optimizer.param_groups[0]["lr"], torch.optim.lr_scheduler.StepLR(optimizer, 1).get_last_lr()
+
+    assert run(body, 2, args=(op,)) == [(0.5, [0.5])] * 2
