@@ -95,6 +95,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
                     f"MetricAverageCallback: this rank has the metrics {names}, rank {rank} has {other}. Use the same "
                     "metrics, and validation data on all ranks or on none."
                 )
+        for name in names:
+            if isinstance(logs[name], (str, bytes)):
+                raise InvalidArgumentError(
+                    f"MetricAverageCallback: the metric {name!r} is the string {logs[name]!r}, which has no mean. "
+                    "Put the callback that adds it to the logs behind this one."
+                )
         own = np.array([float(logs[name]) for name in names])
         averages = collectives.allreduce(own, name="metric_average", process_set=self._process_set)
         logs.update(zip(names, averages.tolist(), strict=True))

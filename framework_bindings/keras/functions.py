@@ -9,7 +9,9 @@ from horocache.errors import UnsupportedError
 from horocache.layers import AnyCompressor
 from horocache.ops import Average, Name
 
+from . import copies
 from .backends import backend
+from .optimizer import DistributedOptimizer
 
 _tensor = keras.ops.convert_to_tensor
 
@@ -89,17 +91,14 @@ def load_model(
     Returns:
         The compiled model.
     """
-    from .optimizer import DistributedOptimizer  # noqa: PLC0415
-
     if legacy_opts:
         raise UnsupportedError("legacy_opts: optimizers of tf_keras and tf.compat.v1 are not supported.")
-    known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
-    model = keras.saving.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    known = {
+        name: optimizer
+        for optimizer in custom_optimizers or ()
+        for name in (optimizer.__name__, keras.saving.get_registered_name(optimizer))
+    }
+    model = copies.load_plain(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression, **options)
-        if model.jit_compile:
-            # Asked again whether XLA can compile the model, Keras looks at the new optimizer. It ignores the assignment
-            # of what is there.
-            model.jit_compile = False
-            model.jit_compile = True
+        copies.put_into(model, DistributedOptimizer(model.optimizer, compression=compression, **options))
     return model

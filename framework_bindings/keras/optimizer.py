@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 import keras
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
-from horocache.process_set import ProcessSet, global_process_set
+from horocache.process_set import ProcessSet, global_process_set, registered_set
 from horocache.training import GradientOptions, gradient_options, members_of_lists, variables_of_layers
+from keras.src import api_export
+from keras.src.saving import object_registration
 
 from .backends import backend
 
@@ -21,11 +23,14 @@ class DistributedMixin:
     Gradients are reduced as Keras hands them over; where it accumulates them over several steps, what it has
     accumulated is reduced, before it is clipped.
 
-    Role: never used alone; the first base of a class made for each wrapped optimizer.
+    Role: never used alone; the first base of a class that has the arguments of DistributedOptimizer, so that
+    ``type(optimizer).from_config()`` makes a distributed optimizer, too.
     """
 
+    _hc_plain_class: ClassVar[Any]  # the class of the user's optimizer
+    _hc_arguments: ClassVar[Mapping[str, Any]]  # of DistributedOptimizer, for copies
     _hc_options: GradientOptions
-    _hc_local: set[int]  # ids of the variables whose gradients stay on this rank
+    _hc_local: Mapping[int, str] = {}  # ids and paths of the variables whose gradients stay on this rank
     _hc_scale_local: bool
     _hc_factor: float  # of accumulated gradients, which Keras averages
     _hc_variables: Sequence[Any]  # of the gradients that Keras is at
@@ -67,11 +72,22 @@ class DistributedMixin:
 
     def register_local_var(self, variable: Any) -> None:
         """Leave the gradient of a Keras variable on this rank."""
-        self._hc_local.add(id(variable))
+        self.__dict__["_hc_local"] = {**self._hc_local, id(variable): variable.path}
+
+    def __reduce__(self) -> Any:
+        """What copy, deepcopy and pickle use: Keras's copy of the user's optimizer, distributed in the same way."""
+        if self._hc_local:
+            raise UnsupportedError(
+                f"an optimizer with local variables ({', '.join(self._hc_local.values())}) cannot be copied without "
+                "its model. Make a plain optimizer and give it to PartialDistributedOptimizer."
+            )
+        of_keras: Any = super().__reduce__()
+        (state,) = of_keras[1]
+        return _copied, (self._hc_plain_class, state, sendable(self._hc_arguments))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Keras's, which tracks variables; but a LossScaleOptimizer that takes the optimizer over shows itself here."""
-        if name == "loss_scale_factor" and value is None:
+        if name == "loss_scale_factor" and value is None and name in self.__dict__:
             raise UnsupportedError(
                 "a LossScaleOptimizer around a DistributedOptimizer would skip steps on some ranks only. Wrap the "
                 "other way round, DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)), or compile the "
@@ -134,38 +150,44 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        An instance of a class that derives from the class of ``optimizer``. Models are saved as with that, and can be
-        loaded without horocache; :func:`load_model` wraps the optimizer again.
+        An instance of a class that derives from the class of ``optimizer``. Its copies are distributed, too; groups
+        that are lists of variables are not copied. Models are saved as with ``optimizer``, and can be loaded without
+        horocache; :func:`load_model` wraps the optimizer again.
 
     Raises:
         ValueError: see :func:`horocache.torch.DistributedOptimizer`; or it is no Keras 3 optimizer, or wrapped already.
     """
     _check_optimizer(optimizer)
-    compressor = backend().Compression.none if compression is None else compression
-    options = gradient_options(
-        compression=compressor,
-        backward_passes_per_step=backward_passes_per_step,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        num_groups=num_groups,
-        groups=groups,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-        check_members=_check_lists_of_variables,
-    )
+    reduction = {
+        "compression": backend().Compression.none if compression is None else compression,
+        "backward_passes_per_step": backward_passes_per_step,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "num_groups": num_groups,
+        "groups": groups,
+        "sparse_as_dense": sparse_as_dense,
+        "process_set": process_set,
+    }
+    options = gradient_options(check_members=_check_lists_of_variables, **reduction)
     backend().prepare()
     scaled = _with_loss_scale(optimizer)
     _accumulate(scaled, backward_passes_per_step)
-    mixin = ScaledDistributedMixin if isinstance(scaled, keras.optimizers.LossScaleOptimizer) else DistributedMixin
-    distributed = _shared(scaled, mixin)
+    if options.groups is not None:
+        reduction["groups"] = None  # a copy has other variables
+    own = {
+        "_hc_arguments": {
+            **reduction,
+            "average_aggregated_gradients": average_aggregated_gradients,
+            "scale_local_gradients": scale_local_gradients,
+        },
+        "_hc_options": options._replace(groups=None),
+        "_hc_scale_local": scale_local_gradients,
+        "_hc_factor": 1.0 if average_aggregated_gradients else float(backward_passes_per_step),
+    }
+    distributed = cast(Any, object.__new__(_class_of(type(scaled), own)))
+    distributed.__dict__.update(vars(scaled), _hc_options=options)
     if name is not None:
         distributed.name = name
-    distributed.__dict__.update(
-        _hc_options=options,
-        _hc_local=set(),
-        _hc_scale_local=scale_local_gradients,
-        _hc_factor=1.0 if average_aggregated_gradients else float(backward_passes_per_step),
-    )
     return distributed
 
 
@@ -175,7 +197,7 @@ def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgumentError(
             f"DistributedOptimizer takes a keras.optimizers.Optimizer of Keras 3, not {optimizer!r}. Optimizers of "
-            "tf_keras and tf.compat.v1 are not supported."
+            "tf_keras are not supported; for one of tf.compat.v1.train, see horocache.tensorflow.DistributedOptimizer."
         )
 
 
@@ -190,13 +212,13 @@ def _with_loss_scale(optimizer: Any) -> Any:
 
 def _accumulate(optimizer: Any, passes: int) -> None:
     target = optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
-    if passes == 1:
+    if passes in (1, target.gradient_accumulation_steps):
         return
     if target.built:
         raise InvalidArgumentError(
             f"backward_passes_per_step={passes} needs an optimizer that has not been used yet, to make room for sums."
         )
-    if target.gradient_accumulation_steps not in (None, passes):
+    if target.gradient_accumulation_steps is not None:
         raise InvalidArgumentError(
             f"backward_passes_per_step={passes}, but the optimizer has gradient_accumulation_steps="
             f"{target.gradient_accumulation_steps}. Give one of them."
@@ -204,14 +226,37 @@ def _accumulate(optimizer: Any, passes: int) -> None:
     target.gradient_accumulation_steps = passes
 
 
-def _shared(optimizer: Any, mixin: type[DistributedMixin]) -> Any:
-    """An object of the user's class with ``mixin`` in front, which has all that ``optimizer`` has."""
-    plain_class = type(optimizer)
-    # Named as the user's class, so that Keras saves it as that.
-    made = type(plain_class.__name__, (mixin, plain_class), {"__module__": plain_class.__module__})
-    distributed = cast(Any, object.__new__(made))
-    distributed.__dict__.update(vars(optimizer))
-    return distributed
+_classes: dict[Any, type] = {}
+
+
+def _class_of(plain_class: type, own: dict[str, Any]) -> type:
+    """The user's class with a mixin in front, which has ``own`` attributes; equal calls return the same class."""
+    scaled = issubclass(plain_class, keras.optimizers.LossScaleOptimizer)
+    key = (plain_class, *(tuple(each.items()) if isinstance(each, dict) else each for each in own.values()))
+    made = _classes.get(key)
+    if made is None:
+        bases = (ScaledDistributedMixin if scaled else DistributedMixin, plain_class)
+        place = {"__module__": plain_class.__module__, "__qualname__": plain_class.__qualname__}
+        made = _classes[key] = type(plain_class.__name__, bases, {**place, **own, "_hc_plain_class": plain_class})
+        # Keras saves an optimizer under the name that it knows its class by.
+        for names in (api_export.REGISTERED_OBJS_TO_NAMES, object_registration.GLOBAL_CUSTOM_NAMES):
+            if plain_class in names:
+                names[made] = names[plain_class]
+    return made
+
+
+def sendable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of DistributedOptimizer as another process can read them."""
+    return {**arguments, "process_set": arguments["process_set"].process_set_id}
+
+
+def distributed_again(optimizer: Any, arguments: Mapping[str, Any]) -> Any:
+    """An optimizer, distributed with what :func:`sendable` has made of the arguments."""
+    return DistributedOptimizer(optimizer, **{**arguments, "process_set": registered_set(arguments["process_set"])})
+
+
+def _copied(plain_class: Any, state: Any, arguments: Mapping[str, Any]) -> Any:
+    return distributed_again(plain_class._unpickle_model(state), arguments)
 
 
 def _check_lists_of_variables(groups: list[Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from horocache import basics
 from horocache.basics import *  # noqa: F403
 
-from . import gradients  # noqa: F401  (registers them)
+from . import gradients, vectorized  # noqa: F401  (register them with TensorFlow)
 from .compression import Compression
 from .functions import (
     allgather,
@@ -20,9 +20,10 @@ from .functions import (
     join,
     reducescatter,
 )
-from .optimizer import DistributedOptimizer, broadcast_global_variables
+from .optimizer import DistributedOptimizer
 from .parameters import allgather_object, broadcast_object, broadcast_object_fn, broadcast_variables
 from .place import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
+from .sessions import BroadcastGlobalVariablesHook, broadcast_global_variables
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
 
 
@@ -35,6 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from horocache import _state
 from horocache.arguments import check_backend
-from horocache.handles import OP_NAMES, check_scales, full_name
+from horocache.handles import (
+    OP_ALLGATHER,
+    OP_ALLREDUCE,
+    OP_ALLTOALL,
+    OP_BROADCAST,
+    OP_NAMES,
+    OP_REDUCESCATTER,
+    check_scales,
+    full_name,
+)
 from horocache.ops import Sum, set_id
 from horocache.process_set import ProcessSet
 from horocache.thread_names import counts_by_itself
@@ -22,6 +31,19 @@ from .library import operations
 
 Scales = tuple[float, float]
 ONE: Scales = (1.0, 1.0)
+KINDS = {
+    OP_ALLREDUCE: "allreduce",
+    OP_ALLGATHER: "allgather",
+    OP_BROADCAST: "broadcast",
+    OP_ALLTOALL: "alltoall",
+    OP_REDUCESCATTER: "reducescatter",
+}
+_SENT = frozenset(
+    (
+        *(tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64, tf.bool),
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
+    )
+)
 
 
 class Call(NamedTuple):
@@ -78,9 +100,26 @@ class Enqueued(NamedTuple):
     results: list[tf.Tensor]
 
 
-def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
-    """Start an operation whose results have the shapes of its tensors."""
+def _check_types(tensors: Sequence[tf.Tensor], call: Call, labels: Sequence[str]) -> None:
+    """tf.errors.UnimplementedError if elements of a type cannot be sent; ``labels`` name the tensors."""
+    for index, tensor in enumerate(tensors):
+        dtype = tensor.dtype.base_dtype
+        if dtype in _SENT:
+            continue
+        name = call.name.decode(errors="backslashreplace") if isinstance(call.name, bytes) else call.name
+        which = labels[index] if labels else f"tensor {index}"
+        cure = "Send strings by broadcast_object() or allgather_object()." if dtype == tf.string else "Cast it before."
+        raise tf.errors.UnimplementedError(
+            None, None, f"{name or KINDS[call.op]}, {which}: elements of type {dtype.name} cannot be sent. {cure}"
+        )
+
+
+def enqueue_into(
+    tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False, labels: Sequence[str] = ()
+) -> Enqueued:
+    """Start an operation whose results have the shapes of its tensors; ``labels`` name the tensors in errors."""
     order.check_not_compiled(call.name)
+    _check_types(tensors, call, labels)
     attributes = call.attributes()
     with order.earlier():
         handle, results = operations.horocache_submit_into(
@@ -110,6 +149,7 @@ def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
     """An operation whose results have shapes that the ranks find out."""
     order.check_not_compiled(call.name)
+    _check_types(tensors, call, ())
     attributes = call.attributes()
     eager = tf.executing_eagerly()
     with order.earlier():

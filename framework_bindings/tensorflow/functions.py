@@ -31,7 +31,7 @@ from horocache.layers import AnyCompressor, layer_list
 from horocache.ops import Adasum, Average, Name, Sum, check_op, resolve_op
 from horocache.process_set import ProcessSet, global_process_set
 
-from . import adasum, calls
+from . import adasum, calls, order
 from .autograph import as_it_is
 from .calls import Call
 from .compression import Compression
@@ -240,7 +240,7 @@ def broadcast_(
     *,
     backend: str | None = None,
 ) -> list[Any]:
-    """Overwrite variables with the root's values, as one group for each element type; returns the variables.
+    """Overwrite variables with the root's values, as one group for each element type.
 
     Args:
         variables: of TensorFlow or of Keras, in the same order on all ranks.
@@ -248,24 +248,31 @@ def broadcast_(
         name: identifies the operation across ranks.
         process_set: the ranks that take part.
         backend: as for :func:`allreduce`.
+
+    Returns:
+        The variables. In a graph that a session runs: for each variable its assignment, which has the new value; a
+        variable is overwritten when the session runs its assignment.
     """
     if not isinstance(variables, (list, tuple)):
         raise InvalidArgumentError(f"broadcast_ needs a list of variables, not {variables!r}.")
     root = checked_root("broadcast_", root_rank, process_set)
-    by_dtype: dict[Any, list[Any]] = {}
-    for variable in variables:
-        by_dtype.setdefault(tf.as_dtype(variable.dtype), []).append(variable)
+    by_dtype: dict[Any, list[int]] = {}
+    for index, variable in enumerate(variables):
+        by_dtype.setdefault(tf.as_dtype(variable.dtype).base_dtype, []).append(index)
     started = []
     for dtype, members in by_dtype.items():
         full = operation_name("grouped_broadcast", None if name is None else f"{name}.{dtype.name}")
         call = Call(OP_BROADCAST, full, process_set, root=root, backend=backend, group=True)
-        started.append(calls.enqueue_into(_dense(members), call))
+        same = [variables[index] for index in members]
+        labels = [f"variable {variable.name!r}" for variable in same]
+        started.append(calls.enqueue_into(_dense(same), call, labels=labels))
     if not started:
         return list(variables)
-    members = [variable for same in by_dtype.values() for variable in same]
-    for variable, value in zip(members, calls.wait(started), strict=True):
-        variable.assign(value)
-    return list(variables)
+    numbers = [index for members in by_dtype.values() for index in members]
+    assigned = {
+        index: variables[index].assign(value) for index, value in zip(numbers, calls.wait(started), strict=True)
+    }
+    return [assigned[index] for index in range(len(variables))] if order.runs_in_parts() else list(variables)
 
 
 @as_it_is

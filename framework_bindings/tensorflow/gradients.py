@@ -16,8 +16,6 @@ from . import calls
 from .calls import Call
 from .naming import name_of_gradient
 
-_KINDS = {OP_ALLREDUCE: "allreduce", OP_ALLGATHER: "allgather", OP_ALLTOALL: "alltoall"}
-
 
 class _Operations:
     """:class:`horocache.gradients.Differentiable`; an operation in a graph gets its name where it is made."""
@@ -53,7 +51,7 @@ _run = _Operations()
 
 def _call(op: int, call: FormulaCall, **more: Any) -> Call:
     name, process_set, backend, group = call
-    return Call(op, name_of_gradient(_KINDS[op], name), process_set, backend=backend, group=group, **more)
+    return Call(op, name_of_gradient(calls.KINDS[op], name), process_set, backend=backend, group=group, **more)
 
 
 def _formula_call(op: Any) -> FormulaCall:

@@ -38,6 +38,11 @@ def operation_name(kind: str, name: Name, ignore_name_scope: bool = False) -> st
     return _unique(graph, _joined(_path(graph), scope, own))
 
 
+def renamed(name: str | bytes) -> str | bytes:
+    """How the ranks call an operation that TensorFlow has rewritten into the default graph from one of that name."""
+    return _unique(tf.compat.v1.get_default_graph(), _text(name))
+
+
 def name_of_gradient(kind: str, forward: Name) -> str | bytes:
     """How the ranks call the operation of a gradient; ``forward`` is the whole name of the operation."""
     if tf.executing_eagerly():

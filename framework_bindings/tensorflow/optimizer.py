@@ -1,15 +1,16 @@
-"""Horovod's function for optimizers, which Keras 3's are since TensorFlow 2.16."""
+"""Horovod's function for optimizers: those of Keras 3, and those of TensorFlow 1 in ``tf.compat.v1.train``."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
-from horocache.errors import UnsupportedError
+import tensorflow as tf
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
 from horocache.process_set import ProcessSet, global_process_set
 
 from .compression import Compression
+from .sessions import distributed_v1
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -29,14 +30,15 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Wrap an optimizer of Keras 3 so that each step uses gradients reduced over all ranks.
+    """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
     See :func:`horocache.keras.DistributedOptimizer`, whose arguments have another order.
 
     Args:
-        optimizer: as there, and so are the others but for one.
+        optimizer: of Keras 3, or of ``tf.compat.v1.train``, for graphs and sessions of TensorFlow 1. The other
+            arguments are as there but for one.
         name: as there.
-        use_locking: accepted because Horovod has it.
+        use_locking: as for ``tf.compat.v1.train.Optimizer``; not used for Keras.
         device_dense: as there.
         device_sparse: as there.
         compression: as there.
@@ -50,6 +52,20 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set: as there.
         scale_local_gradients: as there.
     """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return distributed_v1(
+            optimizer,
+            name,
+            use_locking,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            backward_passes_per_step=backward_passes_per_step,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            num_groups=num_groups,
+            groups=groups,
+            process_set=process_set,
+        )
     from horocache import keras  # noqa: PLC0415  (Keras takes seconds, and is not needed with tapes)
 
     return keras.DistributedOptimizer(
@@ -65,12 +81,4 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
-    )
-
-
-def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """Horovod's function for TensorFlow 1: raises UnsupportedError."""
-    raise UnsupportedError(
-        "broadcast_global_variables() is for graphs of TensorFlow 1; use broadcast_variables(variables, "
-        f"root_rank={root_rank})."
     )

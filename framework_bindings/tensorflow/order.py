@@ -12,7 +12,11 @@ ranks that are not blocked will come to it. So it ends, as long as one thread of
 
 In functions the second rule is kept by TensorFlow itself, which orders what has effects: it is told that waiting
 kernels, and calls of functions with waiting kernels in them, have some on the place that it keeps for effects on
-nothing in particular. In other graphs operations get control inputs.
+nothing in particular.
+
+A graph that a session runs in parts has no such order: a control input would make a run of one operation run others,
+too. There each waiting kernel takes a thread. If the threads of all ranks run out, the core sees that, and ends the
+operations.
 """
 
 from __future__ import annotations
@@ -38,8 +42,7 @@ _WAITING = frozenset(("HorocacheWait", "HorocacheWaitResults", "HorocacheWaitJoi
 
 # Of functions by name, whether they wait. TensorFlow gives no two functions of a process the same name.
 _functions: dict[str, bool] = {}
-# What later operations of a graph run after: in graphs that TensorFlow does not order, all that was enqueued there; in
-# others, barriers and joins.
+# The barriers and joins of a graph that TensorFlow orders; later operations run after them.
 _earlier: weakref.WeakKeyDictionary[Any, list[tf.Operation]] = weakref.WeakKeyDictionary()
 
 
@@ -86,17 +89,23 @@ def _function_waits(name: str) -> bool:
         try:
             nodes = context.context().get_function_def(name).node_def
         except tf.errors.NotFoundError:
-            return False  # of a graph of TensorFlow 1, whose operations are ordered without this
+            return False  # of a graph of TensorFlow 1, which is not ordered
         known = _functions[name] = any(_waits(node.op, node.attr.__getitem__) for node in nodes)
     return known
 
 
-def _is_ordered(graph: Any) -> bool:
+def is_ordered(graph: Any) -> bool:
+    """Whether TensorFlow runs all operations of a graph that have effects, in the order of the program."""
     return getattr(graph, "experimental_acd_manager", None) is not None
 
 
+def runs_in_parts() -> bool:
+    """Whether operations are added to a graph that a session runs in parts: only what is asked for, and its inputs."""
+    return not tf.executing_eagerly() and not is_ordered(tf.compat.v1.get_default_graph())
+
+
 def earlier() -> Any:
-    """A context in which operations run after all that are in this graph, as far as TensorFlow does not see to that."""
+    """A context in which operations run after the barriers and joins before them in the program."""
     if tf.executing_eagerly():
         return tf.control_dependencies([])
     return tf.control_dependencies(_earlier.get(tf.compat.v1.get_default_graph(), []))
@@ -106,15 +115,13 @@ def enqueued(handle: tf.Tensor) -> None:
     """Let an enqueueing kernel depend on nothing but its tensors."""
     if tf.executing_eagerly():
         return
-    if _is_ordered(handle.graph):
+    if is_ordered(handle.graph):
         handle.graph.experimental_acd_manager.run_independently(handle.op)
-    else:
-        _earlier.setdefault(handle.graph, []).append(handle.op)
 
 
 def everybody_came(result: tf.Tensor) -> None:
     """Let what is enqueued later in the program run after a barrier or a join."""
-    if not tf.executing_eagerly():
+    if not tf.executing_eagerly() and is_ordered(result.graph):
         _earlier.setdefault(result.graph, []).append(result.op)
 
 

@@ -10,7 +10,9 @@ from horocache import objects
 from horocache.errors import UnsupportedError
 from horocache.ops import Name
 from horocache.process_set import ProcessSet, global_process_set
+from tensorflow.python.framework import func_graph
 
+from . import order
 from .autograph import as_it_is
 from .functions import broadcast_
 
@@ -23,8 +25,8 @@ def broadcast_variables(
     inplace: bool = False,
     *,
     name: str | None = None,
-) -> list[Any]:
-    """Overwrite every rank's variables with the root's; eagerly, or as part of a function.
+) -> Any:
+    """Overwrite every rank's variables with the root's; eagerly, as part of a function, or when a session runs it.
 
     Args:
         variables: of TensorFlow or Keras; the same shapes and types in the same order on all ranks.
@@ -34,12 +36,13 @@ def broadcast_variables(
         name: identifies the operation across ranks.
 
     Returns:
-        The variables.
+        The variables. In a graph that a session runs: the operation that overwrites them all.
 
     Raises:
         tf.errors.FailedPreconditionError: the ranks' variables do not correspond.
     """
-    return broadcast_(list(variables), root_rank, name, process_set)
+    overwritten = broadcast_(list(variables), root_rank, name, process_set)
+    return tf.group(*overwritten) if order.runs_in_parts() else overwritten
 
 
 @as_it_is
@@ -55,11 +58,11 @@ def broadcast_object(
     Args:
         obj: anything that can be pickled; matters on the root alone.
         root_rank: a global rank in the set.
-        session: of TensorFlow 1; must be None.
+        session: of TensorFlow 1, accepted because Horovod has it; objects are sent at once, without it.
         name: identifies the operation across ranks.
         process_set: the ranks that take part.
     """
-    _check_no_session(session)
+    _check_is_at_once()
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -68,7 +71,6 @@ def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
     """A function that is :func:`broadcast_object` with these arguments."""
-    _check_no_session(session)
     return lambda obj: broadcast_object(obj, root_rank, None, name, process_set)
 
 
@@ -77,12 +79,13 @@ def allgather_object(
     obj: Any, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """Send every rank's object to all ranks; see :func:`horocache.allgather_object`."""
-    _check_no_session(session)
+    _check_is_at_once()
     return objects.allgather_object(obj, name, process_set)
 
 
-def _check_no_session(session: Any) -> None:
-    if session is not None:
-        raise UnsupportedError("sessions of TensorFlow 1 are not supported; call it in eager mode, without session=.")
-    if not tf.executing_eagerly():
-        raise UnsupportedError("objects of Python are exchanged outside of functions and graphs, in eager mode only.")
+def _check_is_at_once() -> None:
+    if isinstance(tf.compat.v1.get_default_graph(), func_graph.FuncGraph) and not tf.executing_eagerly():
+        raise UnsupportedError(
+            "objects of Python are exchanged when this is called, which is once for a function, while it is traced. "
+            "Call it outside of functions."
+        )

@@ -12,7 +12,7 @@ from horocache.gradient_lists import gradient_names
 from horocache.handles import OP_ALLREDUCE
 from horocache.layers import layer_list
 from horocache.ops import Adasum
-from horocache.training import Bucket, GradientOptions, buckets
+from horocache.training import Bucket, GradientOptions, buckets, members_of_lists
 
 from . import calls
 from .calls import Call, Enqueued
@@ -138,6 +138,12 @@ def _bytes(gradient: Any) -> int:
     if not isinstance(gradient, tf.Tensor) or not gradient.shape.is_fully_defined():
         return 0
     return int(gradient.shape.num_elements()) * int(gradient.dtype.size)
+
+
+def check_lists_of_variables(groups: list[Any]) -> None:
+    """InvalidArgumentError unless these are lists of variables, each in one list at most."""
+    for _ in members_of_lists(groups, "variables", lambda each: hasattr(each, "shape"), variable_key):
+        pass
 
 
 def variable_key(variable: Any) -> Any:

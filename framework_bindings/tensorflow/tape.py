@@ -9,11 +9,11 @@ import tensorflow as tf
 from horocache.layers import AnyCompressor
 from horocache.ops import Average
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import GradientOptions, gradient_options, members_of_lists, variables_of_layers
+from horocache.training import GradientOptions, gradient_options, variables_of_layers
 
 from .autograph import as_it_is
 from .compression import Compression
-from .reduction import reduce_gradients, variable_key
+from .reduction import check_lists_of_variables, reduce_gradients, variable_key
 
 
 class LocalSources:
@@ -139,7 +139,7 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         groups=groups,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
-        check_members=_check_lists_of_variables,
+        check_members=check_lists_of_variables,
     )
     plain_class = type(gradtape)
     # What is the wrapper's own is its class's: one tape has several faces.
@@ -148,12 +148,6 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
     tape = cast(DistributedTape, made.__new__(made))
     tape.__dict__ = gradtape.__dict__
     return tape
-
-
-def _check_lists_of_variables(groups: list[Any]) -> None:
-    """InvalidArgumentError unless these are lists of variables, each in one list at most."""
-    for _ in members_of_lists(groups, "variables", lambda each: hasattr(each, "shape"), variable_key):
-        pass
 
 
 @as_it_is

@@ -3,7 +3,8 @@
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +132,22 @@ def _start_of(pid: int) -> str:
 def own_environment() -> dict[str, str]:
     """Copy the launcher's own variables, which the ranks inherit."""
     return dict(os.environ)
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """A context in which variables have other values; those that are None stay as they are."""
+    values = {name: value for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def python_path(folder: str, path: str | None) -> str:

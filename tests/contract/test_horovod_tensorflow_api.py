@@ -33,6 +33,7 @@ broadcast_object(obj, root_rank=0, session=None, name=None, {ps})
 broadcast_object_fn(root_rank=0, session=None, name=None, {ps})
 allgather_object(obj, session=None, name=None, {ps})
 broadcast_global_variables(root_rank)
+BroadcastGlobalVariablesHook(root_rank, device='')
 DistributedOptimizer(optimizer, name=None, use_locking=False, {devices}, {compression}, sparse_as_dense=False, \
 backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0, average_aggregated_gradients=False, \
 num_groups=0, groups=None, {ps}, scale_local_gradients=True)

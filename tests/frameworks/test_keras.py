@@ -144,6 +144,8 @@ def test_what_cannot_be_is_refused():
         with pytest.warns(UserWarning, match="XLA cannot compile horocache's operations"):
             model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=True)
         assert not model.jit_compile
+        with pytest.raises(hvd.HorocacheError, match="metric 'phase' is the string 'warm-up'"):
+            hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"loss": 1.0, "phase": "warm-up"})
         with pytest.raises(hvd.HorocacheError, match="no global variables"):
             hvd.broadcast_global_variables(0)
 

@@ -56,9 +56,7 @@ def test_objects():
         assert hvd.broadcast_object({"epoch": 10 + me}, root_rank=1) == {"epoch": 11}
         assert hvd.broadcast_object_fn(root_rank=0, name="state")(me) == 0
         assert hvd.allgather_object(["x"] * me) == [[], ["x"], ["x", "x"]]
-        with pytest.raises(hvd.HorocacheError, match="sessions of TensorFlow 1"):
-            hvd.broadcast_object(1, session=object())
-        with pytest.raises(hvd.HorocacheError, match="in eager mode only"):
+        with pytest.raises(hvd.HorocacheError, match="Call it outside of functions"):
             tf.function(lambda: hvd.broadcast_object(1))()
 
     run(body, 3)

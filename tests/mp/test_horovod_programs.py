@@ -98,14 +98,18 @@ from horovod.keras.callbacks import MetricAverageCallback
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_object
 from horovod.tensorflow.mpi_ops import allreduce, size_op
+from horovod.tensorflow.util import _cache, _executing_eagerly, refs_to_vars, vars_to_refs
 
 hvd.init()
 assert hvd_keras.size() == hvd.size() == int(size_op()) == 2
 assert broadcast_object(hvd.rank(), root_rank=1) == 1 and hvd.Compression is Compression
-try:
-    hvd.elastic
-except ImportError as error:
-    assert "no elastic mode yet" in str(error), error
+assert not hasattr(hvd, "elastic") and not hasattr(hvd_keras, "elastic")
+assert _executing_eagerly() and not tf.function(_executing_eagerly)() and not hvd.gpu_available("tensorflow")
+assert hvd.split_list([1, 2, 3], 2) == [[1, 2], [3]]
+variables = [tf.Variable(1.0), tf.Variable(2.0)]
+assert all(a is b for a, b in zip(refs_to_vars(vars_to_refs(variables)), variables))
+calls = _cache(lambda *numbers: [numbers])
+assert calls(1, 2) is calls(1, 2) and calls(1, 2) is not calls(2, 1)
 
 layer = tf.Variable([1.0 + hvd.rank()])
 

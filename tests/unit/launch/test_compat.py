@@ -24,6 +24,7 @@ def of_compat(*arguments, **options):
         ("horovod.ray", "does not start jobs through Ray"),
         ("horovod.torch.elastic", "no elastic mode yet"),
         ("horovod.common.elastic", "no elastic mode yet"),
+        ("horovod.tensorflow.data.compute_service", "tf.data.experimental.service.DispatchServer"),
     ],
 )
 def test_what_is_missing_is_an_import_error_that_says_why(module, says):
@@ -42,6 +43,66 @@ def test_the_basics_of_all_bindings_are_an_object_too():
     )
     done = of_compat("-c", program)
     assert done.stdout.split() == ["0", "1", "1", "0", "True"], done.stderr
+
+
+def test_a_library_can_ask_for_what_is_missing():
+    program = (
+        "import horovod.torch as hvd\n"
+        "print(hasattr(hvd, 'elastic'))\n"
+        "try:\n"
+        "    hvd.elastic.run\n"
+        "except AttributeError as error:\n"
+        "    print(error)\n"
+        "try:\n"
+        "    from horovod.torch import elastic\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = of_compat("-c", program)
+    answer, attribute, imported = done.stdout.splitlines()
+    assert answer == "False", done.stderr
+    assert "'horovod.torch' has no attribute 'elastic': horocache has no elastic mode yet" in attribute
+    assert imported.startswith("horocache has no elastic mode yet")
+
+
+HELPERS = """
+import os
+from horovod.common.util import env, gloo_built, is_version_greater_equal_than, mpi_built, split_list
+from horovod.runner.common.util.env import get_env_rank_and_size, is_exportable
+
+for ver, target, expected in (
+    ("2.4.1", "2.4", True), ("2.4", "2.4.0", True), ("2.3", "2.10", False), ("2.4.0rc1", "2.4.0", False),
+    ("2.13.0+cpu", "2.13", True), ("1.13.0a0", "1.12", True), ("2.4.0.post1", "2.4.0", True),
+):
+    assert is_version_greater_equal_than(ver, target) is expected, (ver, target)
+try:
+    is_version_greater_equal_than(2.4, "2.4")
+except ValueError as error:
+    assert "numbers with dots" in str(error)
+else:
+    raise AssertionError("a number was taken for a version")
+
+os.environ.pop("A", None)
+with env(A="1", B=None):
+    assert os.environ["A"] == "1" and "B" not in os.environ
+assert "A" not in os.environ
+assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and mpi_built() and not gloo_built(verbose=True)
+
+assert get_env_rank_and_size() == (0, 1)
+with env(HOROVOD_RANK="1", HOROVOD_SIZE="3"):
+    assert get_env_rank_and_size() == (1, 3)
+with env(PMI_SIZE="3"):
+    try:
+        get_env_rank_and_size()
+    except RuntimeError as error:
+        assert "PMI_SIZE is in the environment, and PMI_RANK is not" in str(error)
+assert is_exportable("HOME") and not is_exportable("HOROVOD_SECRET_KEY")
+"""
+
+
+def test_helpers_do_what_horovods_do():
+    done = of_compat("-c", HELPERS)
+    assert done.returncode == 0, done.stderr
 
 
 def test_scripts_modules_and_code_run_as_python_runs_them(tmp_path):

@@ -1,9 +1,14 @@
 """``horovod.common.util``: the helpers that programs use."""
 
 import importlib.util
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, TypeVar
+
+from horocache import _state
+from horocache.launch.environment import environment_with
 
 T = TypeVar("T")
 
@@ -37,3 +42,64 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether Adasum can run on so many ranks."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def env(**variables: str | None) -> AbstractContextManager[None]:
+    """Set variables of the environment for a while; those that are None stay as they are."""
+    return environment_with(variables)
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version is at least ``target``: both are numbers with dots, as in 2.4.1.
+
+    A version that comes before a release, such as 2.4.1rc0, is less than it; what follows a ``+`` does not count.
+
+    Raises:
+        ValueError: one of them is no such string.
+    """
+    return _order(ver) >= _order(target)
+
+
+def _order(version: str) -> tuple[tuple[int, ...], bool]:
+    found = re.match(r"v?(\d+(?:\.\d+)*)([^+]*)", version) if isinstance(version, str) else None
+    if found is None:
+        raise ValueError(f"a version is a string of numbers with dots, as in 2.4.1, not {version!r}.")
+    numbers = [int(each) for each in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|pre|preview|dev)", found[2]) is None
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether ranks on several hosts can talk over MPI."""
+    return bool(_state.mpi_built())
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether Gloo is used: never, as ranks on one host talk in shared memory."""
+    return bool(_state.gloo_built())
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    """Whether NCCL is used: not in this version."""
+    return bool(_state.nccl_built())
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether IBM's DDL is used: never."""
+    return bool(_state.ddl_built())
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether oneCCL is used: never."""
+    return bool(_state.ccl_built())
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether tensors on a GPU can be sent by CUDA: not in this version."""
+    return bool(_state.cuda_built())
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """Whether tensors on a GPU can be sent by ROCm: not in this version."""
+    return bool(_state.rocm_built())

@@ -1,14 +1,13 @@
 """``horovod.keras``: the functions of :mod:`horocache.keras`."""
 
-import importlib
-from typing import Any
+from typing import NoReturn
 
 from horocache.keras import *  # noqa: F403
+
+from horocache.compat.missing import attribute_error
 
 from . import callbacks  # noqa: F401
 
 
-def __getattr__(name: str) -> Any:
-    if name == "elastic":
-        return importlib.import_module("horovod.common.elastic")  # which says why not
-    raise AttributeError(f"module 'horovod.keras' has no attribute {name!r}")
+def __getattr__(name: str) -> NoReturn:
+    raise attribute_error("horovod.keras", name)

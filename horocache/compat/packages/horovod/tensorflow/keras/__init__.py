@@ -1,14 +1,13 @@
 """``horovod.tensorflow.keras``: the functions of :mod:`horocache.tensorflow.keras`."""
 
-import importlib
-from typing import Any
+from typing import NoReturn
 
 from horocache.tensorflow.keras import *  # noqa: F403
+
+from horocache.compat.missing import attribute_error
 
 from . import callbacks  # noqa: F401
 
 
-def __getattr__(name: str) -> Any:
-    if name == "elastic":
-        return importlib.import_module("horovod.tensorflow.elastic")  # which says why not
-    raise AttributeError(f"module 'horovod.tensorflow.keras' has no attribute {name!r}")
+def __getattr__(name: str) -> NoReturn:
+    raise attribute_error("horovod.tensorflow.keras", name)

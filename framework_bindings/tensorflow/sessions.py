@@ -1,0 +1,119 @@
+"""What programs with graphs and sessions of TensorFlow 1 need: broadcasts, a hook, and an optimizer.
+
+``tf.compat.v1`` still has all that these programs use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.training import GradientOptions, gradient_options
+
+from .parameters import broadcast_variables
+from .reduction import check_lists_of_variables, reduce_gradients
+
+_v1 = tf.compat.v1
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that overwrites all global variables of the default graph with the root's, when a session runs it.
+
+    Args:
+        root_rank: whose values to take.
+
+    Raises:
+        UnsupportedError: in eager mode, which has no global variables.
+    """
+    if tf.executing_eagerly():
+        raise UnsupportedError(
+            "broadcast_global_variables() is for graphs of TensorFlow 1, and eager mode has no global variables; use "
+            f"broadcast_variables(variables, root_rank={root_rank})."
+        )
+    return broadcast_variables(_v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Overwrites all global variables with the root's when a session has been made, as for a MonitoredTrainingSession.
+
+    Needed where ranks start from random weights, or where only the root has loaded a checkpoint.
+
+    Args:
+        root_rank: whose values to take.
+        device: where to make the operation.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        self._root_rank = root_rank
+        self._device = device
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        """Add the operation to the graph, which is final afterwards."""
+        if self.bcast_op is None or self.bcast_op.graph is not _v1.get_default_graph():
+            with tf.device(self._device):
+                self.bcast_op = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run it."""
+        session.run(self.bcast_op)
+
+
+class SessionOptimizer(tf.compat.v1.train.Optimizer):
+    """An optimizer of ``tf.compat.v1.train`` whose ``compute_gradients()`` returns gradients of all ranks.
+
+    Everything else is the wrapped optimizer's.
+
+    Args:
+        optimizer: the wrapped optimizer.
+        name: what it is called; by default ``Distributed`` and the class of ``optimizer``.
+        use_locking: as for ``tf.compat.v1.train.Optimizer``.
+        options: how gradients are reduced.
+    """
+
+    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, options: GradientOptions) -> None:
+        super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
+        self._optimizer = optimizer
+        self._options = options
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The pairs of the wrapped optimizer, with reduced gradients; None stays."""
+        pairs: Sequence[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        reduced = reduce_gradients(gradients, variables, self._options, "gradient")
+        return list(zip(reduced, variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped optimizer's."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def distributed_v1(optimizer: Any, name: str | None, use_locking: bool, **options: Any) -> SessionOptimizer:
+    """An optimizer of ``tf.compat.v1.train``, wrapped; ``options`` are those of DistributedOptimizer.
+
+    Raises:
+        ValueError: it is wrapped already; or an option is wrong.
+        UnsupportedError: ``backward_passes_per_step`` is not 1.
+    """
+    if isinstance(optimizer, SessionOptimizer):
+        raise InvalidArgumentError("the optimizer is distributed already; wrap the plain optimizer.")
+    if options["backward_passes_per_step"] != 1:
+        raise UnsupportedError(
+            "backward_passes_per_step is not supported for optimizers of tf.compat.v1.train; use an optimizer of Keras."
+        )
+    checked = gradient_options(check_members=check_lists_of_variables, **options)
+    return SessionOptimizer(optimizer, name, use_locking, checked)

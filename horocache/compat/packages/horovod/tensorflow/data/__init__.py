@@ -1,0 +1,1 @@
+"""``horovod.tensorflow.data``: input pipelines."""

@@ -1,0 +1,127 @@
+"""Copies of distributed optimizers, and of models with them, are distributed alike, or say that they are not."""
+
+import numpy as np
+import pytest
+
+from .tensorflow_ranks import BACKENDS, run_keras
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_copies_are_distributed_and_files_are_those_of_the_users_optimizer(backend, tmp_path):
+    def body(folder):
+        import copy
+        import json
+        import pickle
+        import warnings
+        import zipfile
+
+        import horocache.keras as hvd
+        import keras
+
+        @keras.saving.register_keras_serializable(package="lab")
+        class SignSGD(keras.optimizers.SGD):
+            def update_step(self, gradient, variable, learning_rate):
+                self.assign_sub(variable, learning_rate * keras.ops.sign(gradient))
+
+        hvd.init()
+        me = hvd.rank()
+        x, y = np.ones((4, 3), "float32") * (me + 1), np.zeros((4, 1), "float32")
+
+        def model_with(optimizer):
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+            model.compile(optimizer, "mse")
+            model.fit(x, y, 2, 1, verbose=0)
+            return model
+
+        def is_distributed(optimizer):
+            return "DistributedMixin" in [base.__name__ for base in type(optimizer).__mro__]
+
+        def by_configuration(model):
+            other = keras.models.clone_model(model)
+            other.set_weights(model.get_weights())
+            other.compile_from_config(model.get_compile_config())
+            return other
+
+        def saved_as(path):
+            with zipfile.ZipFile(path) as file:
+                return json.loads(file.read("config.json"))["compile_config"]["optimizer"]
+
+        plain = keras.optimizers.Adam(0.1)
+        optimizer = hvd.DistributedOptimizer(
+            plain, compression=hvd.Compression.fp16, op=hvd.Sum, backward_passes_per_step=2, num_groups=1
+        )
+        model = model_with(optimizer)
+        assert type(optimizer).from_config(optimizer.get_config()).get_config() == optimizer.get_config()
+        copies = [
+            *(type(optimizer).from_config(optimizer.get_config()), copy.copy(optimizer), copy.deepcopy(optimizer)),
+            pickle.loads(pickle.dumps(optimizer)),
+        ]
+        trained = []
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), by_configuration(model)):
+            copies.append(copied.optimizer)
+            hvd.broadcast_variables([*copied.variables, *copied.optimizer.variables], 0)
+            copied.fit(x, y, 2, 2, verbose=0)
+            trained.append([weights.tobytes() for weights in copied.get_weights()])
+        for each in copies:
+            assert is_distributed(each) and type(each) is type(optimizer)
+            assert each._hc_options == optimizer._hc_options and each.gradient_accumulation_steps == 2
+
+        saved = {}
+        for name, made in (("adam", optimizer), ("sign", hvd.DistributedOptimizer(SignSGD(0.1)))):
+            path = f"{folder}/{name}{me}.keras"
+            (model if made is optimizer else model_with(made)).save(path)
+            saved[name] = saved_as(path)
+            with pytest.warns(UserWarning, match=r"is not distributed now.*hvd\.load_model"):
+                loaded = keras.saving.load_model(path).optimizer
+            assert type(loaded) is (type(plain) if made is optimizer else SignSGD)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert is_distributed(hvd.load_model(path).optimizer)
+        path = f"{folder}/plain{me}.keras"
+        model_with(keras.optimizers.Adam(0.1)).save(path)
+        for key in ("module", "class_name", "registered_name"):
+            assert saved["adam"][key] == saved_as(path)[key], "as Keras itself saves it"
+        assert saved["sign"]["registered_name"] == "lab>SignSGD"
+        return trained
+
+    first, second = run_keras(body, 2, backend, str(tmp_path))
+    assert first == second
+
+
+def test_a_copy_that_cannot_be_distributed_in_the_same_way_is_an_error():
+    def body():
+        import copy
+
+        import horocache.keras as hvd
+        import keras
+
+        hvd.init()
+
+        class Halved(hvd.Compression.none):
+            pass
+
+        def model_with(optimizer):
+            model = keras.Sequential(
+                [keras.layers.Input((3,)), keras.layers.Dense(1, name="own"), keras.layers.Dense(1)]
+            )
+            model.compile(optimizer, "mse")
+            return model
+
+        model = model_with(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=Halved))
+        with pytest.raises(hvd.HorocacheError, match="its compression Halved is none of horocache's"):
+            copy.deepcopy(model)
+
+        model = model_with(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+        model.optimizer.register_local_var(model.layers[0].kernel)
+        copied = copy.deepcopy(model)
+        assert list(copied.optimizer._hc_local) == [id(copied.layers[0].kernel)]
+        with pytest.raises(hvd.HorocacheError, match=r"local variables \(.*own/kernel\) cannot be copied without"):
+            copy.copy(model.optimizer)
+
+        scaled = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
+        for each in (copy.deepcopy(scaled), type(scaled).from_config(scaled.get_config())):
+            assert type(each) is type(scaled) and type(each.inner_optimizer) is type(keras.optimizers.SGD(0.1))
+        return True
+
+    assert run_keras(body, 1, "tensorflow") == [True]

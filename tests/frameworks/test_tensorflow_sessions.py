@@ -1,0 +1,98 @@
+"""Graphs and sessions of TensorFlow 1: a session runs what it is asked for, and no other operation."""
+
+from .tensorflow_ranks import run
+
+
+def test_a_session_broadcasts_variables_when_it_runs_the_operation():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        hvd.init()
+        me = hvd.rank()
+        for use_resource in (True, False):
+            with tf.Graph().as_default(), v1.Session() as session:
+                floats = v1.get_variable("a", initializer=tf.constant(me + 1.0), use_resource=use_resource)
+                number = v1.get_variable("b", initializer=tf.constant([me + 5]), use_resource=use_resource)
+                together = hvd.broadcast_variables([number, floats], root_rank=0)
+                of_one = hvd.broadcast_([floats, number], root_rank=1)
+                everything = hvd.broadcast_global_variables(1)
+                session.run(v1.global_variables_initializer())
+                assert session.run([floats, number]) == [me + 1.0, [me + 5]], "nothing has run yet"
+                session.run(together)
+                assert session.run([floats, number]) == [1.0, [5]]
+                session.run([floats.assign_add(me), number.assign_add([me])])
+                assert session.run(of_one) == [2.0, [6]]
+                assert session.run([floats, number]) == [2.0, [6]]
+                session.run(floats.assign_add(me))
+                session.run(everything)
+                assert session.run(floats) == 3.0
+                assert hvd.broadcast_object(me, root_rank=1, session=session) == 1
+        return True
+
+    assert run(body, 2) == [True, True]
+
+
+def test_a_session_runs_what_it_is_asked_for_and_no_other_operation():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        pair = hvd.ProcessSet([0, 2])
+        hvd.init(process_sets=[pair])
+        me = hvd.rank()
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.constant([me + 1.0])
+            everybodys = hvd.allreduce(x, op=hvd.Sum)
+            gathered = hvd.allgather(x)
+            unused = hvd.allreduce(2.0 * x)
+            if pair.included():
+                of_two = hvd.allreduce(x, op=hvd.Sum, process_set=pair)
+                hvd.barrier(process_set=pair)
+                assert session.run(of_two) == [4.0]
+            results = [session.run(everybodys).tolist(), session.run(gathered).tolist()]
+            both = [each.tolist() for each in session.run([gathered, everybodys])]
+        assert unused is not None and both == results[::-1]
+        return results, hvd.metrics().get("op_count.allreduce"), hvd.metrics().get("op_count.barrier", 0)
+
+    for rank, (results, reduced, barriers) in enumerate(run(body, 3)):
+        assert results == [[6.0], [1.0, 2.0, 3.0]]
+        assert (reduced, barriers) == (2 if rank == 1 else 3, 0)
+
+
+def test_a_monitored_session_trains_with_an_optimizer_of_tensorflow_1():
+    def body():
+        import horocache.tensorflow as hvd
+        import numpy as np
+        import pytest
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        hvd.init()
+        me = hvd.rank()
+        with tf.Graph().as_default():
+            x = tf.constant(np.arange(8, dtype="float32").reshape(4, 2) * (me + 1))
+            weight = v1.get_variable("weight", initializer=tf.constant([[me + 1.0], [0.5]]))
+            table = v1.get_variable("table", initializer=tf.ones([5, 2]) * me)
+            v1.get_variable("unused", initializer=tf.zeros([2]))
+            rows = tf.nn.embedding_lookup(table, tf.constant([me, 2]))
+            loss = tf.reduce_mean(tf.square(x @ weight)) + tf.reduce_sum(tf.square(rows - 1.0))
+            plain = v1.train.MomentumOptimizer(0.001, 0.9)
+            optimizer = hvd.DistributedOptimizer(plain)
+            with pytest.raises(ValueError, match="is distributed already"):
+                hvd.DistributedOptimizer(optimizer)
+            with pytest.raises(hvd.HorocacheError, match="backward_passes_per_step is not supported"):
+                hvd.DistributedOptimizer(plain, backward_passes_per_step=2)
+            step = optimizer.minimize(loss, global_step=v1.train.get_or_create_global_step())
+            assert optimizer.get_slot_names() == ["momentum"]
+            hooks = [hvd.BroadcastGlobalVariablesHook(0), v1.train.StopAtStepHook(last_step=4)]
+            with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                while not session.should_stop():
+                    _, *values = session.run([step, weight, table])
+        with pytest.raises(hvd.HorocacheError, match="use broadcast_variables"):
+            hvd.broadcast_global_variables(0)
+        return [value.tobytes() for value in values], float(values[0][0, 0])
+
+    (first, weight), (second, _) = run(body, 2)
+    assert first == second and weight < 1.0
