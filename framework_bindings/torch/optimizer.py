@@ -47,7 +47,8 @@ class DistributedMixin(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
 
-        Parameters without a gradient take part with zeros, because another rank may have one.
+        Parameters without a gradient take part with zeros, because another rank may have one. Where no rank has one,
+        ``grad`` is None again afterwards (see ``unused_as_zeros`` of :func:`DistributedOptimizer`).
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
@@ -233,6 +234,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     process_set: ProcessSet = global_process_set,
     *,
     gradient_as_bucket_view: BucketView = "auto",
+    unused_as_zeros: bool = False,
 ) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
@@ -266,6 +268,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             gradient once, into its place. "auto": where that is safe and of use, which is where all ranks are on one
             host and gradients are not compressed. A gradient that the program has put there itself, that others have
             memory in common with, or that has a graph of its own (``create_graph=True``) stays where it is.
+        unused_as_zeros: what becomes of a parameter that no rank gave a gradient, because it was frozen later or the
+            loss did not use it. False leaves its ``grad`` None, so that the optimizer leaves it alone, as in one
+            process. True gives it a gradient of zeros, as Horovod does: momentum and weight decay move it.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
@@ -300,7 +305,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             optimizer, AdasumMixin, named, _adasum=AdasumOptions(options.compression, process_set, options.takes_part)
         )
     check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
-    reducer = GradientReducer(named, options, gradient_as_bucket_view) if options.takes_part else None
+    view = gradient_as_bucket_view
+    reducer = GradientReducer(named, options, view, unused_as_zeros) if options.takes_part else None
     return _wrapped(
         optimizer,
         DistributedMixin,
