@@ -89,6 +89,8 @@ class OperationWork(dist.Work):
             if not self._over:
                 left_s = -1.0 if limit_s < 0 else max(0.0, limit_s - (time.monotonic() - began))
                 self._finish(left_s, limit_s)
+                if self._source is None and self._error is None:
+                    self._calls.finish_orphans_before(self._number)
         finally:
             self._lock.release()
 
@@ -170,7 +172,7 @@ class OperationWork(dist.Work):
 
     def __del__(self) -> None:
         if not getattr(self, "_over", True):
-            self._calls.adopt(self._handle, self._store)
+            self._calls.adopt(self._handle, self._store, self._number if self._source is None else None)
 
 
 @untraced

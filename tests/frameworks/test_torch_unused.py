@@ -155,8 +155,9 @@ def test_zeros_for_all_are_there_to_be_asked_for():
 @pytest.mark.parametrize("num_groups", [0, 2])
 def test_the_search_is_one_cached_operation_in_a_step_whatever_ranks_use(num_groups):
     def body(num_groups):
-        import horocache as hc
         import horocache.torch as hvd
+
+        import horocache as hc
 
         hvd.init()
         params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
