@@ -13,7 +13,7 @@ import torch.distributed as dist
 from horocache.errors import HorocacheError, MismatchError, StallError
 
 from .tracing import untraced
-from .waiting import Future, wait_apart, wait_here
+from .waiting import Future, of_tensor_list, wait_apart, wait_here
 
 if TYPE_CHECKING:
     from .group_calls import GroupCalls
@@ -163,7 +163,10 @@ class OperationWork(dist.Work):
                 put = self._calls.waiter.put
             else:  # messages come in any order
                 put = wait_apart
-            self._future = put(self._wait_for_result)
+            future = put(self._wait_for_result)
+            # DDP's FP16_COMPRESS takes nothing but a list of tensors from a reduction of its half-precision buckets.
+            halves = all(tensor.dtype is torch.float16 for tensor in self._outputs)
+            self._future = of_tensor_list(future, self._outputs) if halves and self._outputs else future
         return self._future
 
     def _wait_for_result(self) -> list[torch.Tensor]:

@@ -167,6 +167,8 @@ def test_a_rank_that_is_killed_is_named_within_a_second():
         dist.all_reduce(tensor, group=pair)  # it is not among these
         assert tensor.item() == 2
         assert time.monotonic() - began < 5
+        with pytest.raises(RuntimeError, match="PeerLostError"):  # these futures are of another kind
+            dist.all_reduce(torch.ones(1, dtype=torch.float16), async_op=True).get_future().wait()
         dist.destroy_process_group()
 
     outcomes = run_with_store(body, 3, check=False)
