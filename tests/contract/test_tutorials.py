@@ -1,8 +1,8 @@
 """Every script of the tutorials runs as it stands, through the launcher, and prints what the page says.
 
 A block that starts with ```python np=N is run with N ranks; `env=NAME=value` sets a variable, `with=OPTION` is for the
-launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE` is skipped where
-the module is not installed; there its library may print lines besides.
+launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE` is skipped
+where the module is not installed; its library may print lines of its own.
 """
 
 import importlib.util
