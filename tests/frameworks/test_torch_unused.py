@@ -134,6 +134,36 @@ def test_sparse_gradients_that_no_rank_has_are_none():
     assert run(body, 2) == [[[1.0, 1.0], [0.5, 0.5], None, [0.5, 0.5]]] * 2
 
 
+def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        first, second, added, other = params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+        first.requires_grad_(False)
+        second.requires_grad_(False)
+        optimizer = hvd.DistributedOptimizer(sgd([first, second]), [("first", first), ("second", second)])
+
+        def step(used, by):
+            optimizer.zero_grad()
+            if hvd.rank() in by:
+                used.sum().backward()
+            optimizer.step()
+            return [None if param.grad is None else param.grad[0].item() for param in params]
+
+        optimizer.step()  # all is frozen
+        first.requires_grad_(True)
+        second.requires_grad_(True)
+        assert step(first, by=[1]) == [0.5, None, None, None]
+        assert step(second, by=[0]) == [None, 0.5, None, None]
+        optimizer.add_param_group({"params": [added, other]})
+        assert step(added, by=[0, 1]) == [None, None, 1.0, None]
+        assert step(second, by=[1]) == [None, 0.5, None, None]
+        assert other.tolist() == [1.0, 1.0]
+
+    run(body, 2)
+
+
 def test_zeros_for_all_are_there_to_be_asked_for():
     def body():
         import horocache.torch as hvd
