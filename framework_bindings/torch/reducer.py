@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -63,7 +63,7 @@ class GradientReducer:
         self._fixed_groups = options.groups
         grouped = options.num_groups > 0 or bool(options.groups)
         self.order = ReadyOrder(grouped, options.process_set)
-        self._unused = UnusedParameters(self._set, named[0][0]) if named and not unused_as_zeros else None
+        self._unused = None if unused_as_zeros else UnusedParameters(self._set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -80,7 +80,7 @@ class GradientReducer:
                 self._frozen.append((name, param))
         self._make_buckets(assumed_orders(len(self._slots)))
         if self._unused is not None:
-            self._unused.expect(len(named))
+            self._unused.expect(len(self._slots))
         self.order.measure()
         self.held.note = self.order.note if self.order.measures else None
 
@@ -167,15 +167,13 @@ class GradientReducer:
         self._start_unused_with_the_last()
 
     def _start_unused_with_the_last(self) -> None:
-        """Start the search for unused parameters if all gradients are submitted, and no parameter is to be taken."""
-        if len(self._in_flight) == len(self._buckets) and not any(param.requires_grad for _, param in self._frozen):
-            self._start_unused()
+        """Start the search for unused parameters if all gradients are submitted."""
+        if self._unused is not None and len(self._in_flight) == len(self._buckets):
+            self._start_unused(self._unused.start)
 
-    def _start_unused(self) -> None:
-        if self._unused is None:
-            return
+    def _start_unused(self, start: Callable[[Sequence[Slot]], None]) -> None:
         try:
-            self._unused.start()
+            start(self._slots)
         except Exception as error:
             self._failure = self._failure or error
 
@@ -187,6 +185,8 @@ class GradientReducer:
         except Exception as error:
             self._failure = self._failure or error
             return []
+        finally:
+            self._unused.expect(len(self._slots))
 
     def _start(
         self,
@@ -287,7 +287,8 @@ class GradientReducer:
         if self._frozen:
             self._adopt_unfrozen()
         self._submit_rest()
-        self._start_unused()
+        if self._unused is not None:
+            self._start_unused(self._unused.start_all)
         self._start_order()
         self._finish_all()
 

@@ -13,6 +13,8 @@ all gradients need not reach its step for another rank's step to end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from horocache import _state
 from horocache.handles import OP_ALLREDUCE
@@ -24,67 +26,75 @@ from .buckets import Slot
 class UnusedParameters:
     """Which parameters lack a gradient on this rank, and which of them on every rank.
 
+    Parameters that the reducer takes while a step ends have an operation of their own in that step: another rank may
+    have submitted the bytes of the others already.
+
     Role: owned by a reducer; used by the thread that runs backward and step.
     """
 
-    def __init__(self, process_set: int, first_name: str) -> None:
-        """Know of no parameters yet.
-
-        Args:
-            process_set: the number of the set.
-            first_name: of the first parameter, by which the operation is called.
-        """
+    def __init__(self, process_set: int) -> None:
         self._process_set = process_set
-        self._name = full_name("allreduce", f"unused_parameters.{first_name}")
-        self._lacks = torch.zeros(0, dtype=torch.uint8)  # zeros between steps
+        self._expected = 0  # parameters, when the step began
+        self._begun = 0  # parameters whose bytes are submitted
         self._lacking: list[Slot] = []  # on this rank, in this step
-        self._handle: int | None = None
-        self.started = False  # in this step
+        self._searches: list[tuple[int, torch.Tensor, int]] = []  # number of the first parameter, bytes, handle
+        self._nowhere: set[int] = set()  # numbers of parameters that no rank gave a gradient
 
     def expect(self, count: int) -> None:
-        """Take so many parameters more, between two steps.
-
-        Frozen parameters count, too: they may be taken in a step whose bytes have their size already.
-        """
-        self._lacks = torch.zeros(len(self._lacks) + count, dtype=torch.uint8)
+        """Begin the next step with so many parameters."""
+        self._expected = count
 
     def add(self, slot: Slot) -> None:
         """Note that this rank has no gradient for the parameter."""
         self._lacking.append(slot)
 
-    def start(self) -> None:
-        """Submit the bytes, once in a step.
+    def start(self, slots: Sequence[Slot]) -> None:
+        """Submit the bytes of the parameters that the step began with, once.
+
+        Args:
+            slots: those of all parameters.
 
         Raises:
             HorocacheError: they cannot be submitted.
         """
-        if self.started or len(self._lacks) == 0:
+        self._start(slots, self._expected)
+
+    def start_all(self, slots: Sequence[Slot]) -> None:
+        """As :meth:`start`; then submit the bytes of the parameters that have come since."""
+        self._start(slots, self._expected)
+        self._start(slots, len(slots))
+
+    def _start(self, slots: Sequence[Slot], end: int) -> None:
+        first = self._begun
+        if first >= end:
             return
-        if self._lacking:
-            self._lacks[[slot.index for slot in self._lacking]] = 1
-        self.started = True
-        tensors, how = [self._lacks], (Min, 1.0, 1.0, -1, None, self._process_set, "", "")
-        self._handle = _state.current().runtime.submit(OP_ALLREDUCE, tensors, tensors, self._name, None, *how, False)
+        lacks = torch.zeros(end - first, dtype=torch.uint8)
+        for slot in self._lacking:
+            if first <= slot.index < end:
+                lacks[slot.index - first] = 1
+        name = full_name("allreduce", f"unused_parameters.{slots[first].name}")
+        how = (Min, 1.0, 1.0, -1, None, self._process_set, "", "", False)
+        handle = _state.current().runtime.submit(OP_ALLREDUCE, [lacks], [lacks], name, None, *how)
+        self._searches.append((first, lacks, handle))
+        self._begun = end
 
     def finish(self) -> list[Slot]:
         """Wait for the bytes, and end the step; returns the parameters that no rank gave a gradient.
 
         Raises:
-            HorocacheError: the bytes were not reduced. After an interrupt they can be waited for again.
+            HorocacheError: bytes were not reduced. After an interrupt they can be waited for again.
         """
-        try:
-            unused = []
-            if self._handle is not None:
-                _state.current().runtime.wait(self._handle)
-                unused = [slot for slot in self._lacking if self._lacks[slot.index]]
-        except Exception:
-            self._end_step()
-            raise
-        self._end_step()
+        failure: Exception | None = None
+        while self._searches:
+            first, lacks, handle = self._searches[0]
+            try:
+                _state.current().runtime.wait(handle)
+                self._nowhere.update(first + number for number in lacks.nonzero().flatten().tolist())
+            except Exception as error:
+                failure = failure or error
+            del self._searches[0]
+        unused = [slot for slot in self._lacking if slot.index in self._nowhere]
+        self._lacking, self._nowhere, self._begun = [], set(), 0
+        if failure is not None:
+            raise failure
         return unused
-
-    def _end_step(self) -> None:
-        if self._lacking:
-            self._lacks.zero_()
-        self._lacking = []
-        self._handle, self.started = None, False
