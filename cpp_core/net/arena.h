@@ -28,7 +28,7 @@ struct ArenaLayout {
   int64_t region_bytes = 0;  // of address space per rank for tensors that live here; memory comes when it is used
 };
 
-// kLeftJobLost: left after a rank of this host was lost, which the other ranks find out by themselves. That is the
+// kLeftJobLost: left after a rank of the job was lost, which the other ranks find out by themselves. That is the
 // cause that they are to report, and not that this one left.
 enum class RankState : uint32_t { kAbsent, kRunning, kLeft, kLeftJobLost };
 inline bool HasLeft(RankState state) { return state == RankState::kLeft || state == RankState::kLeftJobLost; }
@@ -100,6 +100,8 @@ class Arena {
 
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
+  // When the rank ran last, by the host's steady clock; 0: it has not. For HostsWatch.
+  std::atomic<int64_t>& ran_ns(int rank);
 
   // One rank's words in the control area, with its payload behind them.
   struct Words {

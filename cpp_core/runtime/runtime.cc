@@ -146,6 +146,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
+  site.watch = watch_.get();
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
   program::SharedMemorySource memory;
   if (heap_ != nullptr) {
@@ -160,6 +161,9 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
+  StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(ConfigOfJob(), job_);
+  if (!watch.ok()) return watch.status();
+  watch_ = std::move(*watch);
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
@@ -185,6 +189,8 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   parts.faults = std::move(*faults);
   parts.timeline = &timeline_;
   parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  parts.watch = watch_.get();
+  parts.on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
   parts.on_given_up = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };
@@ -205,7 +211,6 @@ int Runtime::mpi() const {
 }
 
 void Runtime::OnLost(int local_rank, const std::string& how) {
-  lost_here_ = true;
   const int rank = job_.here[static_cast<size_t>(local_rank)];
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
@@ -290,7 +295,7 @@ void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   job_.peers.arena->state(job_.identity.local_rank)
-      .store(lost_here_ ? net::RankState::kLeftJobLost : net::RankState::kLeft);
+      .store(loop_->lost_rank() ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
   observer_->Stop();  // what fails from here on is no error
   const StatusCode end = loop_->Stop().code();
