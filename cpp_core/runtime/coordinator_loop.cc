@@ -24,8 +24,14 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{
-          table, metrics, &faults_, logger, parts.timeline, std::move(parts.on_question), std::move(parts.on_given_up)},
+      context_{table,
+               metrics,
+               &faults_,
+               logger,
+               parts.timeline,
+               std::move(parts.on_question),
+               std::move(parts.on_given_up),
+               std::move(parts.on_lost)},
       messages_(std::move(parts.messages)),
       watch_(parts.watch),
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
@@ -175,7 +181,6 @@ void CoordinatorLoop::TakeOrders() {
 }
 
 void CoordinatorLoop::LoseRank(int rank, const Status& why, int64_t now_ns) {
-  if (rank != kEverySet) lost_rank_.store(true);
   for (const auto& set : sets_) {
     if (rank == kEverySet || set->Has(rank)) set->Lose(why);
   }

@@ -61,6 +61,7 @@ class CoordinatorLoop {
     observe::Timeline* timeline = nullptr;
     std::function<void(uint32_t process_set)> on_question;  // see SetContext
     std::function<void()> on_given_up;
+    std::function<void(const Status& why)> on_lost;
     net::HostsWatch* watch = nullptr;  // on several hosts; outlives the loop
     // A rank of another host is lost; by the holder of the role.
     std::function<void(const std::string& what)> on_lost_elsewhere;
@@ -107,8 +108,6 @@ class CoordinatorLoop {
   void Leave(int64_t deadline_ns);
   // Joins the background thread; what is pending fails with kShutDown. Returns why the job has ended.
   Status Stop();
-  // Whether a rank of the job was lost, on any host.
-  bool lost_rank() const { return lost_rank_.load(); }
 
  private:
   static constexpr int64_t kNowhere = -1;
@@ -180,7 +179,6 @@ class CoordinatorLoop {
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(role_);
   net::HostsWatch* const watch_ HC_PT_GUARDED_BY(role_);  // null on one host
   const std::function<void(const std::string&)> on_lost_elsewhere_;
-  std::atomic<bool> lost_rank_{false};
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.

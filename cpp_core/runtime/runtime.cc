@@ -158,6 +158,26 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   return MakeSet(config_.knobs, std::move(site), {config_.programs, std::move(memory), &logger_});
 }
 
+// What needs no other rank.
+CoordinatorLoop::Parts Runtime::PartsOfLoop() {
+  CoordinatorLoop::Parts parts;
+  parts.timeline = &timeline_;
+  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  // The program may end as soon as it sees the error, and must not be taken for its cause.
+  parts.on_lost = [&state = job_.peers.arena->state(job_.identity.local_rank)](const Status& why) {
+    net::RankState running = net::RankState::kRunning;
+    if (why.code() == StatusCode::kPeerLost) state.compare_exchange_strong(running, net::RankState::kJobLost);
+  };
+  parts.watch = watch_.get();
+  parts.on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
+  parts.on_given_up = [heap = heap_] {
+    if (heap != nullptr) heap->Close();
+  };
+  parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
+  parts.doorbell.CountWakes(metrics_.wakes.number());
+  return parts;
+}
+
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
@@ -170,7 +190,7 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
     HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
     sets_.Open(number);
   }
-  CoordinatorLoop::Parts parts;
+  CoordinatorLoop::Parts parts = PartsOfLoop();
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
@@ -187,15 +207,6 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
-  parts.timeline = &timeline_;
-  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
-  parts.watch = watch_.get();
-  parts.on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
-  parts.on_given_up = [heap = heap_] {
-    if (heap != nullptr) heap->Close();
-  };
-  parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
-  parts.doorbell.CountWakes(metrics_.wakes.number());
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
@@ -294,8 +305,8 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  job_.peers.arena->state(job_.identity.local_rank)
-      .store(loop_->lost_rank() ? net::RankState::kLeftJobLost : net::RankState::kLeft);
+  std::atomic<net::RankState>& state = job_.peers.arena->state(job_.identity.local_rank);
+  state.store(state.load() == net::RankState::kJobLost ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
   observer_->Stop();  // what fails from here on is no error
   const StatusCode end = loop_->Stop().code();

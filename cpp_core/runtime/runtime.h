@@ -141,6 +141,7 @@ class Runtime {
   // Whether the job has the number of ranks that each program needs.
   Status CheckPrograms() const;
   Status MakeLoop(const std::function<Status()>& check);
+  CoordinatorLoop::Parts PartsOfLoop();
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();

@@ -27,6 +27,7 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       timeline_(context.timeline),
       on_question_(context.on_question),
       on_given_up_(context.on_given_up),
+      on_lost_(context.on_lost),
       rides_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
              context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -65,6 +66,7 @@ void SetLoop::Lose(const Status& why) {
     }
   }
   lost_ = why;
+  if (on_lost_) on_lost_(why);
   if (why.code() == StatusCode::kShutDown) {
     channel_->SayGoodbye();
   } else {
