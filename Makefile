@@ -65,6 +65,43 @@ test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests o
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 	$(VENV)/mpi-$*/bin/python -m pytest $(PARALLEL) tests/mpi $(PYTEST_ARGS)
 
+# What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
+# the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
+LONG_PARTS := programs simulation soak soak-hosts kills kills-mpi kills-hosts
+KILLS ?= 300
+SOAK_SECONDS ?= 600
+SEED ?= 0
+LONG := KILLS=$(KILLS) SOAK_SECONDS=$(SOAK_SECONDS) SEED=$(SEED)
+LONG_PYTEST := $(BIN)/python -m pytest -o timeout=7200 --numprocesses $(JOBS) --no-loadscope-reorder
+LONG_MPI := $(VENV)/mpi-openmpi
+
+check-long: $(LONG_PARTS:%=check-long-%)  ## Run what takes long (an hour and a half): soak, kills, large random tests; see CONTRIBUTING.md
+
+.PHONY: check-long $(LONG_PARTS:%=check-long-%)
+
+check-long-programs: $(VENV)/test.stamp build  # random programs and damaged files of horocache.lang, memory over time
+	HC_TEST_PROGRAMS=10000 HC_TEST_MUTATIONS=20000 HC_TEST_OPERATIONS=20000 $(LONG_PYTEST) \
+	  tests/unit/lang/test_random_programs.py tests/unit/lang/test_files.py tests/mp/test_programs.py
+
+check-long-simulation: $(VENV)/test.stamp build  # 1,024 ranks
+	HC_TEST_LARGE=1 $(LONG_PYTEST) tests/sim
+
+check-long-soak: $(VENV)/test.stamp build  # every operation from several threads, on one host
+	$(LONG) $(BIN)/horocacherun -np 4 $(BIN)/python tests/long/soak.py
+
+check-long-soak-hosts: $(LONG_MPI)/stamp build  # the same on two hosts of two ranks, over MPI
+	$(LONG) $(LONG_MPI)/bin/mpiexec --allow-run-as-root --oversubscribe --bind-to none -n 4 \
+	  $(LONG_MPI)/bin/python tests/long/soak.py 0011
+
+check-long-kills: $(VENV)/test.stamp build  # a rank dies at a random moment, on one host
+	$(LONG) $(BIN)/python tests/long/kills.py host
+
+check-long-kills-mpi: $(LONG_MPI)/stamp build  # the same over mpiexec
+	$(LONG) $(LONG_MPI)/bin/python tests/long/kills.py mpi
+
+check-long-kills-hosts: $(LONG_MPI)/stamp build  # the same on two hosts of two ranks
+	$(LONG) $(LONG_MPI)/bin/python tests/long/kills.py hosts
+
 # ---- environment ----------------------------------------------------------------------------------------------------
 
 $(VENV)/venv.stamp:

@@ -23,8 +23,8 @@ class Messages(Submitter[T]):
     Messages from one rank to another with one tag arrive in the order in which they were sent, and the first ``recv``
     gets the first. Both sides name the same process set. A message of up to 16 KiB is on its way when its send returns;
     a larger one waits for its ``recv``, so two ranks that both begin with a blocking :meth:`send` of a large message
-    wait for each other: use :meth:`sendrecv` or :meth:`isend`. Both ranks are on one host: for one on another host
-    UnsupportedError is raised. See ``docs/explanation/messages.md``, and
+    wait for each other: use :meth:`sendrecv` or :meth:`isend`. Messages reach a rank of the same host through shared
+    memory and a rank of another host over MPI. See ``docs/explanation/messages.md``, and
     :class:`horocache.ops.Collectives` for what every operation may raise.
     """
 

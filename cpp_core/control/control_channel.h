@@ -59,6 +59,13 @@ class ControlChannel {
 
   // Wakes the coordinator of `rank`, if it sleeps.
   virtual void Ring(int rank) = 0;
+
+  // Ranks that are known not to have run for `for_ns`: stopped, or without processor time. A rank that waits for others
+  // which wait for these blames these. None where every rank sees for itself which ranks have not answered.
+  virtual std::vector<int> NotRunning(int64_t now_ns, int64_t for_ns) const {
+    static_cast<void>(now_ns), static_cast<void>(for_ns);
+    return {};
+  }
 };
 
 }  // namespace horocache::control

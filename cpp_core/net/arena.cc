@@ -110,6 +110,7 @@ struct Arena::Header {
 struct Arena::Seat {
   DoorbellWords doorbell;
   alignas(kCacheLine) std::atomic<RankState> state;
+  alignas(kCacheLine) std::atomic<int64_t> ran_ns;
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
 
@@ -272,6 +273,7 @@ Arena::Seat& Arena::seat(int rank) {
 
 Doorbell Arena::doorbell(int rank) { return Doorbell(&seat(rank).doorbell); }
 std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
+std::atomic<int64_t>& Arena::ran_ns(int rank) { return seat(rank).ran_ns; }
 
 Arena::Words Arena::WordsAt(size_t index) {
   auto* first = reinterpret_cast<std::atomic<uint64_t>*>(base_ + places_.words + index * places_.words_stride);

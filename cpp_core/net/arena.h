@@ -28,9 +28,9 @@ struct ArenaLayout {
   int64_t region_bytes = 0;  // of address space per rank for tensors that live here; memory comes when it is used
 };
 
-// kLeftJobLost: left after a rank of this host was lost, which the other ranks find out by themselves. That is the
-// cause that they are to report, and not that this one left.
-enum class RankState : uint32_t { kAbsent, kRunning, kLeft, kLeftJobLost };
+// kJobLost: runs, and knows that a rank of the job is lost, which the other ranks find out by themselves. kLeftJobLost:
+// left after that. The lost rank is the cause that the others are to report, and not that this one ends or leaves.
+enum class RankState : uint32_t { kAbsent, kRunning, kJobLost, kLeft, kLeftJobLost };
 inline bool HasLeft(RankState state) { return state == RankState::kLeft || state == RankState::kLeftJobLost; }
 
 // One per rank; the only words that several ranks write.
@@ -102,6 +102,8 @@ class Arena {
 
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
+  // When the rank ran last, by the host's steady clock; 0: it has not. For HostsWatch.
+  std::atomic<int64_t>& ran_ns(int rank);
 
   // One rank's words in the control area, with its payload behind them.
   struct Words {

@@ -57,6 +57,7 @@ class HostsChannel final : public RuntimeChannel {
   void Send(int to, std::string_view frame) override;
   bool Receive(int* from, std::string* frame) override;
   bool Progress() override;
+  std::vector<int> NotRunning(int64_t now_ns, int64_t for_ns) const override;
   void Ring(int rank) override {
     if (IsHere(rank)) local_->Ring(At(rank));
   }
@@ -146,6 +147,17 @@ void HostsChannel::Send(int to, std::string_view frame) {
     return;
   }
   Pass({static_cast<uint32_t>(config_.rank), static_cast<uint32_t>(to)}, frame);
+}
+
+std::vector<int> HostsChannel::NotRunning(int64_t now_ns, int64_t for_ns) const {
+  std::vector<int> ranks;
+  if (config_.watch == nullptr) return ranks;
+  for (const int rank : config_.watch->NotRunning(now_ns, for_ns)) {
+    const auto found = std::ranges::lower_bound(config_.ranks, rank);
+    if (found != config_.ranks.end() && *found == rank)
+      ranks.push_back(static_cast<int>(found - config_.ranks.begin()));
+  }
+  return ranks;
 }
 
 // One step nearer to where it belongs.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "net/hosts_watch.h"
 #include "net/link.h"
 #include "net/shm_channel.h"
 
@@ -17,7 +18,9 @@ namespace horocache::net {
 
 struct HostsConfig {
   int rank = 0;
-  std::vector<int> host_of;  // by rank; hosts are numbered in the order of their first rank
+  std::vector<int> host_of;           // by rank; hosts are numbered in the order of their first rank
+  std::vector<int> ranks = {};        // of the job, ascending, by rank
+  const HostsWatch* watch = nullptr;  // of the job; outlives the channel
 };
 
 // `local` connects the ranks of this host, in their order; `link` the leaders, by number of host: null on other ranks.

@@ -38,6 +38,11 @@ class Link {
   virtual const Status& broken() const = 0;
   // This end leaves: its silence from now on is no loss. Waits for nothing.
   virtual void SayGoodbye() {}
+  // Whether the peer's goodbye has come, after everything else from it.
+  virtual bool HasLeft(int peer) const {
+    static_cast<void>(peer);
+    return false;
+  }
 };
 
 }  // namespace horocache::net

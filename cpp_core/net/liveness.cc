@@ -25,7 +25,10 @@ namespace {
 
 // A link closes a moment before its process's pidfd says how the process ended.
 constexpr int64_t kPidfdFollowsNs = 100 * kNsPerMs;
+// A rank that ends after it has seen a loss is reported later than what it has seen.
+constexpr int64_t kCauseFirstNs = 500 * kNsPerMs;
 constexpr int64_t kLookNs = 100 * kNsPerMs;
+constexpr const char* kClosed = "closed its connection without shutdown()";
 
 // What rank 0 tells the others over the links about a rank that is gone; they may have no pidfd of it.
 struct Notice {
@@ -48,8 +51,9 @@ struct Liveness::Impl {
     const size_t size = peers->pids.size();
     done.resize(size, false);
     done[static_cast<size_t>(rank)] = true;
-    closed_until.resize(size);
+    later.resize(size);
     linked.resize(size, false);
+    ended.resize(size, false);
     received.resize(size);
     for (size_t r = 0; r < size; ++r) linked[r] = Link(r) >= 0;
   }
@@ -62,6 +66,7 @@ struct Liveness::Impl {
   void Run();
   int TimeoutMs() const;
   void OnLate(bool somebody);
+  void ReportIfDue(size_t r);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
   void OnNotice(const Notice& notice);
@@ -74,12 +79,17 @@ struct Liveness::Impl {
   const std::function<void(int, const std::string&)> on_lost;
   const std::function<void(const std::string&)> on_late;
   std::atomic<bool> stopping{false};
-  UniqueFd stop;                                     // -1 if there were no descriptors left: then the thread looks up
-  std::vector<bool> done;                            // by rank: gone, or left, or this one
-  std::vector<std::optional<int64_t>> closed_until;  // by rank: its link has closed; how long to wait for its pidfd
-  std::vector<bool> linked;                          // by rank: its link is open
-  std::vector<std::string> received;                 // by rank: a part of a notice
-  NamedThread thread;                                // last: joined before the rest goes
+  UniqueFd stop;           // -1 if there were no descriptors left: then the thread looks up
+  std::vector<bool> done;  // by rank: gone, or left, or this one
+  struct Later {
+    int64_t at_ns;
+    std::string how;
+  };
+  std::vector<std::optional<Later>> later;  // by rank: what to report then if nothing better is known
+  std::vector<bool> ended;                  // by rank: its pidfd has said so
+  std::vector<bool> linked;                 // by rank: its link is open
+  std::vector<std::string> received;        // by rank: a part of a notice
+  NamedThread thread;                       // last: joined before the rest goes
 };
 
 void Liveness::Impl::Run() {
@@ -87,7 +97,7 @@ void Liveness::Impl::Run() {
   while (true) {
     polled.assign(1, {stop.get(), POLLIN, 0});
     for (size_t r = 0; r < done.size(); ++r) {
-      polled.push_back({done[r] ? -1 : peers->pidfds[r].get(), POLLIN, 0});
+      polled.push_back({done[r] || ended[r] ? -1 : peers->pidfds[r].get(), POLLIN, 0});
       polled.push_back({linked[r] ? Link(r) : -1, POLLIN, 0});
     }
     polled.push_back({peers->late != nullptr ? peers->late->fd() : -1, POLLIN, 0});
@@ -99,17 +109,19 @@ void Liveness::Impl::Run() {
     for (size_t r = 0; r < done.size(); ++r) {
       if (polled[1 + 2 * r].revents != 0 && !done[r]) OnPidfd(r);
       if (polled[2 + 2 * r].revents != 0) OnLink(r);
-      if (!done[r] && closed_until[r] && NowNs() >= *closed_until[r]) {
-        Gone(r, "closed its connection without shutdown()");
-      }
+      ReportIfDue(r);
     }
   }
+}
+
+void Liveness::Impl::ReportIfDue(size_t r) {
+  if (!done[r] && later[r] && NowNs() >= later[r]->at_ns) Gone(r, later[r]->how);
 }
 
 int Liveness::Impl::TimeoutMs() const {
   int64_t until = peers->late != nullptr ? peers->late->until_ns() : kNever;
   for (size_t r = 0; r < done.size(); ++r) {
-    if (!done[r] && closed_until[r]) until = std::min(until, *closed_until[r]);
+    if (!done[r] && later[r]) until = std::min(until, later[r]->at_ns);
   }
   if (stop.get() < 0) until = std::min(until, NowNs() + kLookNs);
   if (until == kNever) return -1;  // until a descriptor speaks; the eventfd ends it
@@ -127,7 +139,13 @@ void Liveness::Impl::OnPidfd(size_t r) {
     done[r] = true;
     return;
   }
-  Gone(r, DescribeEnd(peers->pidfds[r].get(), peers->pids[r]));
+  ended[r] = true;
+  const std::string how = DescribeEnd(peers->pidfds[r].get(), peers->pids[r]);
+  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kJobLost) {
+    later[r] = {NowNs() + kCauseFirstNs, how};
+  } else {
+    Gone(r, how);
+  }
 }
 
 void Liveness::Impl::OnLink(size_t r) {
@@ -161,9 +179,9 @@ void Liveness::Impl::OnClosed(size_t r) {
   if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
     done[r] = true;
   } else if (peers->pidfds[r].get() >= 0) {
-    closed_until[r] = NowNs() + kPidfdFollowsNs;
+    if (!later[r]) later[r] = {NowNs() + kPidfdFollowsNs, kClosed};
   } else {
-    Gone(r, "closed its connection without shutdown()");
+    Gone(r, kClosed);
   }
 }
 

@@ -24,9 +24,17 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
                                  const Logger* logger)
     : config_(config),
       faults_(std::move(parts.faults)),
-      context_{
-          table, metrics, &faults_, logger, parts.timeline, std::move(parts.on_question), std::move(parts.on_given_up)},
+      context_{table,
+               metrics,
+               &faults_,
+               logger,
+               parts.timeline,
+               std::move(parts.on_question),
+               std::move(parts.on_given_up),
+               std::move(parts.on_lost)},
       messages_(std::move(parts.messages)),
+      watch_(parts.watch),
+      on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
       doorbell_(parts.doorbell),
       table_(table),
       metrics_(metrics) {
@@ -49,6 +57,9 @@ Status CoordinatorLoop::Stop() {
   for (const auto& set : sets_) set->HandOut();
   messages_->SayGoodbye();
   const Status end = sets_.front()->end();
+  // Where the job is lost, the others may not say goodbye, and this rank does not wait for them.
+  const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
+  if (watch_ != nullptr && together) watch_->SayGoodbye();
   role_.Release();
   return end;
 }
@@ -154,14 +165,12 @@ void CoordinatorLoop::TakeOrders() {
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
   }
-  for (const auto& set : sets_) {
-    for (const Loss& loss : losses) {
-      if (loss.rank == kEverySet || set->Has(loss.rank)) set->Lose(loss.why);
-    }
-    if (leave) set->Leave(NowNs());
+  for (const Loss& loss : losses) {
+    if (watch_ != nullptr && loss.rank != kEverySet) watch_->NoteLost(loss.rank, loss.why, NowNs());
+    LoseRank(loss.rank, loss.why, NowNs());
   }
-  if (!losses.empty()) messages_->Lose(losses.front().why, NowNs());
   if (leave) {
+    for (const auto& set : sets_) set->Leave(NowNs());
     TakeSubmissions(NowNs());  // messages that were sent before go before the farewell
     messages_->Leave(NowNs());
   }
@@ -169,6 +178,21 @@ void CoordinatorLoop::TakeOrders() {
     if (SetLoop* const set = SetOf(number); set != nullptr) set->Tell(text);
   }
   if (!abort.empty()) AbortSets(abort);
+}
+
+void CoordinatorLoop::LoseRank(int rank, const Status& why, int64_t now_ns) {
+  for (const auto& set : sets_) {
+    if (rank == kEverySet || set->Has(rank)) set->Lose(why);
+  }
+  messages_->Lose(why, now_ns);
+}
+
+void CoordinatorLoop::StepWatch(int64_t now_ns) {
+  if (watch_ == nullptr || !watch_->Step(now_ns)) return;
+  for (net::HostsWatch::Loss loss; watch_->NextLoss(&loss);) {
+    on_lost_elsewhere_(loss.why.message());
+    LoseRank(loss.rank, loss.why, now_ns);
+  }
 }
 
 void CoordinatorLoop::AwaitPass() const {
@@ -222,6 +246,7 @@ bool CoordinatorLoop::StepAll(int64_t now_ns) {
   TakeWaits();  // before the submissions: who is seen to wait has all of his taken
   TakeSubmissions(now_ns);
   EraseLeft();
+  StepWatch(now_ns);
   const int64_t stuck_in = StuckIn(now_ns);
   bool moved = false;
   for (const auto& set : sets_) {

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "net/arena.h"
+#include "net/hosts_watch.h"
 #include "runtime/fault.h"
 #include "runtime/metrics.h"
 #include "runtime/operation_table.h"
@@ -60,6 +61,10 @@ class CoordinatorLoop {
     observe::Timeline* timeline = nullptr;
     std::function<void(uint32_t process_set)> on_question;  // see SetContext
     std::function<void()> on_given_up;
+    std::function<void(const Status& why)> on_lost;
+    net::HostsWatch* watch = nullptr;  // on several hosts; outlives the loop
+    // A rank of another host is lost; by the holder of the role.
+    std::function<void(const std::string& what)> on_lost_elsewhere;
   };
   static constexpr int kEverySet = -1;  // for Lose
 
@@ -114,6 +119,9 @@ class CoordinatorLoop {
   bool StepAll(int64_t now_ns) HC_REQUIRES(role_);
   void TakeSubmissions(int64_t now_ns) HC_REQUIRES(role_);
   void TakeOrders() HC_REQUIRES(role_);
+  void LoseRank(int rank, const Status& why, int64_t now_ns) HC_REQUIRES(role_);
+  // Hears of ranks of other hosts.
+  void StepWatch(int64_t now_ns) HC_REQUIRES(role_);
   void TakeWaits() HC_REQUIRES(role_);
   void AddSet(SetParts parts) HC_REQUIRES(role_);
   SetLoop* SetOf(uint32_t number) const HC_REQUIRES(role_);  // null if this rank is in no such set
@@ -169,6 +177,8 @@ class CoordinatorLoop {
   control::ControllerCounters past_counters_ HC_GUARDED_BY(role_);
   data::DataCounters past_data_ HC_GUARDED_BY(role_);
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(role_);
+  net::HostsWatch* const watch_ HC_PT_GUARDED_BY(role_);  // null on one host
+  const std::function<void(const std::string&)> on_lost_elsewhere_;
   std::vector<Operation*> drained_ HC_GUARDED_BY(role_);
   std::vector<int> blamed_ HC_GUARDED_BY(role_);  // the ranks that this one waits for while it sleeps
   // How long it sleeps at most where news may wake nobody: twice as long each time, while nothing moves.

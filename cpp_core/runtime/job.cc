@@ -260,6 +260,12 @@ std::string Job::NameOf(int rank) const {
   return name + " (host " + host_names[static_cast<size_t>(host_of[static_cast<size_t>(rank)])] + ")";
 }
 
+std::vector<std::string> Job::Names() const {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < identity.size; ++rank) names.push_back(NameOf(rank));
+  return names;
+}
+
 StatusOr<Job> AssembleJob(const JobConfig& config) {
   Job job;
   job.identity = config.identity;
@@ -297,9 +303,20 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
   const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
   StatusOr<net::Communicator> all = net::Communicator::Duplicate(&job.mpi.mpi(), job.mpi.get(), deadline_ns);
   if (!all.ok()) return all.status();
-  net::MpiLinkConfig link;  // the links between leaders watch
-  for (int rank = 0; rank < job.identity.size; ++rank) link.names.push_back(job.NameOf(rank));
-  return net::MakeMpiLink(std::move(*all), std::move(link));
+  return net::MakeMpiLink(std::move(*all), job.Names());
+}
+
+StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job) {
+  if (job.one_host()) return std::unique_ptr<net::HostsWatch>();
+  auto link = LinkAll(config, job);
+  if (!link.ok()) return link.status();
+  net::HostsWatchConfig watch;
+  watch.rank = job.identity.rank;
+  watch.host_of = job.host_of;
+  watch.names = job.Names();
+  watch.arena = job.peers.arena;
+  watch.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
+  return std::make_unique<net::HostsWatch>(std::move(watch), std::move(*link), NowNs());
 }
 
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
@@ -397,18 +414,17 @@ Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
   }
   if (site->one_host() || site->local_rank != 0) return Status::Ok();
   std::vector<int> leaders;
-  net::MpiLinkConfig link;
-  link.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
+  std::vector<std::string> names;
   for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
     if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first of its host
     leaders.push_back(site->ranks[rank]);
-    link.names.push_back(job.NameOf(site->ranks[rank]));
+    names.push_back(job.NameOf(site->ranks[rank]));
   }
   net::Communicator between;
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &between));
   HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->mpi.leaders));
   if (programs) HC_RETURN_IF_ERROR(connector.ConnectSome(leaders, &site->program_mpi.leaders));
-  site->link = net::MakeMpiLink(std::move(between), std::move(link));
+  site->link = net::MakeMpiLink(std::move(between), std::move(names));
   return Status::Ok();
 }
 

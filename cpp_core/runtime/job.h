@@ -13,6 +13,7 @@
 #include "base/knobs.h"
 #include "base/status.h"
 #include "net/bootstrap.h"
+#include "net/hosts_watch.h"
 #include "net/identity.h"
 #include "net/mpi/clock.h"
 #include "net/mpi/communicator.h"
@@ -49,6 +50,7 @@ struct Job {
   bool one_host() const { return host_names.size() <= 1; }
   // "rank 2 (host b)"; the host only where there are several.
   std::string NameOf(int rank) const;
+  std::vector<std::string> Names() const;  // by rank
 };
 
 // The layout of the memory that so many ranks share.
@@ -61,6 +63,9 @@ Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> aren
 
 // Between all ranks of a job on several hosts, for messages; null on one host. All ranks call it at the same time.
 StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job);
+
+// What tells this host of the others' ranks; null on one host. All ranks call it at the same time.
+StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job);
 
 struct MeetingConfig {
   std::shared_ptr<net::Arena> arena;  // the set's memory, if it is there already

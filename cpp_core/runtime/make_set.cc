@@ -105,7 +105,8 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
   const bool one_host = site->one_host();
   auto local = net::MakeShmChannel(std::move(site->arena), site->local_rank, std::move(site->doorbells));
   if (one_host) return local;
-  return net::MakeHostsChannel({site->rank, site->host_of}, std::move(local), std::move(site->link));
+  return net::MakeHostsChannel({site->rank, site->host_of, site->ranks, site->watch}, std::move(local),
+                               std::move(site->link));
 }
 
 // Of its memory, a fourth is the built-in backend's, which runs what the programs leave to it.

@@ -43,6 +43,7 @@ struct SetSite {
   SetComms program_mpi;                       // the same for programs, if they are to run between hosts
   net::Communicator program_links;            // of the set's ranks, for the same
   std::unique_ptr<net::Link> link;            // between the hosts' leaders
+  const net::HostsWatch* watch = nullptr;     // of the job; null on one host
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };

@@ -151,6 +151,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
 
 StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
+  site.watch = watch_.get();
   HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
   program::SharedMemorySource memory;
   if (heap_ != nullptr) {
@@ -162,16 +163,39 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
   return MakeSet(config_.knobs, std::move(site), {config_.programs, std::move(memory), &logger_});
 }
 
+// What needs no other rank.
+CoordinatorLoop::Parts Runtime::PartsOfLoop() {
+  CoordinatorLoop::Parts parts;
+  parts.timeline = &timeline_;
+  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  // The program may end as soon as it sees the error, and must not be taken for its cause.
+  parts.on_lost = [&state = job_.peers.arena->state(job_.identity.local_rank)](const Status& why) {
+    net::RankState running = net::RankState::kRunning;
+    if (why.code() == StatusCode::kPeerLost) state.compare_exchange_strong(running, net::RankState::kJobLost);
+  };
+  parts.watch = watch_.get();
+  parts.on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
+  parts.on_given_up = [heap = heap_] {
+    if (heap != nullptr) heap->Close();
+  };
+  parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
+  parts.doorbell.CountWakes(metrics_.wakes.number());
+  return parts;
+}
+
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
+  StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(ConfigOfJob(), job_);
+  if (!watch.ok()) return watch.status();
+  watch_ = std::move(*watch);
   // The same on all ranks by now, so an error is everybody's.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
     HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
     sets_.Open(number);
   }
-  CoordinatorLoop::Parts parts;
+  CoordinatorLoop::Parts parts = PartsOfLoop();
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
@@ -188,13 +212,6 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
-  parts.timeline = &timeline_;
-  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
-  parts.on_given_up = [heap = heap_] {
-    if (heap != nullptr) heap->Close();
-  };
-  parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
-  parts.doorbell.CountWakes(metrics_.wakes.number());
   loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
                                             &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
@@ -211,7 +228,6 @@ int Runtime::mpi() const {
 }
 
 void Runtime::OnLost(int local_rank, const std::string& how) {
-  lost_here_ = true;
   const int rank = job_.here[static_cast<size_t>(local_rank)];
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
@@ -295,8 +311,8 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  job_.peers.arena->state(job_.identity.local_rank)
-      .store(lost_here_ ? net::RankState::kLeftJobLost : net::RankState::kLeft);
+  std::atomic<net::RankState>& state = job_.peers.arena->state(job_.identity.local_rank);
+  state.store(state.load() == net::RankState::kJobLost ? net::RankState::kLeftJobLost : net::RankState::kLeft);
   liveness_.reset();
   job_.peers.late.reset();
   observer_->Stop();  // what fails from here on is no error

@@ -142,6 +142,7 @@ class Runtime {
   // Whether the job has the number of ranks that each program needs.
   Status CheckPrograms() const;
   Status MakeLoop(const std::function<Status()>& check);
+  CoordinatorLoop::Parts PartsOfLoop();
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();
@@ -173,9 +174,9 @@ class Runtime {
   observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
   std::atomic<bool> warned_private_{false};
+  std::unique_ptr<net::HostsWatch> watch_;  // null on one host
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
-  std::atomic<bool> lost_here_{false};  // a rank of this host
   std::atomic<bool> alive_{false};
 };
 

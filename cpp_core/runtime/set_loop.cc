@@ -27,6 +27,7 @@ SetLoop::SetLoop(SetParts parts, const SetContext& context)
       timeline_(context.timeline),
       on_question_(context.on_question),
       on_given_up_(context.on_given_up),
+      on_lost_(context.on_lost),
       rides_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
              context.metrics, context.faults, context.timeline) {
   late_.reserve(2 * config_.ranks.size());
@@ -65,6 +66,7 @@ void SetLoop::Lose(const Status& why) {
     }
   }
   lost_ = why;
+  if (on_lost_) on_lost_(why);
   if (why.code() == StatusCode::kShutDown) {
     channel_->SayGoodbye();
   } else {
@@ -171,11 +173,12 @@ void SetLoop::CheckOverdue(int64_t now_ns) {
     const Operation* running = lane.Running();
     const int64_t waited_ns = now_ns - lane.StillSinceNs();
     if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
-    std::vector<int> late;
-    lane.AddWaitingFor(&late);
+    std::vector<int> late = channel_->NotRunning(now_ns, waited_ns / 2);
+    if (late.empty()) lane.AddWaitingFor(&late);
     Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
                 SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
-                names_.Text(late) + ", which did not answer (stopped, or without processor time?)." + lane.Details(),
+                (late.empty() ? "other ranks" : names_.Text(late)) +
+                ", which did not answer (stopped, or without processor time?)." + lane.Details(),
             waited_ns, now_ns);
     if (!lost_.ok()) return;
   }
@@ -203,8 +206,9 @@ void SetLoop::CheckDeparted() {
 void SetLoop::CheckLeaving(int64_t now_ns) {
   const int64_t waited_ns = now_ns - left_ns_;
   if (left_ns_ == 0 || waited_ns < config_.stall_warn_ns || Ended() || LanesBusy()) return;
-  std::vector<int> absent;
-  for (int rank = 0; rank < channel_->size(); ++rank) {
+  std::vector<int> absent = channel_->NotRunning(now_ns, waited_ns / 2);
+  const bool known = !absent.empty();
+  for (int rank = 0; rank < channel_->size() && !known; ++rank) {
     if (channel_->SharesWords(rank) && !channel_->HasPublished(rank, controller_->round())) absent.push_back(rank);
   }
   const std::string who = absent.empty() ? "a rank of another host" : names_.Text(absent);

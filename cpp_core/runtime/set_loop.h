@@ -63,6 +63,8 @@ struct SetContext {
   std::function<void(uint32_t process_set)> on_question;
   // An operation was given up half way: other ranks may go on to write its results.
   std::function<void()> on_given_up;
+  // The set is lost, before anybody who waits for an operation of it is told. By the holder of the role.
+  std::function<void(const Status& why)> on_lost;
 };
 
 class SetLoop {
@@ -145,6 +147,7 @@ class SetLoop {
   observe::Timeline* const timeline_;
   const std::function<void(uint32_t)> on_question_;
   const std::function<void()> on_given_up_;
+  const std::function<void(const Status&)> on_lost_;
 
   std::vector<Lane> lanes_;
   Rides rides_;

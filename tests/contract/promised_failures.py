@@ -8,10 +8,12 @@ FAILURES = {
         "mp/test_lost_ranks.py::test_a_killed_rank_is_seen_although_its_fork_workers_live",
         "mp/test_injected_faults.py::test_a_rank_killed_anywhere_in_an_operation_is_named",
         "mpi/test_jobs.py::test_a_killed_rank_hangs_nobody_and_leaves_nothing",
+        "mpi/test_jobs.py::test_a_death_is_told_to_every_host_by_those_who_see_it_whichever_rank_it_is",
     ],
     "several ranks die at once, or one more while the others see it": [
         "frameworks/test_disagreements.py::"
         "test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_nobody_waiting",
+        "mp/test_lost_ranks.py::test_a_rank_that_ends_because_it_has_seen_a_loss_is_not_taken_for_the_cause",
     ],
     "a rank raises and nobody catches it, in a hook or a compressor, too; a rank calls `abort(why)`": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
@@ -34,10 +36,17 @@ FAILURES = {
         "mp/test_lost_ranks.py::test_a_stopped_rank_is_reported_and_then_given_up",
         "mp/test_injected_faults.py::test_a_rank_stopped_anywhere_in_an_operation_is_given_up",
         "cpp/control/stall_test.cc::Silence.OfAStoppedRankIsReportedAndEndsTheSet",
+        "mpi/test_jobs.py::test_a_rank_that_stays_stopped_is_named_on_every_rank_of_every_host",
     ],
     "a stopped rank goes on in time": [
         "mp/test_jobs.py::test_a_rank_that_stops_for_a_moment_is_only_slow",
         "cpp/control/stall_test.cc::Silence.ARankThatIsStoppedForAWhileAndGoesOnCostsNothing",
+        "mpi/test_jobs.py::test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent",
+        "cpp/net/hosts_watch_test.cc::HostsWatch.AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt",
+    ],
+    "a host, or the network to it, is gone": [
+        "mpi/test_hosts.py::test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends",
+        "cpp/net/hosts_watch_test.cc::HostsWatch.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
     ],
     "a rank's Python stands still: a native call holds the interpreter's lock": [
         "frameworks/test_waiting.py::test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code",

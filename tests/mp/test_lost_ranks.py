@@ -38,6 +38,14 @@ def test_a_killed_rank_is_named_on_every_survivor(launcher, when, victim):
     check_survivors(launcher, finished, victim, 3, LOST, ["signal 9"])
 
 
+def test_a_rank_that_ends_because_it_has_seen_a_loss_is_not_taken_for_the_cause(launcher):
+    finished = launcher.worker(4, "follows.py", flags=["--grace", "20"])
+    for rank in (0, 1, 3):
+        pending = finished.said(rank)["pending"]
+        assert pending["error"] == "PeerLostError", finished.report()
+        assert re.search(r"rank 2 \(pid \d+ on this host\) was killed by signal 9", pending["text"]), finished.report()
+
+
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 def test_a_rank_that_vanishes_without_its_exit_handlers_is_lost(launcher, when):
     finished = launcher.worker(3, "victim.py", "1", "exit-at-once", when)

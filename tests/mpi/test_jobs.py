@@ -143,6 +143,48 @@ def test_a_rank_whose_mpi_fails_in_the_middle_ends_the_job(tmp_path, layout, alg
         assert ("rank 2" in seen and "gave up" in seen) or (rank == 2 and "injected" in seen), f"rank {rank}: {seen}"
 
 
+@pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec ends the other ranks, whatever it is told")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_is_told_to_every_host_by_those_who_see_it_whichever_rank_it_is(tmp_path, victim):
+    run_command(stopped(tmp_path, "dies", victim), deadline_s=60)
+    for rank in set(range(4)) - {victim}:
+        seen = (tmp_path / f"rank{rank}").read_text()
+        named = f"failed: rank {victim} (pid " in seen and "killed by signal 9" in seen
+        assert seen.startswith("PeerLostError: ") and named, f"rank {rank}: {seen}"
+
+
+@pytest.mark.skipif(flavour() == "mpich", reason="tried with the other MPI")
+def test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent(tmp_path):
+    job = run_command(stopped(tmp_path, "goes on", 0), deadline_s=90)
+    seen = [(tmp_path / f"rank{rank}").read_text() for rank in range(4)]
+    assert job.code == 0 and seen == ["right"] * 4, job.report()
+
+
+def test_a_rank_that_stays_stopped_is_named_on_every_rank_of_every_host(tmp_path):
+    victim = 3 if flavour() == "openmpi" else 0
+    job = run_command(stopped(tmp_path, "stays", victim), deadline_s=60)
+    for rank in set(range(4)) - {victim}:
+        seen = (tmp_path / f"rank{rank}").read_text()
+        named = f"failed: rank {victim} has not answered round" in seen
+        assert seen.startswith("StallError: ") and named, f"rank {rank}: {seen}"
+    warnings = [line for line in job.err.splitlines() if "not answered round" in line and "WARNING" in line]
+    assert warnings and all(f"WARNING: rank {victim} has not answered" in line for line in warnings), job.report()
+
+
+def stopped(folder: Path, case: str, victim: int) -> list[str]:
+    """Two hosts of two ranks; Open MPI's mpiexec leaves the others alone when one dies."""
+    alone = ["--enable-recovery"] if flavour() == "openmpi" else []
+    worker = [sys.executable, str(WORKERS / "stopped.py"), str(folder), "0011", case, str(victim)]
+    return [*arguments_of(4, *alone), *worker]
+
+
+def test_ranks_that_leave_early_wait_once_and_not_for_each_process_set():
+    """Rank 0 leaves when the others have left; a second for each of their links would be ten."""
+    job = run_worker("leaves_early", 4, "0011", deadline_s=60)
+    waits = [float(line) for line in job.lines("left after ")]
+    assert job.code == 0 and len(waits) == 3 and max(waits) < 6, job.report()
+
+
 @pytest.mark.parametrize("layout", ["0011", "01"])
 def test_a_job_ends_well_and_starts_again_as_often_as_one_likes(layout):
     job = run_worker("cycles", len(layout), layout, "15")

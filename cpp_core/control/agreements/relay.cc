@@ -52,7 +52,7 @@ StatusOr<bool> RelayAgreement::Step(Controller& controller, ControlChannel& chan
     }
     moved |= again;
   }
-  HC_RETURN_IF_ERROR(CheckOverdue(controller, now_ns));
+  HC_RETURN_IF_ERROR(CheckOverdue(controller, channel, now_ns));
   wake_ns_ = ComputeWake(controller);
   return channel.Progress() || moved;
 }
@@ -280,9 +280,11 @@ bool RelayAgreement::AllIn() const { return std::ranges::all_of(children_, &Chil
 
 // ---- time
 
-// Whom this rank waits for: children, or its parent if they have all come.
-std::vector<int32_t> RelayAgreement::Missing() const {
-  std::vector<int32_t> missing;
+// The ranks that hold the round up, where they are known; else whom this rank itself waits for: children, or its parent
+// if they have all come.
+std::vector<int32_t> RelayAgreement::Missing(const ControlChannel& channel, int64_t now_ns) const {
+  std::vector<int32_t> missing = channel.NotRunning(now_ns, (now_ns - urgent_since_ns_) / 2);
+  if (!missing.empty()) return missing;
   for (const Child& child : children_) {
     if (listing_ ? !child.lists_in : !child.in) missing.push_back(child.rank);
   }
@@ -290,9 +292,9 @@ std::vector<int32_t> RelayAgreement::Missing() const {
   return missing;
 }
 
-Status RelayAgreement::CheckOverdue(Controller& controller, int64_t now_ns) {
+Status RelayAgreement::CheckOverdue(Controller& controller, const ControlChannel& channel, int64_t now_ns) {
   return control::CheckOverdue(
-      controller, urgent_since_ns_, [this] { return Missing(); },
+      controller, urgent_since_ns_, [&] { return Missing(channel, now_ns); },
       "stopped, without processor time, or waiting for others that are", now_ns, &overdue_reported_);
 }
 

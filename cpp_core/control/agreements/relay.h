@@ -86,8 +86,8 @@ class RelayAgreement final : public Agreement {
   Status EndRound(Controller& controller, const wire::ResponseList* responses);
 
   bool Shares(const ControlChannel& channel, int rank) const;
-  std::vector<int32_t> Missing() const;
-  Status CheckOverdue(Controller& controller, int64_t now_ns);
+  std::vector<int32_t> Missing(const ControlChannel& channel, int64_t now_ns) const;
+  Status CheckOverdue(Controller& controller, const ControlChannel& channel, int64_t now_ns);
   bool IsRoot() const { return parent_ < 0; }
   bool AllIn() const;
   bool NeedsLists(const RoundOutcome& outcome) const;

@@ -1,7 +1,5 @@
 #include "net/mpi/mpi_link.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -18,10 +16,11 @@ constexpr size_t kFrameBytes = 32 << 10;
 constexpr size_t kReceives = 32;      // under way at most
 constexpr size_t kSendsPerPeer = 16;  // under way at most
 constexpr int kMostPerCall = 16;      // frames that one Receive hands over
-// How long an end waits for the others' goodbyes. They come at once where the job ends on all ranks.
+// How long after its own goodbye an end waits for the others'. They come at once where the job ends on all ranks.
 constexpr int64_t kFarewellNs = kNsPerS;
+constexpr int64_t kFarewellNapNs = 200 * kNsPerUs;
 
-enum class Kind : uint64_t { kFrame, kBeat, kGoodbye };
+enum class Kind : uint64_t { kFrame, kGoodbye };
 constexpr size_t kHeaderBytes = sizeof(Kind);
 constexpr size_t kMessageBytes = kHeaderBytes + kFrameBytes;
 
@@ -31,7 +30,7 @@ std::string CannotReceive(const Status& why) { return " cannot receive over MPI:
 
 class MpiLink final : public Link {
  public:
-  MpiLink(Communicator comm, MpiLinkConfig config);
+  MpiLink(Communicator comm, std::vector<std::string> names);
   ~MpiLink() override;
 
   int rank() const override { return comm_.rank(); }
@@ -43,12 +42,11 @@ class MpiLink final : public Link {
   bool TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) override;
   bool Receive(const Sink& sink) override;
   void SayGoodbye() override;
+  bool HasLeft(int peer) const override { return peers_[static_cast<size_t>(peer)].left; }
 
  private:
   struct Peer {
     size_t under_way = 0;
-    int64_t sent_ns = 0;
-    int64_t heard_ns = 0;
     bool left = false;
   };
   struct Sending {
@@ -69,28 +67,24 @@ class MpiLink final : public Link {
   bool StartNext();
   bool Take(Receiving* oldest, const Sink& sink);
   Buffer TakeBuffer();
-  void Watch(int64_t now_ns);
   void Break(Status why) {
     if (broken_.ok()) broken_ = std::move(why);
   }
-  std::string Name(int peer) const { return config_.names[static_cast<size_t>(peer)]; }
+  std::string Name(int peer) const { return names_[static_cast<size_t>(peer)]; }
 
   Communicator comm_;
-  const MpiLinkConfig config_;
+  const std::vector<std::string> names_;
   std::vector<Peer> peers_;
   std::deque<Sending> sending_;
   // In the order in which they arrived: taken in that order, the frames of each peer come in theirs.
   std::deque<Receiving> receiving_;
   std::vector<Buffer> spare_;
-  int64_t watched_ns_ = 0;  // when Watch was called last
-  bool said_goodbye_ = false;
+  int64_t goodbye_ns_ = 0;  // when this end said it; 0: not yet
   Status broken_;
 };
 
-MpiLink::MpiLink(Communicator comm, MpiLinkConfig config)
-    : comm_(std::move(comm)), config_(std::move(config)), peers_(static_cast<size_t>(comm_.size())) {
-  const int64_t now_ns = NowNs();
-  for (Peer& peer : peers_) peer.sent_ns = peer.heard_ns = now_ns;
+MpiLink::MpiLink(Communicator comm, std::vector<std::string> names)
+    : comm_(std::move(comm)), names_(std::move(names)), peers_(static_cast<size_t>(comm_.size())) {
   peers_[static_cast<size_t>(rank())].left = true;  // nothing comes from here
 }
 
@@ -105,15 +99,15 @@ MpiLink::~MpiLink() {
 // True when nothing is under way to or from this end any more, and nothing will be. See Note [The end of a link].
 bool MpiLink::PartInPeace() {
   const auto over = [this] { return sending_.empty() && std::ranges::all_of(peers_, &Peer::left); };
-  const int64_t deadline_ns = NowNs() + kFarewellNs;
-  while (said_goodbye_ && broken_.ok() && !over() && NowNs() < deadline_ns) {
-    if (!Receive([](int, std::span<const std::byte>) {})) sched_yield();
+  if (goodbye_ns_ == 0) return false;
+  while (broken_.ok() && !over() && NowNs() < goodbye_ns_ + kFarewellNs) {
+    if (!Receive([](int, std::span<const std::byte>) {})) Nap(kFarewellNapNs);
   }
-  return said_goodbye_ && broken_.ok() && over();
+  return broken_.ok() && over();
 }
 
 bool MpiLink::TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) {
-  if (!broken_.ok() || said_goodbye_) return false;
+  if (!broken_.ok() || goodbye_ns_ > 0) return false;
   if (peers_[static_cast<size_t>(to)].under_way >= kSendsPerPeer) Reap();
   if (peers_[static_cast<size_t>(to)].under_way >= kSendsPerPeer) return false;
   return Start(to, Kind::kFrame, head, body);
@@ -133,9 +127,7 @@ bool MpiLink::Start(int to, Kind kind, std::span<const std::byte> head, std::spa
     Break({StatusCode::kPeerLost, Name(rank()) + " cannot send to " + Name(to) + " over MPI: " + started.message()});
     return false;
   }
-  Peer& peer = peers_[static_cast<size_t>(to)];
-  ++peer.under_way;
-  peer.sent_ns = NowNs();
+  ++peers_[static_cast<size_t>(to)].under_way;
   sending_.push_back({request, std::move(buffer), to});
   return true;
 }
@@ -175,7 +167,6 @@ bool MpiLink::Receive(const Sink& sink) {
     receiving_.pop_front();
     moved = true;
   }
-  if (config_.silence_ns > 0 && !said_goodbye_ && broken_.ok()) Watch(NowNs());
   return moved;
 }
 
@@ -192,7 +183,6 @@ bool MpiLink::StartNext() {
                                      " bytes from rank " + std::to_string(found.from) + " over MPI"});
     return false;
   }
-  peers_[static_cast<size_t>(found.from)].heard_ns = NowNs();
   Receiving receiving{{}, TakeBuffer(), found.from, bytes};
   const Status started =
       comm_.mpi().Imrecv(receiving.buffer.get(), found.count, comm_.mpi().byte(), &message, &receiving.request);
@@ -213,25 +203,9 @@ bool MpiLink::Take(Receiving* oldest, const Sink& sink) {
   return true;
 }
 
-// See Note [Watching over MPI].
-void MpiLink::Watch(int64_t now_ns) {
-  const int64_t interval_ns = config_.silence_ns / 3;
-  const int64_t since_ns = now_ns - std::exchange(watched_ns_, now_ns);
-  for (int to = 0; to < size(); ++to) {
-    Peer& peer = peers_[static_cast<size_t>(to)];
-    if (peer.left) continue;
-    // This end was stopped itself for a while: what came meanwhile is still to be taken.
-    if (since_ns > interval_ns) peer.heard_ns = std::max(peer.heard_ns, now_ns - interval_ns);
-    if (now_ns - peer.sent_ns >= interval_ns && peer.under_way < kSendsPerPeer) Start(to, Kind::kBeat, {}, {});
-    if (now_ns - peer.heard_ns < config_.silence_ns) continue;
-    Break({StatusCode::kPeerLost, Name(to) + " has not been heard of by " + Name(rank()) + " over MPI for " +
-                                      SecondsText(config_.silence_ns) +
-                                      ": it, its host or the network between the two is gone"});
-  }
-}
-
 void MpiLink::SayGoodbye() {
-  if (std::exchange(said_goodbye_, true)) return;
+  if (goodbye_ns_ > 0) return;
+  goodbye_ns_ = NowNs();
   for (int to = 0; to < size() && broken_.ok(); ++to) {
     if (to != rank()) Start(to, Kind::kGoodbye, {}, {});
   }
@@ -239,8 +213,8 @@ void MpiLink::SayGoodbye() {
 
 }  // namespace
 
-std::unique_ptr<Link> MakeMpiLink(Communicator comm, MpiLinkConfig config) {
-  return std::make_unique<MpiLink>(std::move(comm), std::move(config));
+std::unique_ptr<Link> MakeMpiLink(Communicator comm, std::vector<std::string> names) {
+  return std::make_unique<MpiLink>(std::move(comm), std::move(names));
 }
 
 }  // namespace horocache::net

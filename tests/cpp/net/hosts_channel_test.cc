@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "control/test_network.h"
 #include "net/arena.h"
 #include "net/memory_link.h"
@@ -204,6 +205,20 @@ TEST(HostsChannel, EveryStrategyThatSendsFramesAgreesOverIt) {
       job.ExpectEqualCaches();
     }
   }
+}
+
+TEST(HostsChannel, RanksOfTheSetThatDoNotRunAreNamedByTheirNumberInIt) {
+  MemoryNetwork network(4, 0);
+  auto arena = Arena::CreateOnHeap({.ranks = 3, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});
+  const int64_t start_ns = 100 * kNsPerS, now_ns = start_ns + 2 * kNsPerS;
+  HostsWatch watch({.rank = 3, .host_of = {0, 1, 1, 1}, .names = {"0", "1", "2", "3"}, .arena = arena},
+                   std::make_unique<MemoryLink>(&network, 3), start_ns);
+  watch.Step(now_ns);
+  EXPECT_EQ(watch.NotRunning(now_ns, kNsPerS), (std::vector<int>{1, 2}));
+  auto local = Arena::CreateOnHeap({.ranks = 2, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});
+  const auto channel = MakeHostsChannel({.rank = 2, .host_of = {0, 1, 1}, .ranks = {0, 2, 3}, .watch = &watch},
+                                        MakeShmChannel(local, 1), nullptr);
+  EXPECT_EQ(channel->NotRunning(now_ns, kNsPerS), std::vector<int>{1});
 }
 
 }  // namespace

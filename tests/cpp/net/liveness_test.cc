@@ -102,6 +102,32 @@ TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
   EXPECT_TRUE(Contains(losses.Await(1), "exited with"));
 }
 
+TEST(LivenessProcesses, ARankThatEndsBecauseItHasSeenALossIsReportedAfterTheLoss) {
+  TestDirectory directory;
+  ForkedJob job(3, directory.path(), Sleep);
+  // Both have ended before this rank looks; the other had seen that rank 2 was lost.
+  job[2].Signal(SIGKILL);
+  job[2].Wait();
+  job.peers.arena->state(1).store(RankState::kJobLost);
+  job[1].Signal(SIGTERM);
+  job[1].Wait();
+  Mutex mutex;
+  std::vector<int> order;
+  Losses losses;
+  const auto record = losses.Recorder();
+  Liveness liveness(&job.peers, 0, [&](int rank, const std::string& how) {
+    {
+      const MutexLock lock(mutex);
+      order.push_back(rank);
+    }
+    record(rank, how);
+  });
+  EXPECT_TRUE(Contains(losses.Await(2), "was killed by signal 9"));
+  EXPECT_TRUE(Contains(losses.Await(1), "was killed by signal 15"));
+  const MutexLock lock(mutex);
+  EXPECT_EQ(order, (std::vector<int>{2, 1}));
+}
+
 TEST(LivenessProcesses, EveryRankSeesTheDeathOfEveryOther) {
   TestDirectory directory;
   ForkedJob job(4, directory.path(), [](int rank, Peers& peers) {

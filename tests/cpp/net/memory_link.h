@@ -36,6 +36,7 @@ struct MemoryNetwork {
   SeededRandom random;
   std::vector<std::deque<std::pair<int64_t, Frame>>> pairs;
   std::vector<int> deaf;  // ranks that take nothing
+  std::vector<int> left;  // ranks that have said goodbye
 };
 
 class MemoryLink final : public Link {
@@ -72,7 +73,13 @@ class MemoryLink final : public Link {
   }
   bool must_poll() const override { return network_->must_poll; }
   const Status& broken() const override { return broken_; }
-  void SayGoodbye() override { said_goodbye = true; }
+  void SayGoodbye() override {
+    said_goodbye = true;
+    network_->left.push_back(rank_);
+  }
+  bool HasLeft(int peer) const override {
+    return std::ranges::find(network_->left, peer) != network_->left.end() && network_->Pair(peer, rank_).empty();
+  }
   void Break(Status why) { broken_ = std::move(why); }
 
   bool said_goodbye = false;
