@@ -192,6 +192,12 @@ Result* ResultOf(hc_runtime* runtime, int64_t handle, int index) {
   return &operation->results[static_cast<size_t>(index)];
 }
 
+horocache::runtime::WaitKind KindOfWait(double timeout_s) {
+  using horocache::runtime::WaitKind;
+  if (timeout_s >= 0) return WaitKind::kLimited;
+  return timeout_s == double{HC_WAIT_FOR_GOOD_IN_POOL} ? WaitKind::kForGoodInPool : WaitKind::kForGood;
+}
+
 }  // namespace
 
 int hc_abi_version(void) { return HC_ABI_VERSION; }
@@ -273,9 +279,8 @@ int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_on go_o
   // Another thread that waits may consume it: the record is then somebody else's.
   const auto is_there = [&] { return runtime->runtime->Find(handle) == operation; };
   const auto goes_on = [&] { return is_there() && (go_on == nullptr || go_on(context) != 0); };
-  const bool for_good = timeout_s < 0;
-  const int64_t deadline_ns = for_good ? horocache::kNever : horocache::DeadlineNs(timeout_s);
-  const bool done = runtime->runtime->Wait(operation, deadline_ns, for_good, goes_on);
+  const int64_t deadline_ns = timeout_s < 0 ? horocache::kNever : horocache::DeadlineNs(timeout_s);
+  const bool done = runtime->runtime->Wait(operation, deadline_ns, KindOfWait(timeout_s), goes_on);
   return is_there() ? static_cast<int>(done) : -1;
 }
 

@@ -17,7 +17,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 7
+#define HC_ABI_VERSION 8
 
 typedef enum {
   HC_OK = 0,
@@ -160,8 +160,14 @@ HC_API int hc_get_in_set(hc_runtime* runtime, int32_t number, hc_property proper
 HC_API int hc_submit(hc_runtime* runtime, const hc_request* request, int64_t* handle, hc_error* error);
 /* 1 done, 0 not yet, -1 no such handle. */
 HC_API int hc_poll(hc_runtime* runtime, int64_t handle);
-/* Waits at most `timeout_s`, or for good where that is negative; only waits for good count when ranks wait for each
- * other in a circle. `go_on` may be null. 1 done, 0 not yet, -1 no such handle. Without `go_on` before version 5. */
+/* How a thread waits that has no time limit. Only such waits count when ranks wait for each other in a circle. */
+enum {
+  HC_WAIT_FOR_GOOD = -1,
+  /* The thread is one of a pool, of which others may submit meanwhile. Since version 8. */
+  HC_WAIT_FOR_GOOD_IN_POOL = -2
+};
+/* Waits at most `timeout_s`, or as the constants above say. `go_on` may be null. 1 done, 0 not yet, -1 no such handle.
+ * Without `go_on` before version 5. */
 HC_API int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_on go_on, void* context);
 /* The outcome of an operation that is done; the handle stays. */
 HC_API int hc_outcome(hc_runtime* runtime, int64_t handle, hc_error* error);

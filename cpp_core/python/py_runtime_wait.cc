@@ -50,6 +50,7 @@ Operation* PyRuntime::Await(int64_t handle, double timeout_s) {
 
 void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
   const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+  const auto kind = timeout_s < 0 ? runtime::WaitKind::kForGood : runtime::WaitKind::kLimited;
   PyThreadState* state = PyEval_SaveThread();
   const auto goes_on = [&] {
     RestoreThread(state);
@@ -59,7 +60,7 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
     return go_on;
   };
   // By reference: as a value it would be too large for a function to hold without asking for memory.
-  const bool done = runtime_->Wait(operation, deadline_ns, timeout_s < 0, std::ref(goes_on));
+  const bool done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
   RestoreThread(state);
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
   if (done) return;

@@ -15,6 +15,8 @@ using net::Doorbell;
 
 // How long all must have waited before a deadlock counts as certain.
 constexpr int64_t kStuckNs = 200 * kNsPerMs;
+// Between two looks at the threads of the process.
+constexpr int64_t kLookNs = 100 * kNsPerMs;
 // How long one waits for a pass to end.
 constexpr int64_t kLongestPassNs = 100 * kNsPerMs;
 
@@ -82,22 +84,44 @@ int64_t CoordinatorLoop::StuckIn(int64_t now_ns) {
     still_since_ns_ = 0;
     return kNowhere;
   }
-  if (still_since_ns_ == 0) still_since_ns_ = now_ns;
-  return now_ns - still_since_ns_ >= kStuckNs ? WhereSubmittersWait() : kNowhere;
+  if (still_since_ns_ == 0) {
+    still_since_ns_ = now_ns;
+    stillness_.Forget();
+    looked_ns_ = 0;
+  }
+  return now_ns - still_since_ns_ >= kStuckNs ? WhereSubmittersWait(now_ns) : kNowhere;
 }
 
-int64_t CoordinatorLoop::WhereSubmittersWait() {
-  MutexLock lock(threads_mutex_);
-  std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
-  if (submitters_.empty() || waiters_.empty()) return kNowhere;
-  const int64_t where = waiters_.front().waits_in;
-  if (where == Operation::kMessage) return kNowhere;
-  const auto waits_there = [this, where](pid_t id) HC_NO_THREAD_SAFETY_ANALYSIS {
-    return std::ranges::any_of(waiters_, [id, where](const Waiter& waiter) {
-      return waiter.thread == id && waiter.for_good && waiter.waits_in == where && !IsDone(*waiter.operation);
-    });
-  };
-  return std::ranges::all_of(submitters_, waits_there) ? where : kNowhere;
+int64_t CoordinatorLoop::WhereSubmittersWait(int64_t now_ns) {
+  int64_t where = kNowhere;
+  std::vector<pid_t> waiting;
+  std::vector<pid_t> submitters;
+  {
+    MutexLock lock(threads_mutex_);
+    std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
+    if (submitters_.empty() || waiters_.empty()) return kNowhere;
+    where = waiters_.front().waits_in;
+    if (where == Operation::kMessage) return kNowhere;
+    bool in_pool = false;
+    for (const Waiter& waiter : waiters_) {
+      in_pool |= waiter.kind == WaitKind::kForGoodInPool;
+      const bool there = waiter.kind != WaitKind::kLimited && waiter.waits_in == where && !IsDone(*waiter.operation);
+      if (there) waiting.push_back(waiter.thread);
+    }
+    const auto waits = [&waiting](pid_t thread) { return std::ranges::find(waiting, thread) != waiting.end(); };
+    if (!in_pool && std::ranges::all_of(submitters_, waits)) return where;
+    if (waiting.size() < waiters_.size()) return kNowhere;
+    submitters = submitters_;
+  }
+  return RestIsStill(now_ns, waiting, submitters) ? where : kNowhere;
+}
+
+bool CoordinatorLoop::RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting,
+                                  const std::vector<pid_t>& submitters) {
+  if (now_ns - looked_ns_ < kLookNs) return rest_is_still_;
+  looked_ns_ = now_ns;
+  rest_is_still_ = stillness_.Look(waiting, submitters);
+  return rest_is_still_;
 }
 
 void CoordinatorLoop::Lose(int rank, const Status& why) {

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/stillness.h"
 #include "base/thread.h"
 #include "net/arena.h"
 #include "net/hosts_watch.h"
@@ -41,6 +42,13 @@ class HC_CAPABILITY("role") Role {
 
  private:
   std::atomic<bool> held_{false};
+};
+
+// What a wait says of its thread.
+enum class WaitKind {
+  kLimited,        // it goes on after a while
+  kForGood,        // it does nothing else until the operation is done
+  kForGoodInPool,  // the same, but other threads of its pool may submit operations of the same program meanwhile
 };
 
 struct LoopConfig {
@@ -76,9 +84,8 @@ class CoordinatorLoop {
   // to come along. Not ok only for an injected fault.
   Status NoteSubmission(bool wake, bool urgent);
   // Drives or sleeps until the operation is done; false at the deadline (steady-clock ns), or when `go_on`, which is
-  // asked several times a second without the role, says no. `go_on` may be null. `for_good`: the caller does nothing
-  // else until it is done.
-  bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on);
+  // asked several times a second without the role, says no. `go_on` may be null.
+  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on);
   // A rank of the job is gone: everything pending in its sets fails with `why`, and every message. kEverySet: in all
   // sets.
   void Lose(int rank, const Status& why);
@@ -154,12 +161,15 @@ class CoordinatorLoop {
   void HandBack() HC_RELEASE(role_);
   void StepOn() HC_REQUIRES(role_);
   void Run();
-  // The set for whose operations every living thread that ever submitted has waited for a while, for good, while none
-  // of this rank's ran: nothing more will come from this rank by itself. kNowhere if there is none. A while, because
-  // another thread may be about to submit for the first time. One set: a thread that waits for another set's operation,
-  // or for a message, may still submit what this one lacks.
+  // The set for whose operations this rank waits while nothing more will come from it by itself, or kNowhere. Either
+  // every living thread that ever submitted has waited for a while, for good; a while, because another thread may be
+  // about to submit for the first time. Or some threads wait for good, and all others of the process sleep until one of
+  // the process wakes them, see Stillness: so it is where a pool submits, whose threads mostly sleep. One set: a thread
+  // that waits for another set's operation, or for a message, may still submit what this one lacks.
   int64_t StuckIn(int64_t now_ns) HC_REQUIRES(role_);
-  int64_t WhereSubmittersWait() HC_EXCLUDES(threads_mutex_);
+  int64_t WhereSubmittersWait(int64_t now_ns) HC_REQUIRES(role_) HC_EXCLUDES(threads_mutex_);
+  bool RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters)
+      HC_REQUIRES(role_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
   bool WaitSlice(Operation* operation, int64_t deadline_ns);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
@@ -189,6 +199,10 @@ class CoordinatorLoop {
   bool expects_more_ HC_GUARDED_BY(role_) = false;
   // Since when somebody has waited and nothing was submitted or agreed; 0: not now.
   int64_t still_since_ns_ HC_GUARDED_BY(role_) = 0;
+  // What the last look at the threads of the process has found, and when.
+  Stillness stillness_ HC_GUARDED_BY(role_);
+  int64_t looked_ns_ HC_GUARDED_BY(role_) = 0;
+  bool rest_is_still_ HC_GUARDED_BY(role_) = false;
 
   std::atomic<uint32_t> passes_{0};  // begun and ended, so odd while one is under way
 
@@ -237,7 +251,7 @@ class CoordinatorLoop {
     pid_t thread;
     const Operation* operation;
     int64_t waits_in;  // the record may be used again before the wait ends
-    bool for_good;
+    WaitKind kind;
   };
   std::vector<Waiter> waiters_ HC_GUARDED_BY(threads_mutex_);
   std::atomic<bool> waits_changed_{false};  // since the sets were told

@@ -30,13 +30,13 @@ constexpr int64_t kDrivingNs = 5 * kNsPerMs;
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
 
-bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, bool for_good,
+bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, WaitKind kind,
                            const std::function<bool()>& go_on) {
   if (IsDone(*operation)) return true;
   const int64_t began_ns = NowNs();
   {
     MutexLock lock(threads_mutex_);
-    waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), for_good});
+    waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), kind});
   }
   waits_changed_.store(true);
   waiting_.fetch_add(1);

@@ -87,8 +87,8 @@ class Runtime {
   // The operation of a handle, or null if it is unknown or was consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See CoordinatorLoop::Wait.
-  bool Wait(Operation* operation, int64_t deadline_ns, bool for_good, const std::function<bool()>& go_on = nullptr) {
-    return loop_->Wait(operation, deadline_ns, for_good, go_on);
+  bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr) {
+    return loop_->Wait(operation, deadline_ns, kind, go_on);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
   // Memory for a tensor, of whole cache lines: shared with the other ranks of this host, so that collectives work on it

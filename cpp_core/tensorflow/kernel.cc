@@ -76,25 +76,34 @@ Call::~Call() {
   if (!status_.ok()) Tf().OpKernelContext_Failure(context_, status_.get());
 }
 
+void Call::Keep() {
+  if (status_.ok() && !last_.ok()) Tf().SetStatus(status_.get(), Tf().GetCode(last_.get()), Tf().Message(last_.get()));
+}
+
 OwnedTensor Call::Input(int index) {
   TF_Tensor* tensor = nullptr;
-  Tf().GetInput(context_, index, &tensor, status_.get());
+  Tf().GetInput(context_, index, &tensor, last_.get());
+  Keep();
   return OwnedTensor(tensor);
 }
 
 void Call::SetOutput(int index, const OwnedTensor& tensor) {
-  Tf().SetOutput(context_, index, tensor.get(), status_.get());
+  Tf().SetOutput(context_, index, tensor.get(), last_.get());
+  Keep();
 }
 
 OwnedTensor Call::Allocate(int index, int type, const std::vector<int64_t>& shape, size_t bytes) {
-  return OwnedTensor(
-      Tf().AllocateOutput(context_, index, type, shape.data(), static_cast<int>(shape.size()), bytes, status_.get()));
+  OwnedTensor tensor(
+      Tf().AllocateOutput(context_, index, type, shape.data(), static_cast<int>(shape.size()), bytes, last_.get()));
+  Keep();
+  return tensor;
 }
 
 OwnedTensor Call::ForwardOrAllocate(int input, int output, const std::vector<int64_t>& shape, bool* taken) {
   int from = -1;
   OwnedTensor tensor(Tf().ForwardInputOrAllocateOutput(context_, &input, 1, output, shape.data(),
-                                                       static_cast<int>(shape.size()), &from, status_.get()));
+                                                       static_cast<int>(shape.size()), &from, last_.get()));
+  Keep();
   *taken = from == input;
   return tensor;
 }

@@ -45,7 +45,7 @@ class Attributes {
   TfStatus status_;
 };
 
-// One call of a kernel. The first error ends it.
+// One call of a kernel. The first error ends it, and stays: TensorFlow's functions set a status to success, too.
 class Call {
  public:
   explicit Call(TF_OpKernelContext* context) : context_(context) {}
@@ -63,8 +63,12 @@ class Call {
   OwnedTensor ForwardOrAllocate(int input, int output, const std::vector<int64_t>& shape, bool* taken);
 
  private:
+  // Takes over what a function of TensorFlow has said.
+  void Keep();
+
   TF_OpKernelContext* const context_;
   TfStatus status_;
+  TfStatus last_;  // of the last function of TensorFlow
 };
 
 std::vector<int64_t> ShapeOf(const OwnedTensor& tensor);

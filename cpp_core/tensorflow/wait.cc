@@ -4,7 +4,9 @@
 // Note [No waiting kernel starves another rank]: the kernels that wait may take all threads that TensorFlow has. A
 // waiting kernel runs after all enqueueing kernels that come before it in the program, see order.py; so of the
 // operations that ranks are blocked in, the earliest has been submitted by all blocked ranks, and comes to its end.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <memory>
@@ -19,9 +21,10 @@
 namespace horocache::tensorflow {
 namespace {
 
-constexpr double kForGood = -1.0;
-// How long it takes until the program is warned that several kernels wait at once.
-constexpr double kSliceS = 10.0;
+using Clock = std::chrono::steady_clock;
+
+// How long several kernels wait at once until the program is warned.
+constexpr std::chrono::seconds kPatience(10);
 
 struct Wait {
   int num_handles = 1;
@@ -36,25 +39,33 @@ struct Wait {
 // Counts the kernels that block one of TensorFlow's threads each. Those of one function run one after the other.
 class Blocked {
  public:
-  explicit Blocked(bool counts) : counts_(counts) { count_ += counts_ ? 1 : 0; }
-  ~Blocked() { count_ -= counts_ ? 1 : 0; }
+  Blocked() { ++count_; }
+  ~Blocked() { --count_; }
   Blocked(const Blocked&) = delete;
   Blocked& operator=(const Blocked&) = delete;
 
+  // To be called now and then while the kernel waits.
+  void LookAround() {
+    most_ = std::max(most_, count_.load());
+    if (Clock::now() < look_again_) return;
+    look_again_ += kPatience;
+    WarnIfSeveral();
+  }
   void WarnIfSeveral() const {
-    const int count = count_;
-    if (count < 2 || warned_.exchange(true)) return;
+    if (most_ < 2 || warned_.exchange(true)) return;
     Logger().Warning(
-        std::to_string(count) +
-        " of TensorFlow's threads wait for other ranks, as functions are called from several threads of the program. "
-        "If no thread is left, what the other ranks wait for is never submitted. Give TensorFlow more threads than "
-        "that: tf.config.threading.set_inter_op_parallelism_threads().");
+        std::to_string(most_) +
+        " of TensorFlow's threads wait for other ranks, as functions are called from several threads of the program, "
+        "or a session runs several operations. If no thread is left, what the other ranks wait for is never submitted. "
+        "Give TensorFlow more threads than that: tf.config.threading.set_inter_op_parallelism_threads(), or "
+        "inter_op_parallelism_threads of a session's ConfigProto.");
   }
 
  private:
   static inline std::atomic<int> count_{0};
   static inline std::atomic<bool> warned_{false};
-  const bool counts_;
+  int most_ = 1;
+  Clock::time_point look_again_ = Clock::now() + kPatience;
 };
 
 // An operation that a kernel waits for; gives it back in the end.
@@ -78,14 +89,7 @@ class Awaited {
 
   // The core ends every operation in time.
   void Wait(bool alone, Call* call) {
-    const Blocked blocked(!alone);
-    while (known_ && !call->interrupted()) {
-      const int done =
-          use_.api().wait(use_.runtime(), flight_->handle, alone ? kForGood : kSliceS, alone ? &GoOn : nullptr, call);
-      if (done < 0) known_ = false;
-      if (done > 0) break;
-      blocked.WarnIfSeveral();
-    }
+    if (known_ && !call->interrupted()) known_ = Block(alone, call) >= 0;
     if (!call->ok()) return;
     if (!known_) {
       call->status().Set(kAborted, "horocache has been shut down while operations were in flight.");
@@ -97,6 +101,21 @@ class Awaited {
   }
 
  private:
+  // As hc_wait answers.
+  int Block(bool alone, Call* call) {
+    const auto wait = use_.api().wait;
+    if (alone) return wait(use_.runtime(), flight_->handle, HC_WAIT_FOR_GOOD, &GoOn, call);
+    Blocked blocked;
+    const int done = wait(use_.runtime(), flight_->handle, HC_WAIT_FOR_GOOD_IN_POOL, &LookAround, &blocked);
+    if (done > 0 && use_.api().outcome(use_.runtime(), flight_->handle, nullptr) == HC_STALL) blocked.WarnIfSeveral();
+    return done;
+  }
+
+  static int LookAround(void* blocked) {
+    static_cast<Blocked*>(blocked)->LookAround();
+    return 1;
+  }
+
   static int GoOn(void* call) {
     if (!InterruptPython()) return 1;
     static_cast<Call*>(call)->status().Set(kCancelled, "interrupted while waiting.");

@@ -71,6 +71,8 @@ FAILURES = {
         "mp/test_disagreement.py::test_waits_that_nothing_can_end_fail_at_once_on_every_rank",
         "mp/test_disagreement.py::test_two_ranks_that_wait_for_each_other_fail_though_others_compute",
         "mp/test_disagreement.py::test_a_wait_with_a_time_limit_is_no_deadlock",
+        "frameworks/test_tensorflow_errors.py::test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once",
+        "cpp/base/stillness_test.cc::Stillness.IsWhenAllThreadsSleepUntilAnotherOneWakesThem",
     ],
     "shape, type, operation, root, scale, priority, compression or group members differ": [
         "inproc/test_mismatches.py::test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks_and_the_job_goes_on",

@@ -16,7 +16,8 @@ PURE = ("wire", "control")
 IMPURE_HEADERS = {
     *("chrono", "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch"),
     *("barrier", "stop_token", "ctime", "time.h", "unistd.h", "pthread.h", "poll.h", "fcntl.h", "fstream", "iostream"),
-    *("base/clock.h", "base/environment.h", "base/futex.h", "base/log.h", "base/mutex.h", "base/thread.h"),
+    *("base/clock.h", "base/environment.h", "base/futex.h", "base/log.h", "base/mutex.h", "base/stillness.h"),
+    "base/thread.h",
 }
 INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 

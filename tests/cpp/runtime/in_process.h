@@ -73,7 +73,9 @@ inline Operation* Message(Runtime& runtime, wire::Op op, int peer, int32_t tag, 
 }
 
 inline Status Finish(Runtime& runtime, Operation* operation) {
-  if (!runtime.Wait(operation, NowNs() + kPatienceNs, true)) return {StatusCode::kInternal, "never finished"};
+  if (!runtime.Wait(operation, NowNs() + kPatienceNs, WaitKind::kForGood)) {
+    return {StatusCode::kInternal, "never finished"};
+  }
   Status status = operation->status;
   runtime.Recycle(operation);
   return status;

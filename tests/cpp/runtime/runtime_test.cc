@@ -141,7 +141,7 @@ TEST(RuntimePairs, ARankThatLeftALostJobIsNotBlamed) {
   Operation* recv = Message(**runtime, wire::Op::kRecv, 1, 0, &got);
   ASSERT_TRUE((*runtime)->Submit(recv, false).ok());
   arena->state(1).store(net::RankState::kLeftJobLost);
-  EXPECT_FALSE((*runtime)->Wait(recv, NowNs() + 500 * kNsPerMs, false)) << recv->status.ToString();
+  EXPECT_FALSE((*runtime)->Wait(recv, NowNs() + 500 * kNsPerMs, WaitKind::kLimited)) << recv->status.ToString();
   arena->state(1).store(net::RankState::kLeft);
   EXPECT_EQ(Finish(**runtime, recv).code(), StatusCode::kShutDown);
 }
@@ -212,7 +212,7 @@ TEST_P(RuntimeTest, WhoWaitsGivesUpWhenTheHandleIsConsumed) {
     const int64_t handle = operation->handle;
     const auto is_mine = [&] { return runtime.Find(handle) == operation; };
     std::thread second([&] {
-      if (rank == 0) runtime.Wait(operation, kNever, true, is_mine);
+      if (rank == 0) runtime.Wait(operation, kNever, WaitKind::kForGood, is_mine);
     });
     EXPECT_TRUE(Finish(runtime, operation).ok());
     second.join();
@@ -230,7 +230,7 @@ TEST(Runtime, StopFailsWhatAnotherThreadWaitsFor) {
   ASSERT_TRUE((*runtime)->Submit(operation, false).ok());
   Status status;
   std::thread waiter([&] {
-    (*runtime)->Wait(operation, kNever, true);
+    (*runtime)->Wait(operation, kNever, WaitKind::kForGood);
     status = operation->status;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -57,7 +57,7 @@ void Step(Runtime& runtime, const Tensors& tensors, std::span<float> parts, std:
     operations->push_back(operation);
   }
   for (Operation* operation : *operations) {
-    ASSERT_TRUE(runtime.Wait(operation, NowNs() + 60 * kNsPerS, true));
+    ASSERT_TRUE(runtime.Wait(operation, NowNs() + 60 * kNsPerS, WaitKind::kForGood));
     ASSERT_TRUE(operation->status.ok()) << operation->status.ToString();
     runtime.Recycle(operation);
   }
