@@ -42,6 +42,12 @@ std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops, const 
   return texts;
 }
 
+// Each rank that has an operation asks for a report, at about the same time, and again and again. The waits that are
+// reported double: with a limit of 10 s, after 10, 20, 40, 80 s.
+bool IsDue(int64_t first_ns, int64_t last_ns, int64_t warn_ns, int64_t now_ns) {
+  return last_ns == kNever || now_ns - last_ns >= last_ns - first_ns + warn_ns / 2;
+}
+
 // Whether a rank that has not submitted the operation never will.
 bool IsDead(const PendingOp& op, const RankSet& stuck) {
   if (op.moving) return false;
@@ -129,12 +135,11 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
                                                   " (HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS)."));
       continue;
     }
-    // Each rank that has it asks for a report, at about the same time, and again and again. The waits that are reported
-    // double: with a limit of 10 s, after 10, 20, 40, 80 s.
-    const bool is_due =
-        reported.last_ns == kNever || now_ns - reported.last_ns >= reported.last_ns - reported.first_ns + warn_ns_ / 2;
-    if (is_due) reported.last_ns = now_ns;
-    if (is_due) longest_ns = std::max(longest_ns, ((now_ns - reported.first_ns) / warn_ns_ + 1) * warn_ns_);
+    const bool is_due = IsDue(reported.first_ns, reported.last_ns, warn_ns_, now_ns);
+    if (is_due) {
+      reported.last_ns = now_ns;
+      longest_ns = std::max(longest_ns, ((now_ns - reported.first_ns) / warn_ns_ + 1) * warn_ns_);
+    }
     still.emplace(ops[i].signature.name, reported);
     if (!is_due || ++due > kMostReported) continue;
     verdict->report += "\n  " + Describe(ops[i], ranks, joined);

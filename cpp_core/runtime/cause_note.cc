@@ -11,7 +11,7 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr size_t kMostBytes = 4096;  // so that one write() takes all of it
+constexpr size_t kMostNoteBytes = 4096;  // so that one write() takes all of it
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void CauseNote::Tell(std::string_view kind, std::string_view why) {
   const UniqueFd file(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return;
   std::string text = std::string(kind) + " " + std::to_string(NowNs()) + "\n" + std::string(why);
-  text.resize(std::min(text.size(), kMostBytes));
+  text.resize(std::min(text.size(), kMostNoteBytes));
   [[maybe_unused]] const ssize_t written = write(file.get(), text.data(), text.size());
 }
 

@@ -62,7 +62,7 @@ _SECTIONS: dict[str, dict[str, str | tuple[str, str]]] = {
 _CONTROLLERS = ("gloo", "mpi", "jsrun")
 
 
-_NOTHING = ("", "~", "null")
+_NOTHING = (None, "", "~", "null")
 _SWITCHES = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
@@ -90,7 +90,7 @@ def arguments_of(path: str) -> list[str]:
         raise UsageError(f"--config-file {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"--config-file {path} is no YAML: {' '.join(str(error).split())[:_MOST_SAID]}") from error
-    if content is None or content in _NOTHING:
+    if content in _NOTHING:
         return []
     if not isinstance(content, dict):
         raise UsageError(f"--config-file {path}: expected sections such as 'params:', not {reprlib.repr(content)}")
@@ -109,22 +109,26 @@ def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
         raise UsageError(f"--config-file {path} has no section '{section}'{_nearest(section, _SECTIONS)}")
     if not values or values in _NOTHING:  # a heading with nothing below it
         return
-    switched_off = section == "autotune" and isinstance(values, dict) and not _switch(values.get("enabled"))
     if not isinstance(values, dict):
         raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {reprlib.repr(values)}")
+    if section == "autotune" and not _switch(values.get("enabled")):  # the rest is about what is switched off
+        values = {key: None if key in keys and key != "enabled" else value for key, value in values.items()}
     for key, value in values.items():
         argument = keys.get(_word(key))
         if argument is None:
             nearest = _nearest(_word(key), keys)
             raise UsageError(f"--config-file {path}: section '{section}' has no key '{_word(key)}'{nearest}")
-        if value in _NOTHING or (switched_off and key != "enabled"):
-            continue  # not set, or about what is switched off
-        if isinstance(argument, str):
-            yield f"{argument}={_scalar(path, f'{section}.{key}', value)}"
-        elif (on := _switch(value)) is not None:
-            yield argument[0] if on else argument[1]
-        else:
-            raise UsageError(f"--config-file {path}: {section}.{key} is {reprlib.repr(value)}; it is true or false")
+        if value not in _NOTHING:
+            yield _argument(path, f"{section}.{key}", argument, value)
+
+
+def _argument(path: str, key: str, argument: str | tuple[str, str], value: Any) -> str:
+    if isinstance(argument, str):
+        return f"{argument}={_scalar(path, key, value)}"
+    on = _switch(value)
+    if on is None:
+        raise UsageError(f"--config-file {path}: {key} is {reprlib.repr(value)}; it is true or false")
+    return argument[0] if on else argument[1]
 
 
 def _of_controller(path: str, value: Any) -> Iterator[str]:

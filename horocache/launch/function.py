@@ -180,6 +180,8 @@ def _copy(source: IO[bytes] | None, to: TextIO | None) -> threading.Thread | Non
                 for text in decoder.decode(data).splitlines(keepends=True):
                     with contextlib.suppress(Exception):
                         _write(to, text)
+            with contextlib.suppress(Exception):
+                _write(to, decoder.decode(b"", final=True))  # the first bytes of a character that never came
 
     thread = threading.Thread(target=copy, name="horocache-output", daemon=True)
     thread.start()

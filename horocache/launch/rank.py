@@ -114,7 +114,8 @@ def start_rank(
             start_new_session=True,
             pass_fds=(end,),
         )
-        lifeline.tie(end, process.pid)
+        with contextlib.suppress(OSError):  # an emulated kernel may lack it: then the guardian alone watches
+            lifeline.tie(end, process.pid)
     streams = []
     for index, pipe in enumerate((process.stdout, process.stderr)):
         assert pipe is not None
