@@ -61,6 +61,7 @@ struct Liveness::Impl {
 
   void Run();
   int TimeoutMs() const;
+  void LookAt(size_t r, bool ended, bool spoke);
   void OnLate(bool somebody);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
@@ -97,13 +98,15 @@ void Liveness::Impl::Run() {
     if (stopping.load(std::memory_order_acquire)) return;
     if (peers->late != nullptr) OnLate(polled.back().revents != 0);
     for (size_t r = 0; r < done.size(); ++r) {
-      if (polled[1 + 2 * r].revents != 0 && !done[r]) OnPidfd(r);
-      if (polled[2 + 2 * r].revents != 0) OnLink(r);
-      if (!done[r] && closed_until[r] && NowNs() >= *closed_until[r]) {
-        Gone(r, "closed its connection without shutdown()");
-      }
+      LookAt(r, polled[1 + 2 * r].revents != 0, polled[2 + 2 * r].revents != 0);
     }
   }
+}
+
+void Liveness::Impl::LookAt(size_t r, bool ended, bool spoke) {
+  if (ended && !done[r]) OnPidfd(r);
+  if (spoke) OnLink(r);
+  if (!done[r] && closed_until[r] && NowNs() >= *closed_until[r]) Gone(r, "closed its connection without shutdown()");
 }
 
 int Liveness::Impl::TimeoutMs() const {
