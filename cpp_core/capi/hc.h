@@ -136,8 +136,8 @@ HC_API int hc_start_job(const char* const* names, const char* const* values, int
 HC_API void hc_stop(hc_runtime* runtime);
 /* Stops it if need be, and frees it. Results not consumed become invalid. */
 HC_API void hc_free(hc_runtime* runtime);
-/* In a child of fork(): closes descriptors. Afterwards hc_get still answers, as in the parent except that HC_ALIVE is 0;
- * nothing else may use the runtime, or free it. */
+/* In a child of fork(): closes descriptors. Afterwards hc_get still answers, as in the parent except that HC_ALIVE is
+ * 0; nothing else may use the runtime, or free it. */
 HC_API void hc_forked_child(hc_runtime* runtime);
 
 typedef enum {

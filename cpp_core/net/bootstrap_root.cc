@@ -22,9 +22,10 @@
 namespace horocache::net {
 namespace {
 
-constexpr int64_t kSilenceNs = 5 * kNsPerS;      // a connection that has not said hello by then is dropped
-constexpr int64_t kGraceNs = kNsPerS / 2;        // after a failure, for ranks that are about to connect
-constexpr int64_t kTellNs = kNsPerS;             // for sending the verdict of a failure
+constexpr int64_t kSilenceNs = 5 * kNsPerS;  // a connection that has not said hello by then is dropped
+constexpr int64_t kGraceNs = kNsPerS / 2;    // after a failure, for ranks that are about to connect
+constexpr int64_t kTellNs = kNsPerS;         // for sending the verdict of a failure
+constexpr int64_t kSettleNs = 3 * kNsPerS;   // for claimants of a rank that are not started yet, where they are likely
 constexpr int64_t kRivalLookNs = 50 * kNsPerMs;  // between looks at processes that claim a rank and have not come
 constexpr size_t kDescriptorsPerMessage = 64;
 
@@ -93,6 +94,7 @@ class Root {
   std::vector<Claimant> rivals_;  // as of the last look
   int64_t look_again_ns_ = 0;
   bool is_certain_ = true;  // that the ranks are of one job
+  int64_t settled_ns_ = 0;  // when a job that is not certain begins; 0: not all ranks have come
   int strangers_ = 0;       // connections of another user
   int garbage_ = 0;         // connections that did not say hello
 };
@@ -140,12 +142,18 @@ void Root::LookForRivals() {
 // When all ranks have come. Fails if they seem to be of two jobs; false while that is not clear.
 bool Root::AreOneJob() {
   if (!IsByHand()) return true;
+  if (NowNs() < look_again_ns_) return false;
   LookForRivals();
   if (!rivals_.empty()) return false;
   const std::vector<int> members = Members();
   const Kinship kinship = FindKinship(config_.identity.shared_claim, members);
   is_certain_ = kinship.one_starter && kinship.same_command;
-  if (kinship.one_starter || kinship.same_command) return true;
+  if (is_certain_) return true;
+  if (kinship.one_starter || kinship.same_command) {
+    const int64_t now = NowNs();
+    if (settled_ns_ == 0) settled_ns_ = now + std::clamp<int64_t>((deadline_ns_ - now) / 2, 0, kSettleNs);
+    return now >= settled_ns_;
+  }
   std::string text;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     text +=
@@ -188,7 +196,8 @@ void Root::Wait() {
         {client->connection.fd(), static_cast<short>(client->connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0});
     polled.push_back({client->pidfd.get(), POLLIN, 0});  // -1 is skipped
   }
-  if (!rivals_.empty()) until = std::min(until, look_again_ns_);
+  const bool settles = settled_ns_ > 0 && phase_ == Phase::kGathering && failure_.ok();
+  if (!rivals_.empty() || settles) until = std::min(until, look_again_ns_);
   until = std::min(until, NextCheckNs(config_));
   poll(polled.data(), polled.size(), PollTimeoutMs(until));  // the caller looks at everything, whatever happened
 }

@@ -10,9 +10,10 @@
 //   - strangers: ranks with other programs or arguments that no one process has started. Numbers in arguments may
 //   differ,
 //     and so may everything if one launcher started all ranks.
-// What is then still not certain, because the ranks have several starters, is watched: rank 0 goes on listening for the
-// time that the other ranks of either job may still take, and ends the job if a second claimant comes.
-// Containers of one host that share the directory do not meet: processes with such a claim meet within a PID namespace.
+// What is then still not certain, because the ranks have several starters or run different things, begins some seconds
+// later, and is watched: rank 0 goes on listening for the time that the other ranks of either job may still take, and
+// ends the job if a second claimant comes. Containers of one host that share the directory do not meet: processes with
+// such a claim meet within a PID namespace.
 #pragma once
 
 #include <string>

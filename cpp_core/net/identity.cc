@@ -384,33 +384,49 @@ std::string LauncherVariables(const Environment& environment) {
   return lines;
 }
 
+namespace {
+
+bool IsNested(const Knobs& knobs, const Environment& environment) {
+  return IsFromEnvironment(knobs, "rank") && Has(environment, kOuterLauncher) &&
+         Text(environment, kOuterLauncher) != LauncherVariables(environment);
+}
+
+// Without what horocacherun has set for the rank in which another launcher was started.
+StatusOr<Identity> DetectNested(Knobs knobs, Environment environment) {
+  environment.erase(kOuterLauncher);
+  const bool torchrun = Has(environment, "TORCHELASTIC_RUN_ID");
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    if (!torchrun) environment.erase(name);
+  }
+  knobs.rank = knobs.size = -1;
+  knobs.job_id.clear();
+  return DetectIdentity(knobs, environment);
+}
+
+// Inside salloc or sbatch, but outside a step that srun started, there is one process whatever SLURM_NTASKS says. Open
+// MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count ranks.
+bool CountsBySlurm(const Environment& environment, const MpiLauncher* mpi) {
+  const bool has_daemons =
+      mpi != nullptr && (std::string_view(mpi->rank) != "PMI_RANK" || Has(environment, "MPI_LOCALRANKID"));
+  return IsStepOfSrun(Text(environment, "SLURM_STEP_ID")) && Has(environment, "SLURM_PROCID") && !has_daemons;
+}
+
+}  // namespace
+
 StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string, std::string>& environment) {
   const auto has = [&](const char* name) { return Has(environment, name); };
   if (knobs.rank >= 0 || knobs.size >= 0) {
-    const bool nested = IsFromEnvironment(knobs, "rank") && has(kOuterLauncher) &&
-                        Text(environment, kOuterLauncher) != LauncherVariables(environment);
-    if (!nested) return FromKnobs(knobs, environment);
-    Environment inner = environment;
-    for (const char* name : {kOuterLauncher, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-      if (std::string_view(name) == kOuterLauncher || !has("TORCHELASTIC_RUN_ID")) inner.erase(name);
-    }
-    Knobs without = knobs;
-    without.rank = without.size = -1;
-    without.job_id.clear();
-    return DetectIdentity(without, inner);
+    return IsNested(knobs, environment) ? DetectNested(knobs, environment) : FromKnobs(knobs, environment);
   }
   // RANK alone is too common a name to mean torchrun.
   if (has("TORCHELASTIC_RUN_ID") || (has("RANK") && has("WORLD_SIZE"))) return FromTorchrun(knobs, environment);
-  // Inside salloc or sbatch, but outside a step that srun started, there is one process whatever SLURM_NTASKS says.
-  // Open MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count
-  // ranks.
-  const std::string step = Text(environment, "SLURM_STEP_ID");
   const MpiLauncher* const mpi = FindMpiLauncher(environment);
-  const bool has_own_daemons = mpi != nullptr && (std::string_view(mpi->rank) != "PMI_RANK" || has("MPI_LOCALRANKID"));
-  if (IsStepOfSrun(step) && has("SLURM_PROCID") && !has_own_daemons) return FromSlurm(knobs, environment);
+  if (CountsBySlurm(environment, mpi)) return FromSlurm(knobs, environment);
   if (mpi != nullptr) return FromMpiexec(*mpi, knobs, environment);
+  const std::string step = Text(environment, "SLURM_STEP_ID");
+  const bool in_shell_of_slurm = !step.empty() && !IsStepOfSrun(step);  // which has variables of PMIx
   for (const auto& [name, launcher] : kUncounted) {
-    if (has(name) && (step.empty() || IsStepOfSrun(step))) return FromUncounted(name, launcher, environment);
+    if (has(name) && !in_shell_of_slurm) return FromUncounted(name, launcher, environment);
   }
   HC_RETURN_IF_ERROR(CheckCount(environment));
   Identity alone;

@@ -65,8 +65,8 @@ struct Liveness::Impl {
 
   void Run();
   int TimeoutMs() const;
+  void LookAt(size_t r, bool has_ended, bool spoke);
   void OnLate(bool somebody);
-  void ReportIfDue(size_t r);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
   void OnNotice(const Notice& notice);
@@ -107,14 +107,14 @@ void Liveness::Impl::Run() {
     if (stopping.load(std::memory_order_acquire)) return;
     if (peers->late != nullptr) OnLate(polled.back().revents != 0);
     for (size_t r = 0; r < done.size(); ++r) {
-      if (polled[1 + 2 * r].revents != 0 && !done[r]) OnPidfd(r);
-      if (polled[2 + 2 * r].revents != 0) OnLink(r);
-      ReportIfDue(r);
+      LookAt(r, polled[1 + 2 * r].revents != 0, polled[2 + 2 * r].revents != 0);
     }
   }
 }
 
-void Liveness::Impl::ReportIfDue(size_t r) {
+void Liveness::Impl::LookAt(size_t r, bool has_ended, bool spoke) {
+  if (has_ended && !done[r]) OnPidfd(r);
+  if (spoke) OnLink(r);
   if (!done[r] && later[r] && NowNs() >= later[r]->at_ns) Gone(r, later[r]->how);
 }
 

@@ -282,7 +282,7 @@ FAILURES = {
     "MPI cannot be used, and all ranks are on one host": [
         "mpi/test_jobs.py::test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used",
     ],
-    "another user has made `/tmp/horocache-UID`": [
+    "another user has made `horocache-UID` where temporary files are": [
         "cpp/net/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
     ],
     "another process holds a lock on that folder": [

@@ -86,6 +86,18 @@ def test_ranks_of_two_jobs_with_one_address_never_form_one(script, late, wrapped
     assert not list((script.parent / "tmp").iterdir())
 
 
+def test_ranks_of_two_jobs_that_are_alike_and_are_started_late_never_form_one(script):
+    """A0 and B1 at once, A1 and B0 when those have come; each from a shell of its own: nothing tells them apart."""
+    commands = []
+    for late, rank in ((False, 0), (True, 1), (True, 0), (False, 1)):
+        env = variables(script.parent, rank, HOROCACHE_START_TIMEOUT="12")
+        (shell, option, words, *command), rest = in_a_shell([sys.executable, str(script), "A", "0", "1"], env)
+        commands.append(([shell, option, f"sleep {1.5 if late else 0}; {words}", *command], rest))
+    said = outputs(commands)
+    assert all(words.startswith("StartupError") for words in said), said
+    assert sum("two processes claim rank" in words for words in said) >= 3, said
+
+
 def test_ranks_that_run_different_things_from_different_shells_are_refused_unless_the_job_has_a_name(script):
     commands = [
         in_a_shell([sys.executable, str(script), name, "0", "1"], variables(script.parent, rank))

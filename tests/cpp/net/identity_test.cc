@@ -155,10 +155,10 @@ TEST(Identity, ComesFromTorchrun) {
 
 TEST(Identity, TheFolderOfATorchrunTellsItFromAnotherWithTheSameAddress) {
   const auto of = [](const std::string& file) { return Detect(With(kTorchrun, {{"TORCHELASTIC_ERROR_FILE", file}})); };
-  const auto one = of("/tmp/torchelastic_x/abc_1/attempt_2/0/error.json");
-  const auto same = of("/tmp/torchelastic_x/abc_1/attempt_2/1/error.json");
-  const auto other = of("/tmp/torchelastic_y/abc_2/attempt_2/0/error.json");
-  EXPECT_EQ(one->job, "torchrun:10.0.0.1:29500:abc:2:/tmp/torchelastic_x/abc_1");
+  const auto one = of("a/torchelastic_x/abc_1/attempt_2/0/error.json");
+  const auto same = of("a/torchelastic_x/abc_1/attempt_2/1/error.json");
+  const auto other = of("a/torchelastic_y/abc_2/attempt_2/0/error.json");
+  EXPECT_EQ(one->job, "torchrun:10.0.0.1:29500:abc:2:a/torchelastic_x/abc_1");
   EXPECT_EQ(one->job, same->job);
   EXPECT_NE(one->job, other->job);
   EXPECT_TRUE(one->shared_claim.empty());
