@@ -20,8 +20,8 @@ from horocache.handles import (
     set_id,
 )
 from horocache.process_set import ProcessSet, global_process_set
-from horocache.thread_names import counts_by_itself
 from horocache.reductions import Allreduce
+from horocache.thread_names import counts_by_itself
 
 T = TypeVar("T")
 
