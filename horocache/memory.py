@@ -34,8 +34,9 @@ class SharedMemory(Generic[T]):
 
         Returns:
             A contiguous tensor. Its memory is whole pages, stays readable after ``shutdown()``, and is given back when
-            the last tensor on it is gone. It is private memory, with one warning, where no more can be shared
-            (``HOROCACHE_REGION_BYTES``, or the memory of the host), and in a job of one rank.
+            the last tensor on it is gone. A child of fork has a copy of its own. It is private memory, with one
+            warning, where no more can be shared (``HOROCACHE_REGION_BYTES``, or the memory of the host), and in a job
+            of one rank.
 
         Raises:
             InvalidArgumentError: a negative extent, or an element type that cannot be sent. NotInitializedError: before

@@ -17,9 +17,9 @@ constexpr size_t kPage = 4096;
 
 RegionBlock::~RegionBlock() { heap_->Free(memory_); }
 
-RegionHeap::RegionHeap(std::shared_ptr<const Regions> regions, int rank)
-    : regions_(std::move(regions)), range_(regions_->of(rank)), process_(getpid()) {
-  regions_->Inherit(rank);
+RegionHeap::RegionHeap(std::shared_ptr<Regions> regions, int rank)
+    : regions_(regions), range_(regions->of(rank)), process_(getpid()) {
+  regions->Inherit(rank);
   free_.emplace(range_.data(), range_.size());
 }
 

@@ -40,7 +40,7 @@ class RegionBlock {
 
 class RegionHeap : public std::enable_shared_from_this<RegionHeap> {
  public:
-  RegionHeap(std::shared_ptr<const Regions> regions, int rank);
+  RegionHeap(std::shared_ptr<Regions> regions, int rank);
 
   // Zeros, whole pages; null if there is no room, no memory, or the heap is closed.
   std::shared_ptr<RegionBlock> Allocate(size_t bytes) HC_EXCLUDES(mutex_);

@@ -1,11 +1,17 @@
 #include "net/regions.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
+#include <vector>
 
 #include "base/memory.h"
+#include "base/mutex.h"
 
 namespace horocache::net {
 namespace {
@@ -16,13 +22,42 @@ constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
 // In steps: a signal ends the call, which then begins again.
 constexpr size_t kCommitStep = size_t{4} << 20;
 
+// The regions that children of fork inherit. One list per process, because a handler of fork takes no argument.
+struct Inherited {
+  Mutex mutex;
+  std::vector<const Regions*> all HC_GUARDED_BY(mutex);
+};
+
+Inherited& inherited() {
+  static auto* const list = new Inherited;  // never destroyed: a process may fork while it ends
+  return *list;
+}
+
+// The forking thread holds the mutex over fork, in the parent and in the child.
+void LockInherited() HC_NO_THREAD_SAFETY_ANALYSIS { inherited().mutex.Lock(); }
+void UnlockInherited() HC_NO_THREAD_SAFETY_ANALYSIS { inherited().mutex.Unlock(); }
+
 }  // namespace
+
+Regions::Regions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t offset)
+    : base_(base),
+      bytes_(bytes),
+      total_(bytes * static_cast<size_t>(ranks)),
+      shared_(file.get() >= 0),
+      process_(getpid()),
+      file_(std::move(file)),
+      offset_(offset) {}
 
 std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int ranks) {
   const size_t total = bytes * static_cast<size_t>(ranks);
   void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return nullptr;
-  std::shared_ptr<Regions> regions(new Regions(static_cast<std::byte*>(memory), bytes, ranks, true));
+  UniqueFd file(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (file.get() < 0) {
+    munmap(memory, total);
+    return nullptr;
+  }
+  std::shared_ptr<Regions> regions(new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
   // As the arena: a child of fork must not keep the other ranks' memory alive.
   return madvise(memory, total, MADV_DONTFORK) == 0 ? regions : nullptr;
 }
@@ -31,17 +66,51 @@ std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {
   void* memory = mmap(nullptr, bytes * static_cast<size_t>(ranks), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, false));
+  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, UniqueFd(), 0));
 }
 
-Regions::~Regions() { munmap(base_, total_); }
+Regions::~Regions() {
+  if (getpid() != process_) return;  // in a child of fork, other memory may lie where the ranges are not mapped
+  if (copy_ != nullptr) {
+    MutexLock lock(inherited().mutex);
+    std::erase(inherited().all, this);
+    munmap(copy_, bytes_);
+  }
+  munmap(base_, total_);
+}
 
-void Regions::Inherit(int rank) const {
-  // A refusal leaves it unmapped in children.
-  if (shared_) static_cast<void>(madvise(of(rank).data(), bytes_, MADV_DOFORK));
+void Regions::Inherit(int rank) {
+  if (!shared_) return;
+  const auto at = static_cast<off_t>(offset_ + static_cast<size_t>(rank) * bytes_);
+  void* copy = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), at);
+  file_.Close();
+  if (copy == MAP_FAILED) return;  // a limit of the address space: children do not have the tensors
+  own_ = of(rank).data();
+  copy_ = static_cast<std::byte*>(copy);
+  static const int handled = pthread_atfork(&LockInherited, &UnlockInherited, &Regions::BecomePrivateInChild);
+  if (handled != 0) return;
+  MutexLock lock(inherited().mutex);
+  inherited().all.push_back(this);
+}
+
+void Regions::BecomePrivateInChild() HC_NO_THREAD_SAFETY_ANALYSIS {
+  for (const Regions* regions : inherited().all) regions->BecomePrivate();
+  inherited().all.clear();  // a child of this child has what is mapped now
+  UnlockInherited();
+}
+
+void Regions::BecomePrivate() const {
+  const size_t used = used_;
+  if (used == 0 || mremap(copy_, used, used, MREMAP_MAYMOVE | MREMAP_FIXED, own_) == MAP_FAILED) return;
+  // Where the system promises no more memory than it has, it may refuse what the child could write.
+  if (mprotect(own_, used, PROT_READ | PROT_WRITE) != 0) static_cast<void>(mprotect(own_, used, PROT_READ));
 }
 
 bool Regions::Commit(std::span<std::byte> piece) const {
+  if (own_ != nullptr) {
+    const auto end = static_cast<size_t>(piece.data() + piece.size() - own_);
+    for (size_t used = used_; used < end && !used_.compare_exchange_weak(used, end);) continue;
+  }
   PreferHugePages(piece.data(), piece.size());
   for (size_t at = 0; at < piece.size();) {
     const size_t step = std::min(kCommitStep, piece.size() - at);

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from horocache._session import Runtime
@@ -18,6 +19,14 @@ from .work import OperationWork, Store
 
 T = TypeVar("T")
 _NAME_NAP_S = 1e-4
+
+
+class _Orphan(NamedTuple):
+    """An operation whose work the program has dropped."""
+
+    handle: int
+    store: Store | None
+    number: int | None  # of the collective, in the group's order; None for a message
 
 
 class GroupCalls:
@@ -50,7 +59,8 @@ class GroupCalls:
         self._process_set = process_set
         places = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         self._sorted = None if places == list(range(len(places))) else places  # ranks in the group, by rank in the set
-        self._orphans: deque[tuple[int, Store | None]] = deque()
+        self._orphans: deque[_Orphan] = deque()
+        self._orphans_lock = threading.Lock()  # held by the thread that takes some out
 
     # ---- ranks
 
@@ -169,22 +179,48 @@ class GroupCalls:
 
     # ---- operations that nobody waits for
 
-    def adopt(self, handle: int, store: Store | None) -> None:
-        """Finish an operation later: nobody will wait for it. Called by destructors, so it does nothing yet."""
-        self._orphans.append((handle, store))
+    def adopt(self, handle: int, store: Store | None, number: int | None) -> None:
+        """Finish an operation later: nobody will wait for it. Called by destructors, so it does nothing yet.
+
+        Args:
+            handle: the core's.
+            store: as of the work.
+            number: of the collective, in the group's order; None for a message.
+        """
+        self._orphans.append(_Orphan(handle, store, number))
+
+    def finish_orphans_before(self, number: int) -> None:
+        """Wait for the dropped collectives that came before this one, which is over.
+
+        Every rank has submitted them, because every rank has submitted this one and submits in order. A message may
+        never come.
+        """
+        if not self._orphans:
+            return
+        with self._orphans_lock:
+            for _ in range(len(self._orphans)):
+                orphan = self._orphans.popleft()
+                if orphan.number is not None and orphan.number < number:
+                    self._finish_orphan(orphan)
+                else:
+                    self._orphans.append(orphan)
 
     def _finish_orphans(self, most: int = 4) -> None:
-        for _ in range(min(len(self._orphans), most)):  # so that calls stay short; few of them drop what they get
-            handle, store = self._orphans.popleft()
-            if not self.runtime.poll(handle):
-                self._orphans.append((handle, store))
-                continue
-            try:
-                answer = self.runtime.wait(handle)
-            except HorocacheError:
-                continue  # whoever dropped the operation did not want to know
-            if store is not None:
-                store(answer)
+        with self._orphans_lock:
+            for _ in range(min(len(self._orphans), most)):  # so that calls stay short; few of them drop what they get
+                orphan = self._orphans.popleft()
+                if self.runtime.poll(orphan.handle):
+                    self._finish_orphan(orphan)
+                else:
+                    self._orphans.append(orphan)
+
+    def _finish_orphan(self, orphan: _Orphan) -> None:
+        try:
+            answer = self.runtime.wait(orphan.handle)
+        except HorocacheError:
+            return  # whoever dropped the operation did not want to know
+        if orphan.store is not None:
+            orphan.store(answer)
 
     def close(self) -> None:
         """No operation follows."""

@@ -51,9 +51,11 @@ class DistributedMixin(WrappedOptimizer):
     def synchronize(self) -> None:
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
 
-        Parameters without a gradient take part with zeros, because another rank may have one. Parameters that came into
-        the groups by another way than :meth:`add_param_group` take part from this step on; every rank must have put
-        them there before the same step.
+        Parameters without a gradient take part with zeros, because another rank may have one. Where no rank has one,
+        ``grad`` is None again afterwards (see ``unused_as_zeros`` of :func:`DistributedOptimizer`).
+
+        Parameters that came into the groups by another way than :meth:`add_param_group` take part from this step on;
+        every rank must have put them there before the same step.
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
@@ -292,6 +294,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     process_set: ProcessSet = global_process_set,
     *,
     gradient_as_bucket_view: BucketView = "auto",
+    unused_as_zeros: bool = False,
 ) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
@@ -331,6 +334,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             gradient once, into its place. "auto": where that is safe and of use, which is where all ranks are on one
             host and gradients are not compressed. A gradient that the program has put there itself, that others have
             memory in common with, or that has a graph of its own (``create_graph=True``) stays where it is.
+        unused_as_zeros: what becomes of a parameter that no rank gave a gradient, because it was frozen later or the
+            loss did not use it. False leaves its ``grad`` None, so that the optimizer leaves it alone, as in one
+            process. True gives it a gradient of zeros, as Horovod does: momentum and weight decay move it.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
@@ -374,7 +380,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is that of registration in the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
-    reducer = GradientReducer(named, options, gradient_as_bucket_view) if options.takes_part else None
+    view = gradient_as_bucket_view
+    reducer = GradientReducer(named, options, view, unused_as_zeros) if options.takes_part else None
     distributed = wrap(
         optimizer,
         DistributedMixin,

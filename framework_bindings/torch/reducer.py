@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import torch
@@ -24,6 +24,7 @@ from .places import BucketView, GradientPlaces
 from .ready_order import Orders, ReadyOrder, assumed_orders
 from .rivals import check_apart
 from .tracing import outside
+from .unused import UnusedParameters
 
 
 class GradientReducer:
@@ -31,8 +32,8 @@ class GradientReducer:
 
     A hook on each parameter counts its backward passes; when the last gradient of a bucket is complete the bucket is
     submitted as one operation, in place on the gradients unless they need another layout or element type.
-    ``synchronize`` submits what no hook did (a parameter that the loss did not use counts as a zero gradient) and
-    waits.
+    ``synchronize`` submits what no hook did (a parameter that this rank's loss did not use counts as a zero gradient)
+    and waits. See Note [Unused parameters] for those that no rank's loss used.
 
     Role: owned by the optimizer; used by the thread that runs backward and step.
     """
@@ -42,6 +43,7 @@ class GradientReducer:
         named: Sequence[tuple[str, torch.Tensor]],
         options: GradientOptions,
         bucket_view: BucketView = "auto",
+        unused_as_zeros: bool = False,
     ) -> None:
         self._options = options
         layers = layer_list(options.compression, False)
@@ -66,6 +68,7 @@ class GradientReducer:
         self.changes = 0  # of its parameters
         # Those that were found to have nothing in common with it, and the changes of both by then.
         self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._unused = None if unused_as_zeros else UnusedParameters(self.set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
@@ -81,6 +84,8 @@ class GradientReducer:
             else:
                 self._frozen.append((name, param))
         self._make_buckets(assumed_orders(len(self._slots)))
+        if self._unused is not None:
+            self._unused.expect(len(self._slots))
         self.order.measure()
         self.held.note = self.order.note if self.order.measures else None
 
@@ -166,6 +171,7 @@ class GradientReducer:
         for slot in slots:
             self._note_change(slot)
             self.submit(slot.bucket)
+        self._start_unused_with_the_last()
 
     def _note_change(self, slot: Slot) -> None:
         """Keep the error for a gradient that is to be copied and has been changed since its hook."""
@@ -190,6 +196,29 @@ class GradientReducer:
             bucket.handle = self._start(session.runtime, bucket, tensors, names, as_they_are)
         bucket.submitted = True
         self._in_flight.append(bucket)
+        self._start_unused_with_the_last()
+
+    def _start_unused_with_the_last(self) -> None:
+        """Start the search for unused parameters if all gradients are submitted."""
+        if self._unused is not None and len(self._in_flight) == len(self._buckets):
+            self._start_unused(self._unused.start)
+
+    def _start_unused(self, start: Callable[[Sequence[Slot]], None]) -> None:
+        try:
+            start(self._slots)
+        except Exception as error:
+            self._failure = self._failure or error
+
+    def _finish_unused(self) -> list[Slot]:
+        if self._unused is None:
+            return []
+        try:
+            return self._unused.finish()
+        except Exception as error:
+            self._failure = self._failure or error
+            return []
+        finally:
+            self._unused.expect(len(self._slots))
 
     def _start(
         self,
@@ -225,6 +254,8 @@ class GradientReducer:
             if grad is None:
                 # Another rank may have computed it, where the graph depends on the data.
                 grad = slot.param.grad = self._missing(slot)
+                if self._unused is not None:
+                    self._unused.add(slot)
             if grad.is_sparse:
                 if not self._options.sparse_as_dense:
                     slot.grad = None
@@ -291,6 +322,8 @@ class GradientReducer:
         if self._frozen:
             self._adopt_unfrozen()
         self._submit_rest()
+        if self._unused is not None:
+            self._start_unused(self._unused.start_all)
         self._start_order()
         self._finish_all()
 
@@ -319,9 +352,12 @@ class GradientReducer:
         for bucket in self._finish_direct():
             self._finish(bucket)
         orders = self._finish_order()
+        unused = self._finish_unused()
         # Only now: what was over before an interrupt must not be submitted a second time.
         _core.rearm_gradients(self._in_flight, self.passes)
         self._in_flight.clear()
+        for slot in unused:
+            slot.param.grad = None
         if self.held.placed:
             _state.current().runtime.count_placed(self.held.placed)
             self.held.placed = 0

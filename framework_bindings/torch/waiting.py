@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -16,6 +17,15 @@ Future: TypeAlias = "torch.futures.Future[Any]"
 Wait: TypeAlias = Callable[[], Any]
 
 _GRACE_S = 2.0
+# A future that is made in Python has a Python object as its value, whatever it is; one of TorchScript has its type.
+_SCRIPT = """
+def after(done: Future[int], tensors: List[Tensor]) -> List[Tensor]:
+    done.wait()
+    return tensors
+
+def start(done: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
+    return torch.jit.fork(after, done, tensors)
+"""
 
 _threads: WeakSet[threading.Thread] = WeakSet()
 _waiters: WeakSet[Waiter] = WeakSet()
@@ -49,6 +59,20 @@ def _future_of(wait: Wait) -> tuple[Future, Future]:
     """
     start: Future = torch.futures.Future()
     return start, start.then(lambda _: wait())
+
+
+@functools.cache
+def _script() -> Any:
+    return torch.jit.CompilationUnit(_SCRIPT)
+
+
+def of_tensor_list(future: Future, tensors: Sequence[torch.Tensor]) -> Future:
+    """A future of the tensors that is over when ``future`` is, and whose value C++ knows as a list of tensors.
+
+    No thread waits: TorchScript goes on with the function when the future is over.
+    """
+    typed: Future = _script().start(future, list(tensors))
+    return typed
 
 
 def wait_here(wait: Wait) -> Future:

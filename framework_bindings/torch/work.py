@@ -13,7 +13,7 @@ import torch.distributed as dist
 from horocache.errors import HorocacheError, MismatchError, StallError
 
 from .tracing import untraced
-from .waiting import Future, wait_apart, wait_here
+from .waiting import Future, of_tensor_list, wait_apart, wait_here
 
 if TYPE_CHECKING:
     from .group_calls import GroupCalls
@@ -89,6 +89,8 @@ class OperationWork(dist.Work):
             if not self._over:
                 left_s = -1.0 if limit_s < 0 else max(0.0, limit_s - (time.monotonic() - began))
                 self._finish(left_s, limit_s)
+                if self._source is None and self._error is None:
+                    self._calls.finish_orphans_before(self._number)
         finally:
             self._lock.release()
 
@@ -161,7 +163,10 @@ class OperationWork(dist.Work):
                 put = self._calls.waiter.put
             else:  # messages come in any order
                 put = wait_apart
-            self._future = put(self._wait_for_result)
+            future = put(self._wait_for_result)
+            # DDP's FP16_COMPRESS takes nothing but a list of tensors from a reduction of its half-precision buckets.
+            halves = all(tensor.dtype is torch.float16 for tensor in self._outputs)
+            self._future = of_tensor_list(future, self._outputs) if halves and self._outputs else future
         return self._future
 
     def _wait_for_result(self) -> list[torch.Tensor]:
@@ -170,7 +175,7 @@ class OperationWork(dist.Work):
 
     def __del__(self) -> None:
         if not getattr(self, "_over", True):
-            self._calls.adopt(self._handle, self._store)
+            self._calls.adopt(self._handle, self._store, self._number if self._source is None else None)
 
 
 @untraced

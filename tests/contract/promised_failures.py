@@ -193,6 +193,13 @@ FAILURES = {
         "frameworks/test_torch_habits.py::test_workers_that_load_data_leave_the_job_alone",
         "mp/test_horovod_programs.py::test_worker_processes_find_it_too",
     ],
+    "a rank has no gradient for a parameter of a torch `DistributedOptimizer`": [
+        "frameworks/test_torch_unused.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
+    ],
+    "a child of `fork()` writes to a gradient or tensor in shared memory": [
+        "frameworks/test_shared_tensors.py::"
+        "test_a_child_of_fork_writes_its_own_copy_of_its_parents_tensors_and_frees_nothing",
+    ],
     "a call before `init()` or after `shutdown()`": [
         "mp/test_jobs.py::test_knobs_given_to_init_are_checked",
         "unit/api/test_state.py::test_before_init_everything_that_needs_the_runtime_says_so",

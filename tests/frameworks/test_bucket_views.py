@@ -65,9 +65,11 @@ def test_parameters_have_the_bits_that_they_have_without_views_and_nothing_is_co
             without, copied_without, _ = train(hvd, 4, set_to_none, False, num_groups, **options)
             for a, b in zip(with_views, without, strict=True):
                 assert torch.equal(a, b), options
-            # What autograd has made anew is moved once; where it adds to what is there, nothing is.
+            # What autograd has made anew is moved once; where it adds to what is there, nothing is. The byte for each
+            # parameter that tells of unused ones may be copied in and out.
             size = sum(p.numel() * p.element_size() for p in with_views)
-            assert copied == (0, size if set_to_none else 0), (options, copied)
+            assert copied[0] <= 2 * len(with_views), (options, copied)
+            assert copied[1] == (size if set_to_none else 0), (options, copied)
             assert copied_without[0] > 0
             assert copied_without[1] == 0
             for slot in optimizer._reducer._slots:
@@ -222,7 +224,7 @@ def test_mixed_types_frozen_and_shared_parameters_and_such_without_a_gradient():
                     frozen.requires_grad_(True)
                 (loss * (hvd.rank() + 1)).backward()
                 optimizer.step()
-            assert unused.grad.tolist() == [0.0] * 6
+            assert unused.grad is None and unused.tolist() == [1.0] * 6
             return params
 
         for a, b in zip(steps("auto"), steps(False), strict=True):

@@ -208,21 +208,53 @@ def test_a_rank_that_is_killed_while_others_read_its_memory_leaves_no_torn_resul
         assert results < 1000
 
 
-def test_a_child_of_fork_reads_its_parents_tensors_and_frees_nothing():
+def test_a_child_of_fork_writes_its_own_copy_of_its_parents_tensors_and_frees_nothing():
     def body():
         import os
 
         import horocache.torch as hvd
+        from torch.utils.data import DataLoader
+
+        import horocache as hc
 
         hvd.init()
         tensor = hvd.empty(5000).fill_(7)
+        array = hc.empty(3000, np.float64)
+        me = array[:] = hvd.rank()
+        model = torch.nn.Linear(30, 30)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(4, 30)).sum().backward()
+            optimizer.step()
+        assert hvd.is_shared(model.weight.grad)
+        want = model.weight.grad.clone()
         child = os.fork()
         if child == 0:
-            good = tensor.sum().item() == 35_000
-            del tensor
+            good = tensor.sum().item() == 35_000 and array[0] == me and torch.equal(model.weight.grad, want)
+            tensor.fill_(1)
+            array.fill(-1.0)
+            model.weight.grad.zero_()
+            good = good and (tensor.sum().item(), array.sum(), model.weight.grad.sum().item()) == (5000, -3000, 0)
+            del tensor, array
             os._exit(0 if good else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+        class Rows:
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, row):
+                model.weight.grad[row] += 1
+                tensor[row] = -1.0
+                return model.weight.grad[row].sum() - want[row].sum()
+
+        loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+        assert torch.cat(list(loader)).tolist() == pytest.approx([30.0] * 4)
+        hvd.barrier()  # every child has written
         assert tensor.sum().item() == 35_000
+        assert array.mean() == hvd.rank()
+        assert torch.equal(model.weight.grad, want)
         hvd.allreduce_(tensor, name="after", op=hvd.Sum)
         assert tensor[0].item() == 14.0
 

@@ -244,14 +244,21 @@ def test_works_futures_and_what_tensors_may_be():
             chained = dist.all_reduce(tensor, async_op=True).get_future().then(again)
             assert chained.wait().tolist() == [total * ranks] * 2
 
+            late = torch.zeros(1)
+            dist.irecv(late, (rank + 1) % ranks)  # sent later than the barrier below
             dropped = [torch.zeros(ranks) for _ in range(300)]
             for each in dropped:
                 dist.all_gather_into_tensor(each, torch.ones(1) * rank, async_op=True)
+            parts = [torch.zeros(2) for _ in range(ranks)]
+            dist.all_gather(parts, torch.ones(2) * rank, async_op=True)
             gc.collect()
-            for _ in range(200):
-                dist.barrier()
+            dist.barrier()
             assert all(each.tolist() == list(range(ranks)) for each in dropped)
-            assert not dist.group.WORLD.calls._orphans
+            assert [part[1].item() for part in parts] == list(range(ranks))
+            dist.send(torch.ones(1), (rank - 1) % ranks)
+            while dist.group.WORLD.calls._orphans:
+                dist.group.WORLD.calls._finish_orphans()
+            assert late.item() == 1.0
 
             across = torch.arange(6.0).view(2, 3).t()
             dist.all_reduce(across)

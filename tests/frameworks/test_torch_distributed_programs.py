@@ -22,10 +22,12 @@ def train(model, optimizer, rank, steps=4):
     return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
 
 
-def trained_ddp(rank, optimizer=torch.optim.SGD, hook=None, **options):
+def trained_ddp(rank, optimizer=torch.optim.SGD, hook=None, builtin_hook=None, **options):
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001, **options)
     if hook is not None:
         model.register_comm_hook(*hook)
+    if builtin_hook is not None:
+        model._register_builtin_comm_hook(builtin_hook)
     return train(model, optimizer(model.parameters(), lr=0.1), rank)
 
 
@@ -55,9 +57,11 @@ def test_ddp(size):
             trained_ddp(rank, gradient_as_bucket_view=True),
             trained_ddp(rank, find_unused_parameters=True),
             trained_ddp(rank, hook=(None, allreduce_hook)),
+            trained_ddp(rank, builtin_hook=dist.BuiltinCommHookType.ALLREDUCE),
         ]
         if ranks == 2:  # sums of more in half precision depend on the order
             results.append(trained_ddp(rank, hook=(None, fp16_compress_hook)))
+            results.append(trained_ddp(rank, builtin_hook=dist.BuiltinCommHookType.FP16_COMPRESS))
         model = DistributedDataParallel(make_model().float())
         model.register_comm_hook(PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook)
         for step in range(4):

@@ -162,33 +162,6 @@ def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():
     assert len(set(run(body, 3))) == 1
 
 
-def test_parameters_without_a_gradient_on_some_rank_count_as_zero():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": [[0, 1]]}, {"groups": [[2, 0], [1]]}):
-            parts = [torch.nn.Linear(2, 2, bias=False).double() for _ in range(3)]
-            if "groups" in options:
-                options = {"groups": [[parts[i].weight for i in group] for group in options["groups"]]}  # noqa: PLW2901
-            for part in parts:
-                torch.nn.init.ones_(part.weight)
-            named = [(f"part{i}", p.weight) for i, p in enumerate(parts)]
-            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w for _, w in named], lr=1.0), named, **options)
-            for _ in range(3):
-                optimizer.zero_grad()
-                parts[hvd.rank() % 2](torch.ones(1, 2, dtype=torch.float64)).sum().backward()
-                optimizer.synchronize()
-                grads = [w.grad for _, w in named]
-                share = [1 / 2, 1 / 2, 0.0]
-                for grad, mean in zip(grads, share, strict=True):
-                    torch.testing.assert_close(grad, torch.full((2, 2), mean, dtype=torch.float64))
-                with optimizer.skip_synchronize():
-                    optimizer.step()
-
-    run(body, 2)
-
-
 def test_the_predivide_factor_divides_before_and_after_also_in_groups():
     def body():
         import horocache.torch as hvd

@@ -1,0 +1,234 @@
+"""Parameters without a gradient: left alone where no rank has one, counted as zeros where some rank has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from horocache.testing import run_ranks as run
+
+_OPTIONS = [
+    {},
+    {"num_groups": 1},
+    {"num_groups": 3},
+    {"groups": [[0, 5, 1], [7, 2]]},
+    {"num_groups": 2, "passes": 2},
+    {"passes": 2},
+    {"view": False},
+    {"view": False, "num_groups": 2},
+    {"view": True, "num_groups": 2, "gradient_predivide_factor": 2.0},
+    {"compression": "fp16", "num_groups": 2},
+    {"compression": "fp16"},
+]
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=0.1)
+
+
+def train_against_one_process(hvd, name, set_to_none, numbers, make, view="auto", passes=1, groups=None, **options):
+    """Train eight parameters, of which each rank uses others in each step, and compare with one process.
+
+    Number 6 is frozen until step 3, number 7 from then on; number 4 is never used.
+    """
+    ranks, me = len(numbers), numbers.index(hvd.rank())
+    params = [torch.nn.Parameter(torch.full((3,), 1.0 + number)) for number in range(8)]
+    plain = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    params[6].requires_grad_(False)
+    if "compression" in options:
+        options["compression"] = getattr(hvd.Compression, options["compression"])
+    optimizer = hvd.DistributedOptimizer(
+        make(params),
+        [(f"{name}.{number}", param) for number, param in enumerate(params)],
+        backward_passes_per_step=passes,
+        groups=groups and [[params[number] for number in group] for group in groups],
+        gradient_as_bucket_view=view,
+        **options,
+    )
+    reference = make(plain)
+    chance = torch.Generator().manual_seed(len(name))
+    for step in range(7):
+        if step == 3:
+            params[6].requires_grad_(True)
+            params[7].requires_grad_(False)
+        optimizer.zero_grad(set_to_none)
+        reference.zero_grad(set_to_none)
+        for _ in range(passes):
+            uses = torch.rand(ranks, 8, generator=chance) < (1.0 if step == 5 else 0.35)
+            uses[:, [4, 6 if step < 3 else 7]] = False
+            used = [param for number, param in enumerate(params) if uses[me, number]]
+            if used:
+                sum((param * (me + 1) * ranks).sum() for param in used).backward()
+            for number, param in enumerate(plain):
+                if uses[:, number].any():
+                    mean = sum(rank + 1.0 for rank in range(ranks) if uses[rank, number])
+                    param.grad = torch.full((3,), mean) + (0.0 if param.grad is None else param.grad)
+        optimizer.step()
+        reference.step()
+        for number, (ours, one) in enumerate(zip(params, plain, strict=True)):
+            where = f"{name}: step {step}, parameter {number}: {ours.grad} instead of {one.grad}"
+            assert (ours.grad is None) == (one.grad is None), where
+            assert one.grad is None or torch.allclose(ours.grad, one.grad, atol=1e-6), where
+            assert torch.allclose(ours, one, atol=1e-5), where
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_step_changes_what_one_process_would_change_with_the_mean_gradient(size):
+    def body(all_options):
+        import horocache.torch as hvd
+
+        hvd.init()
+        for count, options in enumerate(all_options):
+            for set_to_none, make in zip((True, False), (sgd, adamw) if count % 2 else (adamw, sgd), strict=True):
+                name = f"case{'-' * count}{set_to_none}"
+                train_against_one_process(hvd, name, set_to_none, range(hvd.size()), make, **options)
+
+    run(body, size, args=(_OPTIONS,))
+
+
+def test_process_sets_ask_their_own_ranks_and_a_joined_rank_does_not_count():
+    def body():
+        import horocache.torch as hvd
+
+        pair = hvd.ProcessSet([0, 2])
+        hvd.init(process_sets=[pair])
+        if pair.included():
+            for options in ({}, {"num_groups": 2}):
+                train_against_one_process(hvd, f"pair{len(options)}", True, [0, 2], sgd, process_set=pair, **options)
+        used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+        optimizer = hvd.DistributedOptimizer(sgd([used, other]), [("used", used), ("other", other)])
+        for _ in range(1 + hvd.rank()):
+            optimizer.zero_grad()
+            used.sum().backward()
+            optimizer.step()
+            assert other.grad is None and used.grad is not None
+        hvd.join()
+
+    run(body, 3)
+
+
+def test_sparse_gradients_that_no_rank_has_are_none():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        table, head = torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1)
+        named = [("table", table.weight), *head.named_parameters()]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named)
+        found = []
+        for uses in ([True, True], [True, False], [False, False], [False, True]):
+            optimizer.zero_grad()
+            head.weight.data.fill_(1.0)
+            rows = table(torch.tensor([1])) if uses[hvd.rank()] else torch.ones(1, 2)
+            head(rows).sum().backward()
+            optimizer.step()
+            grad = table.weight.grad
+            found.append(None if grad is None else grad.to_dense()[1].tolist())
+            assert head.weight.grad is not None
+        return found
+
+    assert run(body, 2) == [[[1.0, 1.0], [0.5, 0.5], None, [0.5, 0.5]]] * 2
+
+
+def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        first, second, added, other = params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+        first.requires_grad_(False)
+        second.requires_grad_(False)
+        optimizer = hvd.DistributedOptimizer(sgd([first, second]), [("first", first), ("second", second)])
+
+        def step(used, by):
+            optimizer.zero_grad()
+            if hvd.rank() in by:
+                used.sum().backward()
+            optimizer.step()
+            return [None if param.grad is None else param.grad[0].item() for param in params]
+
+        optimizer.step()  # all is frozen
+        first.requires_grad_(True)
+        second.requires_grad_(True)
+        assert step(first, by=[1]) == [0.5, None, None, None]
+        assert step(second, by=[0]) == [None, 0.5, None, None]
+        optimizer.add_param_group({"params": [added, other]})
+        assert step(added, by=[0, 1]) == [None, None, 1.0, None]
+        assert step(second, by=[1]) == [None, 0.5, None, None]
+        assert other.tolist() == [1.0, 1.0]
+
+    run(body, 2)
+
+
+def test_zeros_for_all_are_there_to_be_asked_for():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+        named = [("used", used), ("other", other)]
+        optimizer = hvd.DistributedOptimizer(sgd([used, other]), named, unused_as_zeros=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            used.sum().backward()
+            optimizer.step()
+            assert other.grad.tolist() == [0.0, 0.0]
+        return other[0].item() < 1.0  # by weight decay
+
+    assert run(body, 2) == [True] * 2
+
+
+@pytest.mark.parametrize("num_groups", [0, 2])
+def test_the_search_is_one_cached_operation_in_a_step_whatever_ranks_use(num_groups):
+    def body(num_groups):
+        import horocache.torch as hvd
+
+        import horocache as hc
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
+        named = [(f"p{number}", param) for number, param in enumerate(params)]
+
+        def operations_of_steps(unused_as_zeros):
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(params, lr=0.1), named, num_groups=num_groups, unused_as_zeros=unused_as_zeros
+            )
+            for step in range(8):
+                if step == 3:
+                    before = hc.metrics()
+                optimizer.zero_grad()
+                sum(p.sum() for p in params[step % 3 : step % 3 + hvd.rank() + 2]).backward()
+                optimizer.step()
+            after = hc.metrics()
+            return [after[name] - before[name] for name in ("op_count.allreduce", "slow_rounds", "cache_misses")]
+
+        with_search, without = operations_of_steps(False), operations_of_steps(True)
+        assert with_search[0] - without[0] == 5, (with_search, without)
+        assert with_search[1:] == [0, 0]
+
+    run(body, 2, args=(num_groups,))
+
+
+def test_a_step_does_not_wait_for_the_step_of_a_rank_that_has_all_gradients():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+        named = [(f"p{number}", param) for number, param in enumerate(params)]
+        optimizer = hvd.DistributedOptimizer(sgd(params), named)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(p.sum() for p in params[: 2 + (hvd.rank() == 0)]).backward()
+            if hvd.rank() == 0:
+                hvd.barrier()
+            optimizer.step()
+            if hvd.rank() == 1:
+                hvd.barrier()
+            assert params[2].grad.tolist() == [0.5, 0.5]
+
+    run(body, 2)
