@@ -1,5 +1,5 @@
 """``horovod.data``: loaders of batches."""
 
-from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
+from .data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]

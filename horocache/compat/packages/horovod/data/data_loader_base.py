@@ -55,7 +55,8 @@ class AsyncDataLoaderMixin:
     def __iter__(self: Any) -> Iterator[Any]:
         """Iterate over the processed batches; an error of the thread is raised here, after the batches before it."""
         if self.async_loader_queue_size <= 0:
-            yield from super().__iter__()
+            for batch in self._iterate():
+                yield self._process_batch(batch)
             return
         self.close_async_loader()
         reader = self._reader = _Reader(self._iterate, self.async_loader_queue_size)

@@ -2,6 +2,6 @@
 
 from horocache.torch import *  # noqa: F403
 
-from horovod.common.basics import HorovodBasics
+from ..common.basics import HorovodBasics
 
 _basics = HorovodBasics(__file__, "mpi_lib_v2")
