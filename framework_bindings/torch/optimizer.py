@@ -237,10 +237,15 @@ class DistributedMixin(WrappedOptimizer):
         return allreduce_async_(tensor, name=self._names[param], **options), context
 
 
-def _checked_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]
-) -> dict[torch.Tensor, str]:
-    """The user's names of parameters, among which are all that the optimizer has."""
+def _names(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    process_set: ProcessSet,
+) -> tuple[str, dict[torch.Tensor, str]]:
+    """What names begin with that nobody gives, and the names of at least all parameters that the optimizer has."""
+    if named_parameters is None:
+        prefix = default_prefix(process_set)
+        return prefix, {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
     named = list(named_parameters)
     _check_pairs(named)
     names = {param: name for name, param in named}
@@ -253,7 +258,7 @@ def _checked_names(
         raise InvalidArgumentError(
             "named_parameters was specified, but one or more model parameters were not named: " + "; ".join(unnamed)
         )
-    return names
+    return "", names
 
 
 def _check_pairs(named: list[Any]) -> None:
@@ -364,11 +369,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set=process_set,
         check_members=partial(_check_members, optimizer),
     )
-    if named_parameters is None:
-        prefix = default_prefix(process_set)
-        names = {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
-    else:
-        prefix, names = "", _checked_names(optimizer, named_parameters)
+    prefix, names = _names(optimizer, named_parameters, process_set)
     arguments["compression"] = options.compression
     if op == Adasum:
         check_ranks(process_set.size())
