@@ -4,6 +4,7 @@ Where Horovod's users catch ``RuntimeError`` or ``ValueError``, the class here d
 handlers keep working. A message names the rank, the tensor, both values where two disagree, and what to do.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 
@@ -25,8 +26,10 @@ class InvalidArgumentError(HorocacheError, ValueError):
 class NotInitializedError(HorocacheError, ValueError):
     """Something needs the runtime before :func:`horocache.init` or after :func:`horocache.shutdown`."""
 
-    def __init__(self, message: str = "horocache has not been initialized; call init() first.") -> None:
-        super().__init__(message)
+    def __init__(self, message: str | None = None) -> None:
+        # Programs written for Horovod look for its name in the text.
+        name = "Horovod" if "horovod" in sys.modules else "horocache"
+        super().__init__(message or f"{name} has not been initialized; call init() first.")
 
 
 class UnsupportedError(HorocacheError, NotImplementedError):

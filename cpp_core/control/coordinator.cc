@@ -123,8 +123,9 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
   };
   const Pending& other = pending_.find(names.front())->second;
   const std::string message = "tensor '" + Printable(key) + "': " + names_.Text(other.first_rank) + " submitted it " +
-                              company(other.signature) + ", " + names_.Text(rank) + " " + company(signature) +
-                              ". Form the same groups on all ranks.";
+                              company(other.signature) + ", " + names_.Text(rank) + " " + company(signature) + ". " +
+                              MembersText(other.signature, other.first_rank, signature, rank, names_) +
+                              "Form the same groups on all ranks.";
   RankSet alone(size_);
   alone.Add(rank);
   std::vector<GroupConflicts::Failed> failed = {{signature, alone}};

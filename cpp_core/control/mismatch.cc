@@ -1,7 +1,10 @@
 #include "control/mismatch.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "control/signature.h"
@@ -38,18 +41,41 @@ struct Pair {
   }
 };
 
+// The first member of `from` whose name no member of `other` has; nullptr if there is none.
+const std::string* FirstLacking(const Signature& from, const Signature& other) {
+  std::unordered_set<std::string_view> there;
+  for (const TensorMeta& tensor : other.tensors) there.insert(tensor.name);
+  const auto found = std::ranges::find_if(from.tensors, [&](const TensorMeta& t) { return !there.contains(t.name); });
+  return found == from.tensors.end() ? nullptr : &found->name;
+}
+
+// Which rank's group lacks which tensor. Empty if they have no name in common: names made of positions say nothing.
+std::string LackText(const Pair& pair, const Signature& a, const Signature& b) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorMeta& tensor : a.tensors) names.insert(tensor.name);
+  if (std::ranges::none_of(b.tensors, [&](const TensorMeta& t) { return names.contains(t.name); })) return {};
+  std::string text;
+  const auto add = [&](int rank, const std::string* lacking) {
+    if (lacking == nullptr) return;
+    text += "Rank " + std::to_string(rank) + "'s group lacks '" + Printable(*lacking) + "'. ";
+  };
+  add(pair.rank_b, FirstLacking(a, b));
+  add(pair.rank_a, FirstLacking(b, a));
+  return text;
+}
+
 std::string MemberDifference(const Pair& pair, const Signature& a, const Signature& b) {
   const auto count = [](const Signature& s) {
     return std::to_string(s.tensors.size()) + (s.tensors.size() == 1 ? " tensor" : " tensors");
   };
-  if (a.tensors.size() != b.tensors.size()) {
-    return pair.Say("", count(a), count(b), "A group must have the same members, in the same order, on all ranks.");
-  }
+  const auto todo = [&] {
+    return LackText(pair, a, b) + "A group must have the same members, in the same order, on all ranks.";
+  };
+  if (a.tensors.size() != b.tensors.size()) return pair.Say("", count(a), count(b), todo());
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     if (a.tensors[i].name == b.tensors[i].name) continue;
     return pair.Say("as member " + std::to_string(i), "'" + Printable(a.tensors[i].name) + "'",
-                    "'" + Printable(b.tensors[i].name) + "'",
-                    "A group must have the same members, in the same order, on all ranks.");
+                    "'" + Printable(b.tensors[i].name) + "'", todo());
   }
   return {};
 }
@@ -76,6 +102,10 @@ std::string ProposalDifference(const Pair& pair, const Signature& a, const Signa
 }
 
 }  // namespace
+
+std::string MembersText(const Signature& a, int rank_a, const Signature& b, int rank_b, const RankNames& names) {
+  return IsGroup(a) && IsGroup(b) ? LackText({"", names.Of(rank_a), names.Of(rank_b)}, a, b) : std::string();
+}
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   std::string text = "[";

@@ -13,6 +13,10 @@ namespace horocache::control {
 std::string Difference(const wire::Signature& a, int rank_a, const wire::Signature& b, int rank_b,
                        const RankNames& names = {});
 
+// "Rank 2's group lacks 'b'. ": what one of two groups has and the other lacks; empty if they have nothing in common.
+std::string MembersText(const wire::Signature& a, int rank_a, const wire::Signature& b, int rank_b,
+                        const RankNames& names = {});
+
 // "[4, 5]"; -1, a dimension that may differ between ranks, is "*".
 std::string ShapeText(const std::vector<int64_t>& shape);
 

@@ -15,8 +15,9 @@ std::string TimelinePath(const std::string& path, int rank) {
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
   const bool is_device = std::filesystem::exists(there) && !std::filesystem::is_regular_file(there) &&
                          !std::filesystem::is_directory(there);
-  if (rank == 0 || is_device) return path;
   std::filesystem::path name(path);
+  if (std::filesystem::is_directory(there)) name /= "timeline.json";
+  if (rank == 0 || is_device) return name.string();
   name.replace_filename(name.stem().string() + ".rank" + std::to_string(rank) + name.extension().string());
   return name.string();
 }

@@ -52,9 +52,10 @@ class DistributedMixin(WrappedOptimizer):
         """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
 
         Parameters without a gradient take part with zeros, because another rank may have one. Where no rank has one,
-        ``grad`` is None again afterwards (see ``unused_as_zeros`` of :func:`DistributedOptimizer`). Parameters that
-        came into the groups by another way than :meth:`add_param_group` take part from this step on; every rank must
-        have put them there before the same step.
+        ``grad`` is None again afterwards (see ``unused_as_zeros`` of :func:`DistributedOptimizer`).
+
+        Parameters that came into the groups by another way than :meth:`add_param_group` take part from this step on;
+        every rank must have put them there before the same step.
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
@@ -236,10 +237,15 @@ class DistributedMixin(WrappedOptimizer):
         return allreduce_async_(tensor, name=self._names[param], **options), context
 
 
-def _checked_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]]
-) -> dict[torch.Tensor, str]:
-    """The user's names of parameters, among which are all that the optimizer has."""
+def _names(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    process_set: ProcessSet,
+) -> tuple[str, dict[torch.Tensor, str]]:
+    """What names begin with that nobody gives, and the names of at least all parameters that the optimizer has."""
+    if named_parameters is None:
+        prefix = default_prefix(process_set)
+        return prefix, {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
     named = list(named_parameters)
     _check_pairs(named)
     names = {param: name for name, param in named}
@@ -252,7 +258,7 @@ def _checked_names(
         raise InvalidArgumentError(
             "named_parameters was specified, but one or more model parameters were not named: " + "; ".join(unnamed)
         )
-    return names
+    return "", names
 
 
 def _check_pairs(named: list[Any]) -> None:
@@ -297,14 +303,20 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
-    Gradients are submitted while the backward pass still runs. The wrapped optimizer shares parameters and state with
-    ``optimizer``, which should not be used any more; create learning-rate schedulers on the result. Every rank must
-    wrap the same parameters with the same options.
+    Gradients are submitted while the backward pass still runs. The wrapped optimizer has all attributes in common with
+    ``optimizer``: schedulers, callbacks and inner optimizers may be given either, before or after this call. Call the
+    wrapped one's ``step()``. Every rank must wrap the same parameters with the same options.
+
+    ``copy.deepcopy((model, optimizer))`` makes a distributed optimizer of the copied model, whose gradients have the
+    names ``copy.NAME``. A pickled one is distributed again when it is loaded after ``init()``; its ``state_dict()`` is
+    that of the plain one.
 
     Args:
         optimizer: any ``torch.optim.Optimizer``.
         named_parameters: pairs of name and parameter, as from ``model.named_parameters()``; names identify gradients
-            across ranks and in errors. Two optimizers that are used at the same time need different names.
+            across ranks and in errors. Two optimizers whose gradients are on their way at the same time need different
+            names, such as those of ``named_parameters(prefix="encoder")``. Without names, gradients are called by group
+            and position, after the number of the optimizer; every rank must wrap its optimizers in the same order then.
         compression: of ``Compression``, or one's own compressor: gradients travel as it makes them. None is none.
         backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
         op: Average, Sum, Min, Max or Product; or Adasum, with which each rank makes its own step, and the ranks'
@@ -320,7 +332,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             step, has the highest priority.
         groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
             each by itself. Frozen parameters are left out.
-        sparse_as_dense: make sparse gradients dense before they are reduced, instead of gathering them.
+        sparse_as_dense: reduce sparse gradients as dense ones, instead of gathering them; they are sparse afterwards.
         process_set: the ranks that take part; on any other rank the optimizer works by itself.
         gradient_as_bucket_view: whether gradients live side by side in memory that the ranks of the host share, where
             they are reduced in place. With ``zero_grad(set_to_none=False)`` nothing is copied then; with None, each new
@@ -336,8 +348,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         :class:`DistributedMixin` (for Adasum, of :class:`~horocache.torch.adasum.AdasumMixin`).
 
     Raises:
-        ValueError: names missing or not unique, bad groups, a predivide factor without Average,
-            ``backward_passes_per_step`` below 1, a compression that has not its methods, or an unknown process set.
+        ValueError: not a ``torch.optim.Optimizer``, names missing or not unique, bad groups, a predivide factor without
+            Average, ``backward_passes_per_step`` below 1, a compression that has not its methods, or an unknown process
+            set.
         UnsupportedError: Adasum with a number of ranks that is no power of two, or with parameters that are not
             floating-point numbers; ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot
             tell who else has a gradient's memory. NotInitializedError: before ``init()``.
@@ -356,11 +369,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set=process_set,
         check_members=partial(_check_members, optimizer),
     )
-    if named_parameters is None:
-        prefix = default_prefix(process_set)
-        names = {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
-    else:
-        prefix, names = "", _checked_names(optimizer, named_parameters)
+    prefix, names = _names(optimizer, named_parameters, process_set)
     arguments["compression"] = options.compression
     if op == Adasum:
         check_ranks(process_set.size())

@@ -68,7 +68,7 @@ class GradientReducer:
         self.changes = 0  # of its parameters
         # Those that were found to have nothing in common with it, and the changes of both by then.
         self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._unused = None if unused_as_zeros else UnusedParameters(self._set)
+        self._unused = None if unused_as_zeros else UnusedParameters(self.set)
         self._failure: Exception | None = None  # the first of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)

@@ -104,8 +104,26 @@ BETTER_THAN_HOROVOD = {
         "frameworks/test_torch_habits.py::"
         "test_gradients_that_are_changed_while_they_are_reduced_are_an_error_that_says_what_to_do",
     ],
-    "`zero_grad()` takes no `set_to_none`": [
+    "`zero_grad()` takes no `set_to_none`, `step()` nothing but a closure": [
         "frameworks/test_torch_optimizer.py::test_zero_grad_takes_set_to_none",
+        "frameworks/test_torch_own_optimizers.py::test_methods_of_the_programs_optimizer_get_what_they_were_given",
+    ],
+    "Parameters that a callback adds to the plain optimizer, or to the list of a group, are left alone or stepped with "
+    "each rank's own gradient": [
+        "frameworks/test_torch_changing_groups.py::test_parameters_that_come_unseen_are_reduced_in_that_very_step",
+    ],
+    "A scheduler made before wrapping brings a warning of the wrong order": [
+        "frameworks/test_torch_shared_state.py::"
+        "test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_it",
+    ],
+    "Copies and pickles of the optimizer fail, or have no `step()`": [
+        "frameworks/test_torch_own_optimizers.py::test_copies_of_a_wrapped_optimizer_are_distributed",
+    ],
+    "Two optimizers without names get into each other's way": [
+        "frameworks/test_torch_two_optimizers.py::"
+        "test_optimizers_without_names_work_side_by_side_and_equal_names_take_turns",
+        "frameworks/test_torch_two_optimizers.py::"
+        "test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose",
     ],
     '`add_process_set()` needs `HOROVOD_DYNAMIC_PROCESS_SETS` or `init(process_sets="dynamic")`': [
         "frameworks/test_dynamic_process_sets.py::test_a_set_is_added_used_removed_and_added_again",

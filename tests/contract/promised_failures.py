@@ -154,6 +154,17 @@ FAILURES = {
         "inproc/test_errors.py::test_a_name_in_flight_is_refused_and_the_first_lives",
         "mp/test_disagreement.py::test_a_name_submitted_twice_is_refused_and_the_first_completes",
     ],
+    "torch: gradients of two optimizers are on their way together, and these have a parameter or a name in common": [
+        "frameworks/test_torch_two_optimizers.py::"
+        "test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose",
+    ],
+    "torch: optimizers, groups or numbers of parameters differ at `broadcast_optimizer_state`": [
+        "frameworks/test_torch_shared_state.py::test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks",
+    ],
+    "torch: parameters come into an optimizer's groups between `synchronize()` and `step()`": [
+        "frameworks/test_torch_changing_groups.py::"
+        "test_parameters_that_come_after_the_gradients_were_reduced_are_refused_on_all_ranks",
+    ],
     "a name means something else once its operation is over: other shape, type or operation": [
         "inproc/test_cache.py::test_a_name_may_mean_something_else_later_and_is_negotiated_once_for_it",
         "cpp/control/mismatch_test.cc::Mismatch.AChangedRequestIsRenegotiatedOnce",

@@ -110,6 +110,11 @@ def test_it_starts_and_stops_while_the_job_runs(binding, tmp_path):
             hc.allreduce(np.ones(2), name="unseen")
         with pytest.raises(hc.InvalidArgumentError, match=r"cannot make .*No such file or directory"):
             hc.start_timeline(folder / "nothing" / "here.json")
+        (folder / "folder").mkdir(exist_ok=True)
+        hc.barrier()
+        hc.start_timeline(folder / "folder")
+        hc.allreduce(np.ones(2), name="inside")
+        hc.stop_timeline()
         hc.start_timeline(str(folder / "third.json"))
         hc.allreduce(np.ones(2), name="last")
         hc.shutdown()
@@ -117,10 +122,12 @@ def test_it_starts_and_stops_while_the_job_runs(binding, tmp_path):
             hc.start_timeline(folder / "other.json")
 
     run_ranks(body, 2, args=(tmp_path,), knobs={"binding": binding, "timeline": "DYNAMIC"})
-    for name, tensor in (("first", "first.json"), ("second", "second.json"), ("third", "last")):
+    written = {"first": "first.json", "second": "second.json", "third": "last", "folder/timeline": "inside"}
+    for name, tensor in written.items():
         for trace in load_all([tmp_path / f"{name}.json"]):
             assert set(trace.rows.values()) == {"rounds", f"allreduce.{tensor}"}
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 6 + 1
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["timeline.json", "timeline.rank1.json"]
 
 
 def test_a_rank_that_is_killed_leaves_whole_files(tmp_path):

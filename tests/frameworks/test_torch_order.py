@@ -254,7 +254,7 @@ def test_added_and_thawed_parameters_are_reduced_and_added_ones_measured():
         return frozen, thawed, order(optimizer)
 
     # Four of one size in three groups: the first to be complete and the last are alone.
-    assert run(body, 2) == [(["c", "a"], ["b.weight"], ["noname.1.0", "b+c", "a"])] * 2
+    assert run(body, 2) == [(["c", "a"], ["b.weight"], ["d", "b+c", "a"])] * 2
 
 
 def test_it_is_that_of_a_process_sets_first_rank_and_others_are_not_asked():

@@ -33,8 +33,8 @@ TEST(Group, ATensorInDifferentGroupsOnTwoRanksFailsAtOnce) {
   const OpId one = job.Submit(1, Group("h", {"b", "c"}));
   job.RunFor(5 * kMs);  // nobody even waits
   const std::string text =
-      "tensor 'b': rank 0 submitted it as a part of group 'g', rank 1 as a part of group 'h'. Form the same groups on "
-      "all ranks.";
+      "tensor 'b': rank 0 submitted it as a part of group 'g', rank 1 as a part of group 'h'. Rank 1's group lacks "
+      "'a'. Rank 0's group lacks 'c'. Form the same groups on all ranks.";
   ExpectMismatch(job, 0, zero, text);
   ExpectMismatch(job, 1, one, text);
 }

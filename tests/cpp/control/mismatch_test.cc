@@ -83,11 +83,16 @@ TEST(Mismatch, GroupsMustHaveTheSameMembersInTheSameOrder) {
   const wire::Signature group = Group("g", {"a", "b"});
   EXPECT_EQ(
       Between(group, [](auto& s) { s.tensors.pop_back(); }),
-      "allreduce 'g': rank 0 submitted 2 tensors, rank 2 submitted 1 tensor. A group must have the same members, in "
-      "the same order, on all ranks.");
+      "allreduce 'g': rank 0 submitted 2 tensors, rank 2 submitted 1 tensor. Rank 2's group lacks 'b'. A group must "
+      "have the same members, in the same order, on all ranks.");
   EXPECT_EQ(Between(group, [](auto& s) { s.tensors[1].name = "c"; }),
-            "allreduce 'g': rank 0 submitted as member 1 'b', rank 2 submitted as member 1 'c'. A group must have the "
-            "same members, in the same order, on all ranks.");
+            "allreduce 'g': rank 0 submitted as member 1 'b', rank 2 submitted as member 1 'c'. Rank 2's group lacks "
+            "'b'. Rank 0's group lacks 'c'. A group must have the same members, in the same order, on all ranks.");
+  const std::string of_positions = Between(Group("g", {"g_1of2", "g_2of2"}), [](auto& s) {
+    s.tensors.pop_back();
+    s.tensors[0].name = "g_1of1";
+  });
+  EXPECT_EQ(of_positions.find("lacks"), std::string::npos) << of_positions;
   EXPECT_EQ(
       Between(group, [](auto& s) { s.tensors[1].shape = {5}; }),
       "allreduce 'g', tensor 'b': rank 0 submitted shape [4], rank 2 submitted shape [5]. Submit the same shape on "
