@@ -20,11 +20,9 @@ constexpr size_t kCommitStep = size_t{4} << 20;
 
 std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int ranks) {
   const size_t total = bytes * static_cast<size_t>(ranks);
-  void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (memory == MAP_FAILED) return nullptr;
-  std::shared_ptr<Regions> regions(new Regions(static_cast<std::byte*>(memory), bytes, ranks, true));
-  // As the arena: a child of fork must not keep the other ranks' memory alive.
-  return madvise(memory, total, MADV_DONTFORK) == 0 ? regions : nullptr;
+  void* const memory = MapReservation(fd, offset, total);
+  if (memory == nullptr) return nullptr;
+  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, true));
 }
 
 std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {

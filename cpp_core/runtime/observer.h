@@ -18,6 +18,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
+#include "base/waker.h"
+#include "runtime/record_file.h"
 
 namespace horocache::runtime {
 
@@ -54,17 +56,18 @@ class Observer {
   };
 
   void Listen(const std::string& name);
-  void Wake();
   void Run();
   Asked TakeAsked() HC_EXCLUDES(mutex_);
-  int TimeoutMs() const;
+  int64_t SleepNs() const;
+  void Tell(const std::vector<uint32_t>& sets);
   void Answer();
   void WriteRecord();
   std::string Stacks() const { return means_.stacks ? means_.stacks() : std::string(); }
 
-  const std::string record_path_;
+  RecordFile record_;  // of the thread, but for its path
   const Means means_;
-  UniqueFd wake_, listener_;
+  Waker waker_;
+  UniqueFd listener_;
 
   std::atomic<bool> told_path_{false};
   Mutex mutex_;

@@ -120,7 +120,7 @@ class Runtime {
   // Rank 0 writes `path`, the others next to it; see TimelinePath. kInvalidArgument if one is written already, or
   // cannot be.
   Status StartTimeline(const std::string& path, bool mark_rounds);
-  void StopTimeline() { timeline_.Stop(); }
+  void StopTimeline() { timeline_->Stop(); }
   // From now on stall reports and dumps show the stacks of the program's threads. Calls of files below `own_folder` are
   // this library's own.
   Status WatchStacks(const StackSource& source, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
@@ -151,6 +151,8 @@ class Runtime {
   std::string RecordPath() const;
   std::unique_ptr<Observer> MakeObserver();
   void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
+  void AddNews(CoordinatorLoop::Parts* parts);
+  Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
 
@@ -167,7 +169,7 @@ class Runtime {
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
   OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { observer_->NoteError(why); }};
-  observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
+  const std::shared_ptr<observe::Timeline> timeline_;
   std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
   std::atomic<bool> warned_private_{false};
   std::unique_ptr<CoordinatorLoop> loop_;

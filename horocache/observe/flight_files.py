@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from horocache.errors import InvalidArgumentError
 
 _MOST_KEPT = 256
+# A record that is not whole after so long, in seconds, is of a rank that was killed while it wrote it.
+_UNFINISHED_S = 3600.0
 
 
 def default_folder(environment: Mapping[str, str]) -> str:
@@ -21,6 +24,10 @@ def default_folder(environment: Mapping[str, str]) -> str:
         records = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if _is_record(entry.name)]
         for _, path in sorted(records)[:-_MOST_KEPT]:
             Path(path).unlink(missing_ok=True)
+        begun = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if _is_unfinished(entry.name)]
+        for at, path in begun:
+            if time.time() - at > _UNFINISHED_S:
+                Path(path).unlink(missing_ok=True)
     except OSError:
         return str(folder)  # there is none yet, or it is not ours to clean; writing will tell
     return str(folder)
@@ -28,6 +35,10 @@ def default_folder(environment: Mapping[str, str]) -> str:
 
 def _is_record(name: str) -> bool:
     return name.startswith("flight-") and name.endswith(".json")
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith("flight-") and name.endswith(".json.new")
 
 
 def load(path: Path) -> dict[str, Any]:
