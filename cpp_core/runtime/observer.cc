@@ -46,6 +46,7 @@ void SendAll(int socket, std::string_view bytes) {
 Observer::Observer(const std::string& socket_name, std::string record_path, Means means)
     : record_(std::move(record_path)), means_(std::move(means)) {
   if (!socket_name.empty()) Listen(socket_name);
+  polled_.reserve(2);  // and the waker's: the thread sleeps without memory, too
   thread_ = NamedThread("hc-observer", [this] { Run(); });
 }
 
@@ -119,10 +120,9 @@ int64_t Observer::SleepNs() const {
 }
 
 void Observer::Run() {
-  std::vector<pollfd> polled;
   for (bool stop = false; !stop;) {
-    polled.assign(1, {listener_.intact() ? listener_.get() : -1, POLLIN, 0});
-    waker_.Sleep(&polled, SleepNs());
+    polled_.assign(1, {listener_.intact() ? listener_.get() : -1, POLLIN, 0});
+    waker_.Sleep(&polled_, SleepNs());
     Asked asked = TakeAsked();
     stop = asked.stop;
     try {
@@ -131,7 +131,7 @@ void Observer::Run() {
       if (!unwritten_.empty() && (stop || due)) WriteRecord();
       if (stop) return;
       Tell(asked.sets);
-      if (polled[0].revents != 0 && listener_.intact()) Answer();
+      if (polled_[0].revents != 0 && listener_.intact()) Answer();
     } catch (const std::bad_alloc&) {  // who asked may ask again
     }
   }

@@ -8,6 +8,8 @@
 // Shared: any thread may ask. Owns its thread.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -74,6 +76,7 @@ class Observer {
   Asked asked_ HC_GUARDED_BY(mutex_);
 
   // Of the thread.
+  std::vector<pollfd> polled_;
   std::string unwritten_;   // why a record is due; empty if none is
   int64_t written_ns_ = 0;  // when the last one was
   bool failed_ = false;     // once at least, and that was told
