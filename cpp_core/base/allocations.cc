@@ -11,11 +11,24 @@ namespace {
 
 // Constant-initialized: it counts what is allocated before main.
 std::atomic<uint64_t> allocations{0};
+std::atomic<bool> failing{false};
+std::atomic<int64_t> until_failure{0}, failures_left{0};
+thread_local bool shielded = false;
 
 }  // namespace
 
 uint64_t Allocations() { return allocations.load(std::memory_order_relaxed); }
 bool CountsAllocations() { return !kSanitized; }
+
+void FailAllocations(int64_t after, int64_t failures) {
+  failing.store(false);
+  until_failure.store(after);
+  failures_left.store(failures);
+  failing.store(failures > 0);
+}
+
+AllocationShield::AllocationShield(bool shields) : before_(shielded) { shielded = shields; }
+AllocationShield::~AllocationShield() { shielded = before_; }
 
 }  // namespace horocache
 
@@ -24,8 +37,17 @@ bool CountsAllocations() { return !kSanitized; }
 
 namespace {
 
+bool Fails() {
+  using namespace horocache;
+  return !shielded && until_failure.fetch_sub(1) <= 0 && failures_left.fetch_sub(1) > 0;
+}
+
 void* Count(void* memory) {
   horocache::allocations.fetch_add(1, std::memory_order_relaxed);
+  if (horocache::failing.load(std::memory_order_relaxed) && Fails()) {
+    std::free(memory);
+    memory = nullptr;
+  }
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

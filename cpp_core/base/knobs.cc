@@ -97,6 +97,13 @@ Knobs::Entry Resolve(const KnobInfo& info, const std::map<std::string, std::stri
   return {std::string(info.default_value), KnobSource::kDefault};
 }
 
+// The operating system would cut a path at its first NUL byte, and take another file.
+Status CheckNoNul(const KnobInfo& info, const std::string& text) {
+  if (text.find('\0') == std::string::npos) return Status::Ok();
+  return InvalidArgumentError("knob " + std::string(info.name) + " (" + EnvironmentName(info.name) + ") has '" +
+                              Printable(text) + "', with a NUL byte; give it without one");
+}
+
 }  // namespace
 
 std::string_view KnobSourceName(KnobSource source) {
@@ -120,7 +127,10 @@ StatusOr<Knobs> Knobs::Parse(const std::map<std::string, std::string>& environme
                              const std::map<std::string, std::string>& arguments) {
   HC_RETURN_IF_ERROR(CheckNames(environment, arguments));
   Knobs knobs;
-  for (const KnobInfo& info : KnobTable()) knobs.entries.push_back(Resolve(info, environment, arguments));
+  for (const KnobInfo& info : KnobTable()) {
+    knobs.entries.push_back(Resolve(info, environment, arguments));
+    HC_RETURN_IF_ERROR(CheckNoNul(info, knobs.entries.back().text));
+  }
   size_t index = 0;
 #define HC_KNOB(name, type, default_value, minimum, maximum, alias, scope, doc)           \
   HC_RETURN_IF_ERROR(Assign(KnobTable()[index], knobs.entries[index].text, &knobs.name)); \

@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "base/text.h"
+
 namespace horocache {
 
 void Logger::Warning(std::string_view text) const {
@@ -19,7 +21,7 @@ void Logger::Warning(std::string_view text) const {
     strftime(stamp.data(), stamp.size(), "%F %T ", localtime_r(&now, &parts));
     line += stamp.data();
   }
-  line += "WARNING: " + std::string(text) + "\n";
+  line += "WARNING: " + PrintableLines(text) + "\n";
   // A log line that cannot be written has nowhere to be reported.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include "base/environment.h"
@@ -20,6 +21,19 @@ void PreferHugePages(void* memory, size_t bytes) {
   const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~(kHugePage - 1);
   // A refusal (a kernel without them) leaves small pages, which do as well.
   static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE));
+}
+
+void* MapReservation(int fd, size_t offset, size_t bytes) {
+  // Without access at first: mlockall(MCL_FUTURE) locks what is mapped, and then finds no page that it could bring in.
+  void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) return nullptr;
+  const bool done = munlock(memory, bytes) == 0 && madvise(memory, bytes, MADV_DONTDUMP) == 0 &&
+                    madvise(memory, bytes, MADV_DONTFORK) == 0 && mprotect(memory, bytes, PROT_READ | PROT_WRITE) == 0;
+  if (done) return memory;
+  const int error = errno;
+  munmap(memory, bytes);
+  errno = error;
+  return nullptr;
 }
 
 bool KeepFreedMemory() {

@@ -5,7 +5,7 @@
 namespace horocache {
 
 std::string_view StatusCodeName(StatusCode code) {
-  static constexpr std::array<std::string_view, 17> kNames = {
+  static constexpr std::array<std::string_view, kNumStatusCodes> kNames = {
       "Ok",      "InvalidArgument", "NotInitialized", "Unsupported", "Mismatch",    "DuplicateName",
       "Stall",   "PeerLost",        "ShutDown",       "Forked",      "OutOfMemory", "VersionSkew",
       "Startup", "Aborted",         "Corrupt",        "Internal",    "NonFinite"};

@@ -33,6 +33,8 @@ enum class StatusCode : int {
   kNonFinite,    // a rank submitted NaN or infinite values, and asked for that to be an error
 };
 
+constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
+
 std::string_view StatusCodeName(StatusCode code);
 
 class [[nodiscard]] Status {
@@ -54,6 +56,10 @@ class [[nodiscard]] Status {
 inline Status InvalidArgumentError(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 inline Status UnsupportedError(std::string message) { return {StatusCode::kUnsupported, std::move(message)}; }
 inline Status StartupError(std::string message) { return {StatusCode::kStartup, std::move(message)}; }
+
+// So short that it takes no memory.
+constexpr std::string_view kNoMemory = "no memory";
+inline Status NoMemoryError() { return {StatusCode::kOutOfMemory, std::string(kNoMemory)}; }
 
 // A value, or why there is none.
 template <typename T>

@@ -61,6 +61,59 @@ size_t Utf8Length(std::string_view bytes) {
   return length;
 }
 
+constexpr uint32_t kNoCode = ~0u;
+
+// The code point of one character; kNoCode for a byte that is not UTF-8.
+uint32_t CodeOf(std::string_view character) {
+  const auto lead = static_cast<uint8_t>(character[0]);
+  if (Utf8Length(character) == 0) return kNoCode;
+  if (character.size() == 1) return lead;
+  uint32_t code = lead & (0x7f >> character.size());
+  for (const char next : character.substr(1)) code = code << 6 | (static_cast<uint8_t>(next) & 0x3f);
+  return code;
+}
+
+// Whether a character acts on a terminal or on the order of what stands beside it, or cannot be seen: Unicode's
+// controls (Cc), format characters (Cf) and separators of lines and paragraphs (Zl, Zp).
+bool IsInvisible(uint32_t code) {
+  struct Range {
+    uint32_t first, last;
+  };
+  static constexpr std::array<Range, 20> kRanges = {
+      {{0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
+       {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x180e, 0x180e},
+       {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},   {0xfff9, 0xfffb},
+       {0x110bd, 0x110cd}, {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe007f}}};
+  return std::ranges::any_of(kRanges, [code](Range range) { return range.first <= code && code <= range.last; });
+}
+
+void AppendFormat(const char* format, uint32_t number, std::string* out) {
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(), format, number);
+  *out += text.data();
+}
+
+// One character, or an escape in its place.
+void AppendVisible(std::string_view character, std::string* out) {
+  const uint32_t code = CodeOf(character);
+  if (code == kNoCode) {
+    AppendFormat("\\x%02x", static_cast<uint8_t>(character[0]), out);
+  } else if (!IsInvisible(code)) {
+    *out += character;
+  } else {
+    AppendFormat(code < 0x80 ? "\\x%02x" : code <= 0xffff ? "\\u%04x" : "\\U%08x", code, out);
+  }
+}
+
+template <typename Take>
+void ForEachCharacter(std::string_view bytes, Take&& take) {
+  while (!bytes.empty()) {
+    const size_t length = std::max<size_t>(Utf8Length(bytes), 1);
+    take(bytes.substr(0, length));
+    bytes.remove_prefix(length);
+  }
+}
+
 }  // namespace
 
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates) {
@@ -78,42 +131,47 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
 
 std::string Printable(std::string_view bytes) {
   std::string out;
-  for (size_t i = 0; i < bytes.size();) {
-    const size_t length = Utf8Length(bytes.substr(i));
-    const auto byte = static_cast<uint8_t>(bytes[i]);
-    if (length == 0 || byte < 0x20 || byte == 0x7f || byte == '\\' || byte == '\'') {
-      std::array<char, 5> text{};
-      std::snprintf(text.data(), text.size(), "\\x%02x", byte);
-      out += byte == '\\' ? "\\\\" : byte == '\'' ? "\\'" : byte == '\n' ? "\\n" : text.data();
-      i += 1;
+  ForEachCharacter(bytes, [&out](std::string_view character) {
+    if (character == "\n") {
+      out += "\\n";
+    } else if (character == "\\" || character == "'") {
+      out.append("\\").append(character);
     } else {
-      out += bytes.substr(i, length);
-      i += length;
+      AppendVisible(character, &out);
     }
-  }
+  });
+  return out;
+}
+
+std::string PrintableLines(std::string_view bytes) {
+  std::string out;
+  ForEachCharacter(bytes, [&out](std::string_view character) {
+    if (character == "\n" || character == "\t") {
+      out += character;
+    } else {
+      AppendVisible(character, &out);
+    }
+  });
   return out;
 }
 
 std::string JsonText(std::string_view bytes) {
   std::string out = "\"";
-  const auto escape = [&out](const char* format, uint8_t byte) {
-    std::array<char, 8> text{};
-    std::snprintf(text.data(), text.size(), format, byte);
-    out += text.data();
-  };
-  for (size_t i = 0; i < bytes.size();) {
-    const size_t length = Utf8Length(bytes.substr(i));
-    const auto byte = static_cast<uint8_t>(bytes[i]);
-    if (length == 0) {
-      escape("\\\\x%02x", byte);
-    } else if (byte < 0x20 || byte == 0x7f) {
-      escape("\\u%04x", byte);
-    } else {
-      if (byte == '"' || byte == '\\') out += '\\';
-      out += bytes.substr(i, length);
+  ForEachCharacter(bytes, [&out](std::string_view character) {
+    const uint32_t code = CodeOf(character);
+    if (code == kNoCode) {
+      AppendFormat("\\\\x%02x", static_cast<uint8_t>(character[0]), &out);
+    } else if (character == "\"" || character == "\\") {
+      out.append("\\").append(character);
+    } else if (!IsInvisible(code)) {
+      out += character;
+    } else if (code <= 0xffff) {
+      AppendFormat("\\u%04x", code, &out);
+    } else {  // a surrogate pair
+      AppendFormat("\\u%04x", 0xd7c0 + (code >> 10), &out);
+      AppendFormat("\\u%04x", 0xdc00 + (code & 0x3ff), &out);
     }
-    i += std::max<size_t>(length, 1);
-  }
+  });
   return out += '"';
 }
 
@@ -121,6 +179,12 @@ std::string SecondsText(int64_t time_ns) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time_ns) / static_cast<double>(kNsPerS));
   return text.data();
+}
+
+std::string Sentence(std::string text) {
+  constexpr std::string_view kEnds = ".!?:;";
+  if (!text.empty() && kEnds.find(text.back()) == std::string_view::npos) text += '.';
+  return text;
 }
 
 std::vector<std::string> Split(std::string_view text, char separator) {

@@ -13,14 +13,24 @@ namespace horocache {
 // length differs).
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
 
-// `bytes` with control characters, quotes and bytes that are not UTF-8 escaped: names come from users.
+// `bytes` as part of one line, for names that come from users: escapes quotes, backslashes, bytes that are not UTF-8,
+// and all characters that act on a terminal or cannot be seen (controls, direction marks, zero-width characters,
+// separators of lines).
 std::string Printable(std::string_view bytes);
 
-// `bytes` as a string of JSON, with its quotes. Bytes that are not UTF-8 become \\x and two digits.
+// Prose as people see it: as Printable, but line feeds, tabs, quotes and backslashes stay. What was escaped before
+// stays as it is.
+std::string PrintableLines(std::string_view bytes);
+
+// `bytes` as a string of JSON, with its quotes; escapes the characters that Printable escapes. Bytes that are not UTF-8
+// become \\x and two digits.
 std::string JsonText(std::string_view bytes);
 
 // Nanoseconds as "30 s".
 std::string SecondsText(int64_t time_ns);
+
+// With a full stop where none is: for a reason that another sentence follows.
+std::string Sentence(std::string text);
 
 std::vector<std::string> Split(std::string_view text, char separator);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include "base/duration.h"
@@ -14,6 +15,11 @@ namespace horocache {
 pid_t ThisThread() {
   static thread_local const pid_t thread = gettid();
   return thread;
+}
+
+void MakeRoomForExceptions() {
+  // Written to memory, as the compiler may leave out a call that nothing depends on.
+  [[maybe_unused]] volatile const int touched = std::uncaught_exceptions();
 }
 
 bool IsAlive(pid_t thread) { return tgkill(getpid(), thread, 0) == 0 || errno != ESRCH; }
@@ -52,6 +58,7 @@ struct BlockedSignals {
 NamedThread::NamedThread(const std::string& name, std::function<void()> body) {
   const BlockedSignals blocked;  // the new thread inherits the mask
   thread_ = std::thread([name, body = std::move(body)] {
+    MakeRoomForExceptions();
     pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
     body();
   });
@@ -61,6 +68,12 @@ NamedThread& NamedThread::operator=(NamedThread&& other) noexcept {
   Join();
   thread_ = std::move(other.thread_);
   return *this;
+}
+
+bool NamedThread::Abandon() {
+  if (!thread_.joinable()) return false;
+  thread_.detach();
+  return true;
 }
 
 void NamedThread::Join() {

@@ -1,4 +1,4 @@
-// A thread with a name that its destructor joins. Nothing in the core detaches a thread.
+// A thread with a name that its destructor joins. The core detaches none but those that hang in the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -16,6 +16,10 @@ namespace horocache {
 // number).
 pid_t ThisThread();
 bool IsAlive(pid_t thread);
+
+// The C library makes a thread's room for exceptions when the thread first throws, and ends the process where there is
+// no memory for it. After this there is room. Cheap.
+void MakeRoomForExceptions();
 
 // The processor time of one thread, for others to ask. Threads: Begin and End on that one, Ns on any.
 class ThreadCpuTime {
@@ -42,6 +46,9 @@ class NamedThread {
   NamedThread& operator=(NamedThread&& other) noexcept;
 
   void Join();
+  // Nobody waits for it any more: for one that hangs in a call that cannot be ended. It must use nothing that goes.
+  // False if there is none.
+  bool Abandon();
 
  private:
   std::thread thread_;

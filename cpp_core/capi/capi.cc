@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
+#include "base/text.h"
 #include "capi/hc.h"
 #include "capi/header.h"
 #include "capi/wrap.h"
@@ -32,8 +33,14 @@ static_assert(static_cast<int>(StatusCode::kInternal) == HC_INTERNAL, "hc_status
 
 int Report(const Status& status, hc_error* error) {
   if (error != nullptr) {
-    const size_t length = std::min(status.message().size(), sizeof(error->text) - 1);
-    std::memcpy(error->text, status.message().data(), length);
+    std::string text;
+    try {
+      text = horocache::PrintableLines(status.message());
+    } catch (const std::bad_alloc&) {
+      text = horocache::kNoMemory;
+    }
+    const size_t length = std::min(text.size(), sizeof(error->text) - 1);
+    std::memcpy(error->text, text.data(), length);
     error->text[length] = '\0';
   }
   return static_cast<int>(status.code());
@@ -130,7 +137,7 @@ int Guarded(hc_error* error, F&& f) {
   try {
     return Report(f(), error);
   } catch (const std::bad_alloc&) {
-    return Report({StatusCode::kOutOfMemory, "out of memory"}, error);
+    return Report(horocache::NoMemoryError(), error);
   } catch (const std::exception& thrown) {
     return Report({StatusCode::kInternal, thrown.what()}, error);
   }

@@ -106,6 +106,8 @@ void Controller::SetWaiting(bool waiting, bool all_waiting) {
   impl_->all_waiting = waiting && all_waiting;
 }
 
+void Controller::SetComputes(bool computes) { impl_->computes = computes; }
+
 void Controller::SetLastDone(const std::string& name) {
   impl_->last_done.assign(name, 0, std::min(name.size(), wire::kMaxNameBytes));
 }

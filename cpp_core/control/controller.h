@@ -63,6 +63,7 @@ struct ControllerConfig {
   bool stall_check = true;
   int64_t stall_warn_ns = 10'000'000'000;
   int64_t stall_fail_ns = 600'000'000'000;  // 0: never
+  bool stall_fail_computing = false;        // also where a rank that lacks the operation computes
   Selector selector;
 
   // A cycle_time of 0 in tick mode means "as often as possible", not "without end in one call".
@@ -106,6 +107,8 @@ class Controller {
   // and no operation that was planned still runs, so nothing more will come. Taken back by every plan and failure: say
   // it anew before each Step.
   void SetWaiting(bool waiting, bool all_waiting);
+  // Whether this rank's threads have run lately, besides those of the core: who waits for it waits for an answer.
+  void SetComputes(bool computes);
   // The last thing this rank completed, for stall reports.
   void SetLastDone(const std::string& name);
   // For the people of all ranks; travels with the next round.

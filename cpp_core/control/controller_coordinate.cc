@@ -178,7 +178,8 @@ void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& list
   const bool some_wait = std::ranges::any_of(lists, [](const RequestList* list) { return list->all_waiting; });
   if (!look && !some_wait) return;
   std::vector<WaitingRank> ranks;
-  for (const RequestList* list : lists) ranks.push_back({list->all_waiting && outcome.agreed == 0, list->last_done});
+  for (const RequestList* list : lists)
+    ranks.push_back({list->all_waiting && outcome.agreed == 0, list->last_done, list->computes});
   for (const wire::Response& response : out->responses) {
     for (const int32_t rank : response.ranks) ranks[static_cast<size_t>(rank)].all_waiting = false;
     if (!response.ranks.empty()) continue;

@@ -29,7 +29,7 @@ struct Controller::Impl {
         joined(config.size),
         coordinator(config.size, &config.selector, &config.names),
         selector_hash(config.selector.Hash()),
-        stalls(config.stall_warn_ns, config.stall_fail_ns, config.names) {
+        stalls(config.stall_warn_ns, config.stall_fail_ns, config.stall_fail_computing, config.names) {
     divisor_ranks = config.size;
     last_done.reserve(kUsualNameBytes);
   }
@@ -119,6 +119,7 @@ struct Controller::Impl {
   // What the runtime says.
   bool waiting = false;
   bool all_waiting = false;
+  bool computes = false;
   std::string last_done;
   std::string note;
   bool asked = false;

@@ -76,6 +76,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   list->rank = config.rank;
   list->leaving = leaving;
   list->all_waiting = all_wait();
+  list->computes = computes;
   list->error = abort_why;
   list->last_done = last_done;
   list->note = note;

@@ -106,9 +106,8 @@ StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& op
   for (const size_t i : dead) {
     if (!conflicts[i].empty()) continue;
     fail(i, StatusCode::kStall,
-         Describe(ops[i], ranks, joined) +
-             " It can never complete: who lacks it waits, itself, for what others have not submitted. Submit the same "
-             "operations on all ranks, and wait for none before all that it needs is submitted.");
+         Describe(ops[i], ranks, joined) + " It can never complete: " + WhatTheyWaitFor(ops[i], ops, ranks, joined) +
+             " Submit the same operations on all ranks, and wait for none before all that it needs is submitted.");
   }
   for (size_t i = 0; i < ops.size(); ++i) {
     if (!conflicts[i].empty()) fail(i, StatusCode::kMismatch, conflicts[i]);
@@ -126,8 +125,8 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   RankSet laggards(static_cast<int>(ranks.size()));
   for (size_t i = 0; i < ops.size(); ++i) {
     if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
-    Reported reported = WhenReported(ops[i].signature.name, now_ns);
-    if (fail_ns_ > 0 && now_ns - reported.first_ns >= fail_ns_ - warn_ns_) {
+    Reported reported = WhenReported(ops[i], ranks, joined, now_ns);
+    if (fail_ns_ > 0 && now_ns >= FailNs(reported)) {
       (*failed)[i] = true;
       verdict->failures.push_back(MakeFailure(ops[i].signature, StatusCode::kStall,
                                               Describe(ops[i], ranks, joined) + " Gave up after " +
@@ -143,6 +142,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     still.emplace(ops[i].signature.name, reported);
     if (!is_due || ++due > kMostReported) continue;
     verdict->report += "\n  " + Describe(ops[i], ranks, joined);
+    verdict->report += BeyondTheLimit(reported, now_ns);
     for (const int32_t rank : Lacking(ops[i], joined)) laggards.Add(rank);
   }
   reported_ = std::move(still);
@@ -156,16 +156,52 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   }
 }
 
-StallInspector::Reported StallInspector::WhenReported(const std::string& name, int64_t now_ns) const {
-  const auto known = reported_.find(name);
-  return known == reported_.end() ? Reported{now_ns, kNever} : known->second;
+StallInspector::Reported StallInspector::WhenReported(const PendingOp& op, const std::vector<WaitingRank>& ranks,
+                                                      const RankSet& joined, int64_t now_ns) const {
+  const auto known = reported_.find(op.signature.name);
+  Reported reported = known == reported_.end() ? Reported{now_ns, kNever, now_ns} : known->second;
+  const auto computes = [&](int32_t rank) { return ranks[static_cast<size_t>(rank)].computes; };
+  if (!fail_computing_ && std::ranges::any_of(Lacking(op, joined), computes)) reported.idle_since_ns = now_ns;
+  return reported;
+}
+
+std::string StallInspector::BeyondTheLimit(const Reported& reported, int64_t now_ns) const {
+  if (fail_ns_ == 0 || now_ns - reported.first_ns < fail_ns_ - warn_ns_) return "";
+  return " It computes, or did so lately, so this job waits for it beyond the default limit of " +
+         SecondsText(fail_ns_) +
+         ". If the operation will never come, end the job; HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS sets a limit that "
+         "always counts.";
+}
+
+int64_t StallInspector::FailNs(const Reported& reported) const {
+  // The first report came when the operation had waited for warn_ns_ already.
+  const int64_t waits_since_ns = reported.first_ns - warn_ns_;
+  const bool computed = reported.idle_since_ns > reported.first_ns;
+  return (computed ? reported.idle_since_ns : waits_since_ns) + std::max(fail_ns_, warn_ns_);
+}
+
+std::string StallInspector::WhatTheyWaitFor(const PendingOp& op, const std::vector<PendingOp>& ops,
+                                            const std::vector<WaitingRank>& ranks, const RankSet& joined) const {
+  constexpr size_t kMostTold = 4;
+  std::vector<std::string> waits;
+  for (const int32_t rank : Lacking(op, joined)) {
+    if (!ranks[static_cast<size_t>(rank)].all_waiting || waits.size() == kMostTold) continue;
+    const auto lacked = [&](const PendingOp& other) {
+      return other.has.Has(rank) && !Lacking(other, joined).empty() && !other.moving;
+    };
+    const auto found = std::ranges::find_if(ops, lacked);
+    if (found == ops.end()) continue;
+    waits.push_back(names_.Text(rank) + " waits, itself, for " + control::Describe(found->signature) + ", which " +
+                    names_.Text(Lacking(*found, joined)) + " did not submit");
+  }
+  return Join(waits, "; ") + ".";
 }
 
 int64_t StallInspector::NextFailNs() const {
   int64_t next_ns = kNever;
   if (fail_ns_ == 0) return next_ns;
   for (const auto& [name, reported] : reported_) {
-    next_ns = std::min(next_ns, reported.first_ns + std::max<int64_t>(0, fail_ns_ - warn_ns_));
+    next_ns = std::min(next_ns, FailNs(reported));
   }
   return next_ns;
 }
@@ -182,7 +218,9 @@ std::string StallInspector::Describe(const PendingOp& op, const std::vector<Wait
     text += names_.Text(lacking[i]) +
             (rank.last_done.empty() ? " has completed nothing yet"
                                     : " last completed '" + Printable(rank.last_done) + "'") +
-            (rank.all_waiting ? " and waits" : "");
+            (rank.all_waiting ? " and waits"
+             : rank.computes  ? " and computes"
+                              : "");
     if (i + 1 == std::min(lacking.size(), kMostDescribed)) text += ")";
   }
   return text + ".";

@@ -26,13 +26,15 @@ struct PendingOp {
 struct WaitingRank {
   bool all_waiting = false;  // every thread waits, and nothing of this round concerns it
   std::string last_done;
+  bool computes = false;  // its threads have run lately
 };
 
 class StallInspector {
  public:
-  // Nanoseconds; fail_ns 0: never.
-  StallInspector(int64_t warn_ns, int64_t fail_ns, RankNames names = {})
-      : warn_ns_(warn_ns), fail_ns_(fail_ns), names_(std::move(names)) {}
+  // Nanoseconds; fail_ns 0: never. Unless `fail_computing`, the limit counts anew from every look at which a rank that
+  // lacks the operation computes: it may submit it yet, and only the user knows whether it takes too long.
+  StallInspector(int64_t warn_ns, int64_t fail_ns, bool fail_computing = false, RankNames names = {})
+      : warn_ns_(warn_ns), fail_ns_(fail_ns), fail_computing_(fail_computing), names_(std::move(names)) {}
 
   struct Verdict {
     std::vector<wire::Response> failures;
@@ -50,15 +52,24 @@ class StallInspector {
  private:
   struct Reported {
     int64_t first_ns, last_ns;  // the last is kNever before the first
+    int64_t idle_since_ns;      // no rank that lacks it has computed since
   };
-  Reported WhenReported(const std::string& name, int64_t now_ns) const;
+  Reported WhenReported(const PendingOp& op, const std::vector<WaitingRank>& ranks, const RankSet& joined,
+                        int64_t now_ns) const;
+  // Why an operation that has waited for longer than the limit is still waited for; empty for all others.
+  std::string BeyondTheLimit(const Reported& reported, int64_t now_ns) const;
   // Fails what has waited for too long and reports the rest.
   void Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
               int64_t now_ns, std::vector<bool>* failed, Verdict* verdict);
+  int64_t FailNs(const Reported& reported) const;  // when it is to fail, if there is a limit
+  // For what the ranks that lack the operation wait, and who lacks that.
+  std::string WhatTheyWaitFor(const PendingOp& op, const std::vector<PendingOp>& ops,
+                              const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
   std::string Describe(const PendingOp& op, const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
 
   const int64_t warn_ns_;
   const int64_t fail_ns_;
+  const bool fail_computing_;
   const RankNames names_;
   StringMap<Reported> reported_;
 };

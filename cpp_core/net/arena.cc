@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -20,7 +21,7 @@ namespace horocache::net {
 namespace {
 
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
@@ -111,6 +112,10 @@ struct Arena::Seat {
   DoorbellWords doorbell;
   alignas(kCacheLine) std::atomic<RankState> state;
   alignas(kCacheLine) std::atomic<int64_t> ran_ns;
+  alignas(kCacheLine) std::atomic<int64_t> computed_ns;
+  std::atomic<int32_t> watcher;
+  std::atomic<int32_t> why_code;
+  std::array<char, 500> why_text;
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
 
@@ -164,13 +169,9 @@ size_t Arena::FileBytes() const {
 Status Arena::MapShared() {
   struct stat file{};
   if (fstat(fd_, &file) == 0) id_ = file.st_ino;
-  void* memory = mmap(nullptr, places_.total, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) return NoMemory(layout_, places_.total, "map", errno);
-  base_ = static_cast<std::byte*>(memory);
   // A child of fork must neither write into the job's memory nor keep it alive.
-  if (madvise(memory, places_.total, MADV_DONTFORK) != 0) {
-    return Status(StatusCode::kInternal, std::string("madvise(MADV_DONTFORK) failed: ") + std::strerror(errno));
-  }
+  base_ = static_cast<std::byte*>(MapReservation(fd_, 0, places_.total));
+  if (base_ == nullptr) return NoMemory(layout_, places_.total, "map", errno);
   if (layout_.region_bytes > 0) {
     regions_ = Regions::Map(fd_, places_.regions, static_cast<size_t>(layout_.region_bytes), layout_.ranks);
   }
@@ -274,6 +275,26 @@ Arena::Seat& Arena::seat(int rank) {
 Doorbell Arena::doorbell(int rank) { return Doorbell(&seat(rank).doorbell); }
 std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
 std::atomic<int64_t>& Arena::ran_ns(int rank) { return seat(rank).ran_ns; }
+std::atomic<int64_t>& Arena::computed_ns(int rank) { return seat(rank).computed_ns; }
+
+void Arena::LeaveJobLost(int rank, StatusCode code, std::string_view why) {
+  Seat& own = seat(rank);
+  if (own.state.load() == RankState::kLeftJobLost) return;
+  std::memcpy(own.why_text.data(), why.data(), std::min(why.size(), own.why_text.size()));
+  own.why_code.store(static_cast<int32_t>(code));
+  own.state.store(RankState::kLeftJobLost);
+}
+
+Status Arena::WhyJobLost(int rank) {
+  const Seat& other = seat(rank);
+  if (other.state.load() != RankState::kLeftJobLost) return Status::Ok();
+  const int32_t code = other.why_code.load();
+  if (code <= 0 || code >= kNumStatusCodes) return Status::Ok();
+  return {static_cast<StatusCode>(code),
+          {other.why_text.data(), strnlen(other.why_text.data(), other.why_text.size())}};
+}
+
+std::atomic<int32_t>& Arena::watcher(int rank) { return seat(rank).watcher; }
 
 Arena::Words Arena::WordsAt(size_t index) {
   auto* first = reinterpret_cast<std::atomic<uint64_t>*>(base_ + places_.words + index * places_.words_stride);

@@ -28,8 +28,10 @@ struct ArenaLayout {
   int64_t region_bytes = 0;  // of address space per rank for tensors that live here; memory comes when it is used
 };
 
-// kJobLost: runs, and knows that a rank of the job is lost, which the other ranks find out by themselves. kLeftJobLost:
-// left after that. The lost rank is the cause that the others are to report, and not that this one ends or leaves.
+// kJobLost: runs, and knows that a rank of the job is lost, which the other ranks find out by themselves.
+// kLeftJobLost: has left, or does nothing any more, because the job cannot go on: a rank was lost, or has aborted, or
+// this one cannot go on. That is the cause that the other ranks are to report, and not that this one ends or leaves. They
+// find it out by themselves, or else from WhyJobLost.
 enum class RankState : uint32_t { kAbsent, kRunning, kJobLost, kLeft, kLeftJobLost };
 inline bool HasLeft(RankState state) { return state == RankState::kLeft || state == RankState::kLeftJobLost; }
 
@@ -104,6 +106,15 @@ class Arena {
   std::atomic<RankState>& state(int rank);
   // When the rank ran last, by the host's steady clock; 0: it has not. For HostsWatch.
   std::atomic<int64_t>& ran_ns(int rank);
+  // When the rank's threads were last seen to use the processor, besides those of the core, in steady-clock
+  // nanoseconds.
+  std::atomic<int64_t>& computed_ns(int rank);
+  // Sets the rank's state to kLeftJobLost; takes no memory.
+  void LeaveJobLost(int rank, StatusCode code, std::string_view why);
+  // The reason, of which a long one has lost its end; ok where the state is another, or there is no reason.
+  Status WhyJobLost(int rank);
+  // The kernel's number of the rank's liveness thread, which lives as long as the rank does; 0: none yet.
+  std::atomic<int32_t>& watcher(int rank);
 
   // One rank's words in the control area, with its payload behind them.
   struct Words {

@@ -65,8 +65,8 @@ class HostsChannel final : public RuntimeChannel {
   const Status& broken() const override { return broken_.ok() ? local_->broken() : broken_; }
   void TellLost(const Status& why) override;
   bool must_poll() const override { return link_ != nullptr && link_->must_poll(); }
-  void SayGoodbye() override {
-    local_->SayGoodbye();
+  void SayGoodbye(bool job_lost) override {
+    local_->SayGoodbye(job_lost);
     if (link_ != nullptr) link_->SayGoodbye();
   }
   int Departed() override {

@@ -19,6 +19,7 @@ class LateClaims {
              int64_t until_ns);
 
   int fd() const { return listener_->fd(); }  // readable when somebody has come
+  bool intact() const { return listener_->intact(); }  // the program has not closed it
   int64_t until_ns() const { return until_ns_; }
 
   // Takes in who has come. If it claims a rank of the job: tells it so, and returns what is wrong; else an empty text.

@@ -1,8 +1,9 @@
 #include "net/liveness.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "base/waker.h"
 #include "net/exit_info.h"
 #include "net/late_claims.h"
 
@@ -27,7 +30,9 @@ namespace {
 constexpr int64_t kPidfdFollowsNs = 100 * kNsPerMs;
 // A rank that ends after it has seen a loss is reported later than what it has seen.
 constexpr int64_t kCauseFirstNs = 500 * kNsPerMs;
+// Between two looks at ranks that no descriptor tells of any more.
 constexpr int64_t kLookNs = 100 * kNsPerMs;
+constexpr int kNoMemoryMs = 100;
 constexpr const char* kClosed = "closed its connection without shutdown()";
 
 // What rank 0 tells the others over the links about a rank that is gone; they may have no pidfd of it.
@@ -39,38 +44,48 @@ static_assert(sizeof(Notice) == 128);
 
 }  // namespace
 
-// Everything but `stopping` and the eventfd belongs to the thread.
+// Note [A rank whose descriptors were closed]
+// A program may close the descriptors that it does not know, ours among them. The rank then goes on, and so does the
+// job: a link that closes ends nothing while the rank's liveness thread, whose number is in the arena, is seen to live.
+// (If the process becomes another program, that thread is gone.) A rank that has lost descriptors of its own, and one
+// whose link has closed on the other side, looks at the others' threads several times a second instead.
+//
+// Everything but `stopping` and the waker belongs to the thread.
 struct Liveness::Impl {
   Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in,
        std::function<void(const std::string&)> on_late_in)
-      : peers(peers_in),
-        rank(rank_in),
-        on_lost(std::move(on_lost_in)),
-        on_late(std::move(on_late_in)),
-        stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : peers(peers_in), rank(rank_in), on_lost(std::move(on_lost_in)), on_late(std::move(on_late_in)) {
     const size_t size = peers->pids.size();
     done.resize(size, false);
     done[static_cast<size_t>(rank)] = true;
+    seen_alive.resize(size, false);
     later.resize(size);
     linked.resize(size, false);
     ended.resize(size, false);
     received.resize(size);
-    for (size_t r = 0; r < size; ++r) linked[r] = Link(r) >= 0;
+    for (size_t r = 0; r < size; ++r) linked[r] = Link(r) != nullptr && Link(r)->intact();
+    for (const UniqueFd& pidfd : peers->pidfds) has_pidfd.push_back(pidfd.intact());
   }
 
-  int Link(size_t r) const {
-    if (rank != 0) return r == 0 && !peers->links.empty() ? peers->links[0].get() : -1;
-    return r < peers->links.size() ? peers->links[r].get() : -1;
+  const UniqueFd* Link(size_t r) const {
+    if (rank != 0) return r == 0 && !peers->links.empty() ? &peers->links[0] : nullptr;
+    return r < peers->links.size() ? &peers->links[r] : nullptr;
   }
 
   void Run();
-  int TimeoutMs() const;
-  void LookAt(size_t r, bool has_ended, bool spoke);
+  void Look();
+  void TakeNews();
+  void NoteLostDescriptors();
+  bool Lives(size_t r);
+  int64_t SleepNs() const;
   void OnLate(bool somebody);
   void OnPidfd(size_t r);
   void OnLink(size_t r);
   void OnNotice(const Notice& notice);
   void OnClosed(size_t r);
+  void OnEnd(size_t r);
+  void OnDue(size_t r);
+  void LookAtThreads();
   void Gone(size_t r, const std::string& how);
   void TellOthers(size_t r, const std::string& how);
 
@@ -79,53 +94,92 @@ struct Liveness::Impl {
   const std::function<void(int, const std::string&)> on_lost;
   const std::function<void(const std::string&)> on_late;
   std::atomic<bool> stopping{false};
-  UniqueFd stop;           // -1 if there were no descriptors left: then the thread looks up
-  std::vector<bool> done;  // by rank: gone, or left, or this one
+  Waker waker;
+  std::vector<bool> done;        // by rank: gone, or left, or this one
+  std::vector<bool> has_pidfd;   // by rank
+  std::vector<bool> linked;      // by rank: its link is open
+  std::vector<bool> seen_alive;  // by rank: its liveness thread, from here
   struct Later {
     int64_t at_ns;
     std::string how;
   };
   std::vector<std::optional<Later>> later;  // by rank: what to report then if nothing better is known
-  std::vector<bool> ended;                  // by rank: its pidfd has said so
-  std::vector<bool> linked;                 // by rank: its link is open
+  std::vector<bool> ended;                  // by rank: its pidfd or its thread has said so
   std::vector<std::string> received;        // by rank: a part of a notice
-  NamedThread thread;                       // last: joined before the rest goes
+  bool looks = false;                       // at threads, from time to time
+  std::vector<pollfd> polled;
+  NamedThread thread;  // last: joined before the rest goes
 };
 
 void Liveness::Impl::Run() {
-  std::vector<pollfd> polled;
-  while (true) {
-    polled.assign(1, {stop.get(), POLLIN, 0});
-    for (size_t r = 0; r < done.size(); ++r) {
-      polled.push_back({done[r] || ended[r] ? -1 : peers->pidfds[r].get(), POLLIN, 0});
-      polled.push_back({linked[r] ? Link(r) : -1, POLLIN, 0});
-    }
-    polled.push_back({peers->late != nullptr ? peers->late->fd() : -1, POLLIN, 0});
-    if (poll(polled.data(), polled.size(), TimeoutMs()) < 0 && errno != EINTR) {
-      poll(nullptr, 0, 100);  // the kernel has no memory, as nothing else is possible: look again a little later
-    }
-    if (stopping.load(std::memory_order_acquire)) return;
-    if (peers->late != nullptr) OnLate(polled.back().revents != 0);
-    for (size_t r = 0; r < done.size(); ++r) {
-      LookAt(r, polled[1 + 2 * r].revents != 0, polled[2 + 2 * r].revents != 0);
+  peers->arena->watcher(rank).store(ThisThread());
+  while (!stopping.load(std::memory_order_acquire)) {
+    try {
+      Look();
+    } catch (const std::bad_alloc&) {  // it looks again, and sees the same
+      poll(nullptr, 0, kNoMemoryMs);
     }
   }
 }
 
-void Liveness::Impl::LookAt(size_t r, bool has_ended, bool spoke) {
-  if (has_ended && !done[r]) OnPidfd(r);
-  if (spoke) OnLink(r);
-  if (!done[r] && later[r] && NowNs() >= later[r]->at_ns) Gone(r, later[r]->how);
+void Liveness::Impl::Look() {
+  NoteLostDescriptors();
+  polled.clear();
+  for (size_t r = 0; r < done.size(); ++r) {
+    polled.push_back({has_pidfd[r] && !done[r] && !ended[r] ? peers->pidfds[r].get() : -1, POLLIN, 0});
+    polled.push_back({linked[r] ? Link(r)->get() : -1, POLLIN, 0});
+  }
+  polled.push_back({peers->late != nullptr ? peers->late->fd() : -1, POLLIN, 0});
+  waker.Sleep(&polled, SleepNs());
+  if (!stopping.load(std::memory_order_acquire)) TakeNews();
 }
 
-int Liveness::Impl::TimeoutMs() const {
-  int64_t until = peers->late != nullptr ? peers->late->until_ns() : kNever;
+void Liveness::Impl::TakeNews() {
+  NoteLostDescriptors();
+  if (peers->late != nullptr) OnLate(polled[2 * done.size()].revents != 0);
+  for (size_t r = 0; r < done.size(); ++r) {
+    if (polled[2 * r].revents != 0 && has_pidfd[r] && !done[r]) OnPidfd(r);
+    if (polled[2 * r + 1].revents != 0 && linked[r]) OnLink(r);
+    if (!done[r] && later[r] && NowNs() >= later[r]->at_ns) OnDue(r);
+  }
+  if (looks) LookAtThreads();
+}
+
+// See Note [Descriptors of ours] in base/unique_fd.h.
+void Liveness::Impl::NoteLostDescriptors() {
+  if (!waker.intact()) looks = true;
+  if (peers->late != nullptr && !peers->late->intact()) peers->late.reset();
+  for (size_t r = 0; r < done.size(); ++r) {
+    if (!done[r]) Lives(r);
+    if (has_pidfd[r] && !peers->pidfds[r].intact()) {
+      has_pidfd[r] = false;
+      looks = true;
+    }
+    if (linked[r] && !Link(r)->intact()) {
+      linked[r] = false;
+      looks = true;
+    }
+  }
+}
+
+// Whether the rank's liveness thread does. Only where it has been seen before does that it is not there mean anything:
+// a process in another container has other numbers.
+bool Liveness::Impl::Lives(size_t r) {
+  const int32_t watcher = peers->arena->watcher(static_cast<int>(r)).load();
+  const int pid = peers->pids[r];
+  if (watcher <= 0 || pid <= 0) return false;
+  const bool lives = syscall(SYS_tgkill, pid, watcher, 0) == 0 || errno == EPERM;
+  if (lives) seen_alive[r] = true;
+  return lives;
+}
+
+int64_t Liveness::Impl::SleepNs() const {
+  int64_t until = looks ? NowNs() + kLookNs : kNever;
+  if (peers->late != nullptr) until = std::min(until, peers->late->until_ns());
   for (size_t r = 0; r < done.size(); ++r) {
     if (!done[r] && later[r]) until = std::min(until, later[r]->at_ns);
   }
-  if (stop.get() < 0) until = std::min(until, NowNs() + kLookNs);
-  if (until == kNever) return -1;  // until a descriptor speaks; the eventfd ends it
-  return static_cast<int>(std::max<int64_t>(0, (until - NowNs() + kNsPerMs - 1) / kNsPerMs));
+  return until == kNever ? kNever : until - NowNs();
 }
 
 void Liveness::Impl::OnLate(bool somebody) {
@@ -139,18 +193,17 @@ void Liveness::Impl::OnPidfd(size_t r) {
     done[r] = true;
     return;
   }
-  ended[r] = true;
-  const std::string how = DescribeEnd(peers->pidfds[r].get(), peers->pids[r]);
-  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kJobLost) {
-    later[r] = {NowNs() + kCauseFirstNs, how};
-  } else {
-    Gone(r, how);
+  if (Lives(r)) {  // so this number is not the pidfd any more
+    has_pidfd[r] = false;
+    looks = true;
+    return;
   }
+  OnEnd(r);
 }
 
 void Liveness::Impl::OnLink(size_t r) {
   std::array<char, 4096> buffer;
-  const ssize_t got = recv(Link(r), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  const ssize_t got = recv(Link(r)->get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
     OnClosed(r);
@@ -178,17 +231,48 @@ void Liveness::Impl::OnClosed(size_t r) {
   // A rank says that it leaves before it closes.
   if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
     done[r] = true;
-  } else if (peers->pidfds[r].get() >= 0) {
+  } else if (has_pidfd[r] || Lives(r)) {
     if (!later[r]) later[r] = {NowNs() + kPidfdFollowsNs, kClosed};
   } else {
     Gone(r, kClosed);
   }
 }
 
+// The process has ended.
+void Liveness::Impl::OnEnd(size_t r) {
+  const std::string how = DescribeEnd(has_pidfd[r] ? peers->pidfds[r].get() : -1, peers->pids[r]);
+  if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kJobLost) {
+    later[r] = {NowNs() + kCauseFirstNs, how};
+  } else {
+    Gone(r, how);
+  }
+  ended[r] = true;
+}
+
+void Liveness::Impl::OnDue(size_t r) {
+  if (ended[r] || !Lives(r)) {
+    Gone(r, later[r]->how);
+  } else {  // only its link has closed
+    later[r].reset();
+    looks = true;
+  }
+}
+
+void Liveness::Impl::LookAtThreads() {
+  for (size_t r = 0; r < done.size(); ++r) {
+    if (done[r] || later[r] || Lives(r) || !seen_alive[r]) continue;
+    if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
+      done[r] = true;
+    } else {
+      OnEnd(r);
+    }
+  }
+}
+
 void Liveness::Impl::Gone(size_t r, const std::string& how) {
-  done[r] = true;
-  if (rank == 0) TellOthers(r, how);
   on_lost(static_cast<int>(r), how);
+  if (rank == 0) TellOthers(r, how);
+  done[r] = true;  // last: what throws for lack of memory is done again
 }
 
 void Liveness::Impl::TellOthers(size_t r, const std::string& how) {
@@ -196,7 +280,8 @@ void Liveness::Impl::TellOthers(size_t r, const std::string& how) {
   std::memcpy(notice.how.data(), how.data(), std::min(how.size(), notice.how.size() - 1));
   for (size_t other = 0; other < done.size(); ++other) {
     // A rank whose buffer is full of such notices knows enough.
-    if (linked[other] && !done[other]) send(Link(other), &notice, sizeof(notice), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (linked[other] && !done[other] && Link(other)->intact())
+      send(Link(other)->get(), &notice, sizeof(notice), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 
@@ -208,11 +293,9 @@ Liveness::Liveness(Peers* peers, int rank, std::function<void(int rank, const st
 
 Liveness::~Liveness() {
   impl_->stopping.store(true, std::memory_order_release);
-  const uint64_t one = 1;
-  while (impl_->stop.get() >= 0 && write(impl_->stop.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  impl_->waker.Wake();
 }
 
-void Liveness::CloseInChild() { impl_->stop.Close(); }
+void Liveness::CloseInChild() { impl_->waker.CloseInChild(); }
 
 }  // namespace horocache::net

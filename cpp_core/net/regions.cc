@@ -50,16 +50,15 @@ Regions::Regions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t
 
 std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int ranks) {
   const size_t total = bytes * static_cast<size_t>(ranks);
-  void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (memory == MAP_FAILED) return nullptr;
+  void* const memory = MapReservation(fd, offset, total);
+  if (memory == nullptr) return nullptr;
   UniqueFd file(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (file.get() < 0) {
     munmap(memory, total);
     return nullptr;
   }
-  std::shared_ptr<Regions> regions(new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
-  // As the arena: a child of fork must not keep the other ranks' memory alive.
-  return madvise(memory, total, MADV_DONTFORK) == 0 ? regions : nullptr;
+  return std::shared_ptr<Regions>(
+      new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
 }
 
 std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {

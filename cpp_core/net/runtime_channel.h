@@ -16,8 +16,8 @@ class RuntimeChannel : public control::ControlChannel {
   virtual void TellLost(const Status& why) { static_cast<void>(why); }
   // Whether news may arrive that wake nobody, so that Progress has to be called now and then.
   virtual bool must_poll() const { return false; }
-  // This rank leaves: its silence from now on is no loss.
-  virtual void SayGoodbye() = 0;
+  // This rank leaves: its silence from now on is no loss. `job_lost`: others need not look for a cause here.
+  virtual void SayGoodbye(bool job_lost) = 0;
   // A rank that has said so and whose leaving this one sees; -1 if there is none.
   virtual int Departed() = 0;
 };

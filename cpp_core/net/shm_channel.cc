@@ -33,7 +33,7 @@ class ShmChannel final : public RuntimeChannel {
   bool Progress() override;
   void Ring(int rank) override { doorbells_[static_cast<size_t>(rank)].Ring(); }
   const Status& broken() const override { return broken_; }
-  void SayGoodbye() override;
+  void SayGoodbye(bool job_lost) override;
   int Departed() override;
 
  private:
@@ -98,8 +98,9 @@ ShmChannel::ShmChannel(std::shared_ptr<Arena> arena, int rank, std::vector<Doorb
   }
 }
 
-void ShmChannel::SayGoodbye() {
-  arena_->state(rank_).store(RankState::kLeft);
+void ShmChannel::SayGoodbye(bool job_lost) {
+  std::atomic<RankState>& state = arena_->state(rank_);
+  if (!HasLeft(state.load())) state.store(job_lost ? RankState::kLeftJobLost : RankState::kLeft);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) Ring(rank);
   }

@@ -1,10 +1,13 @@
 #include "observe/timeline.h"
 
 #include <chrono>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/duration.h"
+#include "base/futex.h"
 
 namespace horocache::observe {
 namespace {
@@ -19,6 +22,9 @@ Status Timeline::Start(const std::string& path, bool mark_rounds, const Timeline
   MutexLock control(control_mutex_);
   if (on()) return InvalidArgumentError("the timeline is on already; stop it first");
   EndThread();  // of one that could not go on
+  if (ended_.load() == 0) {
+    return InvalidArgumentError("the file of the timeline before this one is on a file system that does not answer");
+  }
   StatusOr<std::unique_ptr<TraceFile>> file = TraceFile::Create(path);
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
@@ -31,7 +37,17 @@ Status Timeline::Start(const std::string& path, bool mark_rounds, const Timeline
     queue_.Clear();
   }
   marks_rounds_ = mark_rounds;
-  thread_ = NamedThread("hc-timeline", [this] { Run(); });
+  ended_.store(0);
+  try {
+    thread_ = NamedThread("hc-timeline", [self = shared_from_this()] {
+      self->Run();
+      self->ended_.store(1);
+      FutexWake(self->ended_);
+    });
+  } catch (const std::system_error& error) {
+    ended_.store(1);
+    return InvalidArgumentError(std::string("cannot start a thread for the timeline: ") + error.what());
+  }
   on_ = true;
   return Status::Ok();
 }
@@ -49,6 +65,12 @@ void Timeline::EndThread() {
     stop_ = true;
   }
   wake_.notify_all();
+  const int64_t deadline_ns = NowNs() + kPatienceNs;
+  while (ended_.load() == 0 && NowNs() < deadline_ns) FutexWait(ended_, 0, deadline_ns - NowNs());
+  if (ended_.load() == 0) {
+    if (thread_.Abandon()) warn_("the timeline lacks its end: its file system has not answered for 3 s");
+    return;
+  }
   thread_.Join();
   file_.reset();
 }
@@ -106,9 +128,13 @@ void Timeline::Run() {
       stop = stop_;
       std::swap(batch, queue_);
     }
-    if (writable) AddText(batch);
-    batch.Clear();
-    if (writable && (stop || texts % kTextsPerWrite == 0)) writable = Write();
+    try {
+      if (writable) AddText(batch);
+      batch.Clear();
+      if (writable && (stop || texts % kTextsPerWrite == 0)) writable = Write();
+    } catch (const std::bad_alloc&) {
+      on_ = writable = false;
+    }
   }
 }
 

@@ -29,15 +29,18 @@
 
 namespace horocache::observe {
 
-class Timeline {
+class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  // `warn` is told, once, when nothing can be written any more. May be called on the timeline's thread.
-  explicit Timeline(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
-  ~Timeline() { Stop(); }
+  // Shared with its thread, which outlives the owner where the file is on a server that does not answer.
+  // `warn` is told, once, when nothing can be written any more; it owns what it uses. May be called on the timeline's
+  // thread.
+  static std::shared_ptr<Timeline> Make(std::function<void(const std::string&)> warn) {
+    return std::shared_ptr<Timeline>(new Timeline(std::move(warn)));
+  }
 
   // kInvalidArgument if it is on already, or the file cannot be written.
   Status Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) HC_EXCLUDES(control_mutex_);
-  // Writes what there is. False if it was not on.
+  // Writes what there is, and gives up after kPatienceNs. False if it was not on.
   bool Stop() HC_EXCLUDES(control_mutex_);
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool marks_rounds() const { return marks_rounds_.load(std::memory_order_relaxed); }
@@ -48,6 +51,10 @@ class Timeline {
   void CloseInChild() HC_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
+  static constexpr int64_t kPatienceNs = 3'000'000'000;
+
+  explicit Timeline(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
+
   // Texts are in the batch's own memory, one after the other.
   struct Batch {
     std::vector<OperationTrace> operations;
@@ -82,6 +89,8 @@ class Timeline {
   std::unique_ptr<TraceFile> file_;
   std::unique_ptr<TraceText> text_;
   std::string news_;  // kept for its memory
+
+  std::atomic<uint32_t> ended_{1};  // the thread has, or there was none yet
 
   Mutex control_mutex_;
   NamedThread thread_ HC_GUARDED_BY(control_mutex_);

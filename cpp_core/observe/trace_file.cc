@@ -8,9 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
+#include "base/files.h"
 #include "base/text.h"
 
 namespace horocache::observe {
@@ -29,9 +29,9 @@ std::string_view Separator(int64_t end) {
 
 StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& path) {
   // Names are exchanged, so the name must be the file's own, not a link's.
-  std::error_code unknown;
-  const std::filesystem::path target = std::filesystem::weakly_canonical(path, unknown);
-  std::unique_ptr<TraceFile> file(new TraceFile(unknown ? path : target.string()));
+  StatusOr<std::string> target = ResolvePath(path);
+  if (!target.ok()) return target.status();
+  std::unique_ptr<TraceFile> file(new TraceFile(std::move(*target)));
   HC_RETURN_IF_ERROR(file->Open());
   return file;
 }
@@ -42,9 +42,11 @@ Status TraceFile::Failed(const char* what) const {
 
 Status TraceFile::Open() {
   struct stat about{};
-  if (stat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
-    copies_[0].fd = UniqueFd(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
-    if (copies_[0].fd.get() < 0) return Failed("open");
+  if (lstat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
+    UniqueFd device(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY));
+    if (device.get() < 0 || fstat(device.get(), &about) != 0) return Failed("open");
+    if (S_ISREG(about.st_mode)) return InvalidArgumentError("'" + Printable(path_) + "' became another file meanwhile");
+    copies_[0].fd = std::move(device);
     return Write(&copies_[0], std::array{kOpening});
   }
   HC_RETURN_IF_ERROR(MakeSpare(&copies_[0]));
@@ -65,9 +67,9 @@ Status TraceFile::Open() {
 }
 
 Status TraceFile::MakeSpare(Copy* copy) {
-  unlink(spare_path().c_str());  // of a process that was killed
-  copy->fd = UniqueFd(open(spare_path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (copy->fd.get() < 0) return Failed("make");
+  StatusOr<UniqueFd> spare = MakeFile(spare_path(), 0644);
+  if (!spare.ok()) return spare.status();
+  copy->fd = std::move(*spare);
   const Status written = Write(copy, std::array{kOpening});
   if (!written.ok()) unlink(spare_path().c_str());
   return written;
@@ -101,6 +103,8 @@ Status TraceFile::Write(Copy* copy, std::span<const std::string_view> pieces) {
 }
 
 Status TraceFile::WriteAll(const Copy& copy, std::span<iovec> parts) const {
+  if (!copy.fd.intact())
+    return InvalidArgumentError("the program has closed the descriptor of '" + Printable(path_) + "'");
   for (int64_t done = 0; !parts.empty();) {
     ssize_t wrote = pwritev(copy.fd.get(), parts.data(), static_cast<int>(parts.size()), copy.end + done);
     if (wrote < 0 && errno == EINTR) continue;

@@ -118,6 +118,8 @@ PyObject* WithPythonErrors(Body&& body) {
     return body();
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {
+    SetOutOfMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

@@ -1,18 +1,68 @@
 #include "python/errors.h"
 
+#include <new>
+#include <string>
+
+#include "base/text.h"
+
 namespace py = pybind11;
 
 namespace horocache::python {
 
+namespace {
+
+constexpr const char* kMemoryRanOut =
+    "memory ran out on this rank; raise its limit (ulimit -v, the batch system's, the container's), or have it use "
+    "less";
+
+PyObject* out_of_memory = nullptr;  // an OutOfMemoryError, for when there is no memory to make one; never freed
+
+py::object MakeError(StatusCode code, const std::string& text) {
+  const py::str message(PrintableLines(text));  // names and reasons of others may hold anything
+  return py::module_::import("horocache.errors").attr("error_for")(static_cast<int>(code), message);
+}
+
+void Raise(PyObject* error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error); }
+
+void RaiseOutOfMemory() { out_of_memory == nullptr ? static_cast<void>(PyErr_NoMemory()) : Raise(out_of_memory); }
+
+// Sets the exception for the code; what Python raises meanwhile instead.
+void SetError(StatusCode code, const std::string& text) {
+  try {
+    Raise(MakeError(code, text).ptr());
+  } catch (py::error_already_set& raised) {
+    if (code == StatusCode::kOutOfMemory && raised.matches(PyExc_MemoryError)) {
+      RaiseOutOfMemory();
+    } else {
+      raised.restore();
+    }
+  } catch (const std::bad_alloc&) {
+    RaiseOutOfMemory();
+  }
+}
+
+}  // namespace
+
 void ThrowIfError(const Status& status) {
   if (status.ok()) return;
-  // Names may hold bytes that are not UTF-8; messages escape them already, this is the last net.
-  const py::object message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-      status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "backslashreplace"));
-  const py::object error =
-      py::module_::import("horocache.errors").attr("error_for")(static_cast<int>(status.code()), message);
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  if (status.message() == kNoMemory) {
+    SetOutOfMemory();
+  } else {
+    SetError(status.code(), status.message());
+  }
   throw py::error_already_set();
+}
+
+void SetOutOfMemory() {
+  try {
+    SetError(StatusCode::kOutOfMemory, kMemoryRanOut);
+  } catch (const std::bad_alloc&) {  // there is none for the text, even
+    RaiseOutOfMemory();
+  }
+}
+
+void PrepareOutOfMemory() {
+  if (out_of_memory == nullptr) out_of_memory = MakeError(StatusCode::kOutOfMemory, kMemoryRanOut).release().ptr();
 }
 
 }  // namespace horocache::python

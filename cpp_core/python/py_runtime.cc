@@ -73,6 +73,7 @@ PyRuntime::~PyRuntime() {
 }
 
 void PyRuntime::Start(runtime::RuntimeConfig config) {
+  PrepareOutOfMemory();
   CallPatiently([&](const auto& go_on) {
     auto started = runtime::Runtime::Start(std::move(config), go_on);
     if (started.ok()) runtime_ = std::move(*started);

@@ -21,17 +21,37 @@ using runtime::Operation;
 
 namespace {
 
-// Takes the GIL back. A daemon thread that finds the interpreter at its end stays here: Python would end the thread in
-// the middle of C++.
-void RestoreThread(PyThreadState* state) {
+// Lets other threads of the interpreter run as long as it lives. However the block ends, the GIL is there again. A
+// daemon thread that finds the interpreter at its end stays here: Python would end the thread in the middle of C++.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { Restore(); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+  // With the GIL for once; `act` raises nothing.
+  template <typename Act>
+  bool WithGil(Act&& act) {
+    Restore();
+    const bool answer = act();
+    state_ = PyEval_SaveThread();
+    return answer;
+  }
+
+ private:
+  void Restore() {
 #if PY_VERSION_HEX >= 0x030d0000
-  const bool at_end = Py_IsFinalizing() != 0;
+    const bool at_end = Py_IsFinalizing() != 0;
 #else
-  const bool at_end = _Py_IsFinalizing() != 0;
+    const bool at_end = _Py_IsFinalizing() != 0;
 #endif
-  while (at_end) pause();
-  PyEval_RestoreThread(state);
-}
+    while (at_end) pause();
+    PyEval_RestoreThread(state_);
+  }
+
+  PyThreadState* state_;
+};
 
 }  // namespace
 
@@ -51,17 +71,16 @@ Operation* PyRuntime::Await(int64_t handle, double timeout_s) {
 void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
   const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
   const auto kind = timeout_s < 0 ? runtime::WaitKind::kForGood : runtime::WaitKind::kLimited;
-  PyThreadState* state = PyEval_SaveThread();
-  const auto goes_on = [&] {
-    RestoreThread(state);
-    // Another thread that waited for it may have consumed it: the record is then somebody else's.
-    const bool go_on = PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation;
-    state = PyEval_SaveThread();
-    return go_on;
-  };
-  // By reference: as a value it would be too large for a function to hold without asking for memory.
-  const bool done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
-  RestoreThread(state);
+  bool done = false;
+  {
+    WithoutGil without;
+    const auto goes_on = [&] {
+      // Another thread that waited for it may have consumed it: the record is then somebody else's.
+      return without.WithGil([&] { return PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation; });
+    };
+    // By reference: as a value it would be too large for a function to hold without asking for memory.
+    done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
+  }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
   if (done) return;
   FindOrThrow(handle);
@@ -91,15 +110,11 @@ py::object PyRuntime::Consume(Operation* operation) {
 }
 
 void PyRuntime::CallPatiently(const PatientCall& call) {
-  PyThreadState* state = PyEval_SaveThread();
-  const auto go_on = [&state] {
-    RestoreThread(state);
-    const bool quiet = PyErr_CheckSignals() == 0;
-    state = PyEval_SaveThread();
-    return quiet;
-  };
-  const Status status = call(go_on);
-  RestoreThread(state);
+  Status status;
+  {
+    WithoutGil without;
+    status = call([&without] { return without.WithGil([] { return PyErr_CheckSignals() == 0; }); });
+  }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   ThrowIfError(status);
 }

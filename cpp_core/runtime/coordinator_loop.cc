@@ -19,6 +19,8 @@ constexpr int64_t kStuckNs = 200 * kNsPerMs;
 constexpr int64_t kLookNs = 100 * kNsPerMs;
 // How long one waits for a pass to end.
 constexpr int64_t kLongestPassNs = 100 * kNsPerMs;
+// Enough for the text of an error for each of thousands of operations.
+constexpr size_t kReserveBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -39,7 +41,12 @@ CoordinatorLoop::CoordinatorLoop(const LoopConfig& config, Parts parts, Operatio
       on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
       doorbell_(parts.doorbell),
       table_(table),
-      metrics_(metrics) {
+      metrics_(metrics),
+      on_computes_(std::move(parts.on_computes)),
+      reserve_(std::make_unique<std::byte[]>(kReserveBytes)),
+      own_rank_("rank " + std::to_string(parts.rank)),
+      given_up_elsewhere_fn_(std::move(parts.given_up_elsewhere)),
+      tell_given_up_(std::move(parts.tell_given_up)) {
   blamed_.reserve(metrics->wait_ns.size());
   for (SetParts& set : parts.sets) AddSet(std::move(set));
   thread_ = NamedThread("hc-coordinator", [this] { Run(); });
@@ -54,11 +61,15 @@ Status CoordinatorLoop::Stop() {
   thread_.Join();
   // A thread that waits may hold the role: until it has taken the order above, which ends its wait.
   while (!role_.TryTake()) Nap(kOrderNapNs);
-  TakeOrders();
-  TakeSubmissions(NowNs());
-  for (const auto& set : sets_) set->HandOut();
-  messages_->SayGoodbye();
-  const Status end = sets_.front()->end();
+  try {
+    TakeOrders();
+    TakeSubmissions(NowNs());
+    for (const auto& set : sets_) set->HandOut();
+    if (given_up_.ok()) messages_->SayGoodbye();
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
+  const Status end = End();
   // Where the job is lost, the others may not say goodbye, and this rank does not wait for them.
   const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
   if (watch_ != nullptr && together) watch_->SayGoodbye();
@@ -68,13 +79,16 @@ Status CoordinatorLoop::Stop() {
 
 // ---- any thread
 
-Status CoordinatorLoop::NoteSubmission(bool wake, bool urgent) {
+void CoordinatorLoop::NoteSubmitter() {
   const pid_t self = ThisThread();
-  if (last_submitter_.load(std::memory_order_relaxed) != self) {
-    MutexLock lock(threads_mutex_);
-    if (std::ranges::find(submitters_, self) == submitters_.end()) submitters_.push_back(self);
-    last_submitter_.store(self, std::memory_order_relaxed);
-  }
+  if (last_submitter_.load(std::memory_order_relaxed) == self) return;
+  MakeRoomForExceptions();
+  MutexLock lock(threads_mutex_);
+  if (std::ranges::find(submitters_, self) == submitters_.end()) submitters_.push_back(self);
+  last_submitter_.store(self, std::memory_order_relaxed);
+}
+
+Status CoordinatorLoop::NoteSubmission(bool wake, bool urgent) {
   if (wake && (urgent || !lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
   return faults_.At("submit");
 }
@@ -136,7 +150,8 @@ void CoordinatorLoop::Lose(int rank, const Status& why) {
 void CoordinatorLoop::Abort(const std::string& why) {
   {
     MutexLock lock(orders_mutex_);
-    abort_ = why;
+    abort_ = why.empty() ? "no reason given" : why;
+    if (aborted_.empty()) aborted_ = abort_;
   }
   ordered_.store(true);
   doorbell_.Ring();
@@ -189,19 +204,24 @@ void CoordinatorLoop::TakeOrders() {
     abort = std::exchange(abort_, {});
     leave = std::exchange(leave_, false);
   }
+  if (!given_up_.ok()) return;
+  if (!abort.empty()) AbortSets(abort);
   for (const Loss& loss : losses) {
     if (watch_ != nullptr && loss.rank != kEverySet) watch_->NoteLost(loss.rank, loss.why, NowNs());
     LoseRank(loss.rank, loss.why, NowNs());
   }
   if (leave) {
     for (const auto& set : sets_) set->Leave(NowNs());
+  }
+  // A farewell would say that this rank has ended well. A rank that aborts says nothing but why, by the sets' last
+  // round.
+  if (leave && !aborts_) {
     TakeSubmissions(NowNs());  // messages that were sent before go before the farewell
     messages_->Leave(NowNs());
   }
   for (const auto& [number, text] : told) {
     if (SetLoop* const set = SetOf(number); set != nullptr) set->Tell(text);
   }
-  if (!abort.empty()) AbortSets(abort);
 }
 
 void CoordinatorLoop::LoseRank(int rank, const Status& why, int64_t now_ns) {
@@ -227,6 +247,7 @@ void CoordinatorLoop::AwaitPass() const {
 }
 
 void CoordinatorLoop::AbortSets(const std::string& why) {
+  aborts_ = true;
   for (const auto& set : sets_) set->Abort(why);
 }
 
@@ -260,10 +281,17 @@ void CoordinatorLoop::TakeWaits() {
 bool CoordinatorLoop::Step(int64_t now_ns) {
   const uint32_t begun = passes_.load(std::memory_order_relaxed) + 1;
   passes_.store(begun, std::memory_order_release);
-  const bool moved = StepAll(now_ns);
+  bool moved = true;
+  try {
+    moved = given_up_.ok() ? StepAll(now_ns) : StepGivenUp();
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
   passes_.store(begun + 1, std::memory_order_release);
   return moved;
 }
+
+const Status& CoordinatorLoop::End() const { return given_up_.ok() ? sets_.front()->end() : given_up_; }
 
 bool CoordinatorLoop::StepAll(int64_t now_ns) {
   TakeOrders();
@@ -292,7 +320,7 @@ bool CoordinatorLoop::StepAll(int64_t now_ns) {
 
 // Who aborts cannot go on with anything, and no rank without it: also sets that it is not in end, on every rank.
 void CoordinatorLoop::SpreadAbort() {
-  const Status& end = sets_.front()->end();
+  const Status& end = End();
   if (end.code() != StatusCode::kAborted) return;
   for (size_t i = 1; i < sets_.size(); ++i) {
     if (!sets_[i]->Ended()) sets_[i]->Lose(end);
@@ -301,7 +329,7 @@ void CoordinatorLoop::SpreadAbort() {
 
 bool CoordinatorLoop::StepMessages(int64_t now_ns) {
   // A rank that leaves tells each rank that nothing follows; every other end of the global set is one of the job.
-  const Status& end = sets_.front()->end();
+  const Status& end = End();
   if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->Lose(end, now_ns);
   return messages_->Step(now_ns);
 }
@@ -311,11 +339,27 @@ bool CoordinatorLoop::LanesBusy() const {
 }
 
 bool CoordinatorLoop::Ended() const {
-  return std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); }) && messages_->HasLeft();
+  if (!given_up_.ok()) return true;
+  const bool told = aborts_ || messages_->HasLeft();
+  return told && std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
 }
 
 void CoordinatorLoop::CheckOverdue(int64_t now_ns) {
-  for (const auto& set : sets_) set->CheckOverdue(now_ns);
+  try {
+    if (given_up_.ok()) CheckAll(now_ns);
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
+}
+
+void CoordinatorLoop::CheckAll(int64_t now_ns) {
+  CheckGivenUpElsewhere(now_ns);
+  user_time_.Sample(now_ns, UserTime::OfProcessNs() - metrics_->coordinator_cpu.Ns());
+  if (on_computes_ && user_time_.computes()) on_computes_(now_ns);
+  for (const auto& set : sets_) {
+    set->SetComputes(user_time_.computes());
+    set->CheckOverdue(now_ns);
+  }
   messages_->Check(now_ns);
   std::string report;
   while (messages_->NextReport(&report)) context_.logger->Warning(report);

@@ -7,13 +7,20 @@
 // Nothing blocks while holding the role, but for the holder's own bounded sleep on the doorbell. A holder that leaves
 // work behind rings its own doorbell, and the coordinator thread goes on.
 //
+// Note [Exceptions in a pass]
+// Memory may run out while the holder of the role works, and then things are left half done. No exception leaves the
+// loop: this rank's part of the job ends there. What the sets and messages know is not looked at again, every operation
+// fails with kOutOfMemory, whoever knew of it, and the other ranks read in the arena why, which takes no memory.
+//
 // Threads: Run on the coordinator thread; Wait on any; Notify and Lose on any.
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +38,7 @@
 #include "runtime/operation_table.h"
 #include "runtime/point_to_point.h"
 #include "runtime/set_loop.h"
+#include "runtime/user_time.h"
 
 namespace horocache::runtime {
 
@@ -64,15 +72,21 @@ class CoordinatorLoop {
   struct Parts {
     std::vector<SetParts> sets;  // that this rank is a member of; the first is the global one
     std::unique_ptr<PointToPoint> messages;
+    int rank = 0;
     net::Doorbell doorbell;
     FaultInjector faults;
     observe::Timeline* timeline = nullptr;
+    std::function<void(int64_t now_ns)> on_computes;        // the program's threads have run lately; may be null
     std::function<void(uint32_t process_set)> on_question;  // see SetContext
     std::function<void()> on_given_up;
     std::function<void(const Status& why)> on_lost;
     net::HostsWatch* watch = nullptr;  // on several hosts; outlives the loop
     // A rank of another host is lost; by the holder of the role.
     std::function<void(const std::string& what)> on_lost_elsewhere;
+    // Why a rank of this host does nothing any more though the job goes on here; ok if there is none. May be null.
+    std::function<Status()> given_up_elsewhere;
+    // Tells the ranks of this host that this rank does nothing any more; takes no memory. May be null.
+    std::function<void(const Status&)> tell_given_up;
   };
   static constexpr int kEverySet = -1;  // for Lose
 
@@ -80,6 +94,8 @@ class CoordinatorLoop {
   ~CoordinatorLoop();
 
   // ---- any thread
+  // The calling thread is about to submit.
+  void NoteSubmitter() HC_EXCLUDES(threads_mutex_);
   // Something was submitted; `wake`: nobody else is going to drive this rank now; `urgent`: it does not wait for others
   // to come along. Not ok only for an injected fault.
   Status NoteSubmission(bool wake, bool urgent);
@@ -101,6 +117,8 @@ class CoordinatorLoop {
   void Drop(uint32_t number);
   // Why the job has ended; ok while it goes on.
   Status JobEnd() HC_EXCLUDES(orders_mutex_);
+  // Why it ends for this rank's sake, too, as soon as Abort was called.
+  Status WhyLost() HC_EXCLUDES(orders_mutex_);
 
   // Returns when the pass under way, if any, has counted what it did, or after a tenth of a second: an operation is
   // done before its pass is.
@@ -139,6 +157,13 @@ class CoordinatorLoop {
   void NoteJobEnd() HC_REQUIRES(role_);
   void AbortSets(const std::string& why) HC_REQUIRES(role_);
   void SpreadAbort() HC_REQUIRES(role_);
+  const Status& End() const HC_REQUIRES(role_);  // of the job; ok while it goes on
+  // See Note [Exceptions in a pass].
+  void GiveUp(const std::exception& thrown) HC_REQUIRES(role_);
+  bool StepGivenUp() HC_REQUIRES(role_);
+  void CheckGivenUpElsewhere(int64_t now_ns) HC_REQUIRES(role_);
+  void CheckAll(int64_t now_ns) HC_REQUIRES(role_);
+  bool HasMessagesUnderWay() HC_REQUIRES(role_);
   bool StepMessages(int64_t now_ns) HC_REQUIRES(role_);
   void PublishMetrics() HC_REQUIRES(role_);
   bool LanesBusy() const HC_REQUIRES(role_);
@@ -172,6 +197,7 @@ class CoordinatorLoop {
       HC_REQUIRES(role_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
   bool WaitSlice(Operation* operation, int64_t deadline_ns);
+  void StartWaiting(const Operation* operation, WaitKind kind) HC_EXCLUDES(threads_mutex_);
   void StopWaiting() HC_EXCLUDES(threads_mutex_);
 
   const LoopConfig config_;
@@ -183,6 +209,8 @@ class CoordinatorLoop {
   std::vector<uint32_t> leaving_ HC_GUARDED_BY(role_);               // numbers of sets that are being removed
   // Sets that ended while a library used their memory, which it may do until the process ends.
   std::vector<std::unique_ptr<SetLoop>> parked_ HC_GUARDED_BY(role_);
+  // What this rank gave up in the middle of; destroyed with this, as a library may use its memory.
+  std::vector<std::unique_ptr<SetLoop>> half_done_ HC_GUARDED_BY(role_);
   // Of sets that are gone.
   control::ControllerCounters past_counters_ HC_GUARDED_BY(role_);
   data::DataCounters past_data_ HC_GUARDED_BY(role_);
@@ -242,7 +270,18 @@ class CoordinatorLoop {
   std::vector<std::unique_ptr<Gone>> gone_ HC_GUARDED_BY(orders_mutex_);
   std::vector<uint32_t> unclaimed_ HC_GUARDED_BY(orders_mutex_);  // numbers of sets that nobody waits for any more
   Status job_end_ HC_GUARDED_BY(orders_mutex_);
-  bool job_ended_ HC_GUARDED_BY(role_) = false;  // job_end_ is filled
+  std::string aborted_ HC_GUARDED_BY(orders_mutex_);  // why Abort was called
+  bool job_ended_ HC_GUARDED_BY(role_) = false;       // job_end_ is filled
+  bool aborts_ HC_GUARDED_BY(role_) = false;
+  UserTime user_time_ HC_GUARDED_BY(role_);
+  const std::function<void(int64_t)> on_computes_;
+  Status given_up_ HC_GUARDED_BY(role_);  // why this rank does nothing any more
+  std::atomic<bool> gave_up_{false};
+  int64_t given_up_elsewhere_ns_ HC_GUARDED_BY(role_) = 0;     // since when; 0: not
+  std::unique_ptr<std::byte[]> reserve_ HC_GUARDED_BY(role_);  // for what is done when there is no memory
+  const std::string own_rank_;
+  const std::function<Status()> given_up_elsewhere_fn_;
+  const std::function<void(const Status&)> tell_given_up_;
 
   // Who submits and who waits, for the certain-deadlock check.
   mutable Mutex threads_mutex_;

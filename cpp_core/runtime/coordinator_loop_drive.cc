@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/clock.h"
 #include "base/futex.h"
@@ -34,12 +35,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, WaitKind k
                            const std::function<bool()>& go_on) {
   if (IsDone(*operation)) return true;
   const int64_t began_ns = NowNs();
-  {
-    MutexLock lock(threads_mutex_);
-    waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), kind});
-  }
-  waits_changed_.store(true);
-  waiting_.fetch_add(1);
+  StartWaiting(operation, kind);
   bool waiting = true;
   while (waiting && NowNs() < deadline_ns) {
     waiting = !WaitSlice(operation, std::min(deadline_ns, NowNs() + kLongestSleepNs));
@@ -77,11 +73,25 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
   return true;
 }
 
+void CoordinatorLoop::StartWaiting(const Operation* operation, WaitKind kind) {
+  MakeRoomForExceptions();
+  {
+    MutexLock lock(threads_mutex_);
+    try {
+      waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), kind});
+    } catch (const std::bad_alloc&) {  // it waits as well, and a deadlock that it is in is seen after the stall limit
+    }
+  }
+  waits_changed_.store(true);
+  waiting_.fetch_add(1);
+}
+
 void CoordinatorLoop::StopWaiting() {
   waiting_.fetch_sub(1);
   {
     MutexLock lock(threads_mutex_);
-    waiters_.erase(std::ranges::find(waiters_, ThisThread(), &Waiter::thread));
+    const auto found = std::ranges::find(waiters_, ThisThread(), &Waiter::thread);
+    if (found != waiters_.end()) waiters_.erase(found);
   }
   waits_changed_.store(true);
 }
@@ -136,6 +146,7 @@ int64_t CoordinatorLoop::SleepNs(int64_t now_ns, int64_t deadline_ns) {
   int64_t wake_ns = deadline_ns;
   for (const auto& set : sets_) wake_ns = std::min(wake_ns, set->NextWakeNs());
   const int64_t sleep_ns = std::min(wake_ns - now_ns, kLongestSleepNs);
+  if (!given_up_.ok()) return sleep_ns;
   const bool must_poll = std::ranges::any_of(sets_, [](const auto& set) { return set->must_poll(); });
   if (!must_poll && !messages_->must_poll()) return sleep_ns;
   nap_ns_ = std::clamp(2 * nap_ns_, kShortestNapNs, LongestNapNs(now_ns));
@@ -153,7 +164,11 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   CheckOverdue(now_ns);
   const int64_t sleep_ns = SleepNs(now_ns, deadline_ns);
   blamed_.clear();
-  for (const auto& set : sets_) set->Blame(&blamed_);
+  try {
+    for (const auto& set : sets_) set->Blame(&blamed_);
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
   metrics_->sleeps.Add(1);
   doorbell_.Sleep(seen, who, sleep_ns);
   doorbell_.Disarm();
@@ -176,7 +191,7 @@ void CoordinatorLoop::HandBack() {
   doorbell_.Arm(Doorbell::kBackground);
   const auto has_pending = [](const auto& set) { return set->HasPending(); };
   // Messages that came before that woke nobody. Those that wait for a peer need no thread until it rings.
-  const bool messages = StepMessages(NowNs()) || messages_->Transferring();
+  const bool messages = HasMessagesUnderWay();
   const bool more =
       messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || ordered_.load() || waiting_.load() > 0;
   role_.Release();
@@ -188,7 +203,7 @@ void CoordinatorLoop::StepOn() {
   const auto wanted = [this] { return stop_.load() || (config_.waiter_drives && waiting_.load() > 0); };
   while (Step(NowNs()) && !stop_.load()) {
   }
-  if (!LanesBusy() && !messages_->Transferring()) return;
+  if (!given_up_.ok() || (!LanesBusy() && !messages_->Transferring())) return;
   // Without a core to spare, patience would be at the cost of the thread that computes.
   if (config_.spare_core || DrivesLibrary()) StepPatiently(wanted);
 }

@@ -40,6 +40,7 @@ Status CoordinatorLoop::Remove(uint32_t number, const std::function<bool()>& go_
   for (int64_t ask_ns = NowNs() + kAskNs;; Nap(kOrderNapNs)) {
     if (const auto gone = TakeGone(number); gone != nullptr) return gone->outcome;
     if (stop_.load()) return {StatusCode::kShutDown, subject + " was being removed when the job was shut down"};
+    if (gave_up_.load()) return JobEnd();
     if (NowNs() < ask_ns) continue;
     if (go_on && !go_on()) {
       MutexLock lock(orders_mutex_);
@@ -58,6 +59,12 @@ void CoordinatorLoop::Drop(uint32_t number) {
 Status CoordinatorLoop::JobEnd() {
   MutexLock lock(orders_mutex_);
   return job_end_;
+}
+
+Status CoordinatorLoop::WhyLost() {
+  MutexLock lock(orders_mutex_);
+  if (!job_end_.ok() && job_end_.code() != StatusCode::kShutDown) return job_end_;
+  return aborted_.empty() ? Status::Ok() : Status(StatusCode::kAborted, own_rank_ + " aborted: " + aborted_);
 }
 
 std::unique_ptr<CoordinatorLoop::Gone> CoordinatorLoop::TakeGone(uint32_t number) {
@@ -107,7 +114,7 @@ void CoordinatorLoop::TakeSetOrders() {
     if (order.kind == SetOrder::Kind::kAdd) {
       AddSet(std::move(*order.parts));
       // Without all ranks of the job it would not get far; who made it is told.
-      if (const Status& end = sets_.front()->end(); !end.ok()) sets_.back()->Lose(end);
+      if (const Status& end = End(); !end.ok()) sets_.back()->Lose(end);
     } else if (set != nullptr && order.kind == SetOrder::Kind::kLeave) {
       set->Leave(NowNs());
       leaving_.push_back(order.number);
@@ -148,7 +155,7 @@ void CoordinatorLoop::Erase(uint32_t number, const Status& outcome) {
 }
 
 void CoordinatorLoop::NoteJobEnd() {
-  const Status& end = sets_.front()->end();
+  const Status& end = End();
   if (job_ended_ || end.ok()) return;
   job_ended_ = true;
   MutexLock lock(orders_mutex_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "base/text.h"
 
@@ -12,13 +13,19 @@ namespace horocache::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 4> kPlaces = {"submit", "start", "data", "done"};
-constexpr std::array<std::string_view, 5> kActions = {"kill", "stop", "exit", "error", "drop"};
+constexpr std::array<std::string_view, 6> kActions = {"kill", "stop", "exit", "error", "drop", "memory"};
 
 Status Malformed(std::string_view text) {
   return {StatusCode::kInvalidArgument,
           "knob fault (HOROCACHE_FAULT) has '" + Printable(text) +
               "'; allowed: place[:rank[:count]]=action with place one of submit, start, data, done and action "
-              "one of kill, stop, exit, error, and drop at data"};
+              "one of kill, stop, exit, error, memory (not at submit), and drop at data"};
+}
+
+bool IsKnown(std::string_view place, std::string_view action) {
+  if (action == "drop") return place == "data";
+  if (action == "memory" && place == "submit") return false;
+  return std::ranges::find(kPlaces, place) != kPlaces.end() && std::ranges::find(kActions, action) != kActions.end();
 }
 
 }  // namespace
@@ -34,12 +41,9 @@ StatusOr<FaultInjector> FaultInjector::Parse(std::string_view text, int rank) {
     Fault fault;
     fault.place = where[0];
     fault.action = sides[1];
-    const bool known = std::ranges::find(kPlaces, fault.place) != kPlaces.end() &&
-                       std::ranges::find(kActions, fault.action) != kActions.end() &&
-                       (fault.action != "drop" || fault.place == "data");
     const bool numbers = (where.size() < 2 || ParseNumber(where[1], &only_rank)) &&
                          (where.size() < 3 || ParseNumber(where[2], &fault.count));
-    if (!known || !numbers || where.size() > 3) return Malformed(entry);
+    if (!IsKnown(fault.place, fault.action) || !numbers || where.size() > 3) return Malformed(entry);
     if (only_rank == rank) injector.faults_.push_back(std::move(fault));
   }
   return injector;
@@ -50,6 +54,7 @@ Status FaultInjector::Trigger(std::string_view place) const {
     if (fault.place != place || fault.seen->fetch_add(1) + 1 != fault.count) continue;
     if (fault.action == "kill") raise(SIGKILL);
     if (fault.action == "exit") _exit(3);
+    if (fault.action == "memory") throw std::bad_alloc();
     if (fault.action == "stop") {
       raise(SIGSTOP);  // stops all threads, and goes on with SIGCONT
       continue;

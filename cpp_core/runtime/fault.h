@@ -3,8 +3,8 @@
 // Text: `place[:rank[:count]]=action`, separated by semicolons; without a rank on every rank, `count` is the
 // how-manieth time (from 1). Places: submit (a request is submitted), start (a collective is about to start), data (it
 // has started and is not finished), done (it has finished). Actions: kill (SIGKILL), stop (SIGSTOP; SIGCONT continues),
-// exit (status 3, without shutdown), error (the rank aborts), drop (at `data`: the collective is given up half way, as
-// when a library fails).
+// exit (status 3, without shutdown), error (the rank aborts), memory (there is none: std::bad_alloc), drop (at `data`:
+// the collective is given up half way, as when a library fails).
 //
 // Shared: submit is any thread's place, the others the role's.
 #pragma once

@@ -32,6 +32,7 @@ control::ControllerConfig ControllerFor(const Knobs& knobs, const SetSite& site,
   out.stall_check = !knobs.stall_check_disable;
   out.stall_warn_ns = Nanoseconds(knobs.stall_check_time_seconds, kNsPerS);
   out.stall_fail_ns = Nanoseconds(knobs.stall_shutdown_time_seconds, kNsPerS);
+  out.stall_fail_computing = !knobs.IsDefault("stall_shutdown_time_seconds");
   out.selector = std::move(selector);
   return out;
 }

@@ -1,18 +1,15 @@
 #include "runtime/observer.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -44,38 +41,12 @@ void SendAll(int socket, std::string_view bytes) {
   }
 }
 
-Status WriteAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return InvalidArgumentError(ErrorText());
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return Status::Ok();
-}
-
-// Under another name first, so that nobody reads half of it. Makes the folder if need be.
-Status ReplaceFile(const std::string& path, std::string_view bytes) {
-  std::error_code ignored;  // opening tells
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string fresh = path + ".new";
-  const UniqueFd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (file.get() < 0) return InvalidArgumentError(ErrorText());
-  Status status = WriteAll(file.get(), bytes);
-  if (status.ok() && rename(fresh.c_str(), path.c_str()) != 0) status = InvalidArgumentError(ErrorText());
-  if (!status.ok()) unlink(fresh.c_str());
-  return status;
-}
-
 }  // namespace
 
 Observer::Observer(const std::string& socket_name, std::string record_path, Means means)
-    : record_path_(std::move(record_path)), means_(std::move(means)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_.get() < 0) {
-    means_.warn("errors will leave no flight record: " + ErrorText());
-    return;
-  }
+    : record_(std::move(record_path)), means_(std::move(means)) {
   if (!socket_name.empty()) Listen(socket_name);
+  polled_.reserve(2);  // and the waker's: the thread sleeps without memory, too
   thread_ = NamedThread("hc-observer", [this] { Run(); });
 }
 
@@ -84,14 +55,14 @@ void Observer::Stop() {
     MutexLock lock(mutex_);
     asked_.stop = true;
   }
-  Wake();
+  waker_.Wake();
   thread_.Join();
   listener_.Close();
 }
 
 void Observer::Listen(const std::string& base) {
   // A process may have several runtimes of one rank, each with an open descriptor of its own.
-  const std::string name = base + "." + std::to_string(wake_.get());
+  const std::string name = base + "." + std::to_string(waker_.number());
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -108,70 +79,68 @@ void Observer::Listen(const std::string& base) {
 
 // ---- any thread
 
-void Observer::Wake() {
-  const uint64_t one = 1;
-  while (wake_.get() >= 0 && write(wake_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
-}
-
 void Observer::AskStacks(uint32_t process_set) {
   {
     MutexLock lock(mutex_);
     if (std::ranges::find(asked_.sets, process_set) != asked_.sets.end()) return;
     asked_.sets.push_back(process_set);
   }
-  Wake();
+  waker_.Wake();
 }
 
 void Observer::NoteError(const Status& why) {
-  if (record_path_.empty()) return;
+  if (record_.path().empty()) return;
   // Before the error itself, which is the last thing that a program prints, and what a launcher shows.
   if (!told_path_.exchange(true)) {
-    means_.warn("what led to this error goes to " + record_path_ + " (horocache dump FILE shows it)");
+    means_.warn("what led to this error goes to " + record_.path() + " (horocache dump FILE shows it)");
   }
   {
     MutexLock lock(mutex_);
     if (!asked_.error.empty()) return;
     asked_.error = why.ToString();
   }
-  Wake();
+  waker_.Wake();
 }
 
 void Observer::CloseInChild() {
-  wake_.Close();
+  waker_.CloseInChild();
   listener_.Close();
 }
 
 // ---- the thread
 
 Observer::Asked Observer::TakeAsked() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t drained = read(wake_.get(), &count, sizeof(count));
   MutexLock lock(mutex_);
   return std::exchange(asked_, {});
 }
 
-int Observer::TimeoutMs() const {
-  if (unwritten_.empty()) return -1;  // until a descriptor speaks
-  const int64_t left_ns = written_ns_ + kBetweenRecordsNs - NowNs();
-  return static_cast<int>(std::clamp<int64_t>(left_ns / kNsPerMs + 1, 0, kBetweenRecordsNs / kNsPerMs));
+int64_t Observer::SleepNs() const {
+  if (unwritten_.empty()) return kNever;  // until somebody asks
+  return std::clamp<int64_t>(written_ns_ + kBetweenRecordsNs - NowNs(), 0, kBetweenRecordsNs);
 }
 
 void Observer::Run() {
-  std::array<pollfd, 2> polled{pollfd{wake_.get(), POLLIN, 0}, pollfd{listener_.get(), POLLIN, 0}};
   for (bool stop = false; !stop;) {
-    if (poll(polled.data(), polled.size(), TimeoutMs()) < 0 && errno != EINTR) poll(nullptr, 0, 100);
+    polled_.assign(1, {listener_.intact() ? listener_.get() : -1, POLLIN, 0});
+    waker_.Sleep(&polled_, SleepNs());
     Asked asked = TakeAsked();
     stop = asked.stop;
-    if (unwritten_.empty()) unwritten_ = std::move(asked.error);
-    if (!unwritten_.empty() && (stop || written_ns_ == 0 || NowNs() - written_ns_ >= kBetweenRecordsNs)) WriteRecord();
-    if (stop) return;
-    if (!asked.sets.empty()) {
-      const std::string stacks = Stacks();
-      for (const uint32_t process_set : asked.sets) means_.tell(process_set, stacks);
+    try {
+      if (unwritten_.empty()) unwritten_ = std::move(asked.error);
+      const bool due = written_ns_ == 0 || NowNs() - written_ns_ >= kBetweenRecordsNs;
+      if (!unwritten_.empty() && (stop || due)) WriteRecord();
+      if (stop) return;
+      Tell(asked.sets);
+      if (polled_[0].revents != 0 && listener_.intact()) Answer();
+    } catch (const std::bad_alloc&) {  // who asked may ask again
     }
-    if (polled[1].revents != 0) Answer();
   }
+}
+
+void Observer::Tell(const std::vector<uint32_t>& sets) {
+  if (sets.empty()) return;
+  const std::string stacks = Stacks();
+  for (const uint32_t process_set : sets) means_.tell(process_set, stacks);
 }
 
 void Observer::Answer() {
@@ -183,9 +152,9 @@ void Observer::Answer() {
 
 void Observer::WriteRecord() {
   written_ns_ = NowNs();
-  const Status written = ReplaceFile(record_path_, means_.record(std::exchange(unwritten_, {}), Stacks()));
+  const Status written = record_.Replace(means_.record(std::exchange(unwritten_, {}), Stacks()));
   if (written.ok() || std::exchange(failed_, true)) return;
-  means_.warn("the flight record " + record_path_ + " cannot be written: " + written.message());
+  means_.warn("the flight record " + record_.path() + " cannot be written: " + written.message());
 }
 
 }  // namespace horocache::runtime

@@ -8,6 +8,8 @@
 // Shared: any thread may ask. Owns its thread.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,6 +20,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
+#include "base/waker.h"
+#include "runtime/record_file.h"
 
 namespace horocache::runtime {
 
@@ -54,23 +58,25 @@ class Observer {
   };
 
   void Listen(const std::string& name);
-  void Wake();
   void Run();
   Asked TakeAsked() HC_EXCLUDES(mutex_);
-  int TimeoutMs() const;
+  int64_t SleepNs() const;
+  void Tell(const std::vector<uint32_t>& sets);
   void Answer();
   void WriteRecord();
   std::string Stacks() const { return means_.stacks ? means_.stacks() : std::string(); }
 
-  const std::string record_path_;
+  RecordFile record_;  // of the thread, but for its path
   const Means means_;
-  UniqueFd wake_, listener_;
+  Waker waker_;
+  UniqueFd listener_;
 
   std::atomic<bool> told_path_{false};
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
 
   // Of the thread.
+  std::vector<pollfd> polled_;
   std::string unwritten_;   // why a record is due; empty if none is
   int64_t written_ns_ = 0;  // when the last one was
   bool failed_ = false;     // once at least, and that was told

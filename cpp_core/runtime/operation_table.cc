@@ -1,6 +1,7 @@
 #include "runtime/operation_table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,6 +28,8 @@ Operation* OperationTable::New() {
 
 Operation* OperationTable::TakeFree() {
   if (free_slots_.empty()) {
+    // Recycle must find room.
+    if (free_slots_.capacity() <= slots_.size()) free_slots_.reserve(2 * slots_.size() + 1);
     slots_.push_back({std::make_unique<Operation>()});
     return Take(static_cast<int>(slots_.size()) - 1);
   }
@@ -102,8 +105,8 @@ Status OperationTable::ClaimName(Operation* operation, const std::string& name) 
                 "' is in flight already: a tensor of this name was submitted and has not completed. Wait for it first, "
                 "or give each tensor a name of its own."};
   }
-  it->second = true;
   operation->claimed.push_back(&it->second);
+  it->second = true;
   return Status::Ok();
 }
 
@@ -139,6 +142,8 @@ Status OperationTable::ClaimNames(Operation* operation) {
 
 Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
+  // What is queued will be run, so from there on nothing throws.
+  if (queued_.size() == queued_.capacity()) queued_.reserve(2 * queued_.size() + 1);
   HC_RETURN_IF_ERROR(ClaimNames(operation));
   if (!operation->prepared.same_request) {
     operation->bytes = control::SignatureBytes(operation->request.signature);
@@ -212,20 +217,55 @@ void OperationTable::Finish(Operation* operation, Status status) {
     if (status.ok()) status = std::move(kept);
   }
   Record(status.ok() ? Kind::kDone : Kind::kFailed, *operation, NowNs());
-  if (!status.ok()) on_failure_(status);
+  if (!status.ok()) {
+    try {
+      on_failure_(status);
+    } catch (const std::bad_alloc&) {  // the flight record lacks it, then
+    }
+  }
   {
     MutexLock lock(mutex_);
     FreeNames(operation);
-    if (operation->owner != nullptr) {
-      finished_.push_back({operation, operation->handle});
-      finished_count_.store(finished_.size(), std::memory_order_relaxed);
-    }
+    if (operation->owner != nullptr) NoteFinished(operation);
   }
   operation->status = std::move(status);
   operation->done.store(1, std::memory_order_seq_cst);
   if (operation->sleepers.load(std::memory_order_seq_cst) == 0) return;
   metrics_->wakes.Add(1);
   FutexWake(operation->done);
+}
+
+void OperationTable::NoteFinished(Operation* operation) {
+  try {
+    finished_.push_back({operation, operation->handle});
+  } catch (const std::bad_alloc&) {
+    return;  // the owner is dropped when the operation is consumed
+  }
+  finished_count_.store(finished_.size(), std::memory_order_relaxed);
+}
+
+void OperationTable::FailAll(const Status& why) {
+  size_t slots = 0;
+  {
+    MutexLock lock(mutex_);
+    queued_.clear();
+    queued_count_.store(0, std::memory_order_seq_cst);
+    slots = slots_.size();
+  }
+  for (size_t slot = 0; slot < slots; ++slot) {
+    Operation* operation = nullptr;
+    {
+      MutexLock lock(mutex_);
+      operation = slots_[slot].operation.get();
+      if (!slots_[slot].used || operation->submitted_ns == 0 || IsDone(*operation)) continue;
+    }
+    Status status(why.code(), std::string(kNoMemory));
+    try {
+      status = why;
+    } catch (const std::bad_alloc&) {
+    }
+    Finish(operation, std::move(status));
+  }
 }
 
 void OperationTable::TakeOwners(std::vector<void*>* owners) {
@@ -253,8 +293,12 @@ void OperationTable::Recycle(Operation* operation) {
   MutexLock lock(mutex_);
   FreeNames(operation);
   const auto op = static_cast<size_t>(operation->request.signature.op);
-  if (operation->automatic_number >= 0)
-    NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
+  if (operation->automatic_number >= 0) {
+    try {
+      NamesOf(*operation).free_numbers[op].push(std::exchange(operation->automatic_number, -1));
+    } catch (const std::bad_alloc&) {  // the number is not used again
+    }
+  }
   operation->process_set = 0;
   operation->first_ready_ns = 0;
   operation->submitted_ns = 0;

@@ -62,8 +62,11 @@ class OperationTable {
 
   // The data plane has begun with it.
   void NoteStarted(const Operation& operation, int64_t now_ns) const;
-  // Marks it done, frees its names and wakes who waits for it.
+  // Marks it done, frees its names and wakes who waits for it. Throws nothing.
   void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
+  // Finishes everything that was submitted and is not done, whoever knows of it, also without memory. By who holds the
+  // role.
+  void FailAll(const Status& why) HC_EXCLUDES(mutex_);
   // Operations finished since the last call whose `owner` is still set; cheap when there is none.
   void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
   // What is submitted and not finished, for people.
@@ -101,6 +104,7 @@ class OperationTable {
   Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);
   void FreeNames(Operation* operation) HC_REQUIRES(mutex_);
+  void NoteFinished(Operation* operation) HC_REQUIRES(mutex_);
 
   void Record(observe::FlightRecorder::Kind kind, const Operation& operation, int64_t now_ns) const;
 

@@ -53,6 +53,9 @@ struct PointToPointConfig {
   bool stall_check = true;
   int64_t stall_warn_ns = 0;
   int64_t stall_fail_ns = 0;  // 0: never
+  // Unless `stall_fail_computing`, the limit counts from when the peer last computed, as far as `computed_ns` knows.
+  bool stall_fail_computing = true;
+  std::function<int64_t(int rank)> computed_ns;
   // Whether a rank has left, for one that could not say farewell because this rank took no frames; may be null.
   std::function<bool(int rank)> has_left;
   observe::Timeline* timeline = nullptr;  // null: none
@@ -169,6 +172,8 @@ class PointToPoint {
   bool ReceiveAll();
   void FindPending(std::vector<Pending>* out) const;
   void Abandon(const Pending& pending);
+  // When the pending operation is to fail, if there is a limit.
+  int64_t FailNs(const Pending& pending) const;
   std::string StallText(const Pending& pending, int64_t now_ns) const;
 
   PointToPointConfig config_;

@@ -118,8 +118,8 @@ void PointToPoint::Lose(const Status& why, int64_t now_ns) {
   active_.clear();
   next_check_ns_ = kNever;
   for (const Pending& one : pending) {
-    Finish(one.operation, {why.code(), why.message() + " " + DescribeMessage(*one.operation) + " was pending on rank " +
-                                           std::to_string(config_.rank) + "."});
+    Finish(one.operation, {why.code(), Sentence(why.message()) + " " + DescribeMessage(*one.operation) +
+                                           " was pending on rank " + std::to_string(config_.rank) + "."});
   }
 }
 
@@ -191,6 +191,15 @@ void PointToPoint::Abandon(const Pending& pending) {
 
 // ---- waiting for too long
 
+int64_t PointToPoint::FailNs(const Pending& pending) const {
+  int64_t since_ns = pending.since_ns;
+  // A peer that computes may have the message's other side to come. What is under way moves without its threads.
+  const bool awaits_peer = pending.stage == Stage::kPosted || pending.stage == Stage::kAnnounced;
+  if (awaits_peer && !config_.stall_fail_computing && config_.computed_ns)
+    since_ns = std::max(since_ns, config_.computed_ns(PeerRank(*pending.operation)));
+  return since_ns + config_.stall_fail_ns;
+}
+
 void PointToPoint::Check(int64_t now_ns) {
   now_ns_ = now_ns;
   if (!failed_.ok()) return;
@@ -203,13 +212,13 @@ void PointToPoint::Check(int64_t now_ns) {
   size_t late = 0;
   for (const Pending& one : pending) {
     const int64_t waited_ns = now_ns - one.since_ns;
-    if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
+    if (config_.stall_fail_ns > 0 && now_ns >= FailNs(one)) {
       const std::string why = StallText(one, now_ns);
       Abandon(one);
       Finish(one.operation, {StatusCode::kStall, why + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
       continue;
     }
-    if (config_.stall_fail_ns > 0) next_check_ns_ = std::min(next_check_ns_, one.since_ns + config_.stall_fail_ns);
+    if (config_.stall_fail_ns > 0) next_check_ns_ = std::min(next_check_ns_, FailNs(one));
     if (waited_ns < config_.stall_warn_ns) {
       next_check_ns_ = std::min(next_check_ns_, one.since_ns + config_.stall_warn_ns);
       continue;

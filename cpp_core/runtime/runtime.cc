@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -60,6 +61,7 @@ Runtime::Runtime(RuntimeConfig config, Job job)
       sets_(job_.identity.size),
       logger_(ParseLevel(config_.knobs.log_level), job_.identity.rank, !config_.knobs.log_hide_time),
       metrics_(job_.identity.size),
+      timeline_(observe::Timeline::Make([logger = logger_](const std::string& text) { logger.Warning(text); })),
       cause_(job_.identity.source == "horocacherun" ? config_.knobs.launcher_dir : "", job_.identity.rank) {}
 
 Runtime::~Runtime() {
@@ -141,7 +143,12 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   config.stall_check = !config_.knobs.stall_check_disable;
   config.stall_warn_ns = Nanoseconds(config_.knobs.stall_check_time_seconds, kNsPerS);
   config.stall_fail_ns = Nanoseconds(config_.knobs.stall_shutdown_time_seconds, kNsPerS);
-  config.timeline = &timeline_;
+  config.stall_fail_computing = !config_.knobs.IsDefault("stall_shutdown_time_seconds");
+  config.computed_ns = [arena = job_.peers.arena, local_ranks](int rank) {
+    const int local_rank = local_ranks[static_cast<size_t>(rank)];
+    return local_rank < 0 ? int64_t{0} : arena->computed_ns(local_rank).load();
+  };
+  config.timeline = timeline_.get();
   config.has_left = [arena = job_.peers.arena, local_ranks](int rank) {
     const int local_rank = local_ranks[static_cast<size_t>(rank)];
     return local_rank >= 0 && arena->state(local_rank).load() == net::RankState::kLeft;
@@ -166,21 +173,41 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
 // What needs no other rank.
 CoordinatorLoop::Parts Runtime::PartsOfLoop() {
   CoordinatorLoop::Parts parts;
-  parts.timeline = &timeline_;
-  parts.on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
-  // The program may end as soon as it sees the error, and must not be taken for its cause.
-  parts.on_lost = [&state = job_.peers.arena->state(job_.identity.local_rank)](const Status& why) {
-    net::RankState running = net::RankState::kRunning;
-    if (why.code() == StatusCode::kPeerLost) state.compare_exchange_strong(running, net::RankState::kJobLost);
-  };
+  AddNews(&parts);
+  parts.timeline = timeline_.get();
   parts.watch = watch_.get();
-  parts.on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
-  parts.on_given_up = [heap = heap_] {
-    if (heap != nullptr) heap->Close();
-  };
+  parts.rank = job_.identity.rank;
   parts.doorbell = job_.peers.arena->doorbell(job_.identity.local_rank);
   parts.doorbell.CountWakes(metrics_.wakes.number());
   return parts;
+}
+
+// What the loop tells, and hears, besides what it does.
+void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
+  parts->on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
+  // The program may end as soon as it sees the error, and must not be taken for its cause.
+  parts->on_lost = [&state = job_.peers.arena->state(job_.identity.local_rank)](const Status& why) {
+    net::RankState running = net::RankState::kRunning;
+    if (why.code() == StatusCode::kPeerLost) state.compare_exchange_strong(running, net::RankState::kJobLost);
+  };
+  parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
+  parts->on_given_up = [heap = heap_] {
+    if (heap != nullptr) heap->Close();
+  };
+  parts->given_up_elsewhere = [arena = job_.peers.arena, own = job_.identity.local_rank] {
+    for (int rank = 0; rank < arena->layout().ranks; ++rank) {
+      Status why = rank == own ? Status::Ok() : arena->WhyJobLost(rank);
+      if (!why.ok()) return why;
+    }
+    return Status::Ok();
+  };
+  parts->tell_given_up = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
+    arena->LeaveJobLost(own, why.code(), why.message());
+    for (int rank = 0; rank < arena->layout().ranks; ++rank) arena->doorbell(rank).Ring();
+  };
+  parts->on_computes = [arena = job_.peers.arena, own = job_.identity.local_rank](int64_t now_ns) {
+    arena->computed_ns(own).store(now_ns);
+  };
 }
 
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
@@ -269,20 +296,32 @@ Status Runtime::CheckRoute(const Operation& operation) const {
   return sets_.CheckMember(operation.process_set, PeerRank(operation), DescribeMessage(operation));
 }
 
-Status Runtime::Submit(Operation* operation, bool wait_follows) {
-  const bool message = wire::IsPointToPoint(operation->request.signature.op);
-  bool first = false;
+Status Runtime::Queue(Operation* operation, bool* first) {
+  loop_->NoteSubmitter();
   if (heap_ != nullptr) HoldBlocks(heap_.get(), operation);
-  Status status = Check(*operation);
-  if (status.ok() && !operation->prepared.same_memory) status = CheckApart(*operation);
-  if (config_.knobs.check_finite && status.ok()) {
+  HC_RETURN_IF_ERROR(Check(*operation));
+  if (!operation->prepared.same_memory) HC_RETURN_IF_ERROR(CheckApart(*operation));
+  if (config_.knobs.check_finite) {
     operation->request.signature.defect = NonFiniteText(*operation);
     operation->prepared.same_request = false;
   }
-  if (status.ok()) status = table_.Add(operation, NowNs(), &first);
+  return table_.Add(operation, NowNs(), first);
+}
+
+Status Runtime::Submit(Operation* operation, bool wait_follows) {
+  const bool message = wire::IsPointToPoint(operation->request.signature.op);
+  bool first = false;
+  Status status;
+  try {
+    status = Queue(operation, &first);
+    if (!status.ok()) {
+      recorder_.Note("not submitted: " + status.message(), NowNs());
+      NoteError(status);
+    }
+  } catch (const std::bad_alloc&) {
+    status = NoMemoryError();
+  }
   if (!status.ok()) {
-    recorder_.Note("not submitted: " + status.message(), NowNs());
-    NoteError(status);
     table_.Recycle(operation);
     return status;
   }
@@ -311,13 +350,19 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 void Runtime::Stop() {
   if (!alive_.exchange(false)) return;
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
-  std::atomic<net::RankState>& state = job_.peers.arena->state(job_.identity.local_rank);
-  state.store(state.load() == net::RankState::kJobLost ? net::RankState::kLeftJobLost : net::RankState::kLeft);
+  const Status why = loop_->WhyLost();
+  net::Arena& arena = *job_.peers.arena;
+  std::atomic<net::RankState>& state = arena.state(job_.identity.local_rank);
+  if (state.load() == net::RankState::kJobLost || !why.ok()) {
+    arena.LeaveJobLost(job_.identity.local_rank, why.code(), why.message());
+  } else {
+    state.store(net::RankState::kLeft);
+  }
   liveness_.reset();
   job_.peers.late.reset();
   observer_->Stop();  // what fails from here on is no error
   const StatusCode end = loop_->Stop().code();
-  timeline_.Stop();
+  timeline_->Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;
   if (!together) net::LeaveMpiUnfinalized();
 }
@@ -325,7 +370,7 @@ void Runtime::Stop() {
 void Runtime::ForkedChild() {
   if (liveness_ != nullptr) liveness_->CloseInChild();
   job_.peers.CloseInChild();
-  timeline_.CloseInChild();
+  timeline_->CloseInChild();
   observer_->CloseInChild();
   alive_ = false;
 }

@@ -121,7 +121,7 @@ class Runtime {
   // Rank 0 writes `path`, the others next to it; see TimelinePath. kInvalidArgument if one is written already, or
   // cannot be.
   Status StartTimeline(const std::string& path, bool mark_rounds);
-  void StopTimeline() { timeline_.Stop(); }
+  void StopTimeline() { timeline_->Stop(); }
   // From now on stall reports and dumps show the stacks of the program's threads. Calls of files below `own_folder` are
   // this library's own.
   Status WatchStacks(const StackSource& source, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
@@ -154,6 +154,8 @@ class Runtime {
   std::unique_ptr<Observer> MakeObserver();
   void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   void NoteError(const Status& why);
+  void AddNews(CoordinatorLoop::Parts* parts);
+  Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
 
@@ -167,11 +169,11 @@ class Runtime {
   Mutex stacks_mutex_;
   std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null where nobody knows them
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
+  const std::shared_ptr<observe::Timeline> timeline_;
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
   OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
-  observe::Timeline timeline_{[this](const std::string& text) { logger_.Warning(text); }};
   std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
   std::atomic<bool> warned_private_{false};
   std::unique_ptr<net::HostsWatch> watch_;  // null on one host

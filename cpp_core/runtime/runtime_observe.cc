@@ -36,7 +36,7 @@ observe::TimelineHeader Runtime::Header() const {
 }
 
 Status Runtime::StartTimeline(const std::string& path, bool mark_rounds) {
-  return timeline_.Start(TimelinePath(path, job_.identity.rank), mark_rounds, Header());
+  return timeline_->Start(TimelinePath(path, job_.identity.rank), mark_rounds, Header());
 }
 
 std::string Runtime::FlightRecord(const std::string& why, const std::string& stacks) const {

@@ -68,12 +68,16 @@ void SetLoop::Lose(const Status& why) {
   lost_ = why;
   if (on_lost_) on_lost_(why);
   if (why.code() == StatusCode::kShutDown) {
-    channel_->SayGoodbye();
+    channel_->SayGoodbye(aborts_ || end().code() == StatusCode::kAborted);
   } else {
     channel_->TellLost(why);
   }
   controller_->Lose(why);
   FailLanes();
+}
+
+void SetLoop::GiveUp(const Status& why) {
+  if (std::exchange(lost_, why).ok()) channel_->TellLost({StatusCode::kAborted, why.message()});
 }
 
 // ---- driving
@@ -133,9 +137,10 @@ void SetLoop::FailOperation(uint64_t op, const Status& status) {
   const wire::Signature& signature = operation->request.signature;
   const bool names_it = status.message().find(Printable(signature.name)) != std::string::npos;
   if (timeline_->on()) timeline_->Add(TraceOf(*operation, status, NowNs()));
-  table_->Finish(operation, names_it ? status
-                                     : Status(status.code(), status.message() + " " + control::Describe(signature) +
-                                                                 " was pending on " + OwnRank() + "."));
+  table_->Finish(operation,
+                 names_it ? status
+                          : Status(status.code(), Sentence(status.message()) + " " + control::Describe(signature) +
+                                                      " was pending on " + OwnRank() + "."));
 }
 
 void SetLoop::MarkRound(int64_t now_ns) {

@@ -79,7 +79,14 @@ class SetLoop {
   // Whether a thread of this rank waits for an operation of this set.
   void SetWaiting(bool waiting) { waiting_ = waiting; }
   void Leave(int64_t now_ns);
-  void Abort(const std::string& why) { controller_->Abort(why); }
+  void SetComputes(bool computes) { controller_->SetComputes(computes); }
+  void Abort(const std::string& why) {
+    aborts_ = true;
+    controller_->Abort(why);
+  }
+  // What is going on here was left half done: tells those ranks that cannot see why. Nothing else of it is looked at
+  // again, and what is pending is the caller's to end.
+  void GiveUp(const Status& why);
   // For the people of all ranks of the set, who are told which rank says it.
   void Tell(const std::string& text) { controller_->Tell(OwnRank() + " " + text); }
   // Everything pending fails with `why`; what was agreed before and needs nobody any more still ends well. The first
@@ -116,6 +123,7 @@ class SetLoop {
   // runs, those that have nothing to say to the round that this rank has begun.
   void Blame(std::vector<int>* blamed);
   const Status& end() const { return controller_->end(); }
+  std::string OwnRank() const { return names_.Text(config_.rank); }
   // Why it was lost; ok if it was not.
   const Status& lost() const { return lost_; }
   // A library still uses memory of its backends.
@@ -134,7 +142,6 @@ class SetLoop {
   void Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns);
   void MarkRound(int64_t now_ns);
   void EndAborted(int64_t now_ns);
-  std::string OwnRank() const { return names_.Text(config_.rank); }
 
   const SetConfig config_;
   const control::RankNames names_;
@@ -153,6 +160,7 @@ class SetLoop {
   Rides rides_;
   control::Plan plan_;
   bool waiting_ = false;
+  bool aborts_ = false;
   Status lost_;   // why the set cannot go on; ok while it can
   Status fault_;  // that a lane met, not taken yet
   int64_t warned_ns_ = 0;

@@ -64,6 +64,9 @@ StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(const StackSource& sourc
 }
 
 std::string StackSignal::Dump() {
+  // The program may have closed them, and have files of its own under these numbers.
+  const bool asks = source_.ask >= 0;
+  if (!file_.Is(source_.file) || (asks && !(ask_.Is(source_.ask) && answer_.Is(source_.answer)))) return "";
   if (asked_ && Answered(0)) asked_ = false;
   // Of one that came too late last time.
   if (ftruncate(source_.file, 0) != 0 || lseek(source_.file, 0, SEEK_SET) != 0) return "";

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace horocache::runtime {
 
@@ -40,12 +41,14 @@ class StackSignal {
   std::string Dump();
 
  private:
-  explicit StackSignal(const StackSource& source) : source_(source) {}
+  explicit StackSignal(const StackSource& source)
+      : source_(source), file_(source.file), ask_(source.ask), answer_(source.answer) {}
   bool AskThread();
   bool Answered(int patience_ms) const;
   bool SendSignal();
 
   const StackSource source_;
+  const FileIdentity file_, ask_, answer_;
   bool asked_ = false;  // and not answered yet
   uint32_t due_ = 0;    // the count when everything that was asked for by signal is written
 };

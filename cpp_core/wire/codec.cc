@@ -271,6 +271,7 @@ void Encode(const RequestList& list, std::string* out) {
   writer.Signed(list.rank);
   writer.Bool(list.leaving);
   writer.Bool(list.all_waiting);
+  writer.Bool(list.computes);
   writer.Text(list.error);
   writer.List(list.requests, [&](const Request& request) { Write(writer, request); });
   writer.List(list.stalled_bits, write_bit);
@@ -293,6 +294,7 @@ StatusOr<RequestList> DecodeRequestList(std::span<const std::byte> bytes) {
   list.rank = in.Signed32();
   list.leaving = in.Bool();
   list.all_waiting = in.Bool();
+  list.computes = in.Bool();
   list.error = in.Text();
   in.List(kLeastRequestBytes, &list.requests, [&] { return ReadRequest(in); });
   in.List(1, &list.stalled_bits, read_bit);

@@ -114,6 +114,7 @@ struct RequestList {
   int32_t rank = 0;
   bool leaving = false;      // this rank shuts down
   bool all_waiting = false;  // every thread that ever submitted here waits now
+  bool computes = false;     // its threads have run lately, besides those of the core
   std::string error;         // this rank aborts: why
   std::vector<Request> requests;
   std::vector<CacheBit> stalled_bits;  // cached requests pending here for longer than the stall limit

@@ -70,6 +70,9 @@ def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenari
         assert said["wait"]["error"] == "StallError", finished.report()
         name = {"certain-deadlock": "mine" if rank == 0 else "theirs", "circle": f"turn.{rank}"}[scenario]
         assert name in said["wait"]["text"], finished.report()
+        # Both halves: what this rank waits for, and what those that it waits for do.
+        other = {"certain-deadlock": "theirs" if rank == 0 else "mine", "circle": f"turn.{(rank + 1) % 3}"}[scenario]
+        assert f"waits, itself, for allreduce 'allreduce.{other}'" in said["wait"]["text"], finished.report()
         assert said["after"]["error"] is None, finished.report()
 
 

@@ -36,7 +36,17 @@ def test_a_rank_stopped_anywhere_in_an_operation_is_given_up(launcher, place):
 def test_a_rank_that_fails_anywhere_in_an_operation_is_named(launcher, place):
     finished = launcher.worker(3, "faulty.py", flags=["--fault", f"{place}:1:7=error"])
     assert finished.code == 3, finished.report()
-    check(finished, 1, {"AbortedError", "ShutDownError", "PeerLostError"})
+    check(finished, 1, {"AbortedError"})
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_a_rank_without_memory_anywhere_in_an_operation_has_an_error_and_tells_the_others(launcher, place):
+    finished = launcher.worker(3, "faulty.py", flags=["--fault", f"{place}:1:7=memory"])
+    assert finished.code == 3, finished.report()
+    check(finished, 1, {"AbortedError"})
+    poor = finished.said(1)["step"]
+    assert poor["error"] == "OutOfMemoryError", finished.report()
+    assert "MemoryError" in poor["bases"], finished.report()
 
 
 def test_a_fault_that_does_not_parse_starts_nothing(launcher):

@@ -140,3 +140,21 @@ def test_a_root_that_ends_before_init_is_named_by_the_others(launcher):
         said = finished.said(rank)["init"]
         assert said["error"] == "StartupError", finished.report()
         assert "rank 0" in said["text"], finished.report()
+
+
+@pytest.mark.parametrize("count", [100, 20_000])
+def test_the_reason_of_a_rank_that_raises_reaches_those_that_exchange_messages_with_it(launcher, count):
+    finished = launcher.worker(3, "messages.py", "raise", str(count))
+    for rank in (0, 2):
+        said = finished.said(rank)["exchange"]
+        assert said["error"] == "AbortedError", finished.report()
+        assert "rank 1 aborted: it raised RuntimeError: the reason." in said["text"], finished.report()
+
+
+def test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone(launcher):
+    # The interpreter's own watch over its stacks has descriptors, too.
+    finished = launcher.worker(3, "messages.py", "close", "100", flags=["--stack-signal", "0"])
+    assert finished.code == 0, finished.report()
+    for rank in range(3):
+        assert finished.said(rank)["exchange"]["error"] is None, finished.report()
+    assert finished.said(1)["files"]["sizes"] == [0] * 20, finished.report()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <utility>
 
 #include "base/memory.h"
@@ -85,11 +86,15 @@ void QueuedOperation::operator delete(void* memory) {
 }
 
 QueuedOperation::~QueuedOperation() {
-  if (!lists_.contributors.empty()) line_.lists_.push_back(std::move(lists_));
-  if (done_) return;
-  line_.waiting_.Erase(this);
-  line_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " + std::string(wire::OpName(collective_.op)) +
-                                         " half way; this lane cannot be used any more"});
+  if (!done_) line_.waiting_.Erase(this);
+  try {
+    if (!lists_.contributors.empty()) line_.lists_.push_back(std::move(lists_));
+    if (done_) return;
+    line_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " +
+                                           std::string(wire::OpName(collective_.op)) +
+                                           " half way; this lane cannot be used any more"});
+  } catch (const std::bad_alloc&) {  // the rank gives up as a whole, then
+  }
 }
 
 bool QueuedOperation::Test() {

@@ -59,6 +59,13 @@ TEST(Knobs, ABadValueNamesTheKnobTheValueAndTheRange) {
   }
 }
 
+TEST(Knobs, ATextWithANulByteIsRefused) {
+  const std::string text("/tmp\0x", 6);
+  const auto knobs = Knobs::Parse({}, {{"flight_record", text}});
+  EXPECT_EQ(knobs.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(knobs.status().message().find("/tmp\\x00x"), std::string::npos) << knobs.status().message();
+}
+
 TEST(Knobs, OnlyKnobsThatMustAgreeTravelInTheHandshake) {
   const auto knobs = Knobs::Parse({}, {{"rank", "3"}, {"cycle_time", "2"}});
   ASSERT_TRUE(knobs.ok());

@@ -39,5 +39,33 @@ TEST(Printable, EscapesWhatCouldBreakALineOrATerminal) {
   EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
 }
 
+TEST(Printable, EscapesEveryCharacterThatActsOnATerminalOrCannotBeSeen) {
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "31m"),
+            "\\u009b31m");
+  EXPECT_EQ(Printable("\xe2\x80\xae"
+                      "evil"),
+            "\\u202eevil");
+  EXPECT_EQ(Printable("a\xe2\x80\x8b"
+                      "b\xef\xbb\xbf"),
+            "a\\u200bb\\ufeff");
+  EXPECT_EQ(Printable("\xe2\x80\xa8\xe2\x80\xa9"), "\\u2028\\u2029");
+  EXPECT_EQ(Printable("\xf3\xa0\x81\x81"), "\\U000e0041");
+  EXPECT_EQ(Printable("\xf0\x9f\x99\x82\xc2\xa0"), "\xf0\x9f\x99\x82\xc2\xa0");
+  EXPECT_EQ(JsonText("\xc2\x9b\xf3\xa0\x81\x81"), "\"\\u009b\\udb40\\udc41\"");
+}
+
+TEST(Sentence, EndsWithOneStop) {
+  EXPECT_EQ(Sentence("the reason"), "the reason.");
+  EXPECT_EQ(Sentence("the reason."), "the reason.");
+  EXPECT_EQ(Sentence("why?"), "why?");
+  EXPECT_EQ(Sentence(""), "");
+}
+
+TEST(PrintableLines, KeepsLinesAndQuotesAndWhatWasEscapedBefore) {
+  EXPECT_EQ(PrintableLines("KeyError: 'x'\n\tat \\x1b"), "KeyError: 'x'\n\tat \\x1b");
+  EXPECT_EQ(PrintableLines("\x1b[2J\r\xff\xc2\x9b"), "\\x1b[2J\\x0d\\xff\\u009b");
+}
+
 }  // namespace
 }  // namespace horocache

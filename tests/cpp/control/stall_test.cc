@@ -369,6 +369,57 @@ TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
   EXPECT_EQ(waits, (std::vector<int64_t>{10, 20, 40, 80, 160, 320}));
 }
 
+// The names of what each look at one operation, which rank 1 lacks, has failed; a look each 10 s with a limit of 60 s.
+std::vector<size_t> FailuresWhile(bool fail_computing, const std::vector<bool>& computes) {
+  StallInspector inspector(10 * kS, 60 * kS, fail_computing);
+  PendingOp op = Op("x", 2, {0});
+  op.stalled = true;
+  std::vector<size_t> failures;
+  for (size_t look = 0; look < computes.size(); ++look) {
+    const auto now_ns = static_cast<int64_t>(look + 1) * 10 * kS;
+    const std::vector<WaitingRank> ranks = {{false, ""},
+                                            {.all_waiting = false, .last_done = "", .computes = computes[look]}};
+    failures.push_back(inspector.Inspect({op}, ranks, RankSet(2), true, now_ns).failures.size());
+  }
+  return failures;
+}
+
+TEST(Stall, ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers) {
+  std::vector<bool> computes(100, true);
+  EXPECT_EQ(FailuresWhile(false, computes), std::vector<size_t>(100, 0));
+  const std::vector<size_t> by_limit = FailuresWhile(true, computes);
+  EXPECT_EQ(std::ranges::find(by_limit, size_t{1}) - by_limit.begin(), 5);
+  // It stops to compute at the 50th look: the limit counts from there.
+  for (size_t look = 50; look < computes.size(); ++look) computes[look] = false;
+  const std::vector<size_t> later = FailuresWhile(false, computes);
+  EXPECT_EQ(std::ranges::find(later, size_t{1}) - later.begin(), 55);
+  // One that never computes has the limit from the start.
+  const std::vector<size_t> idle = FailuresWhile(false, std::vector<bool>(100, false));
+  EXPECT_EQ(std::ranges::find(idle, size_t{1}) - idle.begin(), 5);
+}
+
+TEST(Stall, AReportSaysThatARankComputesAndThatTheLimitDoesNotCount) {
+  StallInspector inspector(10 * kS, 60 * kS);
+  PendingOp op = Op("x", 2, {0});
+  op.stalled = true;
+  const std::vector<WaitingRank> ranks = {{false, ""}, {.all_waiting = false, .last_done = "", .computes = true}};
+  std::string report = inspector.Inspect({op}, ranks, RankSet(2), true, 10 * kS).report;
+  ExpectContains(report, "not by rank 1 (rank 1 has completed nothing yet and computes).");
+  EXPECT_EQ(report.find("HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS"), std::string::npos) << report;
+  report = inspector.Inspect({op}, ranks, RankSet(2), true, 100 * kS).report;
+  ExpectContains(report, "HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS sets a limit");
+}
+
+TEST(Deadlock, TheErrorNamesWhatEachRankWaitsForAndWhoLacksIt) {
+  StallInspector inspector(10 * kS, 60 * kS);
+  const WaitingRank waits{true, ""};
+  const auto verdict =
+      inspector.Inspect({Op("x", 2, {0}), Op("y", 2, {1})}, {waits, waits}, RankSet(2), false, 100 * kS);
+  ASSERT_EQ(verdict.failures.size(), 2u);
+  ExpectContains(verdict.failures[0].message, "rank 1 waits, itself, for allreduce 'y', which rank 0 did not submit.");
+  ExpectContains(verdict.failures[1].message, "rank 0 waits, itself, for allreduce 'x', which rank 1 did not submit.");
+}
+
 TEST(Stall, AReportOfManyOperationsIsCut) {
   std::vector<PendingOp> ops;
   for (int i = 0; i < 1000; ++i) {

@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -224,6 +226,67 @@ TEST(Arena, AChildOfForkDoesNotHaveTheMapping) {
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Arena, ARankThatLeavesALostJobSaysWhy) {
+  const auto arena = Arena::CreateOnHeap(Small(2));
+  EXPECT_TRUE(arena->WhyJobLost(1).ok());
+  arena->state(1) = RankState::kLeftJobLost;
+  EXPECT_TRUE(arena->WhyJobLost(1).ok()) << "it has no reason of its own";
+  arena->state(1) = RankState::kRunning;
+  arena->LeaveJobLost(1, StatusCode::kAborted, "why " + std::string(1000, 'x'));
+  EXPECT_EQ(arena->state(1).load(), RankState::kLeftJobLost);
+  arena->LeaveJobLost(1, StatusCode::kStall, "the first reason counts");
+  const Status why = arena->WhyJobLost(1);
+  EXPECT_EQ(why.code(), StatusCode::kAborted);
+  EXPECT_EQ(why.message(), "why " + std::string(496, 'x'));
+}
+
+// Of the mappings of memory that ranks share, what the kernel says about each.
+std::vector<std::string> FlagsOfSharedMappings() {
+  std::ifstream smaps("/proc/self/smaps");
+  std::vector<std::string> flags;
+  bool shared = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find("memfd:horocache") != std::string::npos) shared = true;
+    if (!line.starts_with("VmFlags:")) continue;
+    if (shared) flags.push_back(line + " ");
+    shared = false;
+  }
+  return flags;
+}
+
+TEST(Arena, CoreDumpsLeaveItsMemoryOut) {
+  ArenaLayout layout = Small(2);
+  layout.region_bytes = int64_t{4} << 20;
+  const auto arena = Arena::CreateShared(layout);
+  ASSERT_TRUE(arena.ok());
+  (*arena)->regions()->Inherit(0);  // splits a mapping
+  const std::vector<std::string> flags = FlagsOfSharedMappings();
+  ASSERT_GE(flags.size(), 2u);
+  for (const std::string& of_one : flags) EXPECT_NE(of_one.find(" dd "), std::string::npos) << of_one;
+}
+
+TEST(Arena, LockingAllFutureMemoryDoesNotFillTheRegions) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers map more than may be locked";
+  const pid_t child = fork();
+  if (child == 0) {
+    if (mlockall(MCL_FUTURE) != 0) _exit(2);
+    ArenaLayout layout = Small(2);
+    layout.region_bytes = int64_t{64} << 20;
+    const auto arena = Arena::CreateShared(layout);
+    struct stat file{};
+    if (!arena.ok() || (*arena)->regions() == nullptr || fstat((*arena)->fd(), &file) != 0) _exit(2);
+    const auto piece = (*arena)->regions()->of(0).first(size_t{2} << 20);
+    const bool usable = (*arena)->regions()->Commit(piece);
+    (*arena)->regions()->Release(piece);
+    const bool empty = file.st_blocks * 512 < int64_t{8} << 20;
+    _exit(usable && empty && fstat((*arena)->fd(), &file) == 0 && file.st_blocks * 512 < int64_t{2} << 20 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "memory cannot be locked here";
   EXPECT_EQ(status, 0);
 }
 

@@ -109,7 +109,7 @@ TEST(HostsChannel, OnlyLeadersMustPollAndSayGoodbye) {
   Hosts hosts({0, 0, 1});
   EXPECT_TRUE(hosts[0].must_poll());
   EXPECT_FALSE(hosts[1].must_poll());
-  for (int rank = 0; rank < 3; ++rank) hosts[rank].SayGoodbye();
+  for (int rank = 0; rank < 3; ++rank) hosts[rank].SayGoodbye(false);
   EXPECT_TRUE(hosts.links[0]->said_goodbye);
   EXPECT_TRUE(hosts.links[2]->said_goodbye);
 }

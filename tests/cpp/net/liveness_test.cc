@@ -1,7 +1,9 @@
 #include "net/liveness.h"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <map>
@@ -223,6 +225,55 @@ TEST(LivenessProcesses, ARankThatBecomesAnotherProgramIsLost) {
   Losses losses;
   Liveness liveness(&job.peers, 0, losses.Recorder());
   EXPECT_EQ(losses.Await(1), "closed its connection without shutdown()");
+}
+
+// What a program does that closes the descriptors that it does not know, and opens files of its own. Not the pipe of
+// this test.
+std::vector<int> TakeDescriptors() {
+  std::vector<int> mine;
+  struct stat about{};
+  for (int fd = 3; fd < 256; ++fd) {
+    if (fstat(fd, &about) != 0 || S_ISFIFO(about.st_mode)) continue;
+    const UniqueFd file(memfd_create("mine", MFD_CLOEXEC));
+    if (dup3(file.get(), fd, O_CLOEXEC) == fd) mine.push_back(fd);
+  }
+  return mine;
+}
+
+TEST(LivenessProcesses, ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers take a number that is used again for a race";
+  TestDirectory directory;
+  ForkedJob job(3, directory.path(), [](int rank, Peers& peers) -> std::string {
+    if (rank == 2) {
+      Losses losses;
+      Liveness liveness(&peers, rank, losses.Recorder());
+      pause();
+    }
+    Losses losses;
+    std::string seen;
+    std::vector<int> mine;
+    {
+      Liveness liveness(&peers, rank, losses.Recorder());
+      while (peers.arena->watcher(2).load() == 0) usleep(1000);
+      mine = TakeDescriptors();
+      peers.arena->message_blocked(1) = 1;
+      seen = losses.Await(2);
+    }
+    for (const int fd : mine) {
+      if (lseek(fd, 0, SEEK_END) != 0) return "something was written into the program's file";
+    }
+    peers.arena->state(rank).store(RankState::kLeft);
+    return seen;
+  });
+  Losses losses;
+  Liveness liveness(&job.peers, 0, losses.Recorder());
+  while (job.peers.arena->message_blocked(1) == 0) usleep(1000);
+  usleep(300'000);  // as long as a link that closes may take to count as a loss, and more
+  EXPECT_EQ(losses.calls(), 0);
+  job[2].Signal(SIGKILL);
+  EXPECT_TRUE(Contains(losses.Await(2), "signal 9"));
+  EXPECT_TRUE(Contains(job[1].Report(), "signal 9"));
+  EXPECT_EQ(losses.calls(), 1);
 }
 
 // Two ranks of this process, without start-up.

@@ -40,7 +40,9 @@ class TimelineTest : public ::testing::Test {
 
   fs::path folder_;
   std::vector<std::string> warnings_;
-  Timeline timeline_{[this](const std::string& text) { warnings_.push_back(text); }};
+  const std::shared_ptr<Timeline> shared_ =
+      Timeline::Make([this](const std::string& text) { warnings_.push_back(text); });
+  Timeline& timeline_ = *shared_;
 };
 
 TEST_F(TimelineTest, GoesOnAndOffAndKeepsWhatCameMeanwhile) {

@@ -1,5 +1,6 @@
 #include "observe/trace_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -110,7 +111,7 @@ TEST_F(TraceFileTest, ALinkStaysALink) {
 TEST_F(TraceFileTest, WhatCannotBeWrittenIsAnErrorThatNamesIt) {
   const auto why = [](const std::string& path) { return TraceFile::Create(path).status().message(); };
   const std::string missing = folder_ / "missing" / "x.json";
-  EXPECT_EQ(why(missing), "cannot make '" + missing + "': No such file or directory");
+  EXPECT_EQ(why(missing), "cannot open the folder of '" + missing + "': No such file or directory");
   EXPECT_EQ(why(folder_), "cannot open '" + folder_.string() + "': Is a directory");
   EXPECT_EQ(why("/dev/full"), "cannot write '/dev/full': No space left on device");
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
@@ -121,6 +122,26 @@ TEST_F(TraceFileTest, ADeviceHasOneCopy) {
   EXPECT_FALSE(file->exchanges());
   EXPECT_TRUE(Append(file.get(), "1"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(TraceFileTest, APathWithANulByteRemovesNothing) {
+  std::ofstream(path_) << "precious";
+  EXPECT_EQ(TraceFile::Create(path_ + std::string(1, '\0') + "x").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Read(path_), "precious");
+}
+
+TEST_F(TraceFileTest, NothingIsWrittenWhereTheProgramHasClosedItsDescriptor) {
+  auto file = Create(path_);
+  const fs::path mine = folder_ / "mine";
+  for (int fd = 3; fd < 64; ++fd) {
+    std::error_code none;
+    const fs::path target = fs::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
+    if (!target.string().starts_with(folder_.string())) continue;
+    close(fd);
+    ASSERT_EQ(open(mine.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), fd);
+  }
+  EXPECT_FALSE(Append(file.get(), "1"));
+  EXPECT_EQ(Read(mine.string()), "");
 }
 
 }  // namespace

@@ -38,7 +38,10 @@ inline std::vector<std::byte> Content(size_t bytes, uint64_t seed) {
 class World {
  public:
   explicit World(int ranks, uint64_t seed = 0, int64_t delay_ns = 0, size_t room = 4)
-      : network_(ranks, seed, delay_ns, room), order_(seed + 1000), left_(static_cast<size_t>(ranks)) {
+      : network_(ranks, seed, delay_ns, room),
+        order_(seed + 1000),
+        left_(static_cast<size_t>(ranks)),
+        computed_ns_(static_cast<size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
       PointToPointConfig config;
       config.rank = rank;
@@ -46,6 +49,8 @@ class World {
       for (int peer = 0; peer < ranks; ++peer) config.routes.push_back({0, peer});
       config.stall_warn_ns = kWarnNs;
       config.stall_fail_ns = kFailNs;
+      config.stall_fail_computing = false;
+      config.computed_ns = [this](int peer) { return computed_ns_[static_cast<size_t>(peer)]; };
       config.has_left = [this](int peer) { return static_cast<bool>(left_[static_cast<size_t>(peer)]); };
       metrics_.push_back(std::make_unique<Metrics>(ranks));
       engines_.push_back(std::make_unique<PointToPoint>(std::move(config), &table_, metrics_.back().get()));
@@ -55,6 +60,7 @@ class World {
   PointToPoint& operator[](int rank) { return *engines_[static_cast<size_t>(rank)]; }
   net::MemoryNetwork& network() { return network_; }
   Metrics& metrics(int rank) { return *metrics_[static_cast<size_t>(rank)]; }
+  void SetComputed(int rank) { computed_ns_[static_cast<size_t>(rank)] = network_.now_ns; }
   void SetLeft(int rank) { left_[static_cast<size_t>(rank)] = true; }
 
   Handle Send(int from, int to, std::vector<std::byte> content, int32_t tag = 0, uint32_t set = 0) {
@@ -112,6 +118,7 @@ class World {
   net::MemoryNetwork network_;
   net::SeededRandom order_;
   std::vector<bool> left_;
+  std::vector<int64_t> computed_ns_;  // when each was last seen to compute
   observe::FlightRecorder recorder_;
   Metrics table_metrics_{1};
   OperationTable table_{&recorder_, &table_metrics_, [](const Status&) {}};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -104,6 +105,20 @@ TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
   EXPECT_LE(told.records, 3);
   EXPECT_EQ(told.warnings, 1);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path)) EXPECT_EQ(entry.path(), path);
+}
+
+TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
+  const Folder folder;
+  const std::string path = folder.path + "/record.json";
+  ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // to open it would wait for a reader
+  Told told;
+  {
+    Observer observer("", path, told.Means());
+    observer.NoteError({StatusCode::kStall, "first"});
+  }
+  EXPECT_EQ(Read(path), "Stall: first at here");
+  EXPECT_TRUE(std::filesystem::is_regular_file(path));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
 }
 
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {

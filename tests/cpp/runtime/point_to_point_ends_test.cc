@@ -164,6 +164,20 @@ TEST(PointToPoint, WhatWaitsForTooLongIsReportedAndThenFails) {
   EXPECT_EQ(after->memory, again->memory);
 }
 
+TEST(PointToPoint, WhatWaitsForARankThatComputesFailsOnlyWhenItHasStopped) {
+  World world(2);
+  const Handle recv = world.Recv(1, 0, kSmall);
+  for (int64_t waited_ns = 0; waited_ns < 3 * kFailNs; waited_ns += kWarnNs) {
+    world.SetComputed(0);
+    world.Advance(kWarnNs);
+    ASSERT_FALSE(recv->done()) << "after " << waited_ns;
+    EXPECT_NE(ReportOf(world[1]), "") << "people are told";
+  }
+  world.Advance(kFailNs);
+  ASSERT_TRUE(recv->done());
+  EXPECT_EQ(recv->status().code(), StatusCode::kStall);
+}
+
 TEST(PointToPoint, ATransferThatStopsInTheMiddleFailsOnBothSidesAndLeavesTheLinkInOrder) {
   for (const bool sender_gives_up : {true, false}) {
     World world(2, 0, 0, 1);

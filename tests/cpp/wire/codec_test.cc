@@ -35,6 +35,7 @@ RequestList SomeRequests() {
   list.rank = 1023;
   list.leaving = true;
   list.all_waiting = true;
+  list.computes = true;
   list.error = "why";
   list.requests = {{SomeSignature(), 17}, {Signature{}, kNoBit}};
   list.stalled_bits = {1, 300, 1 << 20};

@@ -1,0 +1,39 @@
+// The file that a rank's flight record goes to.
+//
+// It may lie in a home directory on a server that does not answer: then the call that writes it returns only when the
+// server does, and nothing can end it. So a thread of its own makes the call, and is waited for, but not for ever.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace horocache::runtime {
+
+class RecordFile {
+ public:
+  static constexpr int64_t kPatienceNs = 3'000'000'000;
+
+  explicit RecordFile(std::string path) : path_(std::move(path)) {}
+  const std::string& path() const { return path_; }
+  // Replaces what is there; nobody reads half of it. Makes the folder if need be. An error after kPatienceNs, too, and
+  // at once while an earlier call still hangs.
+  Status Replace(std::string bytes);
+
+ private:
+  // Shared with the thread, which may outlive this.
+  struct Writing {
+    std::string path;
+    std::string bytes;
+    Status status = {};
+    std::atomic<uint32_t> done{0};
+  };
+
+  const std::string path_;
+  std::shared_ptr<Writing> hanging_;  // the thread of which has been given up
+};
+
+}  // namespace horocache::runtime
