@@ -84,6 +84,7 @@ void Regions::Inherit(int rank) {
   void* copy = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), at);
   file_.Close();
   if (copy == MAP_FAILED) return;  // a limit of the address space: children do not have the tensors
+  static_cast<void>(madvise(copy, bytes_, MADV_DONTDUMP));  // else a child's core dump has all of the range
   own_ = of(rank).data();
   copy_ = static_cast<std::byte*>(copy);
   static const int handled = pthread_atfork(&LockInherited, &UnlockInherited, &Regions::BecomePrivateInChild);

@@ -21,7 +21,8 @@ using testing::Child;
 using testing::Config;
 using testing::TestDirectory;
 
-const std::vector<std::string> kClaim = {"MASTER_ADDR=10.1.2.3", "MASTER_PORT=77"};
+// Of this process alone, beside which others run the same tests.
+const std::vector<std::string> kClaim = {"MASTER_ADDR=10.1.2.3", "MASTER_PORT=" + std::to_string(getpid())};
 
 std::vector<std::string> ClaimOf(int rank) {
   return {kClaim[0], kClaim[1], "RANK=" + std::to_string(rank), "PATH=/usr/bin:/bin"};

@@ -69,7 +69,7 @@ class OutOfMemory : public ::testing::TestWithParam<const char*> {
     bool done = false;
     {
       const AllocationShield exposed(false);
-      done = runtime.Wait(operation, NowNs() + kPatienceNs, true);
+      done = runtime.Wait(operation, NowNs() + kPatienceNs, WaitKind::kForGood);
     }
     if (!done) return {StatusCode::kInternal, "never finished"};
     Status status = operation->status;
