@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from horocache._session import Runtime
 
 _MOST_CALLS = 100  # as many as faulthandler writes
+_END_S = 2.0  # for the thread to end; it needs the interpreter's lock
 _OWN_FOLDER = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 
 
@@ -36,7 +37,8 @@ class StackWatch:
         except BaseException:
             os.close(self._file)
             raise
-        self._ask, self._answer = os.eventfd(0), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ask, self._answer = os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._files = {descriptor: _identity(descriptor) for descriptor in (self._file, self._ask, self._answer)}
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="horocache-stacks", daemon=True)
         _start_without_signals(self._thread)
@@ -50,14 +52,28 @@ class StackWatch:
             os.eventfd_write(self._answer, 1)
 
     def close(self) -> None:
-        """Give everything back; after the core has stopped, or in a child of fork, where neither runs."""
+        """Give everything back; after the core has stopped, or in a child of fork, where neither runs.
+
+        What the program has closed, and perhaps opened again as a file of its own, is left alone. The thread then reads
+        from what nobody can write to any more, and ends with the process.
+        """
         faulthandler.unregister(self._signal)
         self._closed = True
-        if self._thread.is_alive():
+        ours = [descriptor for descriptor, file in self._files.items() if _identity(descriptor) == file]
+        if self._thread.is_alive() and self._ask in ours:
             os.eventfd_write(self._ask, 1)
-            self._thread.join()
-        for descriptor in (self._file, self._ask, self._answer):
+            self._thread.join(_END_S)
+        for descriptor in ours:
             os.close(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int, int] | None:
+    """Which file a number stands for; None if it stands for none."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mode
 
 
 def _start_without_signals(thread: threading.Thread) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,13 @@ try:
 except hc.HorocacheError as error:
     sys.stdout.write(f"{type(error).__name__} {error}\\n")
 """
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one: the path of a Unix socket holds 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="hcmp", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_records_go_to_the_output_folder_or_where_the_user_says_or_nowhere(launc
 def test_a_record_that_cannot_be_written_is_one_warning(launcher):
     finished = launcher.worker(2, "waits.py", "failing", flags=["--flight-record", "/proc/nowhere"])
     assert finished.code == 0, finished.report()
-    assert finished.stderr.count("cannot be written: No such file or directory") == 2
+    assert finished.stderr.count(".json.new': No such file or directory") == 2
 
 
 def test_a_killed_rank_leaves_the_survivors_records(launcher):

@@ -152,8 +152,7 @@ def test_the_reason_of_a_rank_that_raises_reaches_those_that_exchange_messages_w
 
 
 def test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone(launcher):
-    # The interpreter's own watch over its stacks has descriptors, too.
-    finished = launcher.worker(3, "messages.py", "close", "100", flags=["--stack-signal", "0"])
+    finished = launcher.worker(3, "messages.py", "close", "100")
     assert finished.code == 0, finished.report()
     for rank in range(3):
         assert finished.said(rank)["exchange"]["error"] is None, finished.report()

@@ -34,3 +34,17 @@ def test_signals_of_the_program_do_not_reach_the_thread_of_the_stacks():
             assert blocked >> (number - 1) & 1, f"{number.name} would end its wait"
     finally:
         watch.close()
+
+
+def test_descriptors_that_the_program_has_taken_are_left_alone(tmp_path):
+    watch = StackWatch(Core(), signal.SIGRTMAX - 3)
+    descriptors = list(watch._files)
+    files = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in descriptors]
+    for file, descriptor in zip(files, descriptors, strict=True):
+        os.dup2(file, descriptor)  # closes what was there
+    watch.close()
+    for file, descriptor in zip(files, descriptors, strict=True):
+        assert os.fstat(file).st_size == 0
+        assert os.path.sameopenfile(file, descriptor), "closed, though it is the program's"
+        os.close(file)
+        os.close(descriptor)
