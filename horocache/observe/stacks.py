@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -45,8 +46,10 @@ class StackWatch:
         runtime.watch_stacks(number, self._file, self._ask, self._answer, _OWN_FOLDER)
 
     def _serve(self) -> None:
-        # The core counts threads of this prefix as its own.
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("hc-stacks")
+        # The core counts threads of this prefix as its own. Without a descriptor to say so, ranks that wait for each
+        # other in TensorFlow functions are found at the stall limit.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("hc-stacks")
         while os.eventfd_read(self._ask) and not self._closed:
             os.write(self._file, _stacks(besides=threading.get_ident()).encode(errors="backslashreplace"))
             os.eventfd_write(self._answer, 1)

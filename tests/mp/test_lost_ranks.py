@@ -148,7 +148,7 @@ def test_the_reason_of_a_rank_that_raises_reaches_those_that_exchange_messages_w
     for rank in (0, 2):
         said = finished.said(rank)["exchange"]
         assert said["error"] == "AbortedError", finished.report()
-        assert "rank 1 aborted: it raised RuntimeError: the reason." in said["text"], finished.report()
+        assert "rank 1 aborted: it raised RuntimeError: the reason" in said["text"], finished.report()
 
 
 def test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone(launcher):

@@ -20,8 +20,10 @@ def leave_memory(spare_bytes):
 
 
 def leave_files(spare):
-    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # not that of the listing
+    free = [number for number in range(max(taken) + spare + 2) if number not in taken]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def total(name):
@@ -40,7 +42,7 @@ def files_later():
     had = resource.getrlimit(resource.RLIMIT_NOFILE)
     total("warm")
     if am_poor:
-        leave_files(1)
+        leave_files(2)
     attempt("add", lambda: hc.add_process_set([0, 1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, had)
     attempt("again", lambda: hc.barrier(process_set=hc.add_process_set([0, 1])))
