@@ -30,8 +30,8 @@ struct ArenaLayout {
 
 // kJobLost: runs, and knows that a rank of the job is lost, which the other ranks find out by themselves.
 // kLeftJobLost: has left, or does nothing any more, because the job cannot go on: a rank was lost, or has aborted, or
-// this one cannot go on. That is the cause that the other ranks are to report, and not that this one ends or leaves. They
-// find it out by themselves, or else from WhyJobLost.
+// this one cannot go on. That is the cause that the other ranks are to report, and not that this one ends or leaves.
+// They find it out by themselves, or else from WhyJobLost.
 enum class RankState : uint32_t { kAbsent, kRunning, kJobLost, kLeft, kLeftJobLost };
 inline bool HasLeft(RankState state) { return state == RankState::kLeft || state == RankState::kLeftJobLost; }
 

@@ -18,7 +18,7 @@ class LateClaims {
   LateClaims(std::unique_ptr<Listener> listener, const BootstrapConfig& config, std::vector<int> pids,
              int64_t until_ns);
 
-  int fd() const { return listener_->fd(); }  // readable when somebody has come
+  int fd() const { return listener_->fd(); }           // readable when somebody has come
   bool intact() const { return listener_->intact(); }  // the program has not closed it
   int64_t until_ns() const { return until_ns_; }
 

@@ -57,8 +57,7 @@ std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int r
     munmap(memory, total);
     return nullptr;
   }
-  return std::shared_ptr<Regions>(
-      new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
+  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
 }
 
 std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {

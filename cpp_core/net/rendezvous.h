@@ -57,7 +57,7 @@ class Listener {
 
   int fd() const { return socket_.get(); }
   bool intact() const { return socket_.intact(); }  // the program has not closed it
-  void CloseInChild() { socket_.Close(); }  // of a fork, where the destructor must not run
+  void CloseInChild() { socket_.Close(); }          // of a fork, where the destructor must not run
 
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

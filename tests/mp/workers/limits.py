@@ -20,7 +20,7 @@ def leave_memory(spare_bytes):
 
 
 def leave_files(spare):
-    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # not that of the listing
     free = [number for number in range(max(taken) + spare + 2) if number not in taken]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
