@@ -19,6 +19,10 @@
 #include "program/work_buffer.h"
 #include "runtime/set_loop.h"
 
+namespace horocache::net {
+class HostsWatch;
+}  // namespace horocache::net
+
 namespace horocache::runtime {
 
 // What a backend over MPI works with.
