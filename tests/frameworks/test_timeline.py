@@ -108,7 +108,7 @@ def test_it_starts_and_stops_while_the_job_runs(binding, tmp_path):
             hc.stop_timeline()
             hc.stop_timeline()
             hc.allreduce(np.ones(2), name="unseen")
-        with pytest.raises(hc.InvalidArgumentError, match=r"cannot make .*No such file or directory"):
+        with pytest.raises(hc.InvalidArgumentError, match=r"cannot open the folder of .*No such file or directory"):
             hc.start_timeline(folder / "nothing" / "here.json")
         (folder / "folder").mkdir(exist_ok=True)
         hc.barrier()
@@ -162,7 +162,8 @@ def train():
 def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(folder, tmp_path):
     outcomes = run_ranks(train, 2, knobs={"timeline": str(tmp_path / folder / "t.json")}, check=False)
     for outcome in outcomes:
-        assert outcome.ok and outcome.output.count("there will be no timeline: cannot make") == 1, outcome.describe()
+        assert outcome.ok, outcome.describe()
+        assert outcome.output.count("there will be no timeline: cannot ") == 1
 
 
 def test_a_full_device_is_said_once_and_training_goes_on():
