@@ -172,10 +172,37 @@ FAILURES = {
     "a name has more than 4,096 bytes, its operation's included": [
         "frameworks/test_names.py::test_names_that_are_too_long_are_refused_and_nothing_is_in_flight",
     ],
-    "a name has quotes, line feeds, zeros or bytes that are no text": [
+    "a name or a reason has quotes, line feeds, zeros, bytes that are no text, or characters that act on a terminal "
+    "(controls, direction marks, what cannot be seen)": [
         "frameworks/test_names.py::test_any_bytes_are_a_name_and_the_timeline_of_every_rank_is_json",
         "mp/test_disagreement.py::test_names_may_hold_anything",
         "cpp/base/text_test.cc::JsonText.IsAStringOfJsonWhateverTheBytesAre",
+        "cpp/base/text_test.cc::Printable.EscapesEveryCharacterThatActsOnATerminalOrCannotBeSeen",
+    ],
+    "a path or a knob's text has a NUL byte": [
+        "cpp/base/files_test.cc::FilesTest.APathWithANulByteIsRefusedAndNothingIsRemoved",
+        "cpp/base/knobs_test.cc::Knobs.ATextWithANulByteIsRefused",
+        "cpp/observe/trace_file_test.cc::TraceFileTest.APathWithANulByteRemovesNothing",
+    ],
+    "memory runs out in the middle of collectives (`ulimit -v`, a batch system's limit, `overcommit_memory=2`)": [
+        "cpp/runtime/out_of_memory_test.cc::OutOfMemory.EndsInAnErrorOnEveryRankWhereverItHappens",
+        "cpp/runtime/out_of_memory_test.cc::OutOfMemoryAt.TheReasonNamesTheRankOnEveryRank",
+        "mp/test_injected_faults.py::"
+        "test_a_rank_without_memory_anywhere_in_an_operation_has_an_error_and_tells_the_others",
+    ],
+    "the program closes descriptors that it does not know (`os.closerange`), and opens files under the same numbers": [
+        "mp/test_lost_ranks.py::test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone",
+        "cpp/net/liveness_test.cc::LivenessProcesses.ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses",
+        "unit/observe/test_stacks.py::test_descriptors_that_the_program_has_taken_are_left_alone",
+    ],
+    "a rank crashes, and core dumps are on": ["cpp/net/arena_test.cc::Arena.CoreDumpsLeaveItsMemoryOut"],
+    "a program calls `mlockall(MCL_FUTURE)` before `init()`": [
+        "cpp/net/arena_test.cc::Arena.LockingAllFutureMemoryDoesNotFillTheRegions"
+    ],
+    "the same, and a rank that lacks it computes (its process uses the processor)": [
+        "cpp/control/stall_test.cc::Stall.ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers",
+        "cpp/control/stall_test.cc::Stall.AReportSaysThatARankComputesAndThatTheLimitDoesNotCount",
+        "cpp/runtime/point_to_point_ends_test.cc::PointToPoint.WhatWaitsForARankThatComputesFailsOnlyWhenItHasStopped",
     ],
     "a tensor has no elements, no dimensions, or is not contiguous": [
         "frameworks/test_extremes.py::test_any_shape_is_kept_by_every_operation_in_any_layout",
