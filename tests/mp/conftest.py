@@ -13,8 +13,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is a pac
 
 from harness import Launcher, launching
 
-# Ignored signals stay ignored in children; a shell ignores this one for what it runs in the background.
+# Ignored signals stay ignored in children; a shell ignores SIGINT for what it runs in the background, and nohup SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
