@@ -171,10 +171,13 @@ export ASAN_OPTIONS := detect_leaks=1
 export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS := halt_on_error=1:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
 # Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
-# watches), and what Python keeps is no leak.
-LIBRARY = $(shell $(CXX_$*) -print-file-name=$(1))
-RUNTIME_asan := libasan.so
-RUNTIME_tsan := $(if $(CLANG),libclang_rt.tsan-$(shell uname -m).so,libtsan.so)
+# watches), and what Python keeps is no leak. Clang 14's library for threads cannot be loaded so; g++'s has all that
+# Clang's code calls.
+LIBRARY = $(shell $(1) -print-file-name=$(2))
+LIBRARIES_asan = $(call LIBRARY,$(CXX_asan),libasan.so)
+LIBRARIES_tsan = $(call LIBRARY,$(CXX_tsan),libclang_rt.tsan-$(shell uname -m).so) $(call LIBRARY,g++,libtsan.so)
+RUNTIME = $(shell for library in $(LIBRARIES_$*); do \
+  [ -e "$$library" ] && (LD_PRELOAD="$$library" /bin/true) 2>/dev/null && echo "$$library" && break; done)
 
 sanitize: $(addprefix sanitize-,$(SANITIZERS))  ## Run the C++ and the in-process tests under ASan, UBSan and TSan; analyse locks (clang)
 
@@ -194,11 +197,11 @@ else
 endif
 	@rm -rf build/$*/site && mkdir -p build/$*/site && cp -r horocache build/$*/site/ && rm -f build/$*/site/horocache/*.so
 	@$(CMAKE) --install build/$* --prefix build/$*/site >/dev/null
-	@if [ -e "$(call LIBRARY,$(RUNTIME_$*))" ]; then set -x; \
-	  LD_PRELOAD="$(call LIBRARY,$(RUNTIME_$*)) $(call LIBRARY,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
+	@if [ -n "$(RUNTIME)" ]; then set -x; \
+	  LD_PRELOAD="$(RUNTIME) $(call LIBRARY,g++,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
 	  HOROCACHE_WAITER_DRIVES=$(WAITER_DRIVES_$*) \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
-	else echo "SKIPPED in-process tests under $*: this compiler has no $(RUNTIME_$*) to load before Python"; fi
+	else echo "SKIPPED in-process tests under $*: no compiler has the sanitizer's library to load before Python"; fi
 
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 
@@ -26,9 +27,10 @@ class RecordFile {
  private:
   // Shared with the thread, which may outlive this.
   struct Writing {
-    std::string path;
-    std::string bytes;
-    Status status = {};
+    Writing(std::string path_in, std::string bytes_in) : path(std::move(path_in)), bytes(std::move(bytes_in)) {}
+    const std::string path;
+    const std::string bytes;
+    Status status;
     std::atomic<uint32_t> done{0};
   };
 
