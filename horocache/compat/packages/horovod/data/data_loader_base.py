@@ -16,11 +16,11 @@ class BaseDataLoader:
 
     def __len__(self) -> int:
         """The number of batches; for the subclass to write."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no __len__().")
 
     def _iterate(self) -> Iterable[Any]:
         """The batches; for the subclass to write."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no _iterate().")
 
     def _process_batch(self, batch: Any) -> Any:
         """What the loop gets of a batch; for a trainer to write."""
