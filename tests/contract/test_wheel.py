@@ -40,7 +40,8 @@ def run(*command: object, **options: object) -> str:
 def dist() -> Iterator[Path]:
     """A source distribution of the tree as it is, and the wheel built from it.
 
-    Below ``build/`` and compiled as ``make build`` compiles, so that ccache, where it is installed, has the objects.
+    Compiled as ``make build`` compiles, so that ccache, where it is installed, has the objects: by the same compiler,
+    with the same options, and with the same relative paths to the sources and to pybind11.
     """
     folder = ROOT / "build" / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
@@ -50,15 +51,15 @@ def dist() -> Iterator[Path]:
     [sources] = folder.glob("*.tar.gz")
     with tarfile.open(sources) as archive:
         archive.extractall(folder, filter="data")
-    settings = {
-        "build-dir": "build/dev",
-        "cmake.define.HC_WERROR": "ON" if os.environ.get("CI") else "OFF",
-        "cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE": "16",
-    }
-    given = [f"--config-settings={name}={value}" for name, value in settings.items()]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     unpacked = folder / sources.name.removesuffix(".tar.gz")
+    (unpacked / ".venv").symlink_to(sys.prefix)
+    extra = folder / "extra.cfg"
+    extra.write_text("[build]\nbuild_temp = build\n")
+    environment = {"CXX": "c++", **os.environ, "DIST_EXTRA_CONFIG": str(extra)}
+    environment["PATH"] = f"{unpacked}/.venv/bin{os.pathsep}{os.environ['PATH']}"
+    settings = {"HC_WERROR": "ON" if os.environ.get("CI") else "OFF", "CMAKE_UNITY_BUILD_BATCH_SIZE": "16"}
+    given = [f"--config-settings=cmake.define.{name}={value}" for name, value in settings.items()]
+    command = [unpacked / ".venv/bin/python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run(*command, "--wheel-dir", folder, *given, unpacked, env=environment)
     yield folder
     shutil.rmtree(folder)
