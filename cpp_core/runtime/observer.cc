@@ -51,6 +51,7 @@ Observer::Observer(const std::string& socket_name, std::string record_path, Mean
 }
 
 void Observer::Stop() {
+  stopped_.store(true);
   {
     MutexLock lock(mutex_);
     asked_.stop = true;
@@ -89,7 +90,7 @@ void Observer::AskStacks(uint32_t process_set) {
 }
 
 void Observer::NoteError(const Status& why) {
-  if (record_.path().empty()) return;
+  if (record_.path().empty() || stopped_.load()) return;
   noted_.store(true);
   if (why.code() == StatusCode::kPeerLost || why.code() == StatusCode::kAborted) TellPath();
   {

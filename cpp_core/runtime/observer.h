@@ -40,7 +40,8 @@ class Observer {
   // without.
   Observer(const std::string& socket_name, std::string record_path, Means means);
   ~Observer() { Stop(); }
-  // Writes what is still to be written, and joins the thread; who asks afterwards gets nothing. Idempotent.
+  // Writes what is still to be written, and joins the thread; who asks afterwards gets nothing, and what fails is no
+  // error. Idempotent.
   void Stop() HC_EXCLUDES(mutex_);
 
   // The ranks of the set want to know where this rank is.
@@ -74,7 +75,7 @@ class Observer {
   Waker waker_;
   UniqueFd listener_;
 
-  std::atomic<bool> noted_{false};
+  std::atomic<bool> noted_{false}, stopped_{false};
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
   bool told_path_ HC_GUARDED_BY(mutex_) = false;

@@ -131,6 +131,8 @@ TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
     Observer observer("", "/proc/nowhere/record.json", told.Means());
     observer.NoteError({StatusCode::kPeerLost, "first"});
     EXPECT_EQ(told.warnings, 1) << "the job has ended: where it goes is said before the error is";
+    observer.Stop();
+    observer.NoteError({StatusCode::kPeerLost, "second"});
   }
   EXPECT_EQ(told.warnings, 2) << "that it does not";
 }
