@@ -100,6 +100,15 @@ class Runtime:
         """Leave the job and join all threads."""
         self._lib.hc_stop(self._live())
 
+    def tell_record(self) -> None:
+        """Warn once where the flight record is, if an operation has failed."""
+        self._lib.hc_tell_record(self._live())
+
+    def stop_with_process(self) -> None:
+        """The same as this process ends: if nothing is pending, the others hear of it with the exit code."""
+        if self._lib.hc_stop_with_process(self._live()):
+            self._ffi.gc(self._runtime, None)  # it outlives the interpreter
+
     def forked_child(self) -> None:
         """In a child of fork: close descriptors, and never free what the parent owns."""
         self._lib.hc_forked_child(self._live())

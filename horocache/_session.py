@@ -121,6 +121,12 @@ class Runtime(Protocol):
     def stop(self) -> None:
         """End the runtime and join its threads."""
 
+    def tell_record(self) -> None:
+        """Warn once where the flight record is, if an operation has failed."""
+
+    def stop_with_process(self) -> None:
+        """The same as this process ends: if nothing is pending, the others hear of it with the exit code."""
+
     def knobs(self) -> dict[str, tuple[str, str]]:
         """Value and source of every knob."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horocache import endings, mpi
 from horocache._session import Runtime, Session
-from horocache.errors import ForkedProcessError, InvalidArgumentError, NotInitializedError, StartupError
+from horocache.errors import ForkedProcessError, HorocacheError, InvalidArgumentError, NotInitializedError, StartupError
 from horocache.launch import environment
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _tell_others(why: str) -> None:
 
 def _at_exit() -> None:
     endings.tell_uncaught()
-    shutdown()
+    _end(lambda runtime: runtime.stop_with_process())
     for say in _default.last_words:
         say()
 
@@ -270,6 +271,10 @@ def shutdown() -> None:
 
     Does nothing if the daemon does not run in this process, so neither in a child of fork.
     """
+    _end(lambda runtime: runtime.stop())
+
+
+def _end(stop: Callable[[Runtime], None]) -> None:
     if _default.session is None:  # also while another thread starts one, which may take long
         return
     with _default.lock:
@@ -278,8 +283,10 @@ def shutdown() -> None:
             return
         _default.session = None
         environment.forget_rank_process()
+        if isinstance(sys.exc_info()[1], HorocacheError):  # in a finally, or a handler that gives up
+            session.runtime.tell_record()
         try:
-            session.runtime.stop()
+            stop(session.runtime)
         finally:
             for follower in _default.followers:
                 follower.ended()

@@ -2,12 +2,14 @@
 
 Python first shows the exception, then waits for threads, then calls atexit handlers. Each may take long, and the other
 ranks would wait meanwhile. So three places look, in this order: ``sys.excepthook``; the moment before Python waits for
-threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7)`` reaches no hook: what
-``sys.exit`` raises notices when the interpreter asks for its code.
+threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7)`` and ``exit(7)`` reach no hook:
+what they raise notices when the interpreter asks for its code. ``raise SystemExit(7)`` tells nobody here: its code
+shows when the process calls exit(), see ``Runtime.stop_with_process``.
 """
 
 from __future__ import annotations
 
+import _sitebuiltins
 import contextlib
 import sys
 import threading
@@ -25,6 +27,7 @@ class _Watch:
         self.tell: Tell | None = None
         self.hook: Any = sys.excepthook  # what was there before ours
         self.exit: Any = sys.exit
+        self.quit: Any = _sitebuiltins.Quitter.__call__  # of exit and quit, which are not functions
 
 
 _watch = _Watch()
@@ -35,6 +38,7 @@ def watch(tell: Tell) -> None:
     _watch.tell = tell
     _watch.hook, sys.excepthook = sys.excepthook, _excepthook
     _watch.exit, sys.exit = sys.exit, _exit
+    _watch.quit, _sitebuiltins.Quitter.__call__ = _sitebuiltins.Quitter.__call__, _quit  # type: ignore[method-assign]
     register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
     if register is not None:
         with contextlib.suppress(RuntimeError):  # Python has waited for its threads already
@@ -96,3 +100,9 @@ def _exit(status: Any = None, /) -> NoReturn:
     if isinstance(status, SystemExit):
         raise status
     raise _Exit(*status) if isinstance(status, tuple) else _Exit() if status is None else _Exit(status)
+
+
+def _quit(self: Any, code: Any = None) -> NoReturn:
+    with contextlib.suppress(SystemExit):
+        _watch.quit(self, code)
+    _exit(code)

@@ -148,6 +148,14 @@ ERRORS: tuple[type[HorocacheError], ...] = (
 )
 
 
+def no_memory_for(size: int) -> OutOfMemoryError:
+    """The error of a framework that has none for a tensor of ``size`` bytes."""
+    return OutOfMemoryError(
+        f"memory ran out on this rank: there is none for a tensor of {size} bytes; raise its limit (ulimit -v, the "
+        "batch system's, the container's), or have it use less"
+    )
+
+
 def error_for(code: int, message: str) -> HorocacheError:
     """The exception for a status of the core; the caller raises it.
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from horocache.compression import CastCompressor, Compressor, NoneCompressor
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
 from horocache.ops import Collectives
 
 if TYPE_CHECKING:
@@ -81,11 +81,17 @@ class NumpyAdapter:
         if tensor.flags.c_contiguous and tensor.dtype.isnative:
             return tensor, False
         # Not ascontiguousarray, which turns a scalar into a vector.
-        return np.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C", copy=True), True
+        try:
+            return np.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C", copy=True), True
+        except MemoryError:
+            raise no_memory_for(tensor.nbytes) from None
 
     def empty_like(self, tensor: Array) -> Array:
         """A new array in C order."""
-        return np.empty(tensor.shape, tensor.dtype)
+        try:
+            return np.empty(tensor.shape, tensor.dtype)
+        except MemoryError:
+            raise no_memory_for(tensor.nbytes) from None
 
     def copy_into(self, target: Array, source: Array) -> None:
         """Store the values."""

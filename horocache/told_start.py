@@ -51,16 +51,19 @@ def start_among(rank: int, size: int, share: Share, limit_s: float) -> tuple[Ses
     return _state.current(), True
 
 
-def _describe(rank: int, size: int, limit_s: float) -> dict[str, Any]:
+def own_host() -> str:
+    """This host, as the core tells hosts apart."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
-    knobs = _core.parse_knobs()
     boot = _BOOT_ID.read_text() if _BOOT_ID.is_file() else ""
+    return str(_core.parse_knobs()["host_id"][0]) or f"{socket.gethostname()} {boot}"
+
+
+def _describe(rank: int, size: int, limit_s: float) -> dict[str, Any]:
     return {
         "runs": [_state.rank(), _state.size()] if _state.running() is not None else None,
         "launched": _is_launched_as(rank, size),
-        # As the core tells hosts apart.
-        "host": knobs["host_id"][0] or f"{socket.gethostname()} {boot}",
+        "host": own_host(),
         "limit_s": limit_s,
         "job": new_job_id(),
     }

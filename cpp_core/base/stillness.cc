@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,6 +16,8 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace horocache {
 namespace {
@@ -44,14 +47,11 @@ std::vector<pid_t> Threads() {
   return threads;
 }
 
-// How often a thread has been given a processor; none if the system does not count it.
-std::optional<uint64_t> Slices(const std::string& folder) {
-  std::istringstream fields(FirstLine(folder + "schedstat"));
-  uint64_t running_ns = 0;
-  uint64_t waiting_ns = 0;
-  uint64_t slices = 0;
-  if (!(fields >> running_ns >> waiting_ns >> slices)) return std::nullopt;
-  return slices;
+// 'R' if it runs or would like to, 'D' if it waits for a disk.
+char StateOf(const std::string& folder) {
+  const std::string line = FirstLine(folder + "stat");
+  const size_t name_end = line.rfind(')');  // the name may contain anything
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? 'R' : line[name_end + 2];
 }
 
 }  // namespace
@@ -72,24 +72,52 @@ bool SleepsUntilWoken(const std::string& syscall_line, bool limited) {
   return number == SYS_futex && waits && (what & FUTEX_PRIVATE_FLAG) != 0 && (limited || arguments[3] == 0);
 }
 
-bool Stillness::Look(const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters) {
+// None if the system does not count it.
+std::optional<Stillness::Share> Stillness::ShareOf(const std::string& folder) {
+  std::istringstream fields(FirstLine(folder + "schedstat"));
+  Share share{};
+  uint64_t queued_ns = 0;
+  if (!(fields >> share.used_ns >> queued_ns >> share.slices)) return std::nullopt;
+  return share;
+}
+
+// Since the last look.
+bool Stillness::IsStill(pid_t thread, const Share& share, int64_t passed_ns, bool sleeps_until_woken) const {
+  const auto before = seen_->find(thread);
+  if (before == seen_->end()) return false;
+  if (sleeps_until_woken) return share.slices == before->second.slices;
+  constexpr uint64_t kLeastShare = 20;  // less than one part in so many uses a thread that only looks at something
+  return (share.used_ns - before->second.used_ns) * kLeastShare < static_cast<uint64_t>(passed_ns);
+}
+
+bool Stillness::Look(const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters, Stir allowed) {
   const auto has = [](const std::vector<pid_t>& threads, pid_t thread) {
     return std::ranges::find(threads, thread) != threads.end();
   };
-  std::map<pid_t, uint64_t> slices;
+  const int64_t now_ns = NowNs();
+  Shares shares;
+  bool still = seen_.has_value();
   for (const pid_t thread : Threads()) {
     const std::string folder = kTasks + std::to_string(thread) + "/";
     if (has(waiting, thread) || FirstLine(folder + "comm").starts_with("hc-")) continue;
+    const bool submits = has(submitters, thread);
+    const bool must_sleep = submits || thread == getpid() || allowed == Stir::kNone;
     // The count first: a thread that runs after it was counted shows at the next look.
-    const std::optional<uint64_t> count = Slices(folder);
-    if (!count.has_value() || !SleepsUntilWoken(FirstLine(folder + "syscall"), !has(submitters, thread))) {
+    const std::optional<Share> share = ShareOf(folder);
+    const auto rests = [&] {
+      if (must_sleep) return SleepsUntilWoken(FirstLine(folder + "syscall"), !submits);
+      const char state = StateOf(folder);
+      return state != 'R' && state != 'D';
+    };
+    if (!share.has_value() || !rests()) {
       Forget();
       return false;
     }
-    slices.emplace(thread, *count);
+    still = still && IsStill(thread, *share, now_ns - seen_ns_, must_sleep);
+    shares.emplace(thread, *share);
   }
-  const bool still = !slices.empty() && slices == slices_;
-  slices_ = std::move(slices);
+  seen_ = std::move(shares);
+  seen_ns_ = now_ns;
   return still;
 }
 

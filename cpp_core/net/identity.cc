@@ -118,6 +118,7 @@ StatusOr<Identity> Finish(Claim claim) {
     identity.no_job = claim.job_hint;
   }
   identity.source = claim.source;
+  identity.names = claim.rank_names;
   identity.starts_mpi = claim.starts_mpi;
   identity.mpi = claim.mpi;
   identity.shared_claim = claim.shared_claim;
@@ -333,10 +334,14 @@ constexpr std::array<std::pair<const char*, const char*>, 6> kUncounted = {
      {"PMI_ID", "a launcher that speaks PMI"},
      {"PMIX_RANK", "a launcher that speaks PMIx"}}};
 
-Identity FromUncounted(const std::string& name, const std::string& launcher, const Environment& environment) {
+StatusOr<Identity> FromUncounted(const std::string& name, const std::string& launcher, const Environment& environment) {
+  Reader reader(environment, launcher);
   Identity identity;
+  identity.rank = static_cast<int>(reader.Required(name));
+  HC_RETURN_IF_ERROR(reader.status());
   identity.size = 0;
   identity.source = launcher;
+  identity.names = name;
   identity.starts_mpi = true;
   identity.no_job = name + " is '" + Printable(Text(environment, name)) + "', so " + launcher +
                     " has started this process as one of several, but no variable says how many there are. Use an MPI "
@@ -368,6 +373,29 @@ bool IsFromEnvironment(const Knobs& knobs, std::string_view name) {
 }
 
 }  // namespace
+
+Status CheckWorld(const Identity& identity, int rank, int size, const std::string& library) {
+  const bool counted = identity.size != 0;
+  const bool fits = counted ? identity.rank == rank && identity.size == size : identity.rank < size;
+  if (identity.source == "none" || fits) return Status::Ok();
+  const std::string number = std::to_string(identity.rank);
+  const std::string said =
+      counted ? " as rank " + number + " of " + std::to_string(identity.size) + " (" + identity.names + ")"
+              : " as number " + number + " (" + identity.names + ")";
+  return StartupError(
+      identity.source + " started this process" + said + ", but in its MPI library " + library + " it is rank " +
+      std::to_string(rank) + " of " + std::to_string(size) +
+      ": the library does not belong to the launcher. Start the job with the mpiexec of this library, or name the "
+      "launcher's library in HOROCACHE_MPI_LIBRARY (and in MPI4PY_LIBMPI if mpi4py is used), or " +
+      (counted ? "set HOROCACHE_MPI=off to do without MPI on one host" : "start with horocacherun") + "; " + kAlone);
+}
+
+std::string DoubtInWorld(const Identity& identity, int size, const std::string& library) {
+  if (identity.size != 0 || size != 1) return "";
+  return identity.names + " is 0, and no variable says how many processes " + identity.source +
+         " has started; this one runs alone, as its MPI library " + library +
+         " says. If there are others, the library does not belong to the launcher. " + kAlone + " without this warning";
+}
 
 std::string LauncherVariables(const Environment& environment) {
   std::string lines;

@@ -260,6 +260,15 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   return runtimes;
 }
 
+using RankLists = std::vector<std::vector<int>>;
+
+void AddEnds(py::class_<PyRuntime>* runtime) {
+  runtime->def("stop", &PyRuntime::Stop)
+      .def("stop_with_process", &PyRuntime::StopWithProcess)
+      .def("tell_record", [](const PyRuntime& self) { self.Known().TellRecord(); })
+      .def("forked_child", &PyRuntime::ForkedChild);
+}
+
 }  // namespace
 
 void BindRuntime(py::module_& module) {
@@ -269,13 +278,11 @@ void BindRuntime(py::module_& module) {
   };
   py::class_<PyRuntime> runtime(module, "Runtime", py::is_final());
   AddFastMethods(runtime);
-  using RankLists = std::vector<std::vector<int>>;
+  AddEnds(&runtime);
   runtime
       .def(py::init<const Texts&, uint32_t, RankLists, uint64_t, std::vector<int>, std::string_view>(),
            py::arg("arguments") = Texts(), py::arg("epoch") = 0, py::arg("process_sets") = RankLists(),
            py::arg("communicator") = 0, py::arg("ranks") = std::vector<int>(), py::arg("programs") = "")
-      .def("stop", &PyRuntime::Stop)
-      .def("forked_child", &PyRuntime::ForkedChild)
       .def_property_readonly("rank", identity(&net::Identity::rank))
       .def_property_readonly("size", identity(&net::Identity::size))
       .def_property_readonly("local_rank", identity(&net::Identity::local_rank))

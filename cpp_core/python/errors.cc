@@ -26,12 +26,12 @@ void Raise(PyObject* error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYP
 
 void RaiseOutOfMemory() { out_of_memory == nullptr ? static_cast<void>(PyErr_NoMemory()) : Raise(out_of_memory); }
 
-// Sets the exception for the code; what Python raises meanwhile instead.
+// Sets the exception for the code, or for what Python raises meanwhile.
 void SetError(StatusCode code, const std::string& text) {
   try {
     Raise(MakeError(code, text).ptr());
   } catch (py::error_already_set& raised) {
-    if (code == StatusCode::kOutOfMemory && raised.matches(PyExc_MemoryError)) {
+    if (raised.matches(PyExc_MemoryError)) {
       RaiseOutOfMemory();
     } else {
       raised.restore();

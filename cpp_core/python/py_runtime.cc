@@ -89,6 +89,17 @@ void PyRuntime::Stop() {
   DropFinishedOwners();
 }
 
+// Where it leaves later it must outlive the interpreter.
+void PyRuntime::StopWithProcess() {
+  bool later = false;
+  {
+    const py::gil_scoped_release released;
+    later = runtime_->StopWithProcess();
+  }
+  if (later) py::cast(this).inc_ref();
+  DropFinishedOwners();
+}
+
 // Leaks on purpose: in a forked child there are no threads to join, and nothing of the parent's may be torn down.
 void PyRuntime::ForkedChild() {
   runtime_->ForkedChild();

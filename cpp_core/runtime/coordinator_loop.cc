@@ -108,6 +108,7 @@ int64_t CoordinatorLoop::StuckIn(int64_t now_ns) {
 
 int64_t CoordinatorLoop::WhereSubmittersWait(int64_t now_ns) {
   int64_t where = kNowhere;
+  Stir allowed = Stir::kNone;
   std::vector<pid_t> waiting;
   std::vector<pid_t> submitters;
   {
@@ -123,18 +124,21 @@ int64_t CoordinatorLoop::WhereSubmittersWait(int64_t now_ns) {
       if (there) waiting.push_back(waiter.thread);
     }
     const auto waits = [&waiting](pid_t thread) { return std::ranges::find(waiting, thread) != waiting.end(); };
-    if (!in_pool && std::ranges::all_of(submitters_, waits)) return where;
-    if (waiting.size() < waiters_.size()) return kNowhere;
+    if (!in_pool && std::ranges::all_of(submitters_, waits)) {
+      allowed = Stir::kOfLookersOn;
+    } else if (waiting.size() < waiters_.size()) {
+      return kNowhere;
+    }
     submitters = submitters_;
   }
-  return RestIsStill(now_ns, waiting, submitters) ? where : kNowhere;
+  return RestIsStill(now_ns, waiting, submitters, allowed) ? where : kNowhere;
 }
 
 bool CoordinatorLoop::RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting,
-                                  const std::vector<pid_t>& submitters) {
+                                  const std::vector<pid_t>& submitters, Stir allowed) {
   if (now_ns - looked_ns_ < kLookNs) return rest_is_still_;
   looked_ns_ = now_ns;
-  rest_is_still_ = stillness_.Look(waiting, submitters);
+  rest_is_still_ = stillness_.Look(waiting, submitters, allowed);
   return rest_is_still_;
 }
 

@@ -120,6 +120,8 @@ class CoordinatorLoop {
   // Why it ends for this rank's sake, too, as soon as Abort was called.
   Status WhyLost() HC_EXCLUDES(orders_mutex_);
 
+  // Whether a thread waits for an operation.
+  bool AnybodyWaits() const { return waiting_.load() > 0; }
   // Returns when the pass under way, if any, has counted what it did, or after a tenth of a second: an operation is
   // done before its pass is.
   void AwaitPass() const;
@@ -187,14 +189,15 @@ class CoordinatorLoop {
   void StepOn() HC_REQUIRES(role_);
   void Run();
   // The set for whose operations this rank waits while nothing more will come from it by itself, or kNowhere. Either
-  // every living thread that ever submitted has waited for a while, for good; a while, because another thread may be
-  // about to submit for the first time. Or some threads wait for good, and all others of the process sleep until one of
-  // the process wakes them, see Stillness: so it is where a pool submits, whose threads mostly sleep. One set: a thread
-  // that waits for another set's operation, or for a message, may still submit what this one lacks.
+  // every living thread that ever submitted has waited for a while, for good, and no other thread is about to submit
+  // for the first time: the main thread sleeps until another one wakes it, and none computes. Or some threads wait for
+  // good, and all others of the process sleep so: it is like this where a pool submits, whose threads mostly sleep. See
+  // Stillness. One set: a thread that waits for another set's operation, or for a message, may still submit what this
+  // one lacks.
   int64_t StuckIn(int64_t now_ns) HC_REQUIRES(role_);
   int64_t WhereSubmittersWait(int64_t now_ns) HC_REQUIRES(role_) HC_EXCLUDES(threads_mutex_);
-  bool RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters)
-      HC_REQUIRES(role_);
+  bool RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting, const std::vector<pid_t>& submitters,
+                   Stir allowed) HC_REQUIRES(role_);
   bool TryTakePatiently(const std::function<bool()>& finished) HC_TRY_ACQUIRE(true, role_);
   bool WaitSlice(Operation* operation, int64_t deadline_ns);
   void StartWaiting(const Operation* operation, WaitKind kind) HC_EXCLUDES(threads_mutex_);

@@ -68,18 +68,7 @@ Status WithoutMpi(const JobConfig& config, const Status& failed) {
   return {failed.code(), failed.message() + advice + (no_job.empty() ? "" : " " + no_job)};
 }
 
-Status CheckNumbers(const net::Identity& identity, const net::Mpi& mpi) {
-  const int rank = mpi.Rank(mpi.world()), size = mpi.Size(mpi.world());
-  const bool known = identity.source != "none" && identity.size != 0;
-  if (!known || (identity.rank == rank && identity.size == size)) return Status::Ok();
-  return StartupError(
-      identity.source + " started this process as rank " + std::to_string(identity.rank) + " of " +
-      std::to_string(identity.size) + ", but in its MPI library '" + mpi.path() + "' (" + mpi.Version() +
-      ") it is rank " + std::to_string(rank) + " of " + std::to_string(size) +
-      ": the library does not belong to the launcher. Start the job with the mpiexec of this library, or name the "
-      "launcher's library in HOROCACHE_MPI_LIBRARY (and in MPI4PY_LIBMPI if mpi4py is used), or set HOROCACHE_MPI=off "
-      "to do without MPI on one host");
-}
+std::string NameOf(const net::Mpi& mpi) { return "'" + mpi.path() + "' (" + mpi.Version() + ")"; }
 
 // A job inside the job. Nothing is known of hosts here: without MPI there is one.
 StatusOr<net::Identity> SubJob(net::Identity identity, const std::vector<int>& ranks) {
@@ -112,7 +101,8 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::
   const int64_t timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   const net::MpiComm base =
       config.communicator == 0 ? mpi->world() : net::MpiComm{static_cast<uintptr_t>(config.communicator)};
-  if (config.communicator == 0) HC_RETURN_IF_ERROR(CheckNumbers(config.identity, *mpi));
+  const int rank = mpi->Rank(mpi->world()), size = mpi->Size(mpi->world());
+  HC_RETURN_IF_ERROR(net::CheckWorld(config.identity, rank, size, NameOf(*mpi)));
   if (config.ranks.empty()) {
     StatusOr<net::Communicator> copy = net::CopyForAll(mpi, base, own, timeout_ns);
     if (!copy.ok()) net::LeaveMpiUnfinalized();  // it is still under way
@@ -146,6 +136,7 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
     return placement.status();
   }
   net::Identity& identity = job->identity;
+  job->doubt = net::DoubtInWorld(identity, mpi->Size(mpi->world()), NameOf(*mpi));
   identity.rank = comm->rank();
   identity.size = comm->size();
   job->host_of = std::move(placement->host_of);

@@ -42,6 +42,7 @@ struct Job {
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
   std::string no_mpi;      // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
+  std::string doubt;       // why this rank may be wrong about being alone; empty: it is not
   net::ClockOffset clock;  // of this host
   // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
   // and processes may have been in different numbers of jobs.

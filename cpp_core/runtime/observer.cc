@@ -51,6 +51,7 @@ Observer::Observer(const std::string& socket_name, std::string record_path, Mean
 }
 
 void Observer::Stop() {
+  stopped_.store(true);
   {
     MutexLock lock(mutex_);
     asked_.stop = true;
@@ -89,17 +90,28 @@ void Observer::AskStacks(uint32_t process_set) {
 }
 
 void Observer::NoteError(const Status& why) {
-  if (record_.path().empty()) return;
-  // Before the error itself, which is the last thing that a program prints, and what a launcher shows.
-  if (!told_path_.exchange(true)) {
-    means_.warn("what led to this error goes to " + record_.path() + " (horocache dump FILE shows it)");
-  }
+  if (record_.path().empty() || stopped_.load()) return;
+  noted_.store(true);
+  if (why.code() == StatusCode::kPeerLost || why.code() == StatusCode::kAborted) TellPath();
   {
     MutexLock lock(mutex_);
     if (!asked_.error.empty()) return;
     asked_.error = why.ToString();
   }
   waker_.Wake();
+}
+
+// Called before the error is shown, which is the last thing that a program prints, and what a launcher repeats.
+void Observer::TellPath() {
+  if (!noted_.load()) return;
+  std::string text;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(told_path_, true)) return;
+    text = no_record_;
+  }
+  if (text.empty()) text = "what led to this error goes to " + record_.path() + " (horocache dump FILE shows it)";
+  means_.warn(text);
 }
 
 void Observer::CloseInChild() {
@@ -153,8 +165,15 @@ void Observer::Answer() {
 void Observer::WriteRecord() {
   written_ns_ = NowNs();
   const Status written = record_.Replace(means_.record(std::exchange(unwritten_, {}), Stacks()));
-  if (written.ok() || std::exchange(failed_, true)) return;
-  means_.warn("the flight record " + record_.path() + " cannot be written: " + written.message());
+  if (written.ok()) return;
+  const std::string text = "there is no flight record " + record_.path() + ": " + written.message();
+  {
+    MutexLock lock(mutex_);
+    if (!no_record_.empty()) return;
+    no_record_ = text;
+    if (!told_path_) return;
+  }
+  means_.warn(text);
 }
 
 }  // namespace horocache::runtime

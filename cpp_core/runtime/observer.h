@@ -40,13 +40,17 @@ class Observer {
   // without.
   Observer(const std::string& socket_name, std::string record_path, Means means);
   ~Observer() { Stop(); }
-  // Writes what is still to be written, and joins the thread; who asks afterwards gets nothing. Idempotent.
+  // Writes what is still to be written, and joins the thread; who asks afterwards gets nothing, and what fails is no
+  // error. Idempotent.
   void Stop() HC_EXCLUDES(mutex_);
 
   // The ranks of the set want to know where this rank is.
   void AskStacks(uint32_t process_set) HC_EXCLUDES(mutex_);
-  // Something has failed: the record is written, at most once a second. Cheap.
+  // Something has failed: the record is written, at most once a second. Cheap. The program may go on, so where the
+  // record is said only of an error that ends the job.
   void NoteError(const Status& why) HC_EXCLUDES(mutex_);
+  // This rank ends with an error: says where the record is, once, if there is one.
+  void TellPath() HC_EXCLUDES(mutex_);
   // In the child of a fork, where the thread does not exist.
   void CloseInChild();
 
@@ -71,15 +75,16 @@ class Observer {
   Waker waker_;
   UniqueFd listener_;
 
-  std::atomic<bool> told_path_{false};
+  std::atomic<bool> noted_{false}, stopped_{false};
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
+  bool told_path_ HC_GUARDED_BY(mutex_) = false;
+  std::string no_record_ HC_GUARDED_BY(mutex_);  // why there is none
 
   // Of the thread.
   std::vector<pollfd> polled_;
   std::string unwritten_;   // why a record is due; empty if none is
   int64_t written_ns_ = 0;  // when the last one was
-  bool failed_ = false;     // once at least, and that was told
 
   NamedThread thread_;  // last: it uses everything above
 };

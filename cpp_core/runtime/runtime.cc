@@ -1,6 +1,7 @@
 #include "runtime/runtime.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -108,6 +109,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
     runtime->logger_.Warning("the ranks are on one host and share memory without MPI, which cannot be used: " +
                              runtime->job_.no_mpi + " HOROCACHE_MPI=off leaves this warning out.");
   }
+  if (!runtime->job_.doubt.empty()) runtime->logger_.Warning(runtime->job_.doubt);
   if (!knobs.timeline.empty() && knobs.timeline != "DYNAMIC") {
     // A job can do without.
     const Status started = runtime->StartTimeline(knobs.timeline, knobs.timeline_mark_cycles);
@@ -348,7 +350,31 @@ std::shared_ptr<std::byte> Runtime::Allocate(int64_t bytes) {
 }
 
 void Runtime::Stop() {
-  if (!alive_.exchange(false)) return;
+  if (alive_.exchange(false) || leaves_with_.exchange(0) != 0) LeaveJob();
+}
+
+bool Runtime::StopWithProcess() {
+  if (!alive_.exchange(false)) return false;
+  leaves_with_.store(getpid());
+  const bool at_exit = liveness_ != nullptr && job_.mpi.empty() && loop_->WhyLost().ok() && !loop_->AnybodyWaits();
+  if (at_exit && on_exit(&Runtime::OnExit, this) == 0) {
+    observer_->Stop();  // nobody can say any more where this process is
+    return true;
+  }
+  Stop();
+  return false;
+}
+
+// Python and its objects are gone.
+void Runtime::OnExit(int code, void* runtime) {
+  auto* const self = static_cast<Runtime*>(runtime);
+  if (self->leaves_with_.load() != getpid()) return;  // stopped, or a child of fork
+  constexpr int kCodeBits = 0xff;
+  if ((code & kCodeBits) != 0) self->Abort("it ended with exit code " + std::to_string(code & kCodeBits));
+  self->Stop();
+}
+
+void Runtime::LeaveJob() {
   loop_->Leave(NowNs() + Nanoseconds(config_.knobs.shutdown_timeout, kNsPerS));
   const Status why = loop_->WhyLost();
   net::Arena& arena = *job_.peers.arena;

@@ -4,6 +4,8 @@
 // Threads: any.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -128,10 +130,16 @@ class Runtime {
   // The last events, and what is pending, as JSON; see observe/flight_text.h.
   std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 
+  // Says once where the flight record is, if there is one.
+  void TellRecord() const { observer_->TellPath(); }
   // All ranks' pending operations fail with kAborted.
   void Abort(const std::string& why);
   // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
   void Stop();
+  // The same for a process that is about to end, whose exit code nobody knows before it calls exit(): only then the
+  // others hear that this rank has left, or that it has failed. Returns true then; the object must live until the end.
+  // False: it has been stopped at once, because somebody waits, or MPI may not be there any more at exit().
+  bool StopWithProcess();
   // In the child of a fork: closes what must not be kept open. The object must not be used, or destroyed, afterwards.
   void ForkedChild();
 
@@ -158,6 +166,8 @@ class Runtime {
   Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
+  void LeaveJob();
+  static void OnExit(int code, void* runtime);
 
   const RuntimeConfig config_;
   Job job_;
@@ -180,6 +190,7 @@ class Runtime {
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> alive_{false};
+  std::atomic<pid_t> leaves_with_{0};  // the process at whose end it leaves the job
 };
 
 }  // namespace horocache::runtime

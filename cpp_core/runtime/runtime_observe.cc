@@ -81,6 +81,7 @@ void Runtime::NoteError(const Status& why) {
 
 void Runtime::Abort(const std::string& why) {
   cause_.Raised(why);
+  observer_->TellPath();
   loop_->Abort(why);
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
 from horocache.ops import Collectives
 from torch.utils.dlpack import from_dlpack
 
@@ -58,6 +58,11 @@ _increment_versions = _version_counter()
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether several elements are the same memory, as :meth:`torch.Tensor.expand` makes them."""
     return any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _of_memory(error: RuntimeError, tensor: torch.Tensor) -> Exception:
+    # torch has a type of its own for devices alone.
+    return no_memory_for(tensor.nbytes) if "allocate" in str(error) else error
 
 
 class TorchAdapter:
@@ -114,11 +119,17 @@ class TorchAdapter:
             tensor = tensor.detach()
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor, False
-        return tensor.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg(), True
+        try:
+            return tensor.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg(), True
+        except RuntimeError as error:
+            raise _of_memory(error, tensor) from None
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """A new contiguous tensor."""
-        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        try:
+            return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        except RuntimeError as error:
+            raise _of_memory(error, tensor) from None
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Store the values, unseen by autograd."""

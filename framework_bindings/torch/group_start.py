@@ -17,6 +17,7 @@ from horocache.errors import HorocacheError, StartupError, UnsupportedError
 from horocache.process_set import ProcessSet, global_process_set
 from horocache.told_start import start_among
 
+from . import group_claims
 from .group_calls import GroupCalls
 from .process_group import HorocacheGroup
 from .waiting import start_thread
@@ -71,6 +72,7 @@ class Board:
                 self._store.wait(keys, timedelta(seconds=left_s))
                 return
             except RuntimeError as error:
+                group_claims.check(self._store)
                 if time.monotonic() < until:
                     continue
                 silent = [rank for rank, key in zip(self._ranks, keys, strict=True) if not self._store.check([key])]
@@ -145,8 +147,11 @@ def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
     board = Board(options.store, rank, sorted(ranks), options.timeout)
     timeout_s = seconds_of(options.timeout)
     if len(ranks) == world_size:
+        group_claims.claim(options.store, rank)
         session, started = start_among(rank, world_size, board.share, timeout_s)
         made = global_process_set
+        if started and rank == 0 and world_size > 1:
+            group_claims.watch(options.store, session)
     else:
         session, started = _running(board, sorted(ranks)), False
         made = add_set_of_members(sorted(ranks), board.share, board.take_number)

@@ -27,6 +27,8 @@ def start(done: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
     return torch.jit.fork(after, done, tensors)
 """
 
+ending = threading.Event()  # the interpreter ends
+
 _threads: WeakSet[threading.Thread] = WeakSet()
 _waiters: WeakSet[Waiter] = WeakSet()
 
@@ -42,6 +44,7 @@ def start_thread(target: Callable[..., object], *args: object) -> threading.Thre
 def _end_threads() -> None:
     # Python stops daemon threads wherever they are; one that is in torch's C++ takes the process with it.
     until = time.monotonic() + _GRACE_S
+    ending.set()
     for waiter in list(_waiters):
         waiter.close()
     for thread in list(_threads):

@@ -100,13 +100,13 @@ class NotedRank:
 
     def is_alive(self) -> bool:
         """Whether that process still runs."""
-        return self.started == _start_of(self.pid) != ""
+        return self.started == start_of(self.pid) != ""
 
 
 def note_rank_process(rank: int, size: int, job: str) -> None:
     """Let processes that this one starts know that it is a rank."""
     pid = os.getpid()
-    os.environ[_RANK_PROCESS] = " ".join([str(pid), _start_of(pid), str(rank), str(size), job])
+    os.environ[_RANK_PROCESS] = " ".join([str(pid), start_of(pid), str(rank), str(size), job])
 
 
 def forget_rank_process() -> None:
@@ -122,7 +122,8 @@ def noted_rank_process() -> NotedRank | None:
     return NotedRank(int(found[0]), found[1], int(found[2]), int(found[3]), found[4])
 
 
-def _start_of(pid: int) -> str:
+def start_of(pid: int) -> str:
+    """When a process was started, as /proc has it; empty if there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:

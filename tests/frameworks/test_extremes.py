@@ -7,7 +7,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from horocache.torch.adapter import TorchAdapter
 
+from horocache.errors import OutOfMemoryError
+from horocache.numpy_binding import NumpyAdapter
 from horocache.testing import run_ranks as run
 
 
@@ -177,3 +180,14 @@ def test_a_hundred_thousand_tensors_are_cached_and_hold_no_more_memory_in_every_
 
     for held in run(body, 2, args=(100_000,)):
         assert held[1] - held[0] < 100, f"MiB after each step: {held}"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "huge"),
+    [(NumpyAdapter(), np.broadcast_to(np.float32(1), 1 << 50)), (TorchAdapter(), torch.ones(1).expand(1 << 50))],
+    ids=["numpy", "torch"],
+)
+def test_a_tensor_that_there_is_no_memory_for_is_horocaches_error(adapter, huge):
+    for allocate in (adapter.empty_like, adapter.dense):
+        with pytest.raises(OutOfMemoryError, match=f"none for a tensor of {4 << 50} bytes"):
+            allocate(huge)

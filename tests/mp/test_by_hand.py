@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from horocache.launch import environment
+
 JOB = """
 import sys, time
 import numpy as np, horocache as hc
@@ -26,6 +28,22 @@ try:
     sys.stdout.flush()
     hc.shutdown()
 except hc.HorocacheError as error:
+    sys.stdout.write(f"{type(error).__name__} {error}\\n")
+"""
+
+
+TORCH_JOB = """
+import sys, time
+import torch, torch.distributed as dist
+from horocache.errors import HorocacheError
+try:
+    dist.init_process_group("horocache")
+    sys.stdout.write("begun\\n")
+    sys.stdout.flush()
+    while True:
+        dist.all_reduce(torch.ones(3))
+        time.sleep(0.1)
+except HorocacheError as error:
     sys.stdout.write(f"{type(error).__name__} {error}\\n")
 """
 
@@ -199,3 +217,21 @@ def test_a_process_with_the_variables_of_a_launcher_of_one_rank_starts_no_mpi(sc
     env = {name: value for name, value in variables(script.parent, 0).items() if name not in ("RANK", "WORLD_SIZE")}
     program = "import horocache as hc; hc.init(); print(hc.rank(), hc.size(), hc.mpi_enabled())"
     assert outputs([([sys.executable, "-c", program], env | left)]) == ["0 1 False\n"]
+
+
+def test_ranks_of_two_jobs_that_meet_in_one_store_of_torch_learn_it(tmp_path, needs_torch):
+    """The ranks A0 and B1, which begin; then A1."""
+    (tmp_path / "tmp").mkdir()
+    with environment.reserve_port() as reserved:
+        port = str(reserved.getsockname()[1])
+    path = tmp_path / "job.py"
+    path.write_text(TORCH_JOB)
+    command = [sys.executable, str(path)]
+    with started([(command, variables(tmp_path, rank, MASTER_PORT=port)) for rank in range(2)]) as crossed:
+        assert [process.stdout.readline() for process in crossed] == ["begun\n"] * 2
+        [late] = outputs([(command, variables(tmp_path, 1, MASTER_PORT=port))])
+        said = [process.communicate(timeout=60)[0] for process in crossed]
+    numbers = f"two processes claim rank 1 of a job: {crossed[1].pid} and "
+    assert late.startswith(f"StartupError {numbers}"), late
+    assert f"127.0.0.1:{port}" in late and "another MASTER_PORT" in late, late
+    assert all(words.startswith("AbortedError") and numbers in words for words in said), said

@@ -96,6 +96,14 @@ def test_a_wait_with_a_time_limit_is_no_deadlock(launcher):
         assert said["after"]["error"] is None, finished.report()
 
 
+def test_ranks_wait_for_a_thread_that_computes_or_loads_data_before_its_first_operation(launcher):
+    finished = launcher.worker(2, "waits.py", "threads-that-come-late", flags=LONG, deadline_s=30)
+    assert finished.code == 0, finished.report()
+    for rank in range(2):
+        said = finished.said(rank)
+        assert all(said[f"{when}.{turn}"]["error"] is None for when in ("early", "late") for turn in (1, 2)), said
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_waits_in_different_orders_are_no_problem(launcher, ranks):
     finished = launcher.worker(ranks, "waits.py", "crossed", flags=LONG)

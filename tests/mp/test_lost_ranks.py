@@ -54,14 +54,15 @@ def test_a_rank_that_vanishes_without_its_exit_handlers_is_lost(launcher, when):
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("exit-well", 3), ("raise", 1)])
+@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("raise-exit", 5), ("exit-well", 3), ("raise", 1)])
 def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, code, when):
     finished = launcher.worker(3, "victim.py", "1", how, when)
     # The exit handlers tell the others, which may then end before the rank itself does, but are not taken for it.
     assert finished.code == code, finished.report()
     assert ("rank 1 of 3 failed first" in finished.stderr) == (how != "exit-well"), finished.report()
     assert ("ValueError: the data are bad" in finished.stderr) == (how == "raise")
-    check_survivors(launcher, finished, 1, 3, LEFT if how == "exit-well" else RAISED)
+    words = ["it ended with exit code 5"] if how == "raise-exit" else []
+    check_survivors(launcher, finished, 1, 3, LEFT if how == "exit-well" else RAISED, words)
 
 
 def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher):

@@ -88,6 +88,27 @@ def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both
     assert lines and words in lines[0] and str(libraries[0]) in lines[0], job.report()
 
 
+def test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise():
+    program = (
+        "import os, sys\n"
+        "from mpi4py import MPI\n"
+        "import horocache as hc\n"
+        "for name, number, comm in (('PALS_RANKID', '1', None), ('SLURM_PROCID', '1', MPI.COMM_WORLD), "
+        "('ALPS_APP_PE', '0', None)):\n"
+        "    more = {name: number} | ({'SLURM_NTASKS': '2', 'SLURM_STEP_ID': '0'} if comm else {})\n"
+        "    os.environ.update(more)\n"
+        "    try: hc.init(comm=comm); print('alone', hc.size(), flush=True); hc.shutdown()\n"
+        "    except hc.StartupError as error: print('refused', error, flush=True)\n"
+        "    for each in more: del os.environ[each]\n"
+    )
+    job = run_command([sys.executable, "-c", program])
+    lines = job.lines("refused ")
+    assert len(lines) == 2 and job.lines("alone ") == ["1"], job.report()
+    assert "number 1 (PALS_RANKID), but" in lines[0] and "rank 1 of 2 (SLURM_PROCID and" in lines[1], job.report()
+    assert all("libmpi" in line and "it is rank 0 of 1: the library does not belong" in line for line in lines), lines
+    assert (job.out + job.err).count("ALPS_APP_PE is 0, and no variable says") == 1, job.report()
+
+
 def test_under_our_own_launcher_mpi_is_not_the_jobs_and_asking_for_it_is_an_error():
     launcher = [sys.executable, "-m", "horocache.launch", "-np", "2"]
     plain = run_command([*launcher, sys.executable, str(WORKERS / "refused.py")])

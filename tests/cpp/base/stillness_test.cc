@@ -5,6 +5,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -55,9 +56,9 @@ bool Sleeps(int64_t syscall, const std::string& arguments, bool limited = false)
   return SleepsUntilWoken(std::to_string(syscall) + " " + arguments, limited);
 }
 
-bool BecomesStill(Stillness* stillness, int looks) {
+bool BecomesStill(Stillness* stillness, int looks, Stir allowed = Stir::kNone) {
   for (int i = 0; i < looks; ++i) {
-    if (stillness->Look({ThisThread()}, {})) return true;
+    if (stillness->Look({ThisThread()}, {}, allowed)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return false;
@@ -101,8 +102,50 @@ TEST(Stillness, IsWhenAllThreadsSleepUntilAnotherOneWakesThem) {
     ::close(pipe[0]);
   }
   stillness.Forget();
-  EXPECT_FALSE(stillness.Look({ThisThread()}, {})) << "one look cannot tell";
+  EXPECT_FALSE(stillness.Look({ThisThread()}, {}, Stir::kNone)) << "one look cannot tell";
   EXPECT_TRUE(BecomesStill(&stillness, 500));
+}
+
+TEST(Stillness, OfALookerOnIsThatItUsesNoProcessor) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
+  Stillness stillness;
+  const Sleeper napping("napping", std::chrono::milliseconds(20));
+  EXPECT_FALSE(BecomesStill(&stillness, 5));
+  EXPECT_TRUE(BecomesStill(&stillness, 500, Stir::kOfLookersOn));
+  std::atomic<bool> end{false};
+  NamedThread computing("computing", [&end] {
+    while (!end.load()) {
+    }
+  });
+  stillness.Forget();
+  EXPECT_FALSE(BecomesStill(&stillness, 5, Stir::kOfLookersOn));
+  end.store(true);
+}
+
+TEST(Stillness, OfTheMainThreadIsThatAnotherThreadMustWakeItWhetherItSubmitsOrNot) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
+  std::atomic<int> looks{0};
+  const auto look = [&looks] {
+    Stillness stillness;
+    const bool still = BecomesStill(&stillness, 20, Stir::kOfLookersOn);
+    ++looks;
+    return still;
+  };
+  {
+    NamedThread looking("looking", [&] { EXPECT_FALSE(look()) << "it sleeps for a time"; });
+    while (looks == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::mutex mutex;
+  std::condition_variable news;
+  bool end = false;
+  const NamedThread looking("looking", [&] {
+    EXPECT_TRUE(look()) << "it waits for this thread";
+    const std::lock_guard<std::mutex> lock(mutex);
+    end = true;
+    news.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(mutex);
+  news.wait_for(lock, std::chrono::minutes(1), [&end] { return end; });
 }
 
 }  // namespace

@@ -282,6 +282,46 @@ TEST(Identity, OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany) {
   ExpectIdentity({{"LOCAL_RANK", "0"}, {"WORLD_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "none"});
 }
 
+void ExpectOtherWorld(const Environment& environment, int rank, int size, const std::vector<std::string>& parts) {
+  const Status checked = CheckWorld(*Detect(environment), rank, size, "'libmpi.so' (MPI 4)");
+  EXPECT_EQ(checked.code(), StatusCode::kStartup) << rank << " of " << size;
+  for (const std::string& part : parts) {
+    EXPECT_NE(checked.message().find(part), std::string::npos) << "'" << part << "' is not in: " << checked.message();
+  }
+}
+
+TEST(Identity, MpisWorldIsComparedWithTheLaunchersNumbers) {
+  for (const auto& [environment, names] :
+       std::vector<std::pair<Environment, std::string>>{{kOpenMpi, "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"},
+                                                        {kMpich, "PMI_RANK and PMI_SIZE"},
+                                                        {kSrun, "SLURM_PROCID and SLURM_NTASKS"},
+                                                        {kTorchrun, "RANK and WORLD_SIZE"}}) {
+    const StatusOr<Identity> identity = Detect(environment);
+    EXPECT_TRUE(CheckWorld(*identity, identity->rank, identity->size, "").ok());
+    EXPECT_EQ(DoubtInWorld(*identity, identity->size, ""), "");
+    const std::string numbers = std::to_string(identity->rank) + " of " + std::to_string(identity->size);
+    ExpectOtherWorld(environment, 0, 1, {names, "rank " + numbers, "it is rank 0 of 1", "'libmpi.so'"});
+    ExpectOtherWorld(environment, identity->rank, identity->size + 1, {names});
+  }
+}
+
+TEST(Identity, ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs) {
+  for (const char* name : {"ALPS_APP_PE", "PALS_RANKID", "FLUX_TASK_RANK", "MPIRUN_RANK", "PMI_ID", "PMIX_RANK"}) {
+    const Environment second = {{name, "1"}};
+    ExpectOtherWorld(second, 0, 1, {"number 1 (" + std::string(name) + ")", "rank 0 of 1", "HOROCACHE_SIZE=1"});
+    EXPECT_TRUE(CheckWorld(*Detect(second), 1, 2, "").ok()) << "a launcher may number the ranks anew";
+    EXPECT_TRUE(CheckWorld(*Detect(second), 0, 2, "").ok());
+    ExpectRefused({{name, "one"}}, {std::string(name) + " is 'one'"});
+
+    const StatusOr<Identity> first = Detect({{name, "0"}});
+    EXPECT_TRUE(CheckWorld(*first, 0, 1, "").ok());
+    EXPECT_NE(DoubtInWorld(*first, 1, "").find(std::string(name) + " is 0"), std::string::npos);
+    EXPECT_EQ(DoubtInWorld(*first, 2, ""), "");
+  }
+  EXPECT_TRUE(CheckWorld(*Detect({}), 3, 4, "").ok()) << "MPI alone knows";
+  EXPECT_EQ(DoubtInWorld(*Detect({}), 1, ""), "");
+}
+
 TEST(Identity, OfALauncherThatARankHasStartedComesBeforeThatRanks) {
   // As horocacherun sets them, which mpiexec itself has started.
   const Environment outer = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "a"}};

@@ -95,8 +95,12 @@ TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
   const std::string path = folder.path + "/record.json";
   Told told;
   Observer observer("", path, told.Means());
+  observer.TellPath();
+  EXPECT_EQ(told.warnings, 0) << "there is nothing to read yet";
   observer.NoteError({StatusCode::kStall, "first"});
-  EXPECT_EQ(told.warnings, 1) << "where it goes is said before the error is";
+  EXPECT_EQ(told.warnings, 0) << "the program may go on";
+  observer.TellPath();
+  EXPECT_EQ(told.warnings, 1);
   while (Read(path).empty()) std::this_thread::yield();
   EXPECT_EQ(Read(path), "Stall: first at here");
   for (int i = 0; i < 1000; ++i) observer.NoteError({StatusCode::kStall, "again"});
@@ -125,9 +129,12 @@ TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
   Told told;
   {
     Observer observer("", "/proc/nowhere/record.json", told.Means());
-    observer.NoteError({StatusCode::kStall, "first"});
+    observer.NoteError({StatusCode::kPeerLost, "first"});
+    EXPECT_EQ(told.warnings, 1) << "the job has ended: where it goes is said before the error is";
+    observer.Stop();
+    observer.NoteError({StatusCode::kPeerLost, "second"});
   }
-  EXPECT_EQ(told.warnings, 2) << "where it goes, and that it does not";
+  EXPECT_EQ(told.warnings, 2) << "that it does not";
 }
 
 TEST(Observer, TellsEachSetThatAsksWhereThisRankIs) {

@@ -20,6 +20,8 @@ def end(how):
     publish("ended_at", repr(time.time()))
     if how == "exit":
         sys.exit(5)
+    elif how == "raise-exit":
+        raise SystemExit(5)
     elif how == "exit-well":
         sys.exit(0)
     elif how == "exit-at-once":

@@ -57,6 +57,33 @@ def circle_for_a_while():
     attempt("after", lambda: allreduce_and_check("after"))
 
 
+def threads_that_come_late():
+    """Two threads on each rank, crossed; the one that would end the wait has yet to call its first operation."""
+
+    def work(names, before=lambda: None):
+        before()
+        for name in names:
+            attempt(name, lambda name=name: allreduce_and_check(name))
+
+    def compute():
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            pass
+
+    def both(of_thread, of_main):
+        thread = threading.Thread(target=work, args=of_thread)
+        thread.start()
+        work(*of_main)
+        thread.join()
+
+    if hc.rank() == 0:
+        both((["early.1"],), (["late.1"], lambda: time.sleep(1.5)))  # the main thread waits for its data
+        work(["early.2", "late.2"])
+    else:
+        work(["late.1", "early.1"])
+        both((["early.2"], compute), (["late.2"],))
+
+
 def circle():
     """Each rank waits for its own name: a circle of as many as there are ranks. A thread that has ended is no hope."""
     helper = threading.Thread(target=lambda: allreduce_and_check("before"))
@@ -108,6 +135,11 @@ def failing():
     attempt("after", lambda: allreduce_and_check("after"))
 
 
+def failing_for_good():
+    """An error that nobody handles."""
+    hc.allreduce(np.ones(1 + hc.rank(), np.float32), name="bad")
+
+
 def late():
     """As above, but the others come before the limit: a report and no error."""
     if hc.rank() != 0:
@@ -137,6 +169,7 @@ def interrupted():
 with job():
     {
         "certain-deadlock": certain_deadlock,
+        "threads-that-come-late": threads_that_come_late,
         "circle": circle,
         "circle-of-two": circle_of_two,
         "circle-for-a-while": circle_for_a_while,
@@ -145,6 +178,7 @@ with job():
         "late": late,
         "absent-in-native-code": absent_in_native_code,
         "failing": failing,
+        "failing-for-good": failing_for_good,
         "bad-splits-on-one-rank": bad_splits_on_one_rank,
         "interrupted": interrupted,
     }[sys.argv[1]]()

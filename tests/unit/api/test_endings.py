@@ -48,6 +48,8 @@ def run(ending, expected=""):
         ),
         ("def f():\n    sys.exit(7)\nf()", "it called sys.exit(7)", 7, ""),
         ("sys.exit('no data')", "it called sys.exit('no data')", 1, "no data"),
+        ("exit(7)", "it called sys.exit(7)", 7, ""),
+        ("quit('no data')", "it called sys.exit('no data')", 1, "no data"),
     ],
 )
 def test_the_others_hear_of_it_before_threads_and_handlers_end(ending, why, code, shown):
@@ -63,6 +65,7 @@ def test_the_others_hear_of_it_before_threads_and_handlers_end(ending, why, code
     [
         ("sys.exit(0)", 0),
         ("sys.exit()", 0),
+        ("exit()", 0),
         ("try:\n    sys.exit(7)\nexcept SystemExit as error:\n    assert error.code == 7 and error.args == (7,)", 0),
         ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())", 0),
         ("class T(threading.Thread):\n    def run(self):\n        sys.exit(7)\nT().start()", 0),
