@@ -50,9 +50,13 @@ class StackWatch:
         # other in TensorFlow functions are found at the stall limit.
         with contextlib.suppress(OSError):
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("hc-stacks")
-        while os.eventfd_read(self._ask) and not self._closed:
-            os.write(self._file, _stacks(besides=threading.get_ident()).encode(errors="backslashreplace"))
-            os.eventfd_write(self._answer, 1)
+        with contextlib.suppress(OSError):  # the program has closed a descriptor
+            while self._all_are_ours() and os.eventfd_read(self._ask) and not self._closed and self._all_are_ours():
+                os.write(self._file, _stacks(besides=threading.get_ident()).encode(errors="backslashreplace"))
+                os.eventfd_write(self._answer, 1)
+
+    def _all_are_ours(self) -> bool:
+        return all(_identity(descriptor) == file for descriptor, file in self._files.items())
 
     def close(self) -> None:
         """Give everything back; after the core has stopped, or in a child of fork, where neither runs.
