@@ -11,15 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import (
-    WORKERS,
-    guardians,
-    kill_marked,
-    marked,
-    shared_memory_files,
-    wait_until_gone,
-    worker_command,
-)
+from harness import WORKERS, guardians, wait_until_gone, worker_command
+from processes import kill_marked, marked, shared_memory_files
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -255,9 +248,11 @@ def test_too_few_files_for_a_set_are_an_error_on_every_rank_and_the_set_can_be_a
         assert said["after"]["error"] is None, finished.report()
 
 
-def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher):
+@pytest.mark.parametrize("started", [0, 2])
+def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher, started):
     large_stacks = 'if [ "$RANK" = 1 ]; then ulimit -s 16777216; fi; exec "$@"'
-    finished = launcher.run("-np", "2", "bash", "-c", large_stacks, "bash", *worker("limits.py", "threads"), env=OMP)
+    command = ["bash", "-c", large_stacks, "bash", *worker("limits.py", f"threads.{started}")]
+    finished = launcher.run("-np", "2", "--region-bytes", "0", *command, env=OMP)
     assert finished.code == 0, finished.report()
     init, after = finished.said(1)["init"], finished.said(0)["after"]
     assert init["error"] == "StartupError" and "ulimit -u" in init["text"], finished.report()
