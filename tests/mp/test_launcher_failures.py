@@ -297,6 +297,7 @@ def test_where_no_process_can_be_started_one_line_says_so(launcher):
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
         sys.exit(cli.main(["-np", "2", "true"]))
     """
+    launcher.scratch.chmod(0o755)
     finished = launcher.run("-c", code, module=None, env=OMP)
     assert finished.code == 1, finished.report()
     (line,) = finished.stderr.splitlines()
