@@ -286,7 +286,7 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
 
 
 def test_where_no_process_can_be_started_one_line_says_so(launcher):
-    # A limit does not hold for root. Another user may not be able to read this interpreter, so a first job loads it all.
+    # Root has no limit. Another user may not be able to read this interpreter, so a first job loads all that is needed.
     code = """if True:
         import os, resource, sys
         from horocache.launch import cli

@@ -40,6 +40,11 @@ class Finished:
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
+def tried_with(name: str) -> pytest.MarkDecorator:
+    """Mark for a test of what does not depend on the MPI: it runs with one of them alone."""
+    return pytest.mark.skipif(flavour() != name, reason="tried with the other MPI")
+
+
 def arguments_of(ranks: int, *options: str) -> list[str]:
     if flavour() == "openmpi":
         return [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", *options, "-n", str(ranks)]
