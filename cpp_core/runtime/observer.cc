@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 namespace horocache::runtime {
 namespace {
@@ -92,7 +93,7 @@ void Observer::NoteError(const Status& why) {
   if (record_.path().empty()) return;
   // Before the error itself, which is the last thing that a program prints, and what a launcher shows.
   if (!told_path_.exchange(true)) {
-    means_.warn("what led to this error goes to " + record_.path() + " (horocache dump FILE shows it)");
+    means_.warn("what led to this error goes to " + Printable(record_.path()) + " (horocache dump FILE shows it)");
   }
   {
     MutexLock lock(mutex_);
@@ -154,7 +155,7 @@ void Observer::WriteRecord() {
   written_ns_ = NowNs();
   const Status written = record_.Replace(means_.record(std::exchange(unwritten_, {}), Stacks()));
   if (written.ok() || std::exchange(failed_, true)) return;
-  means_.warn("the flight record " + record_.path() + " cannot be written: " + written.message());
+  means_.warn("the flight record " + Printable(record_.path()) + " cannot be written: " + written.message());
 }
 
 }  // namespace horocache::runtime
