@@ -46,6 +46,19 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   return out;
 }
 
+Status NoThreadError(const std::system_error& error) {
+  return StartupError(std::string("cannot start a thread: ") + error.what() +
+                      "; raise the limit of processes (ulimit -u, or the container's)");
+}
+
+StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config) {
+  try {
+    return config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  } catch (const std::system_error& error) {
+    return NoThreadError(error);
+  }
+}
+
 }  // namespace
 
 Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
@@ -92,7 +105,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   };
   JobConfig job_config = JobConfigOf(config);
   job_config.check = check;
-  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  StatusOr<Job> job = Assemble(config, job_config);
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
   if (const Status made = runtime->MakeParts(check); !made.ok()) {
@@ -119,8 +132,7 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
     observer_ = MakeObserver();
     return MakeLoop(check);
   } catch (const std::system_error& error) {
-    return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
-                                            "; raise the limit of processes (ulimit -u, or the container's)");
+    return NoThreadError(error);
   }
 }
 

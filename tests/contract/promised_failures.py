@@ -301,6 +301,7 @@ FAILURES = {
     "a rank may not open enough files, or not start a thread": [
         "mp/test_jobs.py::test_too_few_files_are_an_error_that_says_how_many",
         "mp/test_jobs.py::test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others",
+        "mp/test_by_hand.py::test_a_thread_that_watches_for_other_jobs_and_cannot_be_started_is_an_error",
         "mp/test_jobs.py::test_sixty_four_files_are_enough_for_four_ranks",
         "mp/test_launcher_usage.py::test_too_few_descriptors_are_one_line_with_the_number_needed",
     ],
