@@ -69,7 +69,7 @@ $(MPIS:%=test-mpi-%): test-mpi-%: $(VENV)/mpi-%/stamp build
 
 # What takes long and is rarely needed, before a change of what it covers is called done. Every part prints a summary with
 # the seeds of what failed. KILLS, SOAK_SECONDS and SEED make a part shorter, or repeat one.
-LONG_PARTS := programs fuzz simulation soak soak-hosts kills kills-mpi kills-hosts
+LONG_PARTS := programs fuzz simulation soak soak-hosts kills kills-mpi kills-hosts kills-start kills-start-mpi kills-start-hosts
 KILLS ?= 300
 SOAK_SECONDS ?= 600
 SEED ?= 0
@@ -106,6 +106,15 @@ check-long-kills-mpi: $(LONG_MPI)/stamp build  # the same over mpiexec
 
 check-long-kills-hosts: $(LONG_MPI)/stamp build  # the same on two hosts of two ranks
 	$(LONG) $(LONG_MPI)/bin/python tests/long/kills.py hosts
+
+check-long-kills-start: $(VENV)/test.stamp build  # a rank dies about when it calls init(), on one host
+	$(LONG) $(BIN)/python tests/long/kills.py host start
+
+check-long-kills-start-mpi: $(LONG_MPI)/stamp build  # the same over mpiexec
+	$(LONG) $(LONG_MPI)/bin/python tests/long/kills.py mpi start
+
+check-long-kills-start-hosts: $(LONG_MPI)/stamp build  # the same on two hosts of two ranks
+	$(LONG) $(LONG_MPI)/bin/python tests/long/kills.py hosts start
 
 # ---- environment ----------------------------------------------------------------------------------------------------
 

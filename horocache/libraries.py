@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from horocache.paths import is_folder
+
 
 def library_path() -> str:
     """Folders for the knob ``library_path``, separated by colons."""
@@ -15,7 +17,7 @@ def library_path() -> str:
 
 def folders() -> list[str]:
     """The folders: the environment's, those of environments that it is layered on, then the user's own."""
-    return list(dict.fromkeys(str(prefix / "lib") for prefix in _prefixes() if (prefix / "lib").is_dir()))
+    return list(dict.fromkeys(str(prefix / "lib") for prefix in _prefixes() if is_folder(prefix / "lib")))
 
 
 def _prefixes() -> Iterator[Path]:

@@ -1,6 +1,11 @@
 """For all tests: what horocache keeps for its user goes to a folder of the test run."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for processes.py, which several folders share
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,16 @@ namespace horocache::control {
 using wire::CacheBit;
 using wire::kNoBit;
 
+namespace {
+
+uint64_t HashOf(std::string_view name) {
+  Hasher hasher;
+  hasher.Add(name);
+  return hasher.value();
+}
+
+}  // namespace
+
 ResponseCache::ResponseCache(int64_t capacity, bool fixed, uint64_t least_memory)
     : capacity_(std::clamp<int64_t>(capacity, 0, kMaxCapacity)), fixed_(fixed), least_memory_(least_memory) {}
 
@@ -64,8 +74,9 @@ ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signat
   inserted.grew = GrowIfReturned(signature->name);
   if (size_ >= capacity_) {
     inserted.evicted = slots_[oldest_].signature;
-    evicted_[inserted.evicted->name] = agreed_;
-    evicted_order_.emplace_back(agreed_, inserted.evicted->name);
+    const uint64_t name = HashOf(inserted.evicted->name);
+    evicted_[name] = agreed_;
+    evicted_order_.emplace_back(agreed_, name);
     Erase(oldest_);
   }
   const CacheBit bit = TakeSlot();
@@ -139,16 +150,16 @@ CacheBit ResponseCache::TakeSlot() {
 
 // An evicted name that comes back soon means that the working set is larger than the cache. Names that never come back
 // (a step number in them, say) must not make it grow.
-bool ResponseCache::GrowIfReturned(const std::string& name) {
+bool ResponseCache::GrowIfReturned(std::string_view name) {
   const uint64_t window = std::max(least_memory_, 4 * static_cast<uint64_t>(capacity_));
   while (!evicted_order_.empty() && evicted_order_.front().first + window < agreed_) {
-    const auto [when, old_name] = std::move(evicted_order_.front());
+    const auto [when, old_name] = evicted_order_.front();
     evicted_order_.pop_front();
     if (const auto found = evicted_.find(old_name); found != evicted_.end() && found->second == when) {
       evicted_.erase(found);
     }
   }
-  const auto found = evicted_.find(name);
+  const auto found = evicted_.find(HashOf(name));
   if (found == evicted_.end()) return false;
   evicted_.erase(found);
   if (fixed_ || size_ < capacity_ || capacity_ >= kMaxCapacity) return false;

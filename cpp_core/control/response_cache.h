@@ -92,7 +92,7 @@ class ResponseCache {
   void Link(wire::CacheBit bit);  // as the most recently used
   void Unlink(wire::CacheBit bit);
   wire::CacheBit TakeSlot();
-  bool GrowIfReturned(const std::string& name);
+  bool GrowIfReturned(std::string_view name);
   void IndexKeys(wire::CacheBit bit);
   void UnindexKeys(wire::CacheBit bit);
 
@@ -109,10 +109,11 @@ class ResponseCache {
   StringMap<wire::CacheBit> by_name_;
   StringMap<std::vector<wire::CacheBit>> by_key_;
 
-  // Names evicted lately, and after how many agreed responses.
+  // Hashes of names evicted lately, and after how many agreed responses. (Two names of one hash would at worst make the
+  // cache grow, on all ranks alike.)
   uint64_t agreed_ = 0;
-  StringMap<uint64_t> evicted_;
-  std::deque<std::pair<uint64_t, std::string>> evicted_order_;
+  std::unordered_map<uint64_t, uint64_t> evicted_;
+  std::deque<std::pair<uint64_t, uint64_t>> evicted_order_;
 
   uint64_t contents_hash_ = 0;  // XOR over the entries
   uint64_t history_hash_ = 0;   // chain over touches, erasures and growth

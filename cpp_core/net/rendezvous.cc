@@ -1,5 +1,6 @@
 #include "net/rendezvous.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -51,10 +52,22 @@ UniqueFd NewSocket() { return UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXE
 
 Status SocketError() { return StartupError("cannot open a Unix socket for start-up: " + ErrorText(errno)); }
 
+Status CannotMake(const std::string& directory, int error) {
+  return StartupError("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
+                      std::strerror(error) + "; set " + kKnob + " to a directory that exists and is writable");
+}
+
 Status MakeDirectory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return Status::Ok();
-  return StartupError("cannot create the directory " + Quoted(directory) + " for the start-up socket: " +
-                      std::strerror(errno) + "; set " + kKnob + " to a directory that exists and is writable");
+  return CannotMake(directory, errno);
+}
+
+// Whether rank 0 can make the directory, as far as another rank can tell: it would wait in vain.
+Status CheckParent(const std::string& directory) {
+  const size_t slash = directory.rfind('/');
+  const std::string parent = slash == std::string::npos ? "." : directory.substr(0, slash + 1);
+  if (faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return Status::Ok();
+  return CannotMake(directory, errno);
 }
 
 // The place in a directory that may have another name than the one that was wanted.
@@ -207,7 +220,10 @@ StatusOr<UniqueFd> TryConnect(const MeetingPlace& wanted) {
   bool missing = false;
   const StatusOr<MeetingPlace> place = Resolve(wanted, &missing);
   if (!place.ok()) return place.status();
-  if (missing) return UniqueFd();
+  if (missing) {
+    HC_RETURN_IF_ERROR(CheckParent(place->directory));
+    return UniqueFd();
+  }
   UniqueFd fd = NewSocket();
   if (fd.get() < 0) return SocketError();
   const sockaddr_un address = Address(place->socket);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/duration.h"
 #include "base/futex.h"
+#include "base/text.h"
 
 namespace horocache::observe {
 namespace {
@@ -65,10 +66,11 @@ void Timeline::EndThread() {
     stop_ = true;
   }
   wake_.notify_all();
-  const int64_t deadline_ns = NowNs() + kPatienceNs;
+  const int64_t deadline_ns = NowNs() + patience_ns_;
   while (ended_.load() == 0 && NowNs() < deadline_ns) FutexWait(ended_, 0, deadline_ns - NowNs());
   if (ended_.load() == 0) {
-    if (thread_.Abandon()) warn_("the timeline lacks its end: its file system has not answered for 3 s");
+    const std::string limit = SecondsText(patience_ns_);
+    if (thread_.Abandon()) warn_("the timeline lacks its end: its file system has not answered for " + limit);
     return;
   }
   thread_.Join();

@@ -31,16 +31,19 @@ namespace horocache::observe {
 
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
+  static constexpr int64_t kPatienceNs = 3'000'000'000;
+
   // Shared with its thread, which outlives the owner where the file is on a server that does not answer.
   // `warn` is told, once, when nothing can be written any more; it owns what it uses. May be called on the timeline's
   // thread.
-  static std::shared_ptr<Timeline> Make(std::function<void(const std::string&)> warn) {
-    return std::shared_ptr<Timeline>(new Timeline(std::move(warn)));
+  static std::shared_ptr<Timeline> Make(std::function<void(const std::string&)> warn,
+                                        int64_t patience_ns = kPatienceNs) {
+    return std::shared_ptr<Timeline>(new Timeline(std::move(warn), patience_ns));
   }
 
   // kInvalidArgument if it is on already, or the file cannot be written.
   Status Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) HC_EXCLUDES(control_mutex_);
-  // Writes what there is, and gives up after kPatienceNs. False if it was not on.
+  // Writes what there is, and gives up after the patience. False if it was not on.
   bool Stop() HC_EXCLUDES(control_mutex_);
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool marks_rounds() const { return marks_rounds_.load(std::memory_order_relaxed); }
@@ -51,9 +54,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void CloseInChild() HC_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  static constexpr int64_t kPatienceNs = 3'000'000'000;
-
-  explicit Timeline(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
+  Timeline(std::function<void(const std::string&)> warn, int64_t patience_ns)
+      : warn_(std::move(warn)), patience_ns_(patience_ns) {}
 
   // Texts are in the batch's own memory, one after the other.
   struct Batch {
@@ -78,6 +80,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool Write();  // false if nothing can be written any more
 
   const std::function<void(const std::string&)> warn_;
+  const int64_t patience_ns_;
   std::atomic<bool> on_{false}, marks_rounds_{false};
 
   Mutex queue_mutex_;

@@ -43,6 +43,7 @@ Status TraceFile::Failed(const char* what) const {
 Status TraceFile::Open() {
   struct stat about{};
   if (lstat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
+    if (S_ISFIFO(about.st_mode)) return InvalidArgumentError("'" + Printable(path_) + "' is a FIFO; name a file");
     UniqueFd device(open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY));
     if (device.get() < 0 || fstat(device.get(), &about) != 0) return Failed("open");
     if (S_ISREG(about.st_mode)) return InvalidArgumentError("'" + Printable(path_) + "' became another file meanwhile");

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/text.h"
 
 namespace horocache::runtime {
 namespace {
@@ -110,7 +111,7 @@ void Observer::TellPath() {
     if (std::exchange(told_path_, true)) return;
     text = no_record_;
   }
-  if (text.empty()) text = "what led to this error goes to " + record_.path() + " (horocache dump FILE shows it)";
+  if (text.empty()) text = "what led to this error goes to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
   means_.warn(text);
 }
 
@@ -166,7 +167,7 @@ void Observer::WriteRecord() {
   written_ns_ = NowNs();
   const Status written = record_.Replace(means_.record(std::exchange(unwritten_, {}), Stacks()));
   if (written.ok()) return;
-  const std::string text = "there is no flight record " + record_.path() + ": " + written.message();
+  const std::string text = "there is no flight record " + Printable(record_.path()) + ": " + written.message();
   {
     MutexLock lock(mutex_);
     if (!no_record_.empty()) return;

@@ -15,7 +15,8 @@ namespace {
 
 using Kind = observe::FlightRecorder::Kind;
 
-constexpr size_t kManyNames = 1 << 20;
+// Of a name in the map, beside its text: a node, the text's allocation, a bucket.
+constexpr size_t kBytesOfName = 96;
 constexpr size_t kManyGroups = 256;
 constexpr size_t kMostPending = 4096;  // that are worth telling
 
@@ -89,15 +90,29 @@ void OperationTable::GiveName(Operation* operation) {
   for (size_t i = 0; i < signature.tensors.size(); ++i) NameMember(i, false, &signature);
 }
 
+// Each sweep frees at least half of the names' bytes or doubles the limit, so that a name costs a constant on average.
+void OperationTable::SweepNames(Names* names) {
+  names->bytes = 0;
+  std::erase_if(names->in_flight, [&](const auto& entry) {
+    if (entry.second) names->bytes += entry.first.size() + kBytesOfName;
+    return !entry.second;
+  });
+  names->sweep_at = std::max(kLeastNameBytes, 2 * names->bytes);
+  ++names_epoch_;
+}
+
+size_t OperationTable::KeptNames(uint32_t process_set) const {
+  MutexLock lock(mutex_);
+  return process_set < names_.size() ? names_[process_set].in_flight.size() : 0;
+}
+
 Status OperationTable::ClaimName(Operation* operation, const std::string& name) {
-  control::StringMap<bool>& in_flight = NamesOf(*operation).in_flight;
-  auto it = in_flight.find(std::string_view(name));
-  if (it == in_flight.end()) {
-    if (in_flight.size() >= kManyNames) {
-      std::erase_if(in_flight, [](const auto& entry) { return !entry.second; });
-      ++names_epoch_;
-    }
-    it = in_flight.emplace(name, false).first;
+  Names& names = NamesOf(*operation);
+  auto it = names.in_flight.find(std::string_view(name));
+  if (it == names.in_flight.end()) {
+    if (names.bytes >= names.sweep_at) SweepNames(&names);
+    it = names.in_flight.emplace(name, false).first;
+    names.bytes += name.size() + kBytesOfName;
   }
   if (it->second) {
     return {StatusCode::kDuplicateName,

@@ -71,6 +71,8 @@ class OperationTable {
   void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
   // What is submitted and not finished, for people.
   std::vector<observe::PendingOperation> Pending() const HC_EXCLUDES(mutex_);
+  // How many names it keeps of a process set, in flight or free.
+  size_t KeptNames(uint32_t process_set) const HC_EXCLUDES(mutex_);
   // The process set is gone: frees what its names take.
   void ForgetSet(uint32_t process_set) HC_EXCLUDES(mutex_);
   // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
@@ -86,11 +88,15 @@ class OperationTable {
   };
   using Numbers = std::priority_queue<int, std::vector<int>, std::greater<>>;
 
+  static constexpr size_t kLeastNameBytes = 16 << 20;  // about 100,000 usual names
+
   // Of one process set.
   struct Names {
-    // Names stay in the map when they are free, so that a name used in every step costs no allocation; swept when there
-    // are very many.
+    // Names stay in the map when they are free, so that a name used in every step costs no allocation. When they take
+    // `sweep_at` bytes, the free ones go: a job whose names are new in every step takes no more.
     control::StringMap<bool> in_flight;
+    size_t bytes = 0;
+    size_t sweep_at = kLeastNameBytes;
     std::array<Numbers, wire::kNumOps> free_numbers;
     std::array<int, wire::kNumOps> next_number = {};
   };
@@ -100,6 +106,7 @@ class OperationTable {
   void ForgetGroups() HC_REQUIRES(mutex_);
   bool ClaimAgain(Operation* operation) HC_REQUIRES(mutex_);
   Names& NamesOf(const Operation& operation) HC_REQUIRES(mutex_);
+  void SweepNames(Names* names) HC_REQUIRES(mutex_);
   void GiveName(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimNames(Operation* operation) HC_REQUIRES(mutex_);
   Status ClaimName(Operation* operation, const std::string& name) HC_REQUIRES(mutex_);

@@ -30,7 +30,9 @@ Status WriteAll(int file, std::string_view bytes) {
   return Status::Ok();
 }
 
-Status ReplaceFile(const std::string& path, std::string_view bytes) {
+}  // namespace
+
+Status RecordFile::ReplaceFile(const std::string& path, std::string_view bytes) {
   std::error_code ignored;  // making the file tells
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string fresh = path + ".new";
@@ -42,23 +44,21 @@ Status ReplaceFile(const std::string& path, std::string_view bytes) {
   return status;
 }
 
-}  // namespace
-
 Status RecordFile::Replace(std::string bytes) {
-  const std::string late = "the file system has not answered for " + SecondsText(kPatienceNs);
+  const std::string late = "the file system has not answered for " + SecondsText(patience_ns_);
   if (hanging_ != nullptr && hanging_->done.load() == 0) return InvalidArgumentError(late);
   const auto writing = std::make_shared<Writing>(path_, std::move(bytes));
   NamedThread thread;
   try {
-    thread = NamedThread("hc-record", [writing] {
-      writing->status = ReplaceFile(writing->path, writing->bytes);
+    thread = NamedThread("hc-record", [writing, replace = replace_] {
+      writing->status = replace(writing->path, writing->bytes);
       writing->done.store(1);
       FutexWake(writing->done);
     });
   } catch (const std::system_error& error) {
     return InvalidArgumentError(std::string("cannot start a thread: ") + error.what());
   }
-  const int64_t deadline_ns = NowNs() + kPatienceNs;
+  const int64_t deadline_ns = NowNs() + patience_ns_;
   while (writing->done.load() == 0 && NowNs() < deadline_ns) FutexWait(writing->done, 0, deadline_ns - NowNs());
   if (writing->done.load() != 0) {
     thread.Join();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/status.h"
@@ -18,10 +19,16 @@ class RecordFile {
  public:
   static constexpr int64_t kPatienceNs = 3'000'000'000;
 
-  explicit RecordFile(std::string path) : path_(std::move(path)) {}
+  // Makes the folder if need be, and replaces what is there at once; removes what it cannot finish.
+  static Status ReplaceFile(const std::string& path, std::string_view bytes);
+
+  // Tests have file systems of their own.
+  using Replacer = Status (*)(const std::string& path, std::string_view bytes);
+  explicit RecordFile(std::string path, int64_t patience_ns = kPatienceNs, Replacer replace = ReplaceFile)
+      : path_(std::move(path)), patience_ns_(patience_ns), replace_(replace) {}
   const std::string& path() const { return path_; }
-  // Replaces what is there; nobody reads half of it. Makes the folder if need be. An error after kPatienceNs, too, and
-  // at once while an earlier call still hangs.
+  // Replaces what is there; nobody reads half of it. An error also when that takes longer than the patience, and at
+  // once while an earlier call still hangs.
   Status Replace(std::string bytes);
 
  private:
@@ -35,6 +42,8 @@ class RecordFile {
   };
 
   const std::string path_;
+  const int64_t patience_ns_;
+  const Replacer replace_;
   std::shared_ptr<Writing> hanging_;  // the thread of which has been given up
 };
 

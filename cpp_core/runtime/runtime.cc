@@ -46,6 +46,19 @@ LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   return out;
 }
 
+Status NoThreadError(const std::system_error& error) {
+  return StartupError(std::string("cannot start a thread: ") + error.what() +
+                      "; raise the limit of processes (ulimit -u, or the container's)");
+}
+
+StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config) {
+  try {
+    return config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  } catch (const std::system_error& error) {
+    return NoThreadError(error);
+  }
+}
+
 }  // namespace
 
 Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
@@ -92,16 +105,12 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   };
   JobConfig job_config = JobConfigOf(config);
   job_config.check = check;
-  StatusOr<Job> job = config.arena == nullptr ? AssembleJob(job_config) : JobInProcess(config.identity, config.arena);
+  StatusOr<Job> job = Assemble(config, job_config);
   if (!job.ok()) return job.status();
   std::unique_ptr<Runtime> runtime(new Runtime(config, std::move(*job)));
-  HC_RETURN_IF_ERROR(runtime->CheckPrograms());
-  try {
-    runtime->observer_ = runtime->MakeObserver();
-    HC_RETURN_IF_ERROR(runtime->MakeLoop(check));
-  } catch (const std::system_error& error) {
-    return Status(StatusCode::kStartup, std::string("cannot start a thread: ") + error.what() +
-                                            "; raise the limit of processes (ulimit -u, or the container's)");
+  if (const Status made = runtime->MakeParts(check); !made.ok()) {
+    runtime->TellNotStarted(made);
+    return made;
   }
   runtime->alive_ = true;
   const Knobs& knobs = runtime->knobs();
@@ -116,6 +125,24 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
     if (!started.ok()) runtime->logger_.Warning("there will be no timeline: " + started.message());
   }
   return runtime;
+}
+
+Status Runtime::MakeParts(const std::function<Status()>& check) {
+  HC_RETURN_IF_ERROR(CheckPrograms());
+  try {
+    observer_ = MakeObserver();
+    return MakeLoop(check);
+  } catch (const std::system_error& error) {
+    return NoThreadError(error);
+  }
+}
+
+// The other ranks count on this one by now. The parts that are there already would leave the job in order.
+void Runtime::TellNotStarted(const Status& why) {
+  net::Arena& arena = *job_.peers.arena;
+  const std::string who = "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) + ")";
+  arena.LeaveJobLost(job_.identity.local_rank, StatusCode::kPeerLost, who + " did not start: " + why.message());
+  for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {

@@ -149,6 +149,8 @@ class Runtime {
   static JobConfig JobConfigOf(const RuntimeConfig& config);
   // Whether the job has the number of ranks that each program needs.
   Status CheckPrograms() const;
+  Status MakeParts(const std::function<Status()>& check);
+  void TellNotStarted(const Status& why);
   Status MakeLoop(const std::function<Status()>& check);
   CoordinatorLoop::Parts PartsOfLoop();
   StatusOr<SetParts> ConnectAndMakeSet(SetSite site);

@@ -1,5 +1,6 @@
 """``horocacherun``: from the command line to a supervised job."""
 
+import contextlib
 import os
 import resource
 import shlex
@@ -77,7 +78,12 @@ def _run(arguments: Sequence[str]) -> int:
         end_with(int(caller))
     meets_here = not settings["rendezvous_dir"][0]
     try:
-        with temporary_folder("horocache-") as directory:
+        with contextlib.ExitStack() as stack:
+            try:
+                directory = stack.enter_context(temporary_folder("horocache-"))
+            except OSError as error:
+                advice = "set TMPDIR to a folder that has room"
+                raise UsageError(f"cannot make a temporary folder: {error.strerror}; {advice}", 1) from error
             return _launch(options, size, program, knobs, str(directory), meets_here=meets_here)
     finally:
         if settings["timeline"][0]:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from horocache.paths import is_file, is_folder
+
 # Left over from an outer torchrun they would make torch.distributed look for that job's store.
 _FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 
@@ -187,8 +189,8 @@ def threads_per_rank(base: Mapping[str, str], usable_cores: int, ranks: int) -> 
 def find_program(name: str, path: str | None) -> tuple[str | None, int]:
     """Look a command up as a shell does: the file and 0, or None and 127 (there is none) or 126 (it cannot be run)."""
     folders = [""] if "/" in name else (path or os.defpath).split(":")
-    present = [file for folder in folders if (file := Path(folder or ".") / name).is_file()]
+    present = [file for folder in folders if is_file(file := Path(folder or ".") / name)]
     for file in present:
         if os.access(file, os.X_OK):
             return str(file.absolute()), 0
-    return None, 126 if present or Path(name).is_dir() else 127
+    return None, 126 if present or is_folder(Path(name)) else 127

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from horocache.launch import config_file, horovod_flags
+from horocache.launch import horovod_flags
 from horocache.launch.horovod_flags import HorovodFlag, Outcome
 from horocache.launch.usage import UsageError
 
@@ -98,6 +98,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     """Parse, and suggest the nearest option for one that is not known."""
     options, unknown = parser.parse_known_args(arguments)
     if options.config_file is not None:
+        from horocache.launch import config_file  # noqa: PLC0415  (few jobs have one)
+
         options, unknown = parser.parse_known_args([*config_file.arguments_of(options.config_file), *arguments])
     if unknown:
         name = unknown[0].partition("=")[0]

@@ -42,10 +42,10 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     folder.chmod(0o700)  # below a directory with the set-group-id bit it would have that bit, too
     try:
-        with (folder / f"{_OWNER}.new").open("w", encoding="utf-8") as lock:
-            with contextlib.suppress(OSError):  # no locks, or no /proc: nobody will remove the folder in our place
-                lock.write(_owner_text(folder))
-                lock.flush()
+        with (folder / f"{_OWNER}.new").open("wb", buffering=0) as lock:
+            # No locks, no /proc, or no room: nobody will remove the folder in our place.
+            with contextlib.suppress(OSError):
+                lock.write(_owner_text(folder).encode())
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 Path(lock.name).rename(folder / _OWNER)
             yield folder

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from horocache.launch.cause import Cause
 from horocache.launch.lifeline import Lifeline
@@ -95,7 +96,7 @@ def start_rank(
     for name in ("stdout", "stderr"):
         if output_folder is not None:
             output_folder.mkdir(parents=True, exist_ok=True)
-            copies.append((output_folder / name).open("wb", buffering=0))
+            copies.append(_new_file(output_folder / name))
     with contextlib.ExitStack() as stack:
         stdin = 0 if rank == 0 and _is_open(0) else stack.enter_context(Path(os.devnull).open("rb")).fileno()
         if cpus is not None:  # inherited; setting it in the child would need code between fork and exec
@@ -137,6 +138,12 @@ def signal_name(number: int) -> str:
 def host_name() -> str:
     """Name this machine."""
     return socket.gethostname()
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Make a file; what has its name, which may be a FIFO or a link that somebody left, is removed unopened."""
+    path.unlink(missing_ok=True)
+    return path.open("xb", buffering=0)
 
 
 def _is_open(fd: int) -> bool:

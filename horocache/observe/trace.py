@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from horocache.errors import InvalidArgumentError
+from horocache.paths import is_file
 from horocache.text import read_bounded
 
 # How much faster one host's clock may be than another's: twice what cheap crystals differ by.
@@ -75,7 +76,7 @@ def paths_of_ranks(path: Path) -> list[Path]:
     Raises:
         InvalidArgumentError: there is no such file.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise InvalidArgumentError(f"there is no timeline '{path}'.")
     name = re.compile(re.escape(path.stem) + r"\.rank(\d+)" + re.escape(path.suffix))
     others = [(int(found.group(1)), entry) for entry in path.parent.iterdir() if (found := name.fullmatch(entry.name))]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from horocache.libraries import folders
+from horocache.paths import is_file
 from horocache.tools.finding import Finding, State
 
 _SECONDS = 20
@@ -95,7 +96,7 @@ def _mpi_names() -> list[str]:
 
 
 def _wheel_names(inside: str, name: str) -> list[str]:
-    return [*(str(path) for entry in sys.path if (path := Path(entry) / inside).exists()), name]
+    return [*(str(path) for entry in sys.path if is_file(path := Path(entry) / inside)), name]
 
 
 def _versions(*distributions: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from horocache.errors import HorocacheError
 from horocache.launch.environment import own_environment
+from horocache.paths import is_folder
 from horocache.tools.finding import Finding, State
 
 _NAME = "start-up directory"
@@ -45,7 +46,7 @@ def _base() -> str:
 
 def _parent(folder: str) -> Finding:
     parent = Path(folder).parent
-    if not parent.is_dir():
+    if not is_folder(parent):
         return _problem(f"{parent} is not a directory that exists", _ELSEWHERE)
     if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
         return _problem(f"{parent} cannot be written", _ELSEWHERE)

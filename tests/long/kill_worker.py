@@ -9,10 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+RANK_VARIABLES = ("HOROCACHE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 FOLDER, SEED, LAYOUT = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+LAUNCHED = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
 if LAYOUT:
-    launched = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
-    os.environ["HOROCACHE_HOST_ID"] = f"host {LAYOUT[launched]}"
+    os.environ["HOROCACHE_HOST_ID"] = f"host {LAYOUT[LAUNCHED]}"
 
 import numpy as np  # noqa: E402
 
@@ -63,15 +64,18 @@ def end(chance: random.Random) -> None:
 
 
 def main() -> None:
-    hc.init(flight_record="off", log_level="error")
-    rank, chance = hc.rank(), random.Random(SEED)
-    note(f"ready{rank}", pid=os.getpid())
+    chance = random.Random(SEED)
+    time.sleep(random.Random(SEED + LAUNCHED).random() * 0.1)  # ranks start up as unevenly as they do
+    began = time.monotonic()
+    note(f"starts{LAUNCHED}", pid=os.getpid())
     try:
+        hc.init(flight_record="off", log_level="error")
+        note(f"ready{hc.rank()}", pid=os.getpid())
         while True:
             work(chance)
     except hc.HorocacheError as error:
-        note(f"saw{rank}", at=time.monotonic(), kind=type(error).__name__, text=str(error))
-        end(random.Random(SEED + rank))
+        note(f"saw{LAUNCHED}", at=time.monotonic(), since=began, kind=type(error).__name__, text=str(error))
+        end(random.Random(SEED + LAUNCHED))
 
 
 main()

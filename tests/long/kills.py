@@ -1,8 +1,9 @@
 """Kill a rank at a random moment, many times: every other rank names it in time, and nothing is left.
 
-``python tests/long/kills.py PLACE`` with the interpreter of an environment that has horocache; PLACE is ``host``
-(under horocacherun), ``mpi`` (one host, under mpiexec) or ``hosts`` (two hosts of two ranks, under mpiexec). KILLS says
-how many, SEED which is the first: each has a seed of its own, so that ``KILLS=1 SEED=417`` repeats one.
+``python tests/long/kills.py PLACE [start]`` with the interpreter of an environment that has horocache. PLACE is
+``host`` (under horocacherun), ``mpi`` (one host, under mpiexec) or ``hosts`` (two hosts of two ranks, under mpiexec).
+With ``start`` the rank dies about when it calls ``init()``, else while it works. KILLS says how many, SEED which is the
+first: each has a seed of its own, so that ``KILLS=1 SEED=417`` repeats one.
 """
 
 from __future__ import annotations
@@ -18,34 +19,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests"))
+from processes import MARK, kill_marked, marked, shared_memory_files  # noqa: E402
+
 WORKER = Path(__file__).with_name("kill_worker.py")
-MARK = "HC_TEST_MARK"
 RANKS = 4
 START_S, END_S = 60.0, 30.0  # for a job to start, and to end after the kill
 LIMITS_S = {"host": 1.0, "mpi": 1.0, "hosts": 5.0}
 LAYOUTS = {"host": "", "mpi": "", "hosts": "0011"}
-
-
-def marked(mark: str) -> list[int]:
-    """Processes (zombies are not) whose environment has ``mark``."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            state = (entry / "stat").read_bytes().rpartition(b") ")[2][:1]
-            if state not in (b"Z", b"X") and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
-def shared_memory() -> set[str]:
-    """Files of ours; an MPI whose rank is killed leaves its own."""
-    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(("horocache", "hc"))}
+START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # about how long imports and init() take on two busy cores
+START_TIMEOUT_S = 6
+NOT_IN_TIME = "the other ranks did not come in time"  # of a call of MPI, which names nobody
+ENDED_BY_MPI = ("has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)", "MPI_ERRORS_ARE_FATAL")
 
 
 def command(place: str, folder: Path, seed: int) -> list[str]:
@@ -61,21 +50,22 @@ def command(place: str, folder: Path, seed: int) -> list[str]:
 class Kill:
     """One job, one kill. ``faults`` says what was wrong; ``seen_s`` when each survivor saw it."""
 
-    def __init__(self, place: str, seed: int) -> None:
-        self.place, self.seed = place, seed
+    def __init__(self, place: str, starting: bool, seed: int) -> None:
+        self.place, self.starting, self.seed = place, starting, seed
         self.faults: list[str] = []
         self.seen_s: list[float] = []
+        self.kinds: list[str] = []
         chance = random.Random(seed)
         self.victim = chance.randrange(RANKS)
-        self.after_s = chance.random() * 0.3
+        self.after_s = chance.random() * (START_UPS_S[place] if starting else 0.3)
 
     def run(self) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="hckill", dir="/tmp"))
-        before = shared_memory()
+        before = shared_memory_files()
         mark = f"kill-{os.getpid()}-{self.seed}"
         (scratch / "tmp").mkdir()
         environment = {**os.environ, MARK: mark, "TMPDIR": str(scratch / "tmp"), "OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = str(REPOSITORY)
+        environment |= {"PYTHONPATH": str(REPOSITORY), "HOROCACHE_START_TIMEOUT": str(START_TIMEOUT_S)}
         with (scratch / "output").open("w") as output:
             job = subprocess.Popen(
                 command(self.place, scratch, self.seed),
@@ -94,23 +84,44 @@ class Kill:
         shutil.rmtree(scratch)
 
     def _kill(self, scratch: Path, job: subprocess.Popen[bytes]) -> None:
-        ready = [scratch / f"ready{rank}" for rank in range(RANKS)]
-        if not self._wait(ready, START_S, job):
+        ready = [scratch / f"{'starts' if self.starting else 'ready'}{rank}" for rank in range(RANKS)]
+        if not self._wait([ready[self.victim]] if self.starting else ready, START_S, job):
             return
         time.sleep(self.after_s)
         os.kill(json.loads(ready[self.victim].read_text())["pid"], signal.SIGKILL)
         killed = time.monotonic()
         saw = {rank: scratch / f"saw{rank}" for rank in range(RANKS) if rank != self.victim}
-        if not self._wait(list(saw.values()), END_S, None):
-            return
-        for rank, path in saw.items():
-            seen = json.loads(path.read_text())
-            self.seen_s.append(seen["at"] - killed)
-            named = re.search(rf"\brank {self.victim} \(pid \d+ on [^;]*\) was killed by signal 9", seen["text"])
-            if seen["kind"] != "PeerLostError" or not named:
-                self.faults.append(f"rank {rank} saw {seen['kind']}: {seen['text']}")
-            if self.seen_s[-1] > LIMITS_S[self.place]:
-                self.faults.append(f"rank {rank} saw it after {self.seen_s[-1]:.2f} s: {seen['text']}")
+        if self.starting and self.place != "host":
+            # Within MPI_Init nobody learns who died: MPI ends the processes, or the time limit does.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(END_S)
+            output = (scratch / "output").read_text(errors="backslashreplace")
+            missing = [rank for rank, path in saw.items() if not path.exists()]
+            if missing and not any(text in output for text in ENDED_BY_MPI):
+                self.faults.append(f"ranks {missing} say nothing")
+            self.kinds += ["end within MPI"] * len(missing)
+            saw = {rank: path for rank, path in saw.items() if rank not in missing}
+        if self._wait(list(saw.values()), END_S, None):
+            for rank, path in saw.items():
+                self._check(rank, json.loads(path.read_text()), killed)
+
+    def _check(self, rank: int, seen: dict[str, str | float], killed: float) -> None:
+        kind, text = str(seen["kind"]), str(seen["text"])
+        self.kinds.append(kind)
+        # A rank that comes late looks for the dead one when it comes.
+        self.seen_s.append(float(seen["at"]) - max(killed, float(seen["since"])))
+        limit_s = LIMITS_S[self.place]
+        if kind == "StartupError" and self.starting:
+            named = re.search(rf"\brank {self.victim}\b", text)
+            limit_s += START_TIMEOUT_S
+        else:
+            named = re.search(rf"\brank {self.victim} \(pid \d+ on [^;]*\) was killed by signal 9", text)
+            named = named if kind == "PeerLostError" else None
+        unnamed = kind == "StartupError" and self.starting and NOT_IN_TIME in text
+        if not named and not unnamed:
+            self.faults.append(f"rank {rank} saw {kind}: {text}")
+        if self.seen_s[-1] > limit_s:
+            self.faults.append(f"rank {rank} saw it after {self.seen_s[-1]:.2f} s: {text}")
 
     def _wait(self, files: list[Path], limit_s: float, job: subprocess.Popen[bytes] | None) -> bool:
         limit = time.monotonic() + limit_s
@@ -133,35 +144,36 @@ class Kill:
             time.sleep(0.02)
         if left:
             self.faults.append(f"processes {left} are left")
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_marked(mark)
         files = [path for path in (scratch / "tmp").rglob("*") if self.place == "host" or "horocache" in path.name]
         # Start-up's folder of all jobs may stay, empty.
         names = [str(path.relative_to(scratch)) for path in files if path.name != f"horocache-{os.getuid()}"]
         if names:
             self.faults.append(f"files {names} are left")
-        if new := shared_memory() - before:
+        if new := shared_memory_files() - before:
             self.faults.append(f"shared memory {sorted(new)} is left")
 
 
 def main() -> int:
-    place = sys.argv[1]
+    place, starting = sys.argv[1], sys.argv[2:] == ["start"]
+    where = f"{place}{' at the start' if starting else ''}"
     count, first = int(os.environ.get("KILLS", "300")), int(os.environ.get("SEED", "0"))
     began, failed, seen = time.monotonic(), [], []
+    kinds: Counter[str] = Counter()
     for seed in range(first, first + count):
-        kill = Kill(place, seed)
+        kill = Kill(place, starting, seed)
         kill.run()
         seen += kill.seen_s
+        kinds.update(kill.kinds)
         if kill.faults:
             failed.append(seed)
             text = "\n  ".join(kill.faults)
-            print(f"kill {seed} on {place}: rank {kill.victim} after {kill.after_s:.3f} s:\n  {text}", flush=True)
+            print(f"kill {seed} on {where}: rank {kill.victim} after {kill.after_s:.3f} s:\n  {text}", flush=True)
     seen.sort()
     times = f"seen after {seen[len(seen) // 2]:.3f} s (median), {seen[-1]:.3f} s (longest)" if seen else "never seen"
     print(
-        f"{count} kills on {place} (seeds from {first}) in {time.monotonic() - began:.0f} s: {len(failed)} failed"
-        f"{f' (seeds {failed})' if failed else ''}; {times}",
+        f"{count} kills on {where} (seeds from {first}) in {time.monotonic() - began:.0f} s: {len(failed)} failed"
+        f"{f' (seeds {failed})' if failed else ''}; {times}; {dict(kinds)}",
         flush=True,
     )
     return 1 if failed else 0

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from processes import MARK, kill_marked, marked, shared_memory_files
 
 WORKERS = Path(__file__).parent / "workers"
 REPOSITORY = Path(__file__).resolve().parents[2]
-MARK = "HC_TEST_MARK"
 
 
 @dataclass
@@ -88,20 +87,6 @@ class Job:
         return path.read_text()
 
 
-def marked(mark: str) -> list[int]:
-    """Processes (zombies are not) whose environment has ``mark``."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            state = (entry / "stat").read_bytes().rpartition(b") ")[2][:1]
-            if state not in (b"Z", b"X") and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
 def guardians(launcher: int) -> list[int]:
     """Guardian processes of that launcher."""
     found = []
@@ -112,12 +97,6 @@ def guardians(launcher: int) -> list[int]:
                 if arguments[-3:-1] == [b"for-launcher", str(launcher).encode()]:
                     found.append(int(entry.name))
     return found
-
-
-def kill_marked(mark: str) -> None:
-    for pid in marked(mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 def wait_until_gone(what: str, find: "object", deadline_s: float = 10.0) -> None:
@@ -211,12 +190,6 @@ class Launcher:
 
 def worker_command(ranks: int, script: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
     return ["-np", str(ranks), "--grace", "2", *flags, sys.executable, str(WORKERS / script), *arguments]
-
-
-def shared_memory_files() -> set[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return {path.name for path in Path("/dev/shm").iterdir() if "horocache" in path.name}
-    return set()
 
 
 @contextlib.contextmanager

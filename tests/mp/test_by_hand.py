@@ -124,6 +124,18 @@ def test_ranks_of_two_jobs_that_are_alike_and_are_started_late_never_form_one(sc
     assert sum("two processes claim rank" in words for words in said) >= 3, said
 
 
+def test_a_thread_that_watches_for_other_jobs_and_cannot_be_started_is_an_error(script):
+    """Rank 0 has it, where ranks have starters of their own; its stack is larger than rank 0's memory may be."""
+    commands = []
+    for rank, limits in enumerate(("ulimit -s 16777216; ulimit -v 8388608;", "")):
+        env = variables(script.parent, rank, OMP_NUM_THREADS="1", HOROCACHE_REGION_BYTES="0")
+        (shell, option, words, *command), rest = in_a_shell([sys.executable, str(script), "A", "0", "1"], env)
+        commands.append(([shell, option, limits + words, *command], rest))
+    first, second = outputs(commands)
+    assert first.startswith("StartupError cannot start a thread: "), first
+    assert second.startswith(("StartupError rank 0", "PeerLostError")), second
+
+
 def test_ranks_that_run_different_things_from_different_shells_are_refused_unless_the_job_has_a_name(script):
     commands = [
         in_a_shell([sys.executable, str(script), name, "0", "1"], variables(script.parent, rank))

@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from harness import marked, worker_command
+from harness import worker_command
+from processes import marked
 
 SOON = ("--stall-check-warning-time-seconds", "0.3")
 

@@ -11,15 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import (
-    WORKERS,
-    guardians,
-    kill_marked,
-    marked,
-    shared_memory_files,
-    wait_until_gone,
-    worker_command,
-)
+from harness import WORKERS, guardians, wait_until_gone, worker_command
+from processes import kill_marked, marked, shared_memory_files
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -43,7 +36,7 @@ def test_sums_are_right(launcher, ranks):
 
 
 def test_eight_ranks_share_two_cores(launcher):
-    check_done(launcher.worker(8, "sums.py", "1000", deadline_s=90), 8)
+    check_done(launcher.worker(8, "sums.py", "300", deadline_s=90), 8)
 
 
 def test_a_command_inside_a_shell_runs(launcher):
@@ -255,9 +248,11 @@ def test_too_few_files_for_a_set_are_an_error_on_every_rank_and_the_set_can_be_a
         assert said["after"]["error"] is None, finished.report()
 
 
-def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher):
+@pytest.mark.parametrize("started", [0, 2])
+def test_a_thread_that_cannot_be_started_is_an_error_there_and_a_loss_for_the_others(launcher, started):
     large_stacks = 'if [ "$RANK" = 1 ]; then ulimit -s 16777216; fi; exec "$@"'
-    finished = launcher.run("-np", "2", "bash", "-c", large_stacks, "bash", *worker("limits.py", "threads"), env=OMP)
+    command = ["bash", "-c", large_stacks, "bash", *worker("limits.py", f"threads.{started}")]
+    finished = launcher.run("-np", "2", "--region-bytes", "0", *command, env=OMP)
     assert finished.code == 0, finished.report()
     init, after = finished.said(1)["init"], finished.said(0)["after"]
     assert init["error"] == "StartupError" and "ulimit -u" in init["text"], finished.report()
@@ -280,13 +275,13 @@ def test_sixty_four_files_are_enough_for_four_ranks(launcher):
     check_done(launcher.run(*worker_command(4, "sums.py", "20"), prefix=prefix), 4)
 
 
-def test_init_and_shutdown_200_times_leave_files_threads_and_memory_as_they_were(launcher):
-    finished = launcher.worker(3, "lifetimes.py", "again", "200", deadline_s=100)
+def test_init_and_shutdown_60_times_leave_files_threads_and_memory_as_they_were(launcher):
+    finished = launcher.worker(3, "lifetimes.py", "again", "60", deadline_s=100)
     assert finished.code == 0, finished.report()
     for rank in range(3):
         said = finished.said(rank)["again"]
         assert said["first"] == said["last"], finished.report()
-        assert said["grown_kib"] < 2048, finished.report()
+        assert said["grown_kib"] < 512, finished.report()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -1,17 +1,16 @@
 """How a job ends when a rank fails, when the launcher is told to stop, and when the launcher is killed."""
 
-import errno
 import json
 import os
 import signal
 import sys
-import tempfile
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
-from harness import guardians, marked, wait_until_gone
+from harness import guardians, wait_until_gone
+from processes import marked
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -286,19 +285,24 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
     assert launcher.run("-np", "1", "true").code == 0, "and the next job removes the folder"
 
 
-def test_a_guardian_that_cannot_be_started_is_one_line(monkeypatch, tmp_path, capfd):
-    from horocache.launch import cli, watch
-
-    def refuse(*_, **__):
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(watch.subprocess, "Popen", refuse)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert cli.main(["-np", "2", "true"]) == 1
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "OMP_NUM_THREADS" not in line]
+def test_where_no_process_can_be_started_one_line_says_so(launcher):
+    # Root has no limit. Another user may not be able to read this interpreter, so a first job loads all that is needed.
+    code = """if True:
+        import os, resource, sys
+        from horocache.launch import cli
+        assert cli.main(["-np", "1", "true"]) == 0
+        os.chmod(os.environ["TMPDIR"], 0o777)
+        if os.geteuid() == 0:
+            os.setresuid(65533, 65533, 65533)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        sys.exit(cli.main(["-np", "2", "true"]))
+    """
+    launcher.scratch.chmod(0o755)
+    finished = launcher.run("-c", code, module=None, env=OMP)
+    assert finished.code == 1, finished.report()
+    (line,) = finished.stderr.splitlines()
     assert line.startswith("horocacherun: cannot start the guardian process, and so no rank: Resource temporarily")
     assert "ulimit -u" in line
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_guardian_holds_none_of_the_callers_files(launcher):

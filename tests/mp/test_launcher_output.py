@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from harness import marked, worker_command
+from harness import worker_command
+from processes import marked
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
@@ -85,6 +86,12 @@ def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
 )
 def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option):
     folder = launcher.scratch / "logs" / "today"
+    if ranks == 2:  # what others have left there
+        (folder / "rank.0").mkdir(parents=True)
+        (folder / "rank.1").mkdir()
+        os.mkfifo(folder / "rank.0" / "stdout")
+        (launcher.scratch / "precious").write_text("data")
+        (folder / "rank.1" / "stderr").symlink_to(launcher.scratch / "precious")
     code = "printf 'out%s\\r\\377' $RANK; echo err$RANK >&2"
     finished = launcher.run("-np", str(ranks), option, str(folder), "bash", "-c", code, env=OMP)
     assert finished.code == 0, finished.report()
@@ -94,6 +101,7 @@ def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option
         assert (folder / f"rank.{number}" / "stdout").read_bytes() == f"out{rank}\r".encode() + b"\xff"
         assert (folder / f"rank.{number}" / "stderr").read_bytes() == f"err{rank}\n".encode()
         assert f"[{rank}] err{rank}" in finished.stderr
+    assert ranks != 2 or (launcher.scratch / "precious").read_text() == "data"
 
 
 def test_a_signal_is_heeded_while_ranks_write_without_line_feeds(launcher):

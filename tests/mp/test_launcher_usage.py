@@ -1,5 +1,6 @@
 """Mistakes on the command line: one readable line, exit code 2 (127, 126 for the command), nothing started."""
 
+import errno
 import stat
 import subprocess
 import sys
@@ -136,6 +137,18 @@ def test_options_of_the_command_are_the_command_s(launcher):
 def test_too_few_descriptors_are_one_line_with_the_number_needed(launcher):
     finished = launcher.run("-np", "100", "true", prefix=["bash", "-c", 'ulimit -n 64; exec "$@"', "bash"])
     assert "100 ranks need 232 file descriptors, the limit is 64" in one_line(finished, 1)
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_one_line(monkeypatch, capfd):
+    from horocache.launch import cli, folders
+
+    def refuse(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", refuse)
+    assert cli.main(["-np", "2", "true"]) == 1
+    expected = "cannot make a temporary folder: No space left on device; set TMPDIR to a folder that has room"
+    assert capfd.readouterr().err == f"horocacherun: {expected}\n"
 
 
 def test_the_console_script_is_the_same_program():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from processes import MARK, kill_marked, marked
 
 WORKERS = Path(__file__).parent / "workers"
 REPOSITORY = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
-MARK = "HC_TEST_MARK"
 
 
 def flavour() -> str:
@@ -41,28 +40,9 @@ class Finished:
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
-def marked(mark: str) -> list[int]:
-    """Processes (zombies are not) whose environment has ``mark``."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            state = (entry / "stat").read_bytes().rpartition(b") ")[2][:1]
-            if state not in (b"Z", b"X") and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue  # it has ended meanwhile
-    return found
-
-
-def kill_marked(mark: str) -> None:
-    for pid in marked(mark):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+def tried_with(name: str) -> pytest.MarkDecorator:
+    """Mark for a test of what does not depend on the MPI: it runs with one of them alone."""
+    return pytest.mark.skipif(flavour() != name, reason="tried with the other MPI")
 
 
 def arguments_of(ranks: int, *options: str) -> list[str]:

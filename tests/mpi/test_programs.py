@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from mpi_jobs import REPOSITORY, flavour, run_worker
+from mpi_jobs import REPOSITORY, flavour, run_worker, tried_with
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
@@ -31,7 +31,9 @@ def test_every_operation_conforms_as_a_program(tmp_path):
     assert len(ran) == len(layout) and min(ran) == max(ran) > 50, job.report()
 
 
-@pytest.mark.parametrize("layout", ["0011", "0123"])
+@pytest.mark.parametrize(
+    "layout", [pytest.param("0011", marks=tried_with("openmpi")), pytest.param("0123", marks=tried_with("mpich"))]
+)
 def test_allreduces_of_the_library_run_between_hosts_beside_others(layout, tmp_path):
     four = [algorithms.ring(4), algorithms.all_pairs(4), algorithms.hierarchical(2, 2), algorithms.binary_tree(4)]
     save(tmp_path / "4ranks", four)

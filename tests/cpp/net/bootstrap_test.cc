@@ -287,9 +287,10 @@ TEST(Bootstrap, WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRank
   }
 }
 
-TEST(Bootstrap, ADirectoryThatCannotBeMadeIsAnError) {
+TEST(Bootstrap, ADirectoryThatCannotBeMadeIsAnErrorOnEveryRank) {
   TestDirectory directory;
-  ExpectOnAll(BootstrapInThreads({Config(0, 2, directory.Below("not-there/below"))}), StatusCode::kStartup,
+  const std::string path = directory.Below("not-there/below");
+  ExpectOnAll(BootstrapInThreads({Config(0, 2, path), Config(1, 2, path)}), StatusCode::kStartup,
               {"cannot create the directory", "HOROCACHE_RENDEZVOUS_DIR"});
 }
 

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -98,6 +100,32 @@ TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
   EXPECT_EQ(Count(Read("t.json"), "\"name\":\"kept\""), 1);
   ASSERT_EQ(warnings_.size(), 1u);
   EXPECT_NE(warnings_[0].find("the timeline ends here: cannot exchange the copies of"), std::string::npos);
+}
+
+// The thread hangs in its first warning here, as it would in a call into a file system that does not answer.
+TEST_F(TimelineTest, AThreadThatHangsIsGivenUp) {
+  const auto warnings = std::make_shared<std::vector<std::string>>();
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  const auto hangs = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<Timeline> timeline = Timeline::Make(
+      [=](const std::string& text) {
+        if (!hangs->exchange(true)) {
+          while (!*released) std::this_thread::yield();
+        } else {
+          warnings->push_back(text);
+        }
+      },
+      1'000'000);
+  ASSERT_TRUE(timeline->Start(folder_ / "t.json", false, {}).ok());
+  timeline->Add(Trace("tensor"));
+  fs::remove_all(folder_);
+  while (!*hangs) std::this_thread::yield();
+  timeline->Stop();
+  ASSERT_EQ(warnings->size(), 1u);
+  EXPECT_EQ(warnings->front(), "the timeline lacks its end: its file system has not answered for 0.001 s");
+  const Status again = timeline->Start(folder_ / "t.json", false, {});
+  EXPECT_NE(again.message().find("is on a file system that does not answer"), std::string::npos) << again.message();
+  *released = true;
 }
 
 TEST_F(TimelineTest, AFileThatCannotBeWrittenIsAnErrorAtTheStart) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,6 +116,9 @@ TEST_F(TraceFileTest, WhatCannotBeWrittenIsAnErrorThatNamesIt) {
   EXPECT_EQ(why(folder_), "cannot open '" + folder_.string() + "': Is a directory");
   EXPECT_EQ(why("/dev/full"), "cannot write '/dev/full': No space left on device");
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  const std::string fifo = folder_ / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(why(fifo), "'" + fifo + "' is a FIFO; name a file");
 }
 
 TEST_F(TraceFileTest, ADeviceHasOneCopy) {

@@ -125,6 +125,19 @@ TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
   EXPECT_FALSE(std::filesystem::exists(path + ".new"));
 }
 
+TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
+  Told told;
+  std::string all;
+  Observer::Means means = told.Means();
+  means.warn = [&](const std::string& text) { all += text; };
+  {
+    Observer observer("", "/proc/no\nwhere/record.json", std::move(means));
+    observer.NoteError({StatusCode::kStall, "first"});
+  }
+  EXPECT_EQ(all.find('\n'), std::string::npos) << all;
+  EXPECT_NE(all.find("cannot be written"), std::string::npos) << all;
+}
+
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
   Told told;
   {

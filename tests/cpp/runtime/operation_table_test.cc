@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace horocache::runtime {
 namespace {
 
@@ -145,6 +149,24 @@ TEST_F(OperationTableTest, ManyNamesOfGroupsDoNotFillTheTable) {
   }
   table_.Recycle(in_flight);
   EXPECT_EQ(table_.NewGroup("in flight"), in_flight);
+}
+
+TEST_F(OperationTableTest, NamesThatNeverReturnDoNotFillTheTable) {
+  Operation* const in_flight = Make("in flight");
+  ASSERT_TRUE(Add(in_flight).ok());
+  const std::string rest(4000, 'x');
+  std::vector<Operation*> drained;
+  size_t most = 0;
+  for (int i = 0; i < 20000; ++i) {
+    Operation* const operation = Make("step " + std::to_string(i) + rest);
+    ASSERT_TRUE(Add(operation).ok());
+    table_.Drain(&drained);
+    table_.Finish(operation, Status::Ok());
+    table_.Recycle(operation);
+    most = std::max(most, table_.KeptNames(0));
+  }
+  EXPECT_LT(most, 5000) << "of 4 KiB each, they take 16 MiB";
+  EXPECT_EQ(Add(Make("in flight")).code(), StatusCode::kDuplicateName);
 }
 
 TEST_F(OperationTableTest, ANameThatASetForgotIsClaimedAnew) {

@@ -1,4 +1,4 @@
-"""Rank 1 has too little of something. usage: limits.py memory-at-init|memory-later|files|files-later|threads"""
+"""Rank 1 has too little of something. usage: limits.py memory-at-init|memory-later|files|files-later|threads.N"""
 
 import os
 import resource
@@ -55,8 +55,8 @@ if am_poor:
         leave_memory(8 << 20)
     elif what == "files":
         leave_files(2)
-    elif what == "threads":  # whose stacks are larger than that
-        leave_memory(2 << 30)
+    elif what.startswith("threads."):  # so many of them, each with a stack as large as the limit says
+        leave_memory((2 << 30) + int(what.removeprefix("threads.")) * resource.getrlimit(resource.RLIMIT_STACK)[0])
 if attempt("init", hc.init) is None:
     if what == "memory-later":
         memory_later()
@@ -64,5 +64,5 @@ if attempt("init", hc.init) is None:
         files_later()
     attempt("after", lambda: total("after"))
     publish(f"after.{hc.rank()}")
-elif what == "threads":
+elif what.startswith("threads."):
     await_file("after.0")  # the others need not wait for this process to end

@@ -106,6 +106,7 @@ def test_programs_are_looked_up_as_a_shell_does(tmp_path):
     assert find_program(str(tool), None) == (str(tool), 0)
     assert find_program("tool", "/nowhere") == (None, 127)
     assert find_program(str(tmp_path), "") == (None, 126)
+    assert find_program("x" * 300, str(tmp_path)) == (None, 127), "no file can have that name"
 
 
 def test_a_rank_s_environment_keeps_the_user_s_variables_and_drops_an_outer_torchrun_s():
