@@ -40,14 +40,14 @@ Status TraceFile::Failed(const char* what) const {
   return InvalidArgumentError(std::string("cannot ") + what + " '" + Printable(path_) + "': " + std::strerror(errno));
 }
 
-// The second copy of a trace whose process was killed: an array that has no space where its first element begins.
+// The second copy of a trace whose process was killed: empty, or an array without space before its first element.
 bool TraceFile::SpareIsOurs() const {
   const UniqueFd there(open(spare_path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat about{};
+  if (there.get() < 0 || fstat(there.get(), &about) != 0 || !S_ISREG(about.st_mode)) return false;
   std::array<char, 3> begin{};
-  return there.get() >= 0 && fstat(there.get(), &about) == 0 && S_ISREG(about.st_mode) &&
-         pread(there.get(), begin.data(), begin.size(), 0) == 3 && begin[0] == kOpening[0] && begin[1] == '\n' &&
-         begin[2] > ' ';
+  const ssize_t length = pread(there.get(), begin.data(), begin.size(), 0);
+  return length == 0 || (length == 3 && begin[0] == kOpening[0] && begin[1] == '\n' && begin[2] > ' ');
 }
 
 Status TraceFile::CheckSpare() const {

@@ -260,7 +260,8 @@ def test_a_forked_child_gets_errors_and_its_parent_goes_on():
             os.write(writer, text.encode())
             os._exit(0)
         os.close(writer)
-        said = os.read(reader, 10000).decode()
+        with os.fdopen(reader) as pipe:
+            said = pipe.read()
         os.waitpid(child, 0)
         answers, _, said = said.partition("] ")
         assert answers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "as in the parent"
