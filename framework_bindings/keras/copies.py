@@ -136,7 +136,8 @@ def _follow_optimizers() -> None:
     def deserialize_keras_object(config: Any, *args: Any, module_objects: Any = None, **kwargs: Any) -> Any:
         if isinstance(config, dict) and _KEY in config and config.get("class_name") in (module_objects or ()):
             # Keras's optimizers by their short names: Keras makes the configuration anew, without our key.
-            known = serialization_lib.serialize_with_public_class(module_objects[config["class_name"]], config["config"])
+            public_class = module_objects[config["class_name"]]
+            known = serialization_lib.serialize_with_public_class(public_class, config["config"])
             return make({**known, _KEY: config[_KEY]}, *args, **kwargs)
         return make(config, *args, module_objects=module_objects, **kwargs)
 
