@@ -13,7 +13,7 @@ from horocache.errors import HorocacheError, InvalidArgumentError, NotInitialize
 from horocache.numpy_binding import collectives
 from horocache.objects import allgather_object
 from horocache.ops import Max, synchronize
-from horocache.process_set import ProcessSet, global_process_set
+from horocache.process_set import ProcessSet, global_process_set, parts_at_one_place
 from horocache.told_start import Share
 
 
@@ -25,7 +25,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet
     other threads, go on. ``docs/explanation/process_sets.md`` tells how.
 
     Args:
-        process_set: the ranks: a set that is not registered, a list of global ranks, or an mpi4py communicator.
+        process_set: the ranks: a set that is not registered, a list of global ranks, or an mpi4py communicator. Where
+            each rank names the communicator that it got from ``Split``, every part is registered on all ranks.
 
     Returns:
         The set, registered; the one that was given if it was a :class:`ProcessSet`.
@@ -42,23 +43,43 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet
         if made.process_set_id is not None:
             raise InvalidArgumentError(f"{made!r} is registered already.")
         made.count_in(session.job)
-        number = _agreed_number(session)
-        agreed = session.runtime.propose_set(number, made.ranks)
+        number, has_parts = _agreed_number(session, made.mpi_comm is not None)
+        parts = parts_at_one_place(allgather_object(made.ranks, name="process_set.parts")) if has_parts else None
+        if parts is None:  # ranks that name different sets learn it when they propose them
+            parts = [made.ranks]
+        added: list[int] = []
         try:
-            session.runtime.wait(agreed)
-            _together(number, made, session.runtime.meet_set, _tell_all, range(session.runtime.size))
-            _together(number, made, session.runtime.enter_set, _tell_all, range(session.runtime.size))
-        except BaseException:
-            session.runtime.drop_set(number)
+            for each in made.part_of(parts):
+                if added:
+                    number, _ = _agreed_number(session, False)
+                _add(session, number, each)
+                added.append(number)
+        except HorocacheError:
+            for number in added:
+                _remove(session, number)
             raise
-        session.register(number, made)
     return made
 
 
-def _agreed_number(session: Session) -> int:
-    """The greatest of the ranks' next numbers: an interrupt may have made one of them count differently."""
+def _add(session: Session, number: int, made: ProcessSet) -> None:
+    agreed = session.runtime.propose_set(number, made.ranks)
+    try:
+        session.runtime.wait(agreed)
+        _together(number, made, session.runtime.meet_set, _tell_all, range(session.runtime.size))
+        _together(number, made, session.runtime.enter_set, _tell_all, range(session.runtime.size))
+    except BaseException:
+        session.runtime.drop_set(number)
+        raise
+    session.register(number, made)
+
+
+def _agreed_number(session: Session, may_be_a_part: bool) -> tuple[int, bool]:
+    """The number of the next set, and whether any rank's set may be a part of what all ranks add.
+
+    It is the greatest of the ranks' next numbers: an interrupt may have made one of them count differently.
+    """
     if session.next_number is None:
-        mine = np.array([session.runtime.next_set()])
+        mine = np.array([session.runtime.next_set(), may_be_a_part])
         session.next_number = mine, collectives.allreduce_async_(mine, name="process_set.next_number", op=Max)
     numbers, handle = session.next_number
     try:
@@ -67,7 +88,7 @@ def _agreed_number(session: Session) -> int:
         session.next_number = None
         raise
     session.next_number = None
-    return int(numbers[0])
+    return int(numbers[0]), bool(numbers[1])
 
 
 def _tell_all(outcome: str) -> list[str]:
@@ -196,9 +217,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         number = process_set.process_set_id
         if number is None:  # another thread has removed it
             return False
-        session.runtime.wait(session.runtime.propose_removal(number))
-        try:
-            session.runtime.leave_set(number)
-        finally:
-            session.forget(number)
+        _remove(session, number)
     return True
+
+
+def _remove(session: Session, number: int) -> None:
+    session.runtime.wait(session.runtime.propose_removal(number))
+    try:
+        session.runtime.leave_set(number)
+    finally:
+        session.forget(number)

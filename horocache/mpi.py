@@ -100,13 +100,8 @@ def ranks_of_communicator(comm: Any, job: Job | None = None) -> list[int]:
         job: what the ranks are counted in; all processes that the launcher started when omitted.
 
     Raises:
-        InvalidArgumentError: ``comm`` is the null communicator, or holds processes that are not in the job.
+        InvalidArgumentError: ``comm`` holds processes that are not in the job.
     """
-    if not comm:  # mpi4py's COMM_NULL: what a process gets that is not in the communicator
-        raise InvalidArgumentError(
-            f"{comm!r} is no communicator on this rank. Every rank has to name every process set: give a list of ranks "
-            "where this rank is not a member."
-        )
     _refuse_two_groups(comm)
     group = _group(comm)
     # By the class: a class method in mpi4py 3, a method of the first group in mpi4py 4.

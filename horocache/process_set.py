@@ -22,10 +22,12 @@ class ProcessSet:
 
     Args:
         ranks_or_comm: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
+            A null communicator, which ``Split`` gives to the ranks of an undefined colour, has no ranks until the set
+            is registered; then it has those that the members named.
 
     Raises:
-        InvalidArgumentError: the ranks are no whole numbers, negative, or not distinct; or the communicator is null
-            here or holds processes of another job.
+        InvalidArgumentError: the ranks are no whole numbers, negative, or not distinct; or the communicator holds
+            processes of another job.
     """
 
     process_set_id: int | None
@@ -72,8 +74,19 @@ class ProcessSet:
 
     def count_in(self, job: Job) -> None:
         """Count the ranks of a communicator in those of ``job``, which ``init`` starts."""
-        if self._communicator is not None:
+        if self._communicator:
             self._ranks = sorted(ranks_of_communicator(self._communicator, job))
+        elif self._communicator is not None and self.process_set_id is None:
+            self._ranks = []  # in another job it may have been a set that it is no part of here
+
+    def part_of(self, parts: list[list[int]]) -> list[ProcessSet]:
+        """The sets of ranks that all ranks register where this rank named this set, which is one of them.
+
+        A set without ranks here, of a null communicator, becomes the first.
+        """
+        if not self._ranks:
+            self._ranks = list(parts[0])
+        return [self if ranks == self._ranks else ProcessSet(ranks) for ranks in parts]
 
     @classmethod
     def _world(cls) -> ProcessSet:
@@ -85,7 +98,7 @@ class ProcessSet:
 
 def _checked_ranks(ranks: Any) -> list[int]:
     if is_communicator(ranks):
-        return sorted(ranks_of_communicator(ranks))
+        return sorted(ranks_of_communicator(ranks)) if ranks else []
     if not isinstance(ranks, Iterable) or isinstance(ranks, (str, bytes)):
         raise InvalidArgumentError(f"a process set is a list of ranks or a communicator, not {ranks!r}.")
     given = list(ranks)
@@ -152,36 +165,36 @@ def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[Proce
     """The sets to register, in an order that is the same on all ranks, where each rank named the part that it is in.
 
     A communicator from ``Split`` is a different set on different ranks. At each place of the list, the sets that the
-    ranks named are registered one after the other, by their lowest rank, if every rank is in the one that it named and
-    no two overlap. Else the ranks name different sets, which start-up refuses: then ``sets`` itself is returned.
+    ranks named are registered one after the other; see :func:`parts_at_one_place`. Where they are not parts that fit
+    together, the ranks name different sets, which start-up refuses: then ``sets`` itself is returned.
 
     Raises:
         StartupError: a rank did not come within ``limit_s`` seconds.
     """
-    if not sets:
+    if not sets and job.communicator is None:
         return sets
     told = [_lists_of(numbers) for numbers in tell_all(job, _numbers_of([made.ranks for made in sets]), limit_s)]
-    merged = merge_named(told)
-    if merged is None:
-        return sets
-    own = {tuple(made.ranks): made for made in sets}
-    return [own.get(tuple(ranks)) or ProcessSet(ranks) for ranks in merged]
-
-
-def merge_named(told: list[list[list[int]]]) -> list[list[int]] | None:
-    """All sets that the ranks named, in one order; None if they are not parts that fit together. By rank and place."""
     if len({len(lists) for lists in told}) != 1:
-        return None
-    merged: list[list[int]] = []
-    for place in range(len(told[0])):
-        named = [lists[place] for lists in told]
-        different = sorted({tuple(ranks) for ranks in named})
-        if len(different) > 1:
-            members = [rank for ranks in different for rank in ranks]
-            if len(set(members)) != len(members) or any(rank not in ranks for rank, ranks in enumerate(named)):
-                return None
-        merged += [list(ranks) for ranks in different]
-    return merged
+        return sets
+    parts = [parts_at_one_place(list(named)) for named in zip(*told, strict=True)]
+    if any(each is None for each in parts):
+        return sets
+    return [each for made, ranks in zip(sets, parts, strict=True) if ranks for each in made.part_of(ranks)]
+
+
+def parts_at_one_place(named: list[list[int]]) -> list[list[int]] | None:
+    """The sets to register where each rank named one, by the rank: by their lowest rank; None if they do not fit.
+
+    They fit if all ranks named the same set. Else each rank has to be in the set that it named, or it named none; and
+    no two of the sets overlap.
+    """
+    different = sorted({tuple(ranks) for ranks in named if ranks})
+    if len(different) != 1 or [] in named:
+        members = [rank for ranks in different for rank in ranks]
+        in_own = all(rank in ranks for rank, ranks in enumerate(named) if ranks)
+        if not members or len(set(members)) != len(members) or not in_own:
+            return None
+    return [list(ranks) for ranks in different]
 
 
 def _numbers_of(lists: list[list[int]]) -> list[int]:

@@ -40,6 +40,23 @@ Status TraceFile::Failed(const char* what) const {
   return InvalidArgumentError(std::string("cannot ") + what + " '" + Printable(path_) + "': " + std::strerror(errno));
 }
 
+// The second copy of a trace whose process was killed: empty, or an array without space before its first element.
+bool TraceFile::SpareIsOurs() const {
+  const UniqueFd there(open(spare_path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  struct stat about{};
+  if (there.get() < 0 || fstat(there.get(), &about) != 0 || !S_ISREG(about.st_mode)) return false;
+  std::array<char, 3> begin{};
+  const ssize_t length = pread(there.get(), begin.data(), begin.size(), 0);
+  return length == 0 || (length == 3 && begin[0] == kOpening[0] && begin[1] == '\n' && begin[2] > ' ');
+}
+
+Status TraceFile::CheckSpare() const {
+  struct stat about{};
+  if (lstat(spare_path().c_str(), &about) != 0 || SpareIsOurs()) return Status::Ok();
+  return InvalidArgumentError("'" + Printable(spare_path()) + "' is there, and no part of a trace, which '" +
+                              Printable(path_) + "' would need it for. Move it away, or give the trace another path");
+}
+
 Status TraceFile::Open() {
   struct stat about{};
   if (lstat(path_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
@@ -50,6 +67,7 @@ Status TraceFile::Open() {
     copies_[0].fd = std::move(device);
     return Write(&copies_[0], std::array{kOpening});
   }
+  HC_RETURN_IF_ERROR(CheckSpare());
   HC_RETURN_IF_ERROR(MakeSpare(&copies_[0]));
   if (rename(spare_path().c_str(), path_.c_str()) != 0) {
     const Status failed = Failed("make");

@@ -27,7 +27,8 @@ namespace horocache::observe {
 
 class TraceFile {
  public:
-  // Replaces what is there by an empty array. kInvalidArgument, with the reason, if it cannot be written.
+  // Replaces what is there by an empty array. kInvalidArgument, with the reason, if it cannot be written, or if a file
+  // of another kind is where the second copy has to be.
   static StatusOr<std::unique_ptr<TraceFile>> Create(const std::string& path);
   ~TraceFile();  // removes the second copy
   TraceFile(const TraceFile&) = delete;
@@ -48,6 +49,8 @@ class TraceFile {
 
   explicit TraceFile(std::string path) : path_(std::move(path)) {}
   Status Open();
+  bool SpareIsOurs() const;
+  Status CheckSpare() const;
   Status MakeSpare(Copy* copy);
   bool Exchange() const;
   // Appends pieces of text in the place of the closing bracket, and a new one.

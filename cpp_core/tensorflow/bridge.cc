@@ -22,9 +22,12 @@ void Bridge::Detach() {
   runtime_ = nullptr;
 }
 
-Bridge::Use::Use(Bridge& bridge) {
-  if (bridge.forked_.load()) return;
-  lock_ = std::shared_lock(bridge.mutex_);
+Bridge::Use::Use(Bridge& bridge, For what) {
+  if (bridge.forked_.load()) {
+    if (what == For::kOperations) return;
+  } else {
+    lock_ = std::shared_lock(bridge.mutex_);
+  }
   api_ = bridge.api_;
   runtime_ = bridge.runtime_;
   session_ = bridge.session_;

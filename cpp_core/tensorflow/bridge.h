@@ -24,10 +24,13 @@ class Bridge {
   // In the child of a fork, where threads that held the lock may be missing.
   void ForkedChild() { forked_.store(true); }
 
-  // Keeps the runtime from being detached while it lives; false if there is none.
+  enum class For { kOperations, kQuestions };
+
+  // Keeps the runtime from being detached while it lives; false if there is none. In the child of a fork there is none
+  // for operations; questions are answered by the parent's, as when it forked.
   class Use {
    public:
-    explicit Use(Bridge& bridge);
+    explicit Use(Bridge& bridge, For what = For::kOperations);
     explicit operator bool() const { return runtime_ != nullptr; }
     const hc_api& api() const { return *api_; }
     hc_runtime* runtime() const { return runtime_; }

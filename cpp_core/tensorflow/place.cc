@@ -23,7 +23,7 @@ void DeletePlace(void* self) { delete static_cast<Place*>(self); }
 void ComputePlace(void* kernel, TF_OpKernelContext* context) {
   const Place& self = *static_cast<Place*>(kernel);
   Call call(context);
-  const Bridge::Use use(Bridge::Get());
+  const Bridge::Use use(Bridge::Get(), Bridge::For::kQuestions);
   if (!use) {
     call.status().Set(kFailedPrecondition, kNotRunning);
     return;

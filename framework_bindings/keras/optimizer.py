@@ -14,6 +14,7 @@ from horocache.training import GradientOptions, gradient_options, members_of_lis
 from keras.src import api_export
 from keras.src.saving import object_registration
 
+from . import purposes
 from .backends import backend
 
 
@@ -256,7 +257,9 @@ def distributed_again(optimizer: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _copied(plain_class: Any, state: Any, arguments: Mapping[str, Any]) -> Any:
-    return distributed_again(plain_class._unpickle_model(state), arguments)
+    with purposes.wanted(purposes.CALLER):
+        plain = plain_class._unpickle_model(state)
+    return distributed_again(plain, arguments)
 
 
 def _check_lists_of_variables(groups: list[Any]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from horocache.errors import InvalidArgumentError
+
 from . import algorithms
 from .compiled import CompiledProgram, Protocol
 from .compiler import compile_program
@@ -161,18 +163,46 @@ def _named(candidate: Candidate, low: int, high: int) -> CompiledProgram:
     return msgspec.structs.replace(candidate.program, name=candidate.name, min_bytes=low, max_bytes=high)
 
 
+def written_before(operation: str, ranks: int, folder: Path) -> dict[str, Path]:
+    """The files that :func:`write` has written for an operation, by name. A list beside them tells which these are.
+
+    Raises:
+        InvalidArgumentError: there are others, whose ranges of sizes may overlap with new ones.
+    """
+    kept = _list_of(operation, ranks, folder)
+    own = set(kept.read_text().splitlines()) if kept.exists() else set()
+    there = {path.name: path for path in kept.parent.glob(f"{operation}-{ranks}ranks-*{SUFFIX}")}
+    if others := sorted(there.keys() - own):
+        raise InvalidArgumentError(
+            f"{kept.parent} has programs for {operation} that tune has not written: {', '.join(others)}. Move them "
+            "away, or name another folder."
+        )
+    return there
+
+
+def _list_of(operation: str, ranks: int, folder: Path) -> Path:
+    return folder / f"{ranks}ranks" / f"{operation}.tuned"
+
+
 def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
     """Files in a subfolder for their number of ranks, as ``HOROCACHE_PROGRAMS=folder`` takes them.
 
-    Programs that are there for the same operation are replaced, so that ranges do not overlap.
+    What an earlier call has written there for the same operation is replaced, so that ranges do not overlap.
+
+    Raises:
+        InvalidArgumentError: see :func:`written_before`; nothing has changed.
     """
-    ranks = programs[0].ranks
-    below = folder / f"{ranks}ranks"
-    below.mkdir(parents=True, exist_ok=True)
-    operation = programs[0].collective.name
-    for old in below.glob(f"{operation}-{ranks}ranks-*{SUFFIX}"):
-        old.unlink()
-    paths = [below / f"{operation}-{ranks}ranks-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs]
+    ranks, operation = programs[0].ranks, programs[0].collective.name
+    old = written_before(operation, ranks, folder)
+    kept = _list_of(operation, ranks, folder)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    paths = [
+        kept.parent / f"{operation}-{ranks}ranks-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs
+    ]
+    # First, and with the old ones: whatever interrupts this, the list has all that was written.
+    kept.write_text("".join(f"{name}\n" for name in sorted(old.keys() | {path.name for path in paths})))
+    for path in old.values():
+        path.unlink()
     for program, path in zip(programs, paths, strict=True):
         save(program, path)
     return paths

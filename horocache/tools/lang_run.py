@@ -113,6 +113,7 @@ def tune(options: argparse.Namespace) -> int:
     if options.predict and machine is None:
         raise UsageError("--predict needs --machine: what this host does is measured.")
     candidates = _candidates(options, machine)
+    tuning.written_before(options.collective, options.ranks, options.output)  # refuses what write() would refuse
     measured: list[tuning.Measured] = []
     for size in tuning.sizes_between(options.low, options.high):
         tried = (tuning.measure(one, size, options.repetitions, machine, options.predict) for one in candidates)

@@ -3,9 +3,13 @@
 A block that starts with ```python np=N is run with N ranks; `env=NAME=value` sets a variable, `with=OPTION` is for the
 launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE` is skipped
 where the module is not installed; its library may print lines of its own.
+
+Starting ranks and importing a framework takes seconds, so the scripts of a page that run alike are one job: each rank
+runs one after the other, and shuts down after each.
 """
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -32,6 +36,11 @@ class Script:
     text: str
     output: str
 
+    @property
+    def job(self) -> tuple[object, ...]:
+        """Equal for scripts that run as one job."""
+        return self.page, self.ranks, self.variables, self.launcher, self.needs
+
 
 def scripts() -> list[Script]:
     """All scripts of all pages; each Python block must be followed by its output."""
@@ -52,21 +61,52 @@ def scripts() -> list[Script]:
     return found
 
 
-@pytest.mark.parametrize("script", scripts(), ids=lambda script: f"{script.page}:{script.line}")
-def test_a_script_prints_what_the_page_says(script, tmp_path):
-    for module in script.needs:
+MARK = "next script"
+RUN_ALL = f"""
+import runpy, sys
+for path in sys.argv[1:]:
+    runpy.run_path(path, run_name="__main__")
+    import horocache
+    horocache.shutdown()
+    print({MARK!r}, flush=True)
+"""
+
+
+def printed(output: str, ranks: int) -> list[list[str]]:
+    """The lines of each script, of all ranks, with the numbers of the ranks in front."""
+    scripts: list[list[str]] = []
+    for rank in range(ranks):
+        lines = [line for line in output.splitlines() if line.startswith(f"[{rank}] ")]
+        for number, line_group in enumerate("\n".join(lines).split(f"[{rank}] {MARK}")):
+            if number == len(scripts):
+                scripts.append([])
+            scripts[number] += filter(None, line_group.splitlines())
+    return scripts
+
+
+@pytest.mark.parametrize(
+    "job",
+    [list(job) for _, job in itertools.groupby(sorted(scripts(), key=lambda one: str(one.job)), lambda one: one.job)],
+    ids=lambda job: f"{job[0].page}:{','.join(str(script.line) for script in job)}",
+)
+def test_scripts_print_what_the_page_says(job, tmp_path):
+    first = job[0]
+    for module in first.needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    path = tmp_path / "script.py"
-    path.write_text(script.text, encoding="utf-8")
+    paths = [tmp_path / f"script{script.line}.py" for script in job]
+    for path, script in zip(paths, job, strict=True):
+        path.write_text(script.text, encoding="utf-8")
+    (tmp_path / "all.py").write_text(RUN_ALL, encoding="utf-8")
     launcher = Path(sys.executable).with_name("horocacherun")
-    command = [str(launcher), *script.launcher, "-np", str(script.ranks), sys.executable, str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(script.variables)}
+    command = [str(launcher), *first.launcher, "-np", str(first.ranks), sys.executable, "all.py", *map(str, paths)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict(first.variables)}
     run = {"cwd": tmp_path, "env": environment, "timeout": 100}
     done = subprocess.run(command, capture_output=True, text=True, check=False, **run)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    expected = sorted(script.output.splitlines())
-    if script.needs:
-        lines = [line for line in lines if line in expected]
-    assert sorted(lines) == expected, done.stdout + done.stderr
+    *outputs, after_the_last = printed(done.stdout, first.ranks)
+    assert not after_the_last
+    for script, lines in zip(job, outputs, strict=True):
+        expected = sorted(script.output.splitlines())
+        shown = [line for line in lines if line in expected] if script.needs else lines
+        assert sorted(shown) == expected, f"{script.page}:{script.line}\n{done.stdout}{done.stderr}"

@@ -32,6 +32,11 @@ def run_keras(body, size, backend, *args, check=True):
         others = [name for name in sys.modules if name.partition(".")[0] == "keras" and backend != "tensorflow"]
         for name in others:
             del sys.modules[name]
+        if backend == "jax":
+            import jax
+
+            # XLA takes most of the time, and what it optimizes runs a few times.
+            jax.config.update("jax_disable_most_optimizations", True)
         import keras
 
         assert keras.config.backend() == backend

@@ -185,7 +185,7 @@ def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
         hc.init()
         if hc.rank() == 1:
             runtime = _state.current().runtime
-            hc.allreduce(np.array([1]), op=hc.Max, name="process_set.next_number")
+            hc.allreduce(np.array([1, 0]), op=hc.Max, name="process_set.next_number")
             runtime.wait(runtime.propose_set(1, [0, 1]))
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(hc.PeerLostError, match=r"rank 1 .*signal 9"):

@@ -246,20 +246,25 @@ def test_a_forked_child_gets_errors_and_its_parent_goes_on():
         import horocache.tensorflow as hvd
         import tensorflow as tf
 
-        hvd.init()
+        hvd.init(process_sets=[[1]])
         hvd.allreduce(tf.ones([1]), name="before")
         reader, writer = os.pipe()
+        questions = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, lambda: hvd.size_op(1), hvd.process_set_included_op)
         child = os.fork()
         if child == 0:
             try:
+                os.write(writer, f"{[int(ask()) for ask in questions]} ".encode())
                 text = str(hvd.allreduce(tf.ones([1]), name="of the child"))
             except tf.errors.FailedPreconditionError as error:
                 text = error.message
             os.write(writer, text.encode())
             os._exit(0)
         os.close(writer)
-        said = os.read(reader, 10000).decode()
+        with os.fdopen(reader) as pipe:
+            said = pipe.read()
         os.waitpid(child, 0)
+        answers, _, said = said.partition("] ")
+        assert answers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "as in the parent"
         return "The child of a fork cannot use its parent's" in said, float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0])
 
     assert run(body, 2) == [(True, 2.0)] * 2

@@ -100,6 +100,22 @@ TEST_F(TraceFileTest, AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(TraceFileTest, AFileOfTheUsersInThePlaceOfTheSecondCopyStays) {
+  const std::string spare = path_ + ".spare";
+  for (const std::string text : {"notes", "[\n  1\n]\n"}) {
+    std::ofstream(spare) << text;
+    const auto refused = TraceFile::Create(path_);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(refused.status().message().find(spare), std::string::npos) << refused.status().ToString();
+    EXPECT_EQ(Read(spare), text);
+    EXPECT_FALSE(fs::exists(path_));
+  }
+  fs::remove(spare);
+  fs::create_symlink(folder_ / "elsewhere", spare);
+  EXPECT_FALSE(TraceFile::Create(path_).ok());
+  EXPECT_TRUE(fs::is_symlink(spare));
+}
+
 TEST_F(TraceFileTest, ALinkStaysALink) {
   fs::create_symlink("target.json", folder_ / "trace.json");
   std::ofstream(folder_ / "target.json") << "old";

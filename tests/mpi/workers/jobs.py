@@ -83,7 +83,22 @@ def parts() -> None:
         assert total[0] == sum(chosen.ranks), chosen
     hc.init(process_sets=[mine, [0, 3], hc.ProcessSet(half.mpi_comm)])
     refused(hc.InvalidArgumentError, "runs already", lambda: hc.init(process_sets=[half, mine]))
+    later = hc.ProcessSet(WORLD.Split(WORLD.rank in (1, 2), WORLD.rank))
+    for again in range(2):
+        hc.remove_process_set(hc.process_sets()[3 if again == 0 else 5])
+        assert hc.add_process_set(later) is later
+        assert [made.ranks for made in hc.process_sets()[5:]] == [[0, 3], [1, 2]], again
+        assert hc.allreduce(np.array([float(hc.rank())]), op=hc.Sum, process_set=later)[0] == 3
+        hc.remove_process_set(hc.process_sets()[6])
+    hc.remove_process_set(hc.process_sets()[5])
+    refused(hc.MismatchError, "ranks", lambda: hc.add_process_set([hc.rank()] if hc.rank() else later.mpi_comm))
     hc.shutdown()
+    some = hc.ProcessSet(WORLD.Split(MPI.UNDEFINED if WORLD.rank == 2 else WORLD.rank % 2, WORLD.rank))
+    for _ in range(2):
+        hc.init(comm=WORLD, process_sets=[some])
+        assert [made.ranks for made in hc.process_sets()[1:]] == [[0], [1, 3]]
+        assert some.included() == (WORLD.rank != 2) and some.process_set_id == 1 + WORLD.rank % 2
+        hc.shutdown()
     overlapping = [WORLD.rank, (WORLD.rank + 1) % WORLD.size]
     refused(hc.VersionSkewError, "process set 1: ", lambda: hc.init(process_sets=[overlapping]))
 

@@ -9,7 +9,7 @@ import pytest
 
 import horocache as hc
 from horocache.mpi import Job, is_communicator, job_of, ranks_of_communicator
-from horocache.process_set import merge_named
+from horocache.process_set import parts_at_one_place
 
 UNDEFINED = -32766
 
@@ -81,12 +81,10 @@ def test_an_intercommunicator_is_an_error():
         job_of(TwoGroups([1, 2]))
 
 
-def test_processes_outside_the_job_and_the_null_communicator_are_errors():
+def test_processes_outside_the_job_are_errors():
     job = FakeComm([40, 41])
     with pytest.raises(hc.InvalidArgumentError, match=r"own ranks \[1, 2\] of 3"):
         ranks_of_communicator(FakeComm([41, 7, 8]), Job(job))
-    with pytest.raises(hc.InvalidArgumentError, match="list of ranks"):
-        ranks_of_communicator(NullComm(), Job(job))
 
 
 def test_without_mpi4py_a_communicator_cannot_be_looked_up(monkeypatch):
@@ -131,19 +129,27 @@ def test_ranks_of_a_set_are_counted_in_the_job(monkeypatch):
 
 def test_parts_that_ranks_name_at_one_place_are_registered_by_their_lowest_rank():
     odd, even = [1, 3], [0, 2]
-    assert merge_named([[even], [odd], [even], [odd]]) == [even, odd]
-    assert merge_named([[[0, 3], even], [[0, 3], odd]] * 2) == [[0, 3], even, odd]
-    assert merge_named([[[1], even]] * 4) == [[1], even]
+    assert parts_at_one_place([even, odd, even, odd]) == [even, odd]
+    assert parts_at_one_place([[0, 3]] * 4) == [[0, 3]], "also where some are not in it"
+    assert parts_at_one_place([[], [1, 3], [], [1, 3]]) == [odd], "the others name none"
+    assert parts_at_one_place([[], [1], [2, 3], [2, 3]]) == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "named",
     [
-        [],  # there is no MPI over which ranks tell
-        [[[0, 1]], [[1, 2]], [[0, 2]]],  # they overlap
-        [[[0, 1]], [[0, 1]], [[0, 1]], [[2]]],  # rank 2 is not in the one that it names
-        [[[0, 1]], [[0, 1], [1]]],  # ranks name different numbers of sets
+        [[], []],
+        [[0, 1], [1, 2], [0, 2]],  # they overlap
+        [[0, 1], [0, 1], [0, 1], [2]],  # rank 2 is not in the one that it names
+        [[1], [1], []],  # rank 0 is not
     ],
 )
-def test_what_ranks_name_and_is_no_division_of_them_is_left_for_start_up_to_refuse(told):
-    assert merge_named(told) is None
+def test_what_ranks_name_and_is_no_division_of_them_is_left_for_start_up_to_refuse(named):
+    assert parts_at_one_place(named) is None
+
+
+def test_the_set_of_a_null_communicator_has_the_ranks_that_members_name():
+    made = hc.ProcessSet(NullComm())
+    made.count_in(Job())
+    assert made.ranks == []
+    assert [each.ranks for each in made.part_of([[1, 3], [2]])] == [[1, 3], [2]] and made.ranks == [1, 3]

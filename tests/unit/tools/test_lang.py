@@ -195,18 +195,27 @@ def test_tuning_writes_ranges_that_leave_nothing_out(capsys, tmp_path):
     limits = ("--from", "1k", "--to", "4m", "--instances", 1, "--machine", machine, "--predict")
     code, out, _ = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
     assert code == 0
-    programs = sorted((load_program(path) for path in (tmp_path / "8ranks").iterdir()), key=lambda one: one.min_bytes)
+    folder = tmp_path / "8ranks"
+    programs = sorted((load_program(path) for path in folder.glob("*.json")), key=lambda one: one.min_bytes)
     assert len(programs) > 1, out
     assert programs[0].min_bytes == 0 and programs[-1].max_bytes == 0
     for before, after in itertools.pairwise(programs):
         assert before.max_bytes == after.min_bytes
+    written = sorted(path.name for path in folder.iterdir())
+    code, _, _ = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
+    assert (code, sorted(path.name for path in folder.iterdir())) == (0, written), "its own files are replaced"
+    mine = folder / "allreduce-8ranks-0-mine.program.json"
+    mine.write_text("mine")
+    code, out, err = run(capsys, "tune", "allreduce", 8, "-o", tmp_path, *limits)
+    assert (code, out) == (1, "") and "that tune has not written: allreduce-8ranks-0-mine.program.json" in err
+    assert mine.read_text() == "mine" and set(written) < {path.name for path in folder.iterdir()}
 
 
 def test_tuning_measures_and_checks_here(capsys, tmp_path):
     limits = ("--from", "1k", "--to", "1k", "--instances", 1, "--repetitions", 1)
     code, out, _ = run(capsys, "tune", "alltoall", 2, "-o", tmp_path, *limits)
     assert code == 0
-    [path] = (tmp_path / "2ranks").iterdir()
+    [path] = (tmp_path / "2ranks").glob("*.json")
     assert str(path) in out and load_program(path).collective.name == "alltoall"
 
 
