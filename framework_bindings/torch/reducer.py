@@ -336,9 +336,11 @@ class GradientReducer:
     def _learn_kinds(self) -> None:
         """Ask the other ranks whether gradients that are missing here are sparse, where this rank cannot know it."""
         unused = self._unused
+        if unused is None or len(self._in_flight) == len(self._buckets):
+            return
         rest = [slot for bucket in self._buckets if not bucket.submitted for slot in bucket.slots]
         missing = [slot for slot in rest if slot.param.grad is None]
-        if unused is None or all(slot.sparse_dims is not None for slot in missing):
+        if all(slot.sparse_dims is not None for slot in missing):
             return
         for slot in missing:
             unused.add(slot)

@@ -183,6 +183,8 @@ def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
         assert step(first, by=[1]) == [0.5, None, None, None]
         assert step(second, by=[0]) == [None, 0.5, None, None]
         optimizer.add_param_group({"params": [added, other]})
+        reduced = optimizer._reducer.parameters()
+        assert added in reduced and other in reduced  # from the next backward pass on, and not by the step alone
         assert step(added, by=[0, 1]) == [None, None, 1.0, None]
         assert step(second, by=[1]) == [None, 0.5, None, None]
         assert other.tolist() == [1.0, 1.0]
