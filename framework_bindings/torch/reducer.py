@@ -339,14 +339,14 @@ class GradientReducer:
         if unused is None or len(self._in_flight) == len(self._buckets):
             return
         rest = [slot for bucket in self._buckets if not bucket.submitted for slot in bucket.slots]
-        missing = [slot for slot in rest if slot.param.grad is None]
-        if all(slot.sparse_dims is not None for slot in missing):
+        if not any(slot.sparse_dims is None and slot.param.grad is None for slot in rest):
             return
-        for slot in missing:
-            unused.add(slot)
         for slot in rest:
-            if slot.param.grad is not None and slot.param.grad.is_sparse:
-                self._note_sparse(slot, slot.param.grad)
+            grad = slot.param.grad
+            if grad is None:
+                unused.add(slot)
+            elif grad.is_sparse:
+                self._note_sparse(slot, grad)
         self._start_unused(unused.start_all)
         try:
             unused.learn_kinds()
