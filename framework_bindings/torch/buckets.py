@@ -28,7 +28,7 @@ class Slot(_core.GradientSlot):
         self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
         self.context: Any = None  # of a compressor of the user's
         self.sparse: Callable[[], torch.Tensor] | None = None
-        self.sparse_dims = 0  # of its gradient, once it has had a sparse one
+        self.sparse_dims: int | None = None  # of its gradient; 0: it is dense; None: unknown, or never looked at
 
     def check_delay(self) -> None:
         """AssertionError: there was one backward pass too many."""
@@ -112,7 +112,7 @@ def prioritize(buckets: Sequence[Bucket], used: Sequence[int]) -> None:
 
 
 def no_gradient(slot: Slot) -> torch.Tensor:
-    """Zeros, as the other ranks will send their gradient: a rank knows that it is sparse once it has had one."""
+    """Zeros, as the other ranks will send their gradient; see Note [Kinds of missing gradients]."""
     param = slot.param
     if slot.sparse_dims:
         indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)

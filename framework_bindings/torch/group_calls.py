@@ -6,7 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch
 from horocache._session import Runtime
@@ -14,19 +15,55 @@ from horocache.call_order import CallOrder
 from horocache.errors import DuplicateNameError, HorocacheError
 from horocache.handles import OP_RECV, Sum
 
-from .waiting import Waiter
+from .waiting import Finisher, Waiter
 from .work import OperationWork, Store
 
 T = TypeVar("T")
 _NAME_NAP_S = 1e-4
 
 
-class _Orphan(NamedTuple):
-    """An operation whose work the program has dropped."""
+class _Orphan:
+    """An operation whose work the program has dropped.
 
-    handle: int
-    store: Store | None
-    number: int | None  # of the collective, in the group's order; None for a message
+    Role: in the group's list and, if it is a collective with a result to be stored, in its finisher's; whichever thread
+    comes first finishes it.
+
+    Args:
+        handle: the core's.
+        store: as of the work.
+        number: of the collective, in the group's order; None for a message, which may never come.
+    """
+
+    def __init__(self, runtime: Runtime, handle: int, store: Store | None, number: int | None) -> None:
+        self.number = number
+        self._runtime = runtime
+        self._handle = handle
+        self._store = store
+        self._over = False
+        self._lock = threading.Lock()  # held by the thread that finishes it
+
+    def finish(self) -> None:
+        """Wait for the operation and store its result; the second call waits for the first one."""
+        with self._lock:
+            if not self._over:
+                self._finish()
+
+    def finish_if_over(self) -> bool:
+        """Finish the operation if that needs no wait; returns whether it is finished."""
+        if not self._over and self._lock.acquire(blocking=False):
+            try:
+                if not self._over and self._runtime.poll(self._handle):
+                    self._finish()
+            finally:
+                self._lock.release()
+        return self._over
+
+    def _finish(self) -> None:
+        with suppress(HorocacheError):  # whoever dropped the operation did not want to know
+            answer = self._runtime.wait(self._handle)
+            if self._store is not None:
+                self._store(answer)
+        self._over, self._store = True, None
 
 
 class GroupCalls:
@@ -56,6 +93,7 @@ class GroupCalls:
         self.description = f"process group '{name}' of torch.distributed (ranks {', '.join(map(str, ranks))})"
         self.order = CallOrder(f"torch.{name}")  # see Note [Names by order]
         self.waiter = Waiter()
+        self._finisher = Finisher()
         self._process_set = process_set
         places = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         self._sorted = None if places == list(range(len(places))) else places  # ranks in the group, by rank in the set
@@ -131,6 +169,8 @@ class GroupCalls:
             receive_starts: see ``splits``.
         """
         name = self.order.name(call)
+        if store is not None and not waits:  # the program may drop the work, and look at its tensors later
+            self._finisher.begin()
         if self._orphans:
             self._finish_orphans()
         what = (op, inputs, outputs, name, None, reduce_op, scale, 1.0, root, splits, self._process_set, "", "")
@@ -187,7 +227,10 @@ class GroupCalls:
             store: as of the work.
             number: of the collective, in the group's order; None for a message.
         """
-        self._orphans.append(_Orphan(handle, store, number))
+        orphan = _Orphan(self.runtime, handle, store, number)
+        self._orphans.append(orphan)
+        if store is not None and number is not None:
+            self._finisher.put(orphan.finish)
 
     def finish_orphans_before(self, number: int) -> None:
         """Wait for the dropped collectives that came before this one, which is over.
@@ -201,7 +244,7 @@ class GroupCalls:
             for _ in range(len(self._orphans)):
                 orphan = self._orphans.popleft()
                 if orphan.number is not None and orphan.number < number:
-                    self._finish_orphan(orphan)
+                    orphan.finish()
                 else:
                     self._orphans.append(orphan)
 
@@ -209,20 +252,11 @@ class GroupCalls:
         with self._orphans_lock:
             for _ in range(min(len(self._orphans), most)):  # so that calls stay short; few of them drop what they get
                 orphan = self._orphans.popleft()
-                if self.runtime.poll(orphan.handle):
-                    self._finish_orphan(orphan)
-                else:
+                if not orphan.finish_if_over():
                     self._orphans.append(orphan)
-
-    def _finish_orphan(self, orphan: _Orphan) -> None:
-        try:
-            answer = self.runtime.wait(orphan.handle)
-        except HorocacheError:
-            return  # whoever dropped the operation did not want to know
-        if orphan.store is not None:
-            orphan.store(answer)
 
     def close(self) -> None:
         """No operation follows."""
         self._finish_orphans(len(self._orphans))
+        self._finisher.close()
         self.waiter.close()

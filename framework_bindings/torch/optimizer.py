@@ -341,7 +341,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             memory in common with, or that has a graph of its own (``create_graph=True``) stays where it is.
         unused_as_zeros: what becomes of a parameter that no rank gave a gradient, because it was frozen later or the
             loss did not use it. False leaves its ``grad`` None, so that the optimizer leaves it alone, as in one
-            process. True gives it a gradient of zeros, as Horovod does: momentum and weight decay move it.
+            process. True gives it a gradient of zeros, as Horovod does: momentum and weight decay move it; a parameter
+            with sparse gradients must then have one on every rank in its first step.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of

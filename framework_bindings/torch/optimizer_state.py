@@ -9,7 +9,7 @@ all ranks alike.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from horocache.process_set import ProcessSet, global_process_set
 
 from .adapter import is_expanded
 from .parameters import broadcast_parameters
+from .wrapping import WrappedOptimizer
 
 
 def broadcast_optimizer_state(
@@ -37,14 +38,14 @@ def broadcast_optimizer_state(
     Args:
         optimizer: distributed or not; the same parameters in the same groups on all ranks. Optimizers that are its
             attributes, as those within Lookahead or SAM, get their root's state, too. What else a class keeps has to be
-            in its ``state_dict()``, which the class loads on all ranks then.
+            in its ``state_dict()``, which the class's own ``load_state_dict()`` loads on all ranks then.
         root_rank: whose state to take; a global rank in the set.
         model: not needed; accepted because Horovod does.
         process_set: the ranks that take part.
 
     Raises:
         ValueError: the optimizer is L-BFGS; or classes, groups or numbers of parameters differ between a rank and the
-            root, which raises it on all ranks.
+            root, or each rank keeps a share of the state, as with ``ZeroRedundancyOptimizer``. Raised on all ranks.
     """
     optimizers = _with_inner(optimizer)
     if any(isinstance(each, torch.optim.LBFGS) for each in optimizers.values()):
@@ -52,7 +53,7 @@ def broadcast_optimizer_state(
     _check_alike(optimizers, root_rank, process_set)
     is_root = _state.rank() == root_rank
     found = _Tensors()
-    states = [_state_of(each, found, len(optimizers) > 1) for each in optimizers.values()] if is_root else []
+    states = [_state_of(each, found) for each in optimizers.values()] if is_root else []
     kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in found.tensors]
     states, kinds = broadcast_object((states, kinds), root_rank, "optimizer_state", process_set)
     tensors = found.tensors if is_root else [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
@@ -60,6 +61,8 @@ def broadcast_optimizer_state(
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
     writer = _Writer([tensor for _, tensor in named])
+    for each, state in zip(optimizers.values(), states, strict=True):
+        writer.load(each, state, optimizers.values())
     for each, state in zip(optimizers.values(), states, strict=True):
         writer.write(each, state)
 
@@ -70,7 +73,7 @@ class _State(NamedTuple):
     groups: list[dict[str, Any]]  # without the parameters
     by_parameter: dict[int, Any]  # by the parameter's place among those of all groups
     others: dict[Any, Any]
-    whole: dict[str, Any] | None  # of a class with more in its state_dict() than that
+    whole: dict[str, Any] | None  # of a class that loads more than that
 
 
 class _Place(NamedTuple):
@@ -98,19 +101,42 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int, process_set: ProcessSet) -> None:
-    """Raise on all ranks if one's optimizers, groups or numbers of parameters are not the root's."""
-    mine = [
+    """Raise on all ranks if one's optimizers, or the parameters in their groups, are not the root's."""
+    mine = _structure(optimizers)
+    everyone = dict(zip(process_set.ranks, allgather_object(mine, "optimizer_state.groups", process_set), strict=False))
+    if root_rank not in everyone:
+        return
+    roots_counts, roots_numbers = everyone[root_rank]
+    for rank, (counts, numbers) in everyone.items():
+        if counts[0] == roots_counts[0] and numbers.keys() == roots_numbers.keys():
+            for path, theirs in numbers.items():
+                if theirs != roots_numbers[path]:
+                    raise InvalidArgumentError(
+                        f"broadcast_optimizer_state: the inner optimizer {path} has other parameters on rank {rank} "
+                        f"(numbers {theirs}) than on the root, rank {root_rank} (numbers {roots_numbers[path]}): each "
+                        "rank keeps a share of the state, as with ZeroRedundancyOptimizer. Load each share on its rank."
+                    )
+        if counts != roots_counts:
+            raise InvalidArgumentError(
+                f"broadcast_optimizer_state: rank {rank} has {', '.join(counts)}; the root, rank {root_rank}, has "
+                f"{', '.join(roots_counts)}. Make the same optimizer with the same groups on all ranks before."
+            )
+
+
+def _structure(optimizers: Mapping[str, torch.optim.Optimizer]) -> tuple[list[str], dict[str, list[list[int]]]]:
+    """Each optimizer's class and numbers of parameters; and which of the outer one's parameters the inner ones have."""
+    counts = [
         f"{type(each).__name__}{path and ' as ' + path[1:]} with "
         f"{' + '.join(str(len(group['params'])) for group in each.param_groups)} parameters"
         for path, each in optimizers.items()
     ]
-    everyone = dict(zip(process_set.ranks, allgather_object(mine, "optimizer_state.groups", process_set), strict=False))
-    for rank, theirs in everyone.items():
-        if root_rank in everyone and theirs != everyone[root_rank]:
-            raise InvalidArgumentError(
-                f"broadcast_optimizer_state: rank {rank} has {', '.join(theirs)}; the root, rank {root_rank}, has "
-                f"{', '.join(everyone[root_rank])}. Make the same optimizer with the same groups on all ranks before."
-            )
+    number_of = {param: number for number, param in enumerate(_parameters_of(optimizers[""]))}
+    numbers = {
+        path[1:]: [[number_of.get(param, -1) for param in group["params"]] for group in each.param_groups]
+        for path, each in optimizers.items()
+        if path
+    }
+    return counts, numbers
 
 
 class _Tensors:
@@ -139,17 +165,22 @@ def _like(sequence: Any, items: Iterable[Any]) -> Any:
     return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
 
 
-def _state_of(optimizer: torch.optim.Optimizer, found: _Tensors, has_inner: bool) -> _State:
+def _loads_more(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer's class can load more than groups and state."""
+    plain = optimizer._plain if isinstance(optimizer, WrappedOptimizer) else optimizer
+    return type(plain).load_state_dict is not torch.optim.Optimizer.load_state_dict
+
+
+def _state_of(optimizer: torch.optim.Optimizer, found: _Tensors) -> _State:
     params = _parameters_of(optimizer)
     numbers = {param: number for number, param in enumerate(params)}
     state = optimizer.state
-    # A class around other optimizers repeats their state in its own state_dict().
-    whole = None if has_inner else optimizer.state_dict()
+    whole = optimizer.state_dict() if _loads_more(optimizer) else {}
     return _State(
         [found.without({k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups],
         {numbers[key]: found.without(state[key]) for key in state if key in numbers},
         {key: found.without(value) for key, value in state.items() if not isinstance(key, torch.Tensor)},
-        None if whole is None or whole.keys() <= {"state", "param_groups"} else found.without(whole),
+        None if whole.keys() <= {"state", "param_groups"} else found.without(whole),
     )
 
 
@@ -160,11 +191,23 @@ class _Writer:
         self._tensors = tensors
         self._written: dict[int, tuple[torch.Tensor, int]] = {}  # by id: this rank's tensor, and the root's in it
 
+    def load(
+        self, optimizer: torch.optim.Optimizer, given: _State, everyone: Collection[torch.optim.Optimizer]
+    ) -> None:
+        """Let the class load what it has besides groups and state; everyone's dictionaries stay."""
+        if given.whole is None:
+            return
+        own = [(each, each.param_groups, each.state) for each in everyone]
+        optimizer.load_state_dict(self._merged(None, given.whole))
+        replaced = {}
+        for each, groups, state in own:
+            replaced.update({id(each.param_groups): groups, id(each.state): state})
+        for each, _, _ in own:
+            for name, value in vars(each).items():
+                vars(each)[name] = replaced.get(id(value), value)
+
     def write(self, optimizer: torch.optim.Optimizer, given: _State) -> None:
-        if given.whole is not None:
-            groups, state = optimizer.param_groups, optimizer.state
-            optimizer.load_state_dict(self._merged(None, given.whole))
-            optimizer.param_groups, optimizer.state = groups, state
+        """Write options and state into the dictionaries that are there."""
         for group, options in zip(optimizer.param_groups, given.groups, strict=True):
             self._update(group, options, {"params"})
         params = _parameters_of(optimizer)

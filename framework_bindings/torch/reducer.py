@@ -33,7 +33,7 @@ class GradientReducer:
     A hook on each parameter counts its backward passes; when the last gradient of a bucket is complete the bucket is
     submitted as one operation, in place on the gradients unless they need another layout or element type.
     ``synchronize`` submits what no hook did (a parameter that this rank's loss did not use counts as a zero gradient)
-    and waits. See Note [Unused parameters] for those that no rank's loss used.
+    and waits. See Note [Unused parameters] for those that no rank's loss used, and Note [Kinds of missing gradients].
 
     Role: owned by the optimizer; used by the thread that runs backward and step.
     """
@@ -85,7 +85,7 @@ class GradientReducer:
                 self._frozen.append((name, param))
         self._make_buckets(assumed_orders(len(self._slots)))
         if self._unused is not None:
-            self._unused.expect(len(self._slots))
+            self._unused.expect(self._slots)
         self.order.measure()
         self.held.note = self.order.note if self.order.measures else None
 
@@ -218,7 +218,7 @@ class GradientReducer:
             self._failure = self._failure or error
             return []
         finally:
-            self._unused.expect(len(self._slots))
+            self._unused.expect(self._slots)
 
     def _start(
         self,
@@ -262,7 +262,7 @@ class GradientReducer:
                     if slot.sparse is None:
                         self._submit_sparse(slot, grad)
                     continue
-                slot.sparse_dims = grad.sparse_dim()
+                self._note_sparse(slot, grad)
                 slot.departs(grad)
                 tensors.append(self._staged(bucket, slot, grad.to_dense()))
                 continue
@@ -274,6 +274,11 @@ class GradientReducer:
             tensors.append(grad)
         return tensors
 
+    def _note_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
+        slot.sparse_dims = grad.sparse_dim()
+        if self._unused is not None:
+            self._unused.add_sparse(slot)
+
     def _missing(self, slot: Slot) -> torch.Tensor:
         zeros = None if slot.sparse_dims else self._places.zeros(slot)
         return no_gradient(slot) if zeros is None else zeros
@@ -284,7 +289,7 @@ class GradientReducer:
                 f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
                 "Compression.none."
             )
-        slot.sparse_dims = grad.sparse_dim()
+        self._note_sparse(slot, grad)
         slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
 
     def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
@@ -321,11 +326,32 @@ class GradientReducer:
         _state.current()  # raises where there is nothing to submit to, before anything is touched
         if self._frozen:
             self._adopt_unfrozen()
+        self._learn_kinds()
         self._submit_rest()
         if self._unused is not None:
             self._start_unused(self._unused.start_all)
         self._start_order()
         self._finish_all()
+
+    def _learn_kinds(self) -> None:
+        """Ask the other ranks whether gradients that are missing here are sparse, where this rank cannot know it."""
+        unused = self._unused
+        if unused is None or len(self._in_flight) == len(self._buckets):
+            return
+        rest = [slot for bucket in self._buckets if not bucket.submitted for slot in bucket.slots]
+        if not any(slot.sparse_dims is None and slot.param.grad is None for slot in rest):
+            return
+        for slot in rest:
+            grad = slot.param.grad
+            if grad is None:
+                unused.add(slot)
+            elif grad.is_sparse:
+                self._note_sparse(slot, grad)
+        self._start_unused(unused.start_all)
+        try:
+            unused.learn_kinds()
+        except Exception as error:
+            self._failure = self._failure or error
 
     def _submit_rest(self) -> None:
         """Submit what no hook did, each bucket whatever became of the others."""
@@ -409,7 +435,7 @@ class GradientReducer:
             if not (self.plain or self._cast):
                 reduced = self._options.compression.decompress(reduced, slot.context)
             if grad.is_sparse:  # as optimizers for sparse gradients need it
-                slot.param.grad = reduced.to(grad.dtype).to_sparse(slot.sparse_dims)
+                slot.param.grad = reduced.to(grad.dtype).to_sparse(grad.sparse_dim())
             else:
                 grad.copy_(reduced)
 

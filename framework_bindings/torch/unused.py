@@ -3,12 +3,19 @@
 Note [Unused parameters]
 A rank without a gradient sends zeros for it, because another rank may have one. The sum alone does not tell whether any
 rank had one: gradients may be zeros, too. So one more operation travels with each step: a byte for each parameter,
-which is 1 where the rank has no gradient, reduced by Min. With three ranks whose bytes are (0, 1, 1), (0, 0, 1) and
-(0, 1, 1) the result is (0, 0, 1): the third parameter is unused. The operation has the same name and size in every
-step, so its response stays cached, and up to 64 parameters ride on the round.
+reduced by Min. It is 255 where the rank has no gradient, else the number of the gradient's sparse dimensions, which is
+0 for a dense one. With three ranks whose bytes are (0, 255, 255), (0, 0, 255) and (0, 255, 255) the result is
+(0, 0, 255): the third parameter is unused. The operation has the same name and size in every step, so its response
+stays cached, and up to 64 parameters ride on the round.
 
 A rank submits its bytes with its last gradient, and not only in ``synchronize``: a rank whose backward pass has given
 all gradients need not reach its step for another rank's step to end.
+
+Note [Kinds of missing gradients]
+Zeros for a sparse gradient travel as a sparse tensor, and a rank that has had no gradient of a parameter does not know
+its kind. So it waits for the bytes before it sends zeros for the first time. Every rank submits its bytes before it
+waits for any, and a rank that has all gradients waits for none, so this wait ends. With the bytes (255) and (1) the
+result is 1, and both ranks send sparse tensors.
 """
 
 from __future__ import annotations
@@ -21,6 +28,8 @@ from horocache.handles import OP_ALLREDUCE
 from horocache.ops import Min, full_name
 
 from .buckets import Slot
+
+_LACKS = 255
 
 
 class UnusedParameters:
@@ -36,17 +45,25 @@ class UnusedParameters:
         self._process_set = process_set
         self._expected = 0  # parameters, when the step began
         self._begun = 0  # parameters whose bytes are submitted
-        self._lacking: list[Slot] = []  # on this rank, in this step
+        self._lacking: dict[int, Slot] = {}  # on this rank, in this step, by the parameter's number
+        self._sparse: list[Slot] = []  # parameters that have had a sparse gradient on this rank
         self._searches: list[tuple[int, torch.Tensor, int]] = []  # number of the first parameter, bytes, handle
-        self._nowhere: set[int] = set()  # numbers of parameters that no rank gave a gradient
+        self._found: dict[int, int] = {}  # byte of each parameter that this rank lacks, reduced over the ranks
 
-    def expect(self, count: int) -> None:
-        """Begin the next step with so many parameters."""
-        self._expected = count
+    def expect(self, slots: Sequence[Slot]) -> None:
+        """Begin the next step with these parameters."""
+        self._expected = len(slots)
+        present = set(slots)
+        self._sparse = [slot for slot in self._sparse if slot in present]
 
     def add(self, slot: Slot) -> None:
         """Note that this rank has no gradient for the parameter."""
-        self._lacking.append(slot)
+        self._lacking[slot.index] = slot
+
+    def add_sparse(self, slot: Slot) -> None:
+        """Note that the parameter's gradient is sparse."""
+        if slot not in self._sparse:
+            self._sparse.append(slot)
 
     def start(self, slots: Sequence[Slot]) -> None:
         """Submit the bytes of the parameters that the step began with, once.
@@ -68,15 +85,43 @@ class UnusedParameters:
         first = self._begun
         if first >= end:
             return
-        lacks = torch.zeros(end - first, dtype=torch.uint8)
-        for slot in self._lacking:
+        kinds = torch.zeros(end - first, dtype=torch.uint8)
+        for slot in self._sparse:
             if first <= slot.index < end:
-                lacks[slot.index - first] = 1
+                kinds[slot.index - first] = slot.sparse_dims or 0
+        for index in self._lacking:
+            if first <= index < end:
+                kinds[index - first] = _LACKS
         name = full_name("allreduce", f"unused_parameters.{slots[first].name}")
         how = (Min, 1.0, 1.0, -1, None, self._process_set, "", "", False)
-        handle = _state.current().runtime.submit(OP_ALLREDUCE, [lacks], [lacks], name, None, *how)
-        self._searches.append((first, lacks, handle))
+        handle = _state.current().runtime.submit(OP_ALLREDUCE, [kinds], [kinds], name, None, *how)
+        self._searches.append((first, kinds, handle))
         self._begun = end
+
+    def learn_kinds(self) -> None:
+        """Wait for the bytes, and let each parameter without a gradient know the kind that other ranks have.
+
+        Raises:
+            HorocacheError: bytes were not reduced. After an interrupt they can be waited for again.
+        """
+        failure: Exception | None = None
+        while self._searches:
+            first, kinds, handle = self._searches[0]
+            try:
+                _state.current().runtime.wait(handle)
+                mine = [index for index in self._lacking if first <= index < first + len(kinds)]
+                self._found.update((index, int(kinds[index - first])) for index in mine)
+            except Exception as error:
+                failure = failure or error
+            del self._searches[0]
+        for index, kind in self._found.items():
+            slot = self._lacking[index]
+            if kind != _LACKS and slot.sparse_dims is None:
+                slot.sparse_dims = kind
+                if kind:
+                    self.add_sparse(slot)
+        if failure is not None:
+            raise failure
 
     def finish(self) -> list[Slot]:
         """Wait for the bytes, and end the step; returns the parameters that no rank gave a gradient.
@@ -84,17 +129,14 @@ class UnusedParameters:
         Raises:
             HorocacheError: bytes were not reduced. After an interrupt they can be waited for again.
         """
-        failure: Exception | None = None
-        while self._searches:
-            first, lacks, handle = self._searches[0]
-            try:
-                _state.current().runtime.wait(handle)
-                self._nowhere.update(first + number for number in lacks.nonzero().flatten().tolist())
-            except Exception as error:
-                failure = failure or error
-            del self._searches[0]
-        unused = [slot for slot in self._lacking if slot.index in self._nowhere]
-        self._lacking, self._nowhere, self._begun = [], set(), 0
-        if failure is not None:
-            raise failure
+        try:
+            self.learn_kinds()
+        except Exception:
+            self._end_step()
+            raise
+        unused = [slot for index, slot in self._lacking.items() if self._found.get(index) == _LACKS]
+        self._end_step()
         return unused
+
+    def _end_step(self) -> None:
+        self._lacking, self._found, self._begun = {}, {}, 0

@@ -30,7 +30,7 @@ def start(done: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
 ending = threading.Event()  # the interpreter ends
 
 _threads: WeakSet[threading.Thread] = WeakSet()
-_waiters: WeakSet[Waiter] = WeakSet()
+_closable: WeakSet[Waiter | Finisher] = WeakSet()
 
 
 def start_thread(target: Callable[..., object], *args: object) -> threading.Thread:
@@ -45,8 +45,8 @@ def _end_threads() -> None:
     # Python stops daemon threads wherever they are; one that is in torch's C++ takes the process with it.
     until = time.monotonic() + _GRACE_S
     ending.set()
-    for waiter in list(_waiters):
-        waiter.close()
+    for each in list(_closable):
+        each.close()
     for thread in list(_threads):
         thread.join(max(0.0, until - time.monotonic()))
 
@@ -103,7 +103,7 @@ class Waiter:
         self._thread: threading.Thread | None = None
         self._inner: Waiter | None = None
         self._lock = threading.Lock()
-        _waiters.add(self)
+        _closable.add(self)
 
     def put(self, wait: Wait) -> Future:
         """A future of what ``wait`` returns or raises."""
@@ -132,3 +132,37 @@ class Waiter:
         while (start := self._queue.get()) is not None:
             start.set_result(None)
             del start  # or it would keep the tensors until the next one comes
+
+
+class Finisher:
+    """Calls functions in a thread, one after the other. Destructors may give it some, so :meth:`put` takes no lock.
+
+    Role: owned by whoever starts the operations, which calls :meth:`begin` before there is anything to finish.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._begun = False
+        _closable.add(self)
+
+    def begin(self) -> None:
+        """Let the thread run."""
+        if not self._begun:
+            self._begun = True
+            start_thread(self._run)
+
+    def put(self, finish: Callable[[], None]) -> None:
+        """Call ``finish`` in the thread, if there is one."""
+        if self._begun:
+            self._queue.put(finish)
+
+    def close(self) -> None:
+        """Let the thread end, once it has done what it was given."""
+        if self._begun:
+            self._begun = False
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (finish := self._queue.get()) is not None:
+            finish()
+            del finish  # or it would keep the tensors until the next one comes

@@ -21,6 +21,13 @@ _HINTS: dict[int, str] = {
 }
 
 
+_NO_HOROVOD = "No module named 'horovod'"
+_HINT_NO_HOROVOD = (
+    "programs can import horovod where the job is started with --horovod, which adds a folder to PYTHONPATH; where a "
+    "script sets PYTHONPATH anew or Python ignores it, run 'horocache compat --install' once"
+)
+
+
 class RankProcess:
     """The leader of one rank's session, its two streams, and how it ended.
 
@@ -76,6 +83,8 @@ class RankProcess:
 
     def hint(self) -> str:
         """Say what often is behind such an end; empty if nothing can be said."""
+        if any(_NO_HOROVOD in line for line in self.err.tail.lines()):
+            return _HINT_NO_HOROVOD
         return _HINTS.get(-(self.status or 0), "")
 
 

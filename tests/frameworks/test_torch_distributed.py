@@ -224,6 +224,7 @@ def test_several_operations_as_one():
 def test_works_futures_and_what_tensors_may_be():
     def body(folder):
         import gc
+        import time
 
         with group(folder) as (rank, ranks):
             total = sum(range(ranks))
@@ -249,16 +250,30 @@ def test_works_futures_and_what_tensors_may_be():
             dropped = [torch.zeros(ranks) for _ in range(300)]
             for each in dropped:
                 dist.all_gather_into_tensor(each, torch.ones(1) * rank, async_op=True)
+            finisher = dist.group.WORLD.calls._finisher
+            finisher.put, put = lambda finish: None, finisher.put  # as if its thread were late
             parts = [torch.zeros(2) for _ in range(ranks)]
             dist.all_gather(parts, torch.ones(2) * rank, async_op=True)
             gc.collect()
             dist.barrier()
+            finisher.put = put
             assert all(each.tolist() == list(range(ranks)) for each in dropped)
             assert [part[1].item() for part in parts] == list(range(ranks))
             dist.send(torch.ones(1), (rank - 1) % ranks)
             while dist.group.WORLD.calls._orphans:
                 dist.group.WORLD.calls._finish_orphans()
             assert late.item() == 1.0
+            # Without another call, and although the group ends.
+            other = dist.new_group()
+            apart = [[torch.zeros(2) for _ in range(ranks)] for _ in range(3)]
+            dist.all_gather(apart[0], torch.ones(2) * rank, async_op=True)
+            for each in apart[1:]:
+                dist.all_gather(each, torch.ones(2) * rank, group=other, async_op=True)
+            dist.destroy_process_group(other)
+            limit = time.monotonic() + 30
+            while [[part[1].item() for part in each] for each in apart] != [list(range(ranks))] * 3:
+                assert time.monotonic() < limit, apart
+                time.sleep(0.001)
 
             across = torch.arange(6.0).view(2, 3).t()
             dist.all_reduce(across)

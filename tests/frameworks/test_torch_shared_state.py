@@ -47,6 +47,34 @@ class Lookahead(torch.optim.Optimizer):
                 self.state[param].setdefault("slow", param.detach().clone()).lerp_(param.detach(), 0.5)
 
 
+class Averaging(Lookahead):
+    """Keeps more in attributes, and another name for the inner optimizer's state."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.fast_state = optimizer.state
+        self.count = 0
+        self.averages = [param.detach().clone() for group in self.param_groups for param in group["params"]]
+
+    def state_dict(self):
+        # As public ones have it, with numbers that mean something in this process alone.
+        slow = {id(key): entry for key, entry in self.state.items()}
+        return {**self.optimizer.state_dict(), "slow": slow, "count": self.count, "averages": self.averages}
+
+    def load_state_dict(self, state_dict):
+        self.state = defaultdict(dict, state_dict["slow"])
+        self.optimizer.load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
+        self.param_groups, self.fast_state = self.optimizer.param_groups, self.optimizer.state
+        self.count, self.averages = state_dict["count"], state_dict["averages"]
+
+    def step(self, closure=None):
+        super().step()
+        self.count += 1
+        params = [param for group in self.param_groups for param in group["params"]]
+        for average, param in zip(self.averages, params, strict=True):
+            average.lerp_(param.detach(), 1.0 / (self.count + 1))
+
+
 class Counting(torch.optim.SGD):
     """Has more in its state dict than groups and state."""
 
@@ -77,6 +105,7 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
         "tensor lr": lambda params, lr: torch.optim.Adam(params, lr=torch.tensor(lr), foreach=False),
         "inner": lambda params, lr: Sam(params, torch.optim.SGD, lr=lr, momentum=0.9),
         "outer": lambda params, lr: Lookahead(torch.optim.SGD(params, lr=lr, momentum=0.9)),
+        "averages": lambda params, lr: Averaging(torch.optim.SGD(params, lr=lr, momentum=0.9)),
         "more": lambda params, lr: Counting(params, lr=lr, momentum=0.9),
     }
 
@@ -121,8 +150,10 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
                 optimizer.step()
                 for scheduler in schedulers:
                     scheduler.step()
+        assert getattr(plain, "fast_state", None) in (None, *(each.state for each in inner))
         rates = [float(group["lr"]) for o in (optimizer, *inner) for group in o.param_groups]
         tensors = [value for o in (plain, *inner) for entry in o.state.values() for value in entry.values()]
+        tensors += getattr(plain, "averages", [])
         return rates, [*model.parameters(), *tensors], getattr(optimizer, "count", None)
 
     def bodies():
@@ -142,7 +173,7 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
     for results in run(bodies, 3):
         for kind, _, rate, count in results:
             assert rate == 0.025, results
-            assert count == (4 if kind == "more" else None), results
+            assert count == (4 if kind in ("more", "averages") else None), results
 
 
 def test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks():
@@ -159,6 +190,11 @@ def test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks():
         kind = torch.optim.Adam if hvd.rank() == 0 else torch.optim.SGD
         with pytest.raises(ValueError, match="rank 0 has Adam with 2 parameters; the root, rank 1, has SGD"):
             hvd.broadcast_optimizer_state(kind(model.parameters(), lr=1.0), 1)
+        # As torch's ZeroRedundancyOptimizer has it: each rank has the state of other parameters.
+        sharing = torch.optim.SGD(model.parameters(), lr=1.0)
+        sharing.optim = torch.optim.SGD([list(model.parameters())[hvd.rank() % 2]], lr=1.0)
+        with pytest.raises(ValueError, match=r"optim has other .* on rank 0 \(numbers \[\[0\]\]\) than .* \[\[1\]\]"):
+            hvd.broadcast_optimizer_state(sharing, 1)
         return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
     assert run(body, 3) == [3.0] * 3

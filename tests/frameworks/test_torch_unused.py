@@ -111,27 +111,53 @@ def test_process_sets_ask_their_own_ranks_and_a_joined_rank_does_not_count():
     run(body, 3)
 
 
-def test_sparse_gradients_that_no_rank_has_are_none():
+def test_sparse_gradients_may_be_missing_anywhere_from_the_first_step_on():
+    uses = [[False, True, True], [True, False, False], [False, False, False], [False, False, True], [True, True, True]]
+
     def body():
         import horocache.torch as hvd
 
         hvd.init()
-        table, head = torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1)
-        named = [("table", table.weight), *head.named_parameters()]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named)
-        found = []
-        for uses in ([True, True], [True, False], [False, False], [False, True]):
-            optimizer.zero_grad()
-            head.weight.data.fill_(1.0)
-            rows = table(torch.tensor([1])) if uses[hvd.rank()] else torch.ones(1, 2)
-            head(rows).sum().backward()
-            optimizer.step()
-            grad = table.weight.grad
-            found.append(None if grad is None else grad.to_dense()[1].tolist())
-            assert head.weight.grad is not None
-        return found
+        me, ranks = hvd.rank(), hvd.size()
+        kinds = [
+            {},
+            {"num_groups": 1},
+            {"backward_passes_per_step": 2},
+            {"num_groups": 2, "gradient_as_bucket_view": True},
+        ]
+        for options in (
+            *kinds,
+            *({"sparse_as_dense": True, **kind} for kind in kinds[:2]),
+            {"sparse_as_dense": True, "compression": hvd.Compression.fp16},
+        ):
+            table, head = torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1)
+            torch.nn.init.ones_(table.weight)
+            sparse = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+            mixed = torch.optim.SGD([table.weight, *head.parameters()], lr=1.0)
+            for optimizer in (sparse, mixed):
+                named = [("table", table.weight), *(head.named_parameters() if optimizer is mixed else [])]
+                distributed = hvd.DistributedOptimizer(optimizer, named, **options)
+                for step, used in enumerate(uses):
+                    distributed.zero_grad()
+                    head.weight.data.fill_(1.0)
+                    for _ in range(distributed.backward_passes_per_step):
+                        rows = table(torch.tensor([1])) if used[me] else torch.ones(1, 2)
+                        head(rows).sum().backward()
+                    distributed.step()
+                    grad = table.weight.grad
+                    where = f"{options}, {type(optimizer).__name__}, step {step}: {grad}"
+                    assert (grad is None) == (not any(used[:ranks])), where
+                    if grad is not None:
+                        share = sum(used[:ranks]) * distributed.backward_passes_per_step / ranks
+                        assert grad.is_sparse, where
+                        assert torch.allclose(grad.to_dense()[1], torch.full((2,), share), atol=1e-3), where
+                gathered = hvd.allgather(table.weight.detach().unsqueeze(0))
+                assert all(torch.equal(gathered[0], other) for other in gathered), options
+                head.zero_grad()
+                table.zero_grad()
+                del distributed
 
-    assert run(body, 2) == [[[1.0, 1.0], [0.5, 0.5], None, [0.5, 0.5]]] * 2
+    run(body, 3)
 
 
 def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
@@ -157,6 +183,8 @@ def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
         assert step(first, by=[1]) == [0.5, None, None, None]
         assert step(second, by=[0]) == [None, 0.5, None, None]
         optimizer.add_param_group({"params": [added, other]})
+        reduced = optimizer._reducer.parameters()
+        assert added in reduced and other in reduced  # from the next backward pass on, and not by the step alone
         assert step(added, by=[0, 1]) == [None, None, 1.0, None]
         assert step(second, by=[1]) == [None, 0.5, None, None]
         assert other.tolist() == [1.0, 1.0]

@@ -10,8 +10,9 @@ import os, sys
 import torch
 import horovod
 import horovod.torch as hvd
-from horovod.torch.mpi_ops import allreduce, Sum
-from horovod.common.util import extension_available, split_list
+from horovod.torch.mpi_ops import allreduce, gpu_available, num_rank_is_power_2, Sum
+from horovod.torch.optimizer import split_list
+from horovod.common.util import extension_available
 from horovod.common.exceptions import HorovodInternalError
 from horovod.runner import run
 import horovod.torch.compression
@@ -27,6 +28,7 @@ assert horovod.__version__ == "0.28.1"
 assert hvd.mpi_ops.allreduce is hvd.allreduce and hvd.Compression.fp16 is FP16Compressor
 assert hvd.Average == 0 and HorovodInternalError is hvd.HorovodInternalError
 assert [len(part) for part in split_list(range(5), 2)] == [3, 2]
+assert num_rank_is_power_2(4) and not gpu_available("torch") and callable(hvd.check_extension)
 assert extension_available("torch") and not extension_available("mxnet")
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size())
@@ -59,10 +61,13 @@ def test_so_does_the_module_by_itself(launcher, program):
     assert "sum 2.0 arguments ['x']" in finished.of_rank(1)
 
 
-def test_without_it_there_is_no_horovod(launcher, program):
-    finished = launcher.run("-np", "1", sys.executable, str(program))
+@pytest.mark.parametrize("option", [[], ["--horovod"]])
+def test_where_there_is_no_horovod_the_launcher_says_how_to_get_it(launcher, option):
+    # Python that ignores PYTHONPATH, as in scripts that set it anew.
+    finished = launcher.run("-np", "1", *option, sys.executable, "-E", "-c", "import horovod")
     assert finished.code == 1
     assert "No module named 'horovod'" in finished.stderr
+    assert "run 'horocache compat --install' once" in finished.stderr, finished.report()
 
 
 def test_worker_processes_find_it_too(launcher, tmp_path):

@@ -33,10 +33,9 @@ def check(finished, said, ranks):
         assert facts["imported"] == []
 
 
-@pytest.mark.parametrize("how", ["well", "open"])
-def test_under_horocacherun(launcher, announced, how):
-    finished = launcher.worker(3, "torch_program.py", how, env=announced, deadline_s=90)
-    check(finished, [finished.said(rank)["sums"] for rank in range(3)], 3)
+def test_under_horocacherun_with_operations_under_way_at_the_end(launcher, announced):
+    finished = launcher.worker(2, "torch_program.py", "open", env=announced, deadline_s=90)
+    check(finished, [finished.said(rank)["sums"] for rank in range(2)], 2)
     assert "Traceback" not in finished.stderr and "terminate" not in finished.stderr, finished.report()
 
 

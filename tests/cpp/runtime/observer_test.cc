@@ -132,10 +132,10 @@ TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
   means.warn = [&](const std::string& text) { all += text; };
   {
     Observer observer("", "/proc/no\nwhere/record.json", std::move(means));
-    observer.NoteError({StatusCode::kStall, "first"});
+    observer.NoteError({StatusCode::kPeerLost, "first"});
   }
   EXPECT_EQ(all.find('\n'), std::string::npos) << all;
-  EXPECT_NE(all.find("cannot be written"), std::string::npos) << all;
+  EXPECT_NE(all.find("there is no flight record"), std::string::npos) << all;
 }
 
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {

@@ -6,6 +6,7 @@ from horocache.torch import *  # noqa: F403
 
 from horocache.compat.missing import attribute_error
 
+from ..common.util import check_extension  # noqa: F401
 from . import compression, functions, mpi_ops, optimizer, sync_batch_norm  # noqa: F401
 
 

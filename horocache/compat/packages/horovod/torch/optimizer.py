@@ -3,3 +3,5 @@
 from horocache.torch import *  # noqa: F403
 from horocache.torch.adasum import AdasumMixin as _DistributedAdasumOptimizer  # noqa: F401
 from horocache.torch.optimizer import DistributedMixin as _DistributedOptimizer  # noqa: F401
+
+from ..common.util import split_list  # noqa: F401
