@@ -111,7 +111,8 @@ void Observer::TellPath() {
     if (std::exchange(told_path_, true)) return;
     text = no_record_;
   }
-  if (text.empty()) text = "what led to this error goes to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
+  if (text.empty())
+    text = "what led to this error goes to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
   means_.warn(text);
 }
 

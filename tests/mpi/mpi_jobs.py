@@ -57,8 +57,9 @@ def run_command(
     """Run a command that starts a job; whatever it started must end by itself."""
     mark = uuid.uuid4().hex
     # Unbuffered, a line and its end are two writes, between which other ranks' lines come.
-    unset = {"PYTHONUNBUFFERED": ""}
-    environment = {**os.environ, **unset, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
+    # MPICH waits without a pause: more ranks than cores would wait for each other's time slices.
+    defaults = {"PYTHONUNBUFFERED": "", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
+    environment = {**os.environ, **defaults, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
