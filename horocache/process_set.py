@@ -171,7 +171,7 @@ def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[Proce
     Raises:
         StartupError: a rank did not come within ``limit_s`` seconds.
     """
-    if not sets and job.communicator is None:
+    if not sets:
         return sets
     told = [_lists_of(numbers) for numbers in tell_all(job, _numbers_of([made.ranks for made in sets]), limit_s)]
     if len({len(lists) for lists in told}) != 1:
