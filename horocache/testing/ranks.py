@@ -149,7 +149,7 @@ def _start_server(context: Any, preload: Sequence[str]) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         installed = [name for name in _SLOW_IMPORTS if importlib.util.find_spec(name.partition(".")[0]) is not None]
-        wanted = [*installed, *preload, "horocache.testing._worker"]
+        wanted = [*installed, *preload, "horocache.testing._worker", "horocache.testing._frozen"]
         if not _server_has(wanted):
             context.set_forkserver_preload(wanted)
         forkserver.ensure_running()
