@@ -10,7 +10,7 @@ namespace horocache {
 namespace {
 
 bool Concerns(std::string_view entry) {
-  static constexpr std::array<std::string_view, 27> kPrefixes = {"HOROCACHE_",
+  static constexpr std::array<std::string_view, 28> kPrefixes = {"HOROCACHE_",
                                                                  "_HOROCACHE_",
                                                                  "HOROVOD_",
                                                                  "RANK=",
@@ -36,6 +36,7 @@ bool Concerns(std::string_view entry) {
                                                                  "PALS_APID=",
                                                                  "FLUX_TASK_RANK=",
                                                                  "FLUX_JOB_ID=",
+                                                                 "FLUX_JOB_SIZE=",
                                                                  "TMPDIR="};
   return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return entry.starts_with(prefix); });
 }

@@ -272,8 +272,9 @@ struct MpiLauncher {
   const char *source, *mpi;
   const char *rank, *size;
   const char *local_rank, *local_size;
+  bool needs_both = false;  // rank and size: one of them alone is understood in another way, or of an outer launcher
 };
-constexpr std::array<MpiLauncher, 6> kMpiLaunchers = {{
+constexpr std::array<MpiLauncher, 7> kMpiLaunchers = {{
     {"mpiexec", "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"jsrun", "", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"},
@@ -284,12 +285,14 @@ constexpr std::array<MpiLauncher, 6> kMpiLaunchers = {{
     // MPICH's and Intel's Hydra; PALS, PRRTE and all others that speak PMI.
     {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+    {"flux", "", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "", "", true},
 }};
 
 const MpiLauncher* FindMpiLauncher(const Environment& environment) {
   const MpiLauncher* found = nullptr;
   for (const MpiLauncher& launcher : kMpiLaunchers) {
-    if (!Has(environment, launcher.rank) && !Has(environment, launcher.size)) continue;
+    const int has = (Has(environment, launcher.rank) ? 1 : 0) + (Has(environment, launcher.size) ? 1 : 0);
+    if (has < (launcher.needs_both ? 2 : 1)) continue;
     if (found == nullptr) found = &launcher;
     // Of two that have the same numbers, the one that says more.
     const bool same = std::string_view(found->rank) == launcher.rank;

@@ -266,6 +266,14 @@ TEST(Identity, ComesFromOtherLaunchersOfMpi) {
   }
 }
 
+TEST(Identity, FluxCountsItsTasks) {
+  const Environment environment = {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f7"}};
+  ExpectIdentity(environment, {3, 4, 3, 4, 0, 1, "flux:f7", "flux"});
+  ExpectIdentity({{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "1"}}, {0, 1, 0, 1, 0, 1, "alone", "flux"});
+  ExpectRefused({{"FLUX_TASK_RANK", "4"}, {"FLUX_JOB_SIZE", "4"}}, {"FLUX_TASK_RANK and FLUX_JOB_SIZE are 4 and 4"});
+  EXPECT_EQ(Detect({{"FLUX_JOB_SIZE", "4"}})->source, "none") << "left by a job that has started a shell";
+}
+
 TEST(Identity, OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany) {
   for (const char* name : {"ALPS_APP_PE", "PALS_RANKID", "FLUX_TASK_RANK", "MPIRUN_RANK", "PMI_ID", "PMIX_RANK"}) {
     const Environment environment = {{name, "2"}};
