@@ -25,8 +25,8 @@ bool SleepsUntilWoken(const std::string& syscall_line, bool limited);
 enum class Stir {
   // Every thread sleeps until another thread of the process wakes it.
   kNone,
-  // Threads that have not submitted may poll, read and nap, but use no processor to speak of. The main thread may not: it
-  // may load data before it submits.
+  // Threads that have not submitted may poll, read and nap, but use no processor to speak of. The main thread may not,
+  // as it may load data before it submits.
   kOfLookersOn,
 };
 
