@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,30 @@ from horocache.errors import StartupError
 from horocache.launch.environment import own_environment, start_of
 from horocache.told_start import own_host
 
-from .waiting import ending, start_thread
+from .waiting import start_thread
 
 _CLAIMED_TWICE = "horocache/claimed twice"
 _BETWEEN_LOOKS_S = 1.0
+
+
+class _End:
+    """Wakes the thread that looks when the session ends, for :func:`horocache._state.follow`."""
+
+    def __init__(self) -> None:
+        self.come = threading.Event()
+
+    def started(self, session: Session) -> None:
+        self.come = threading.Event()
+
+    def ended(self) -> None:
+        self.come.set()
+
+    def forked_child(self) -> None:
+        """No thread looks there."""
+
+
+_end = _End()
+_state.follow(_end)
 
 
 @dataclass(frozen=True)
@@ -87,17 +108,18 @@ def check(store: Any) -> None:
 def watch(store: Any, session: Session) -> None:
     """Go on looking, in a thread: ranks of another job may come after this one has begun, as late as its own may."""
     seconds = float(session.runtime.knobs()["start_timeout"][0])
-    start_thread(_look, store, session, seconds)
+    start_thread(_look, store, session, _end.come, seconds)
 
 
-def _look(store: Any, session: Session, seconds: float) -> None:
+def _look(store: Any, session: Session, end: threading.Event, seconds: float) -> None:
     for _ in range(max(1, int(seconds / _BETWEEN_LOOKS_S))):
-        if ending.wait(_BETWEEN_LOOKS_S) or _state.running() is not session:
+        if end.wait(_BETWEEN_LOOKS_S):
             return
         try:
             check(store)
         except StartupError as error:
-            session.runtime.abort(str(error))
+            if not end.is_set():
+                session.runtime.abort(str(error))
             return
         except RuntimeError:  # the store has gone, and with it whoever comes late
             return

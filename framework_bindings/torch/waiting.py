@@ -27,8 +27,6 @@ def start(done: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
     return torch.jit.fork(after, done, tensors)
 """
 
-ending = threading.Event()  # the interpreter ends
-
 _threads: WeakSet[threading.Thread] = WeakSet()
 _closable: WeakSet[Waiter | Finisher] = WeakSet()
 
@@ -44,7 +42,6 @@ def start_thread(target: Callable[..., object], *args: object) -> threading.Thre
 def _end_threads() -> None:
     # Python stops daemon threads wherever they are; one that is in torch's C++ takes the process with it.
     until = time.monotonic() + _GRACE_S
-    ending.set()
     for each in list(_closable):
         each.close()
     for thread in list(_threads):
