@@ -3,7 +3,7 @@
 Python first shows the exception, then waits for threads, then calls atexit handlers. Each may take long, and the other
 ranks would wait meanwhile. So three places look, in this order: ``sys.excepthook``; the moment before Python waits for
 threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7)`` and ``exit(7)`` reach no hook:
-what they raise notices when the interpreter asks for its code. ``raise SystemExit(7)`` tells nobody here: its code
+what they raise notices when the interpreter asks for its code. ``raise SystemExit(7)`` tells nothing here: its code
 shows when the process calls exit(), see ``Runtime.stop_with_process``.
 """
 

@@ -77,7 +77,7 @@ class ProcessSet:
         if self._communicator:
             self._ranks = sorted(ranks_of_communicator(self._communicator, job))
         elif self._communicator is not None and self.process_set_id is None:
-            self._ranks = []  # in another job it may have been a set that it is no part of here
+            self._ranks = []  # an earlier job may have given it ranks
 
     def part_of(self, parts: list[list[int]]) -> list[ProcessSet]:
         """The sets of ranks that all ranks register where this rank named this set, which is one of them.

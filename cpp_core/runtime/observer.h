@@ -40,8 +40,8 @@ class Observer {
   // without.
   Observer(const std::string& socket_name, std::string record_path, Means means);
   ~Observer() { Stop(); }
-  // Writes what is still to be written, and joins the thread; who asks afterwards gets nothing, and what fails is no
-  // error. Idempotent.
+  // Writes what is still to be written, and joins the thread; later questions get no answer, and later
+  // failures are not noted. Idempotent.
   void Stop() HC_EXCLUDES(mutex_);
 
   // The ranks of the set want to know where this rank is.

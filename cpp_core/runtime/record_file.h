@@ -27,8 +27,8 @@ class RecordFile {
   explicit RecordFile(std::string path, int64_t patience_ns = kPatienceNs, Replacer replace = ReplaceFile)
       : path_(std::move(path)), patience_ns_(patience_ns), replace_(replace) {}
   const std::string& path() const { return path_; }
-  // Replaces what is there; nobody reads half of it. An error also when that takes longer than the patience, and at
-  // once while an earlier call still hangs.
+  // Replaces what is there as a whole: a reader has the old bytes or the new ones. Fails also when that takes longer
+  // than the patience, and at once while an earlier call still hangs.
   Status Replace(std::string bytes);
 
  private:

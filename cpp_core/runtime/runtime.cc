@@ -385,7 +385,7 @@ bool Runtime::StopWithProcess() {
   leaves_with_.store(getpid());
   const bool at_exit = liveness_ != nullptr && job_.mpi.empty() && loop_->WhyLost().ok() && !loop_->AnybodyWaits();
   if (at_exit && on_exit(&Runtime::OnExit, this) == 0) {
-    observer_->Stop();  // nobody can say any more where this process is
+    observer_->Stop();  // Python, which writes the stacks, ends now
     return true;
   }
   Stop();

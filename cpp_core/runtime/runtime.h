@@ -136,8 +136,8 @@ class Runtime {
   void Abort(const std::string& why);
   // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
   void Stop();
-  // The same for a process that is about to end, whose exit code nobody knows before it calls exit(): only then the
-  // others hear that this rank has left, or that it has failed. Returns true then; the object must live until the end.
+  // The same for a process that is about to end. Its exit code is known when it calls exit(): then the others hear that
+  // this rank has left, or that it has failed. Returns true then; the object must live until the end.
   // False: it has been stopped at once, because somebody waits, or MPI may not be there any more at exit().
   bool StopWithProcess();
   // In the child of a fork: closes what must not be kept open. The object must not be used, or destroyed, afterwards.

@@ -2,7 +2,7 @@
 
 torch's stores take whoever comes. Two jobs that were started by hand with the same MASTER_ADDR and MASTER_PORT have one
 store, that of the rank 0 which came first, and a rank of one job may take the place of the same rank of the other. So
-each process writes down whom it claims to be. Who finds that another living process of this host has that rank already
+each process writes down whom it claims to be. A process that finds another living process of this host with its rank
 says so in the store, where rank 0 looks for as long as ranks may still come.
 """
 

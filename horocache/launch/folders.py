@@ -43,7 +43,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     folder.chmod(0o700)  # below a directory with the set-group-id bit it would have that bit, too
     try:
         with (folder / f"{_OWNER}.new").open("wb", buffering=0) as lock:
-            # No locks, no /proc, or no room: nobody will remove the folder in our place.
+            # No locks, no /proc, or no room: then no later launcher removes the folder.
             with contextlib.suppress(OSError):
                 lock.write(_owner_text(folder).encode())
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ FAILURES = {
         "inproc/test_errors.py::test_an_abort_reaches_every_rank_with_its_reason",
         "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
     ],
-    "a rank calls `sys.exit()`, `exit()` or `quit()` with a code other than 0, and nobody catches it": [
+    "a rank calls `sys.exit()`, `exit()` or `quit()` with a code other than 0, which ends it": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
     ],

@@ -33,7 +33,7 @@ LIMITS_S = {"host": 1.0, "mpi": 1.0, "hosts": 5.0}
 LAYOUTS = {"host": "", "mpi": "", "hosts": "0011"}
 START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # about how long imports and init() take on two busy cores
 START_TIMEOUT_S = 6
-NOT_IN_TIME = "the other ranks did not come in time"  # of a call of MPI, which names nobody
+NOT_IN_TIME = "the other ranks did not come in time"  # of a call of MPI, which names no rank
 ENDED_BY_MPI = ("has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)", "MPI_ERRORS_ARE_FATAL")
 
 
@@ -92,7 +92,7 @@ class Kill:
         killed = time.monotonic()
         saw = {rank: scratch / f"saw{rank}" for rank in range(RANKS) if rank != self.victim}
         if self.starting and self.place != "host":
-            # Within MPI_Init nobody learns who died: MPI ends the processes, or the time limit does.
+            # Within MPI_Init a rank cannot learn who died: MPI ends the processes, or the time limit does.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(END_S)
             output = (scratch / "output").read_text(errors="backslashreplace")
