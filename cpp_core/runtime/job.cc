@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "control/selector.h"
 #include "net/host.h"
-#include "net/mpi/meeting.h"
 #include "net/mpi/member_list.h"
 #include "net/mpi/mpi_link.h"
 #include "net/mpi/mpi_process.h"
@@ -103,11 +102,7 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::
       config.communicator == 0 ? mpi->world() : net::MpiComm{static_cast<uintptr_t>(config.communicator)};
   const int rank = mpi->Rank(mpi->world()), size = mpi->Size(mpi->world());
   HC_RETURN_IF_ERROR(net::CheckWorld(config.identity, rank, size, NameOf(*mpi)));
-  if (config.ranks.empty()) {
-    StatusOr<net::Communicator> copy = net::CopyForAll(mpi, base, own, timeout_ns);
-    if (!copy.ok()) net::LeaveMpiUnfinalized();  // it is still under way
-    return copy;
-  }
+  if (config.ranks.empty()) return net::CopyForAll(mpi, base, own, timeout_ns, config.check);
   HC_RETURN_IF_ERROR(CheckRanks(config.ranks, mpi->Size(base)));
   if (std::ranges::find(config.ranks, mpi->Rank(base)) == config.ranks.end()) {
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
@@ -126,8 +121,9 @@ net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::s
 
 // Ranks, sizes and hosts as MPI says.
 Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
-  const net::Introduction own{HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
-                              net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs))};
+  const net::Introduction& own =
+      job->introduction = {HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
+                           net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs))};
   StatusOr<net::Communicator> comm = JobCommunicator(config, own, mpi);
   if (!comm.ok()) return comm.status();
   StatusOr<net::Placement> placement = net::MeetOverMpi(*comm, own, Nanoseconds(config.knobs.start_timeout, kNsPerS));
@@ -232,6 +228,12 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
+// Of the communicator of all ranks, by all of them.
+StatusOr<net::Communicator> AnotherCopy(const JobConfig& config, const Job& job) {
+  return net::CopyForAll(&job.mpi.mpi(), job.mpi.get(), job.introduction,
+                         Nanoseconds(config.knobs.start_timeout, kNsPerS), config.check);
+}
+
 // Of this host.
 int64_t MemoryBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
@@ -291,8 +293,7 @@ Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> aren
 
 StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job) {
   if (job.one_host()) return std::unique_ptr<net::Link>();
-  const int64_t deadline_ns = NowNs() + Nanoseconds(config.knobs.start_timeout, kNsPerS);
-  StatusOr<net::Communicator> all = net::Communicator::Duplicate(&job.mpi.mpi(), job.mpi.get(), deadline_ns);
+  StatusOr<net::Communicator> all = AnotherCopy(config, job);
   if (!all.ok()) return all.status();
   return net::MakeMpiLink(std::move(*all), job.Names());
 }
@@ -311,13 +312,13 @@ StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, c
 }
 
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                            const MeetingConfig& meeting) {
+                            std::shared_ptr<net::Arena> arena) {
   SetSite site;
   site.process_set = number;
   site.epoch = job.epoch;
   site.ranks = sets.ranks(number);
   site.rank = sets.RankIn(number, job.identity.rank);
-  site.arena = number == 0 ? job.peers.arena : meeting.arena;
+  site.arena = number == 0 ? job.peers.arena : std::move(arena);
   std::map<int, int> hosts;  // of the job: numbers within the set
   std::vector<int> here;
   for (const int rank : site.ranks) {
@@ -341,7 +342,6 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
                      "ranks=" + ListText(site.ranks) + "\n");
     bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks...
     bootstrap.layout.region_bytes = 0;    // ... and tensors are in it
-    bootstrap.check = meeting.check;
     bootstrap.job_ranks = std::move(here);
     bootstrap.meeting = "the meeting of " + sets.Describe(number);
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
@@ -360,17 +360,15 @@ namespace {
 class SetConnector {
  public:
   SetConnector(const JobConfig& config, const Job& job, uint32_t process_set)
-      : job_(job),
+      : config_(config),
+        job_(job),
         whole_(process_set == 0),
         limit_ns_(Nanoseconds(config.knobs.start_timeout, kNsPerS)),
         tag_(kMostOfSet * static_cast<int>(process_set)) {}
 
   // Of all its ranks.
   Status Connect(const std::vector<int>& ranks, net::Communicator* out) {
-    net::Mpi* const mpi = &job_.mpi.mpi();
-    return Take(whole_ ? net::Communicator::Duplicate(mpi, job_.mpi.get(), NowNs() + limit_ns_)
-                       : net::Communicator::Group(mpi, job_.mpi.get(), ranks, tag_++, limit_ns_),
-                out);
+    return whole_ ? Take(AnotherCopy(config_, job_), out) : ConnectSome(ranks, out);
   }
   // Of some of them, called by these alone.
   Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
@@ -385,6 +383,7 @@ class SetConnector {
     return made.status();
   }
 
+  const JobConfig& config_;
   const Job& job_;
   const bool whole_;
   const int64_t limit_ns_;

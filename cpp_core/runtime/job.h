@@ -17,6 +17,7 @@
 #include "net/identity.h"
 #include "net/mpi/clock.h"
 #include "net/mpi/communicator.h"
+#include "net/mpi/meeting.h"
 #include "runtime/make_set.h"
 #include "runtime/process_sets.h"
 
@@ -31,7 +32,7 @@ struct JobConfig {
   uint64_t communicator = 0;  // an MPI communicator of the program, whose ranks are the job's; 0: none
   std::vector<int> ranks;     // the job is these ranks of what it would be otherwise; empty: all
   const program::Library* programs = nullptr;
-  std::function<Status()> check = nullptr;  // see net::BootstrapConfig
+  std::function<Status()> check = nullptr;  // see net::BootstrapConfig and net::WaitCheck
 };
 
 struct Job {
@@ -41,6 +42,7 @@ struct Job {
   std::vector<int> here;                // the ranks of this host, ascending: by local rank
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
+  net::Introduction introduction;       // of this rank, over MPI
   std::string no_mpi;      // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
   std::string doubt;       // why this rank may be wrong about being alone; empty: it is not
   net::ClockOffset clock;  // of this host
@@ -68,16 +70,11 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
 // What tells this host of the others' ranks; null on one host. All ranks call it at the same time.
 StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job);
 
-struct MeetingConfig {
-  std::shared_ptr<net::Arena> arena;  // the set's memory, if it is there already
-  std::function<Status()> check;      // see net::BootstrapConfig
-};
-
 // Where the ranks of a process set meet: those of each host among themselves. Its members call this at the same time,
 // for one set after the other in ascending order: the lowest that is not complete yet has none of its ranks waiting in
-// a higher one, so nobody waits in a circle.
+// a higher one, so nobody waits in a circle. `arena`: the set's memory, if it is there already.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
-                            const MeetingConfig& meeting);
+                            std::shared_ptr<net::Arena> arena = nullptr);
 // Connects its hosts, over MPI. All members call it, sets in the same order. The process ends if one does not come.
 Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site);
 

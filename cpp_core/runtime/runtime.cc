@@ -1,5 +1,6 @@
 #include "runtime/runtime.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,9 +13,11 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/unique_fd.h"
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
+#include "net/exit_info.h"
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
@@ -23,6 +26,8 @@
 
 namespace horocache::runtime {
 namespace {
+
+constexpr const char* kCannotGoOn = "; the job cannot go on. See that rank's output for the cause.";
 
 int UsableCores() {
   cpu_set_t set;
@@ -140,8 +145,14 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 // The other ranks count on this one by now. The parts that are there already would leave the job in order.
 void Runtime::TellNotStarted(const Status& why) {
   net::Arena& arena = *job_.peers.arena;
-  const std::string who = "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) + ")";
-  arena.LeaveJobLost(job_.identity.local_rank, StatusCode::kPeerLost, who + " did not start: " + why.message());
+  std::string what = why.message();  // it names the rank that is lost
+  if (why.code() == StatusCode::kPeerLost) {
+    net::LeaveMpiUnfinalized();  // that rank never will
+  } else {
+    what =
+        "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) + ") did not start: " + what;
+  }
+  arena.LeaveJobLost(job_.identity.local_rank, StatusCode::kPeerLost, what);
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
 }
 
@@ -153,7 +164,7 @@ JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
 }
 
 // Messages reach the ranks of this host through shared memory, the others over MPI.
-StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
+StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& job_config) {
   PointToPointConfig config;
   config.rank = job_.identity.rank;
   config.links.push_back(net::MakeShmLink(job_.peers.arena, job_.identity.local_rank));
@@ -163,7 +174,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
     const auto rank = static_cast<size_t>(job_.here[local_rank]);
     local_ranks[rank] = config.routes[rank].number = static_cast<int>(local_rank);
   }
-  StatusOr<std::unique_ptr<net::Link>> others = LinkAll(ConfigOfJob(), job_);
+  StatusOr<std::unique_ptr<net::Link>> others = LinkAll(job_config, job_);
   if (!others.ok()) return others.status();
   if (*others != nullptr) config.links.push_back(std::move(*others));
   for (size_t rank = 0; rank < config.routes.size(); ++rank) {
@@ -185,10 +196,10 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages() {
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
 
-StatusOr<SetParts> Runtime::ConnectAndMakeSet(SetSite site) {
+StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetSite site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   site.watch = watch_.get();
-  HC_RETURN_IF_ERROR(ConnectSet(ConfigOfJob(), job_, &site));
+  HC_RETURN_IF_ERROR(ConnectSet(config, job_, &site));
   program::SharedMemorySource memory;
   if (heap_ != nullptr) {
     memory = [heap = heap_](int64_t bytes) -> std::shared_ptr<std::byte> {
@@ -223,13 +234,7 @@ void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
   parts->on_given_up = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };
-  parts->given_up_elsewhere = [arena = job_.peers.arena, own = job_.identity.local_rank] {
-    for (int rank = 0; rank < arena->layout().ranks; ++rank) {
-      Status why = rank == own ? Status::Ok() : arena->WhyJobLost(rank);
-      if (!why.ok()) return why;
-    }
-    return Status::Ok();
-  };
+  parts->given_up_elsewhere = [this] { return WhyJobLost(); };
   parts->tell_given_up = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
     arena->LeaveJobLost(own, why.code(), why.message());
     for (int rank = 0; rank < arena->layout().ranks; ++rank) arena->doorbell(rank).Ring();
@@ -240,9 +245,14 @@ void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
 }
 
 Status Runtime::MakeLoop(const std::function<Status()>& check) {
+  JobConfig config = ConfigOfJob();
+  config.check = [&]() -> Status {
+    HC_RETURN_IF_ERROR(check());
+    return LostHere();
+  };
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
-  StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(ConfigOfJob(), job_);
+  StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(config, job_);
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
   // The same on all ranks by now, so an error is everybody's.
@@ -255,14 +265,14 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    const MeetingConfig meeting = {.arena = given ? config_.set_arenas.at(number - 1) : nullptr, .check = check};
-    StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, meeting);
+    StatusOr<SetSite> site =
+        MeetInSet(config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
     if (!site.ok()) return site.status();
-    StatusOr<SetParts> set = ConnectAndMakeSet(std::move(*site));
+    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(*site));
     if (!set.ok()) return set.status();
     parts.sets.push_back(std::move(*set));
   }
-  StatusOr<std::unique_ptr<PointToPoint>> messages = MakeMessages();
+  StatusOr<std::unique_ptr<PointToPoint>> messages = MakeMessages(config);
   if (!messages.ok()) return messages.status();
   parts.messages = std::move(*messages);
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
@@ -283,15 +293,41 @@ int Runtime::mpi() const {
   return job_.mpi.mpi().QueryThread() == net::MpiThreads::kMultiple ? 2 : 1;
 }
 
-void Runtime::OnLost(int local_rank, const std::string& how) {
+// What a rank of this host has said that cannot go on.
+Status Runtime::WhyJobLost() const {
+  net::Arena& arena = *job_.peers.arena;
+  for (int rank = 0; rank < arena.layout().ranks; ++rank) {
+    Status why = rank == job_.identity.local_rank ? Status::Ok() : arena.WhyJobLost(rank);
+    if (!why.ok()) return why;
+  }
+  return Status::Ok();
+}
+
+// Which rank of this host has given up, or has ended, for as long as nothing else watches them.
+Status Runtime::LostHere() const {
+  HC_RETURN_IF_ERROR(WhyJobLost());
+  const std::vector<UniqueFd>& pidfds = job_.peers.pidfds;
+  for (size_t rank = 0; rank < pidfds.size(); ++rank) {
+    pollfd polled{pidfds[rank].get(), POLLIN, 0};
+    if (!pidfds[rank].intact() || poll(&polled, 1, 0) <= 0) continue;
+    const std::string how = net::DescribeEnd(pidfds[rank].get(), job_.peers.pids[rank]);
+    return {StatusCode::kPeerLost, Ended(static_cast<int>(rank), how) + kCannotGoOn};
+  }
+  return Status::Ok();
+}
+
+std::string Runtime::Ended(int local_rank, const std::string& how) const {
   const int rank = job_.here[static_cast<size_t>(local_rank)];
   const std::string where =
       job_.one_host() ? "this host" : "host " + job_.host_names[static_cast<size_t>(job_.identity.cross_rank)];
   const int pid = job_.peers.pids[static_cast<size_t>(local_rank)];
-  const std::string what =
-      "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where + ") " + how;
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + where + ") " + how;
+}
+
+void Runtime::OnLost(int local_rank, const std::string& how) {
+  const std::string what = Ended(local_rank, how);
   recorder_.Note(what, NowNs());
-  loop_->Lose(rank, {StatusCode::kPeerLost, what + "; the job cannot go on. See that rank's output for the cause."});
+  loop_->Lose(job_.here[static_cast<size_t>(local_rank)], {StatusCode::kPeerLost, what + kCannotGoOn});
 }
 
 Status Runtime::Check(const Operation& operation) const {

@@ -153,11 +153,14 @@ class Runtime {
   void TellNotStarted(const Status& why);
   Status MakeLoop(const std::function<Status()>& check);
   CoordinatorLoop::Parts PartsOfLoop();
-  StatusOr<SetParts> ConnectAndMakeSet(SetSite site);
+  StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetSite site);
   Status CheckMpiThreads() const;
-  StatusOr<std::unique_ptr<PointToPoint>> MakeMessages();
+  StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& config);
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
+  Status WhyJobLost() const;
+  Status LostHere() const;
+  std::string Ended(int local_rank, const std::string& how) const;
   void OnLost(int local_rank, const std::string& how);
   observe::TimelineHeader Header() const;
   std::string RecordPath() const;

@@ -54,11 +54,12 @@ Status Runtime::DeclareSet(uint32_t number, std::vector<int> ranks) {
 Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (!IsMember(number)) return Status::Ok();
-  const auto check = [&]() -> Status {
+  JobConfig config = ConfigOfJob();
+  config.check = [&]() -> Status {
     if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
     return loop_->JobEnd();
   };
-  StatusOr<SetSite> site = MeetInSet(ConfigOfJob(), job_, sets_, number, {.arena = nullptr, .check = check});
+  StatusOr<SetSite> site = MeetInSet(config, job_, sets_, number);
   if (!site.ok()) return site.status();
   MutexLock lock(met_mutex_);
   met_.insert_or_assign(number, std::move(*site));
@@ -75,7 +76,7 @@ Status Runtime::EnterSet(uint32_t number) {
       if (met.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks have not met");
       site = std::move(met.mapped());
     }
-    StatusOr<SetParts> set = ConnectAndMakeSet(std::move(site));
+    StatusOr<SetParts> set = ConnectAndMakeSet(ConfigOfJob(), std::move(site));
     if (!set.ok()) return set.status();
     HC_RETURN_IF_ERROR(loop_->Add(std::move(*set)));
   }

@@ -131,6 +131,27 @@ def test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever():
     assert "refused rank 1 of 2 did not call init() within 5 s after rank 0 did" in job.out, job.report()
 
 
+def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi():
+    """Its next thread would have a stack that no memory holds."""
+    program = (
+        "import ctypes, mpi4py; mpi4py.rc.finalize = False\n"
+        "from mpi4py import MPI; import horocache as hc\n"
+        "libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)\n"
+        "if MPI.COMM_WORLD.rank == 1:\n"
+        "  libc.pthread_attr_init(attributes)\n"
+        "  libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 50))\n"
+        "  assert libc.pthread_setattr_default_np(attributes) == 0\n"
+        "try: hc.init(comm=MPI.COMM_WORLD)\n"
+        "except hc.HorocacheError as error: print('refused', type(error).__name__, error, flush=True)\n"
+        "MPI.COMM_WORLD.Barrier()\n"  # or mpiexec ends the others before they have said it
+    )
+    job = run_command([*arguments_of(3), sys.executable, "-c", program], deadline_s=25)  # less than the start timeout
+    first, second, third = job.lines("refused ")
+    assert first == second and first.startswith("PeerLostError rank 1 (pid "), job.report()
+    assert ") did not start: cannot start a thread: " in first, job.report()
+    assert third.startswith("StartupError cannot start a thread: "), job.report()
+
+
 def test_different_settings_are_a_table_on_every_rank():
     program = (
         "import os; from mpi4py import MPI; import horocache as hc\n"

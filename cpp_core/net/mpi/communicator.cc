@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "net/mpi/mpi_process.h"
 #include "net/mpi/watchdog.h"
 
 namespace horocache::net {
@@ -12,16 +13,23 @@ namespace {
 
 constexpr int64_t kShortestNapNs = 10 * kNsPerUs;
 constexpr int64_t kLongestTestNapNs = kNsPerMs;
+constexpr int64_t kCheckNs = 50 * kNsPerMs;
 
 }  // namespace
 
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
-                    Mpi::Received* received) {
+                    Mpi::Received* received, const WaitCheck& check) {
+  int64_t check_ns = check ? NowNs() + kCheckNs : kNever;
   for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestTestNapNs)) {
     const StatusOr<bool> done = mpi.Test(request, received);
     if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
     if (*done) return Status::Ok();
-    if (NowNs() >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
+    const int64_t now_ns = NowNs();
+    if (now_ns >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
+    if (now_ns >= check_ns) {
+      HC_RETURN_IF_ERROR(check());
+      check_ns = now_ns + kCheckNs;
+    }
     Nap(nap_ns);
   }
 }
@@ -48,13 +56,15 @@ StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int fro
   return std::move(*buffer);
 }
 
-StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns) {
+StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns, const WaitCheck& check) {
   // The library writes the handle when the request completes, see Note [A request that is late].
   auto copy = std::make_unique<MpiComm>();
   MpiRequest request;
   HC_RETURN_IF_ERROR(mpi->StartDup(comm, copy.get(), &request));
-  if (Status late = FinishInTime(*mpi, &request, deadline_ns, "duplicating a communicator"); !late.ok()) {
-    copy.release();  // NOLINT
+  if (Status late = FinishInTime(*mpi, &request, deadline_ns, "duplicating a communicator", nullptr, check);
+      !late.ok()) {
+    copy.release();         // NOLINT
+    LeaveMpiUnfinalized();  // it is still under way
     return late;
   }
   HC_RETURN_IF_ERROR(mpi->ReturnErrors(*copy));

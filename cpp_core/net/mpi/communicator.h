@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,9 +23,12 @@
 
 namespace horocache::net {
 
+// Asked now and then by who waits, on its thread; the wait ends with what it says if that is not ok. May be null.
+using WaitCheck = std::function<Status()>;
+
 // Tests `request` until it is complete. kStartup with `what` when the time is over.
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
-                    Mpi::Received* received = nullptr);
+                    Mpi::Received* received = nullptr, const WaitCheck& check = nullptr);
 
 // One message of bytes, to or from a rank of `comm`. What is late belongs to the library, with its memory.
 Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns);
@@ -35,7 +39,7 @@ class Communicator {
  public:
   Communicator() = default;
   // A copy of `comm`, which all its ranks make together. kStartup when the time is over.
-  static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns);
+  static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns, const WaitCheck& check);
   // `comm` itself, which stays its owner's.
   static Communicator Borrow(Mpi* mpi, MpiComm comm);
   // Of some ranks of `comm`, made by these alone. MPI waits for them inside: the process ends when the time is over.

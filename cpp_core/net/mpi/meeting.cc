@@ -131,7 +131,8 @@ Status Rank0::Gather(int64_t deadline_ns) {
   if (absent.empty()) return Status::Ok();
   return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
                                     " did not call init() within " + SecondsText(waited_ns_ + timeout_ns_) +
-                                    " after rank 0 did, or cannot be reached over MPI (" + late.message() +
+                                    " after rank 0 did, or ended in it, or cannot be reached over MPI (" +
+                                    late.message() +
                                     "). Is every rank running, and not waiting for another rank before init()? "
                                     "HOROCACHE_START_TIMEOUT sets the time"};
 }
@@ -211,9 +212,10 @@ StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& in
   return Rank0(comm, std::move(own), timeout_ns, waited_ns).Run();
 }
 
-StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns) {
-  StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, NowNs() + timeout_ns);
-  if (copy.ok()) return copy;
+StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
+                                  const WaitCheck& check) {
+  StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, NowNs() + timeout_ns, check);
+  if (copy.ok() || copy.status().code() != StatusCode::kStartup) return copy;
   const Status called = MeetOverMpi(Communicator::Borrow(mpi, comm), own, kRollCallNs, timeout_ns).status();
   return called.ok() ? copy.status() : called;
 }

@@ -38,6 +38,7 @@ StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& ow
 
 // A copy of `comm`, of which all ranks are in init(). A collective does not tell who is missing, so if it takes too
 // long the ranks that are here meet on `comm` itself: kStartup names the others.
-StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns);
+StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
+                                  const WaitCheck& check);
 
 }  // namespace horocache::net
