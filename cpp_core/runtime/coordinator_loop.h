@@ -39,6 +39,7 @@
 #include "runtime/point_to_point.h"
 #include "runtime/set_loop.h"
 #include "runtime/user_time.h"
+#include "runtime/yielder.h"
 
 namespace horocache::runtime {
 
@@ -205,6 +206,7 @@ class CoordinatorLoop {
 
   const LoopConfig config_;
   Role role_;
+  Yielder yielder_;
   const FaultInjector faults_;
   const SetContext context_;
   std::vector<std::unique_ptr<SetLoop>> sets_ HC_GUARDED_BY(role_);  // that this rank is a member of, by age

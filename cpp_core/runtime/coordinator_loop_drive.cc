@@ -1,5 +1,4 @@
 // Who drives a rank, and how it waits: see Note [The role] in coordinator_loop.h.
-#include <sched.h>
 
 #include <algorithm>
 #include <new>
@@ -100,8 +99,8 @@ void CoordinatorLoop::StopWaiting() {
 bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
   if (role_.TryTake()) return true;
   const int64_t until_ns = NowNs() + kPatienceNs;
-  while (!finished() && NowNs() < until_ns) {
-    sched_yield();
+  for (int64_t now_ns = NowNs(); !finished() && now_ns < until_ns && yielder_.Pays(now_ns); now_ns = NowNs()) {
+    yielder_.Yield();
     metrics_->yields.Add(1);
     if (role_.TryTake()) return true;
   }
@@ -125,8 +124,10 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
     if (Step(now_ns) || finished()) return true;
     if (now_ns - began_ns < config_.spin_ns) {
       for (int i = 0; i < 16; ++i) CpuRelax();
+    } else if (!yielder_.Pays(now_ns)) {
+      return false;
     } else {
-      sched_yield();
+      yielder_.Yield();
       metrics_->yields.Add(1);
     }
   }

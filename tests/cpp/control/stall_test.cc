@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <string>
+#include <tuple>
+
 #include "control/stall_inspector.h"
 #include "test_network.h"
 
@@ -231,7 +234,7 @@ TEST_P(CrossedWaits, ThatBeginLaterFailAtOnceToo) { CrossLater(2, GetParam()); }
 
 TEST_P(CrossedWaits, AreNotHiddenByAThirdRankThatComputes) { CrossLater(3, GetParam()); }
 
-class Circles : public ::testing::TestWithParam<std::tuple<const char*, bool, int>> {};
+class Circles : public ::testing::TestWithParam<std::tuple<std::string, bool, int>> {};
 INSTANTIATE_TEST_SUITE_P(AllAgreements, Circles,
                          ::testing::Combine(::testing::Values("bits", "leaders", "coordinator", "tree"),
                                             ::testing::Bool(), ::testing::Values(2, 3, 7)));
@@ -531,7 +534,7 @@ TEST(Silence, OfATickingRankIsReportedToo) {
 }
 
 // Ranks give up as soon as they report.
-class ShortLimit : public ::testing::TestWithParam<std::tuple<const char*, bool, int>> {};
+class ShortLimit : public ::testing::TestWithParam<std::tuple<std::string, bool, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(AllAgreements, ShortLimit,
                          ::testing::Combine(::testing::Values("bits", "leaders", "coordinator", "tree"),
