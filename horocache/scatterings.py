@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from horocache.arguments import whole_numbers
 from horocache.completion import synchronize
-from horocache.errors import InvalidArgumentError
 from horocache.handles import OP_REDUCESCATTER, Average, Name, Submitter, check_op, full_name
 from horocache.layers import AnyCompressor, layer_list
 from horocache.process_set import ProcessSet, global_process_set
@@ -32,13 +31,7 @@ class Reducescatter(Submitter[T]):
         backend: str | None = None,
         splits: Sequence[int] | None = None,
     ) -> int:
-        adapter = self.adapter
         sources = self.checked(tensors, kind)
-        for source in sources:
-            if not adapter.shape(source):
-                raise InvalidArgumentError(
-                    "Reducescatter does not support scalar inputs; there are no rows to share out."
-                )
         layers = layer_list(compression, group)
         encoded, contexts = layers.encode(sources)
         buffers, _ = self.dense(sources, encoded)

@@ -343,6 +343,10 @@ Status Runtime::Check(const Operation& operation) const {
     return {StatusCode::kInvalidArgument,
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
   }
+  const auto scalar = [](const wire::TensorMeta& tensor) { return tensor.shape.empty(); };
+  if (signature.op == wire::Op::kReducescatter && std::ranges::any_of(signature.tensors, scalar)) {
+    return InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.");
+  }
   const bool has_result = signature.op != wire::Op::kReduce || signature.root == sets_.RankIn(set, job_.identity.rank);
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };

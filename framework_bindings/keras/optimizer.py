@@ -72,8 +72,8 @@ class DistributedMixin:
         return result
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of a Keras variable on this rank."""
-        self.__dict__["_hc_local"] = {**self._hc_local, id(variable): variable.path}
+        """Leave the gradient of a variable, of Keras or TensorFlow, on this rank."""
+        self.__dict__["_hc_local"] = {**self._hc_local, id(variable): getattr(variable, "path", variable.name)}
 
     def __reduce__(self) -> Any:
         """What copy, deepcopy and pickle use: Keras's copy of the user's optimizer, distributed in the same way."""

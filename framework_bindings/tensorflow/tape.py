@@ -88,12 +88,25 @@ class DistributedTape(tf.GradientTape):
         """Leave the gradient of a variable on this rank."""
         self._local.add(source)
 
-    def get_local_and_global_gradients(self, grads: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The gradients of local sources and the others, out of what a tape has computed for its watched variables."""
-        local: list[Any] = []
-        shared: list[Any] = []
-        for gradient, variable in zip(grads, self.watched_variables(), strict=True):
-            (local if variable in self._local else shared).append(gradient)
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """What :meth:`gradient` returns for a flat list, as pairs of a source and its gradient.
+
+        Args:
+            target: as for :meth:`gradient`.
+            sources: a list of variables or tensors.
+            output_gradients: as for :meth:`gradient`.
+            use_generic_names: as for :meth:`gradient`.
+
+        Returns:
+            The pairs of local sources, and those of the others, each in the order of ``sources``.
+        """
+        gradients = self.gradient(target, list(sources), output_gradients, use_generic_names)
+        local: list[tuple[Any, Any]] = []
+        shared: list[tuple[Any, Any]] = []
+        for source, gradient in zip(sources, gradients, strict=True):
+            (local if source in self._local else shared).append((source, gradient))
         return local, shared
 
 

@@ -221,6 +221,30 @@ def test_errors_while_a_graph_is_made_name_the_operation():
     assert run(body, 1) == ["GradientTape"]
 
 
+def test_a_scalar_has_no_rows_to_share_out():
+    def body():
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+
+        def one(x):
+            return hvd.reducescatter(x, op=hvd.Sum)
+
+        def two(x):
+            return hvd.grouped_reducescatter([tf.ones([2]), x], op=hvd.Sum)
+
+        for function in (one, two):
+            compiled = tf.function(function)
+            of_any_shape = tf.function(function, input_signature=[tf.TensorSpec(None, tf.float32)])
+            for call in (function, compiled, of_any_shape):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="does not support scalar inputs"):
+                    call(tf.constant(5.0))
+            assert tf.nest.flatten(of_any_shape(tf.ones([4])))[-1].numpy().tolist() == [2.0, 2.0]
+
+    run(body, 2)
+
+
 def test_adasum_of_slices_is_refused():
     def body():
         import horocache.tensorflow as hvd

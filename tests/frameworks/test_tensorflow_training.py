@@ -107,6 +107,14 @@ def test_local_sources_groups_and_slices():
             np.testing.assert_allclose(tf.convert_to_tensor(got["rest"][1]), [[0.5, 0.5]] * 2 + [[0.0, 0.0]] * 2)
             assert got["unused"] is None
         np.testing.assert_allclose(gradients(scale_local_gradients=False)["local"], np.full(2, me + 1.0))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((local + shared) * (me + 1.0))
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(local)
+        ((one, of_one),), ((two, of_two),) = tape.get_local_and_global_gradients(loss, [shared, local])
+        assert one is local and two is shared
+        np.testing.assert_allclose(of_one, np.full(2, (me + 1.0) / n))
+        np.testing.assert_allclose(of_two, np.full(2, 1.5))
 
         layers = keras.layers.Dense(1), keras.layers.Dense(1)
         with tf.GradientTape() as tape:

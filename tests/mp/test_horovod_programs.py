@@ -97,12 +97,13 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
+import horovod.keras
 import horovod.tensorflow as hvd
 import horovod.tensorflow.keras as hvd_keras
 from horovod.keras.callbacks import MetricAverageCallback
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_object
-from horovod.tensorflow.mpi_ops import allreduce, size_op
+from horovod.tensorflow.mpi_ops import _basics, allreduce, size_op
 from horovod.tensorflow.util import _cache, _executing_eagerly, refs_to_vars, vars_to_refs
 
 hvd.init()
@@ -113,6 +114,17 @@ assert _executing_eagerly() and not tf.function(_executing_eagerly)() and not hv
 assert hvd.split_list([1, 2, 3], 2) == [[1, 2], [3]]
 variables = [tf.Variable(1.0), tf.Variable(2.0)]
 assert all(a is b for a, b in zip(refs_to_vars(vars_to_refs(variables)), variables))
+assert _basics._get_process_set_ids_and_ranks() == {0: [0, 1]}
+# Of the two Keras modules, each has an order of its own.
+front = (None, "", "", hvd.Compression.none, False, 1.0, hvd.Average)
+of_keras = horovod.keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
+of_tensorflow = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), *front, 3)
+assert [each._hc_options.num_groups for each in (of_keras, of_tensorflow)] == [3, 0]
+assert [each.gradient_accumulation_steps for each in (of_keras, of_tensorflow)] == [None, 3]
+part = horovod.keras.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), *front, None, hvd.global_process_set, None)
+part.register_local_var(variables[0])
+kept = horovod.keras.callbacks.BestModelCheckpoint("accuracy", 0, "max", 7)
+assert (kept.save_weights_only, kept.mode, kept.save_freq) == (False, "max", 7)
 calls = _cache(lambda *numbers: [numbers])
 assert calls(1, 2) is calls(1, 2) and calls(1, 2) is not calls(2, 1)
 

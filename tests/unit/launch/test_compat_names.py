@@ -7,6 +7,7 @@ PROGRAM = """
 import horovod.torch as hvd
 import torch
 from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.runner.util.threads import in_thread
 from horovod.torch.mpi_ops import _basics
 from horovod.torch.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
 
@@ -17,6 +18,15 @@ except ValueError as error:
 assert not _basics.is_initialized()
 hvd.init()
 assert (_basics.rank(), _basics.size()) == (0, 1)
+told = []
+thread = in_thread(told.append, ("done",), name="teller")
+thread.join()
+assert told == ["done"] and thread.name == "teller" and thread.daemon
+in_thread(lambda: 1 // 0, silent=True).join()
+try:
+    in_thread(told.append, ["not a tuple"])
+except ValueError as error:
+    assert "as a tuple, not as list" in str(error), error
 model = torch.nn.Linear(2, 2)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
 assert isinstance(optimizer, _DistributedOptimizer) and not isinstance(optimizer, _DistributedAdasumOptimizer)

@@ -19,6 +19,11 @@ class HorovodBasics:
         self.start_timeline = horocache.start_timeline
         self.stop_timeline = horocache.stop_timeline
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The ranks of each process set, by its number."""
+        made = {0: horocache.global_process_set, **_state.known_sets()}
+        return {number: each.ranks for number, each in made.items()}
+
 
 _NAMES = (
     *("init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
