@@ -113,16 +113,16 @@ void TakeAway(const std::string& directory, const std::string& path) {
   unlink(aside.c_str());
 }
 
-// What is left of jobs that were killed in the middle of start-up.
+// What is left of jobs that were killed in the middle of start-up. See Note [No locks for the directory].
 void RemoveOldSockets(const std::string& directory) {
   namespace fs = std::filesystem;
   const auto oldest = fs::file_time_type::clock::now() - kOldSocket;
   std::error_code end, gone;
   for (fs::directory_iterator entry(directory, end); !end && entry != fs::directory_iterator(); entry.increment(end)) {
     const std::string path = entry->path().string();
-    const bool ours = entry->path().extension() == ".sock" || entry->path().extension() == ".new";
-    if (!ours || path.size() > kMaxPath) continue;
-    const bool is_old = entry->last_write_time(gone) < oldest && !gone;
+    const bool has_no_job = entry->path().extension() == ".new";
+    if ((!has_no_job && entry->path().extension() != ".sock") || path.size() > kMaxPath) continue;
+    const bool is_old = has_no_job || (entry->last_write_time(gone) < oldest && !gone);
     if (is_old && Probe(path) == ECONNREFUSED) TakeAway(directory, path);
   }
 }
@@ -133,6 +133,7 @@ enum class Bound { kYes, kBusy, kGone, kFailed };
 Bound TakeName(const std::string& directory, const std::string& fresh, const std::string& path) {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     if (link(fresh.c_str(), path.c_str()) == 0) return Bound::kYes;
+    if (errno == ENOENT) return Bound::kGone;
     if (errno != EEXIST) return Bound::kFailed;
     errno = Probe(path);
     if (errno == 0 || errno == EAGAIN) return Bound::kBusy;
@@ -145,7 +146,7 @@ Bound TakeName(const std::string& directory, const std::string& fresh, const std
   return Bound::kFailed;
 }
 
-// See Note [No locks for the directory]. kGone: another job has removed the empty directory.
+// See Note [No locks for the directory]. kGone: another job has removed the empty directory, or the name.
 Bound BindSocket(int fd, const MeetingPlace& place) {
   const std::string fresh = NewName(place.directory);
   const sockaddr_un address = Address(fresh);
@@ -267,7 +268,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& wanted) {
       return failed;
     }
     const Bound bound = missing ? Bound::kGone : BindSocket(socket.get(), *place);
-    if (bound == Bound::kGone) continue;  // looks whose the directory is that is there now
+    if (bound == Bound::kGone) continue;  // looks whose directory is there now
     if (bound == Bound::kBusy) return std::unique_ptr<Listener>();
     if (bound == Bound::kFailed) {
       const Status failed = BindError(place->socket);

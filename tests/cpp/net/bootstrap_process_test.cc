@@ -11,10 +11,12 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "net/connection.h"
 #include "net/handshake.h"
@@ -143,14 +145,26 @@ TEST(BootstrapProcesses, ARankZeroThatIsStoppedIsNamed) {
   RemoveIfStale(*FindMeetingPlace(Config(0, 3, directory.path())));
 }
 
+// Waits until so many ranks 0 listen.
+void AwaitListeners(const std::string& directory, int count) {
+  const auto listen = [&] {
+    int found = 0;
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, gone)) {
+      found += entry.path().extension() == ".sock" ? 1 : 0;
+    }
+    return found;
+  };
+  while (listen() < count) usleep(500);
+}
+
 TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {
   TestDirectory directory;
   auto dead = Rank(Config(0, 2, directory.path()));
-  while (TestDirectory::Entries(directory.path()) == 0) usleep(500);
-  usleep(50'000);
+  AwaitListeners(directory.path(), 1);
   dead->Signal(SIGKILL);
   dead->Wait();
-  ASSERT_EQ(TestDirectory::Entries(directory.path()), 1);
+  ASSERT_GE(TestDirectory::Entries(directory.path()), 1);
   auto one = Rank(Config(1, 2, directory.path()));
   auto zero = Rank(Config(0, 2, directory.path()));
   EXPECT_EQ(zero->Report(), "ok");
@@ -160,11 +174,11 @@ TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {
 TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
   TestDirectory directory;
   auto dead = Rank(Config(0, 2, directory.path()));
-  while (TestDirectory::Entries(directory.path()) == 0) usleep(500);
+  AwaitListeners(directory.path(), 1);
   auto waits = Config(0, 2, directory.path());
   waits.identity.job = "waits";
   auto alive = Rank(waits);
-  while (TestDirectory::Entries(directory.path()) == 1) usleep(500);
+  AwaitListeners(directory.path(), 2);
   dead->Signal(SIGKILL);
   dead->Wait();
   const auto start_another = [&] {
@@ -182,6 +196,33 @@ TEST(BootstrapProcesses, TheOldSocketOfADeadJobIsRemovedByAnother) {
   waits.identity.rank = waits.identity.local_rank = 1;
   EXPECT_EQ(Rank(waits)->Report(), "ok");
   EXPECT_EQ(alive->Report(), "ok");
+}
+
+TEST(BootstrapProcesses, ASocketThatHasNoJobYetIsRemovedAtOnceAndItsProcessTakesAnother) {
+  TestDirectory directory;
+  const std::string left = directory.Below("0000000000000001.new");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, left.data(), left.size());
+  const UniqueFd dead(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  std::atomic<bool> over{false};
+  std::thread cleaner([&] {  // as other jobs that start all the time
+    std::error_code gone;
+    while (!over) {
+      for (std::filesystem::directory_iterator entry(directory.path(), gone); !gone && entry != end(entry);
+           entry.increment(gone)) {
+        if (entry->path().extension() == ".new" && entry->path() != left) unlink(entry->path().c_str());
+      }
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<BootstrapConfig> configs = {Config(0, 2, directory.path()), Config(1, 2, directory.path())};
+    for (const auto& peers : BootstrapInThreads(configs)) EXPECT_EQ(Outcome(peers), "ok");
+    EXPECT_FALSE(std::filesystem::exists(left));
+  }
+  over = true;
+  cleaner.join();
 }
 
 TEST(BootstrapProcesses, AWorkerThatCannotMapTheArenaIsAnErrorOnEveryRank) {
