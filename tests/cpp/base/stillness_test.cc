@@ -125,21 +125,21 @@ TEST(Stillness, OfALookerOnIsThatItUsesNoProcessor) {
 TEST(Stillness, OfTheMainThreadIsThatAnotherThreadMustWakeItWhetherItSubmitsOrNot) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer may have threads of its own";
   std::atomic<int> looks{0};
-  const auto look = [&looks] {
+  const auto look = [&looks](int most) {
     Stillness stillness;
-    const bool still = BecomesStill(&stillness, 20, Stir::kOfLookersOn);
+    const bool still = BecomesStill(&stillness, most, Stir::kOfLookersOn);
     ++looks;
     return still;
   };
   {
-    NamedThread looking("looking", [&] { EXPECT_FALSE(look()) << "it sleeps for a time"; });
+    NamedThread looking("looking", [&] { EXPECT_FALSE(look(20)) << "it sleeps for a time"; });
     while (looks == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::mutex mutex;
   std::condition_variable news;
   bool end = false;
   const NamedThread looking("looking", [&] {
-    EXPECT_TRUE(look()) << "it waits for this thread";
+    EXPECT_TRUE(look(500)) << "it waits for this thread";
     const std::lock_guard<std::mutex> lock(mutex);
     end = true;
     news.notify_all();

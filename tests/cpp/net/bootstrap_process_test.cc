@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -30,6 +31,7 @@ using testing::BootstrapInThreads;
 using testing::Child;
 using testing::Config;
 using testing::Contains;
+using testing::Count;
 using testing::Outcome;
 using testing::TestDirectory;
 
@@ -39,8 +41,8 @@ std::unique_ptr<Child> Rank(const BootstrapConfig& config) {
 }
 
 // Says hello as `rank` and then waits for its end: a rank that never answers.
-std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, bool hello = true) {
-  return std::make_unique<Child>([config, hello]() -> std::string {
+std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, Count* came = nullptr) {
+  return std::make_unique<Child>([=]() -> std::string {
     const StatusOr<MeetingPlace> place = FindMeetingPlace(config);
     StatusOr<UniqueFd> socket = UniqueFd();
     while (socket->get() < 0) socket = TryConnect(*place);
@@ -51,11 +53,39 @@ std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, bool hello = true
     mine.byte_order = OwnByteOrder();
     mine.job = config.identity.job;
     mine.handshake = config.handshake;
-    if (hello) connection.Queue(MessageType::kHello, EncodeHello(mine));
+    connection.Queue(MessageType::kHello, EncodeHello(mine));
     connection.Flush();
+    if (came != nullptr) came->Add();
     pause();
     return "";
   });
+}
+
+// Waits until so many ranks 0 listen.
+void AwaitListeners(const std::string& directory, int count) {
+  const auto listen = [&] {
+    int found = 0;
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, gone)) {
+      found += entry.path().extension() == ".sock" ? 1 : 0;
+    }
+    return found;
+  };
+  while (listen() < count) usleep(500);
+}
+
+// Waits until so many ranks have connected to those that listen in the directory.
+void AwaitConnections(const std::string& directory, int count) {
+  constexpr const char* kConnected = " 03 ";
+  const auto connected = [&] {
+    std::ifstream sockets("/proc/net/unix");
+    int found = 0;
+    for (std::string line; std::getline(sockets, line);) {
+      found += Contains(line, directory) && Contains(line, kConnected) ? 1 : 0;
+    }
+    return found;
+  };
+  while (connected() < count) usleep(500);
 }
 
 // No pidfd_open, as in older kernels and some containers.
@@ -98,9 +128,11 @@ TEST(BootstrapProcesses, RanksInProcessesOfTheirOwnAssemble) {
 
 TEST(BootstrapProcesses, ARankThatIsKilledDuringStartUpIsNamedAtOnce) {
   TestDirectory directory;
-  auto mute = MuteRank(Config(1, 4, directory.path()));
+  Count came;
+  auto mute = MuteRank(Config(1, 4, directory.path()), &came);
   auto zero = Rank(Config(0, 4, directory.path())), two = Rank(Config(2, 4, directory.path()));
-  usleep(200'000);  // so that rank 1 is usually connected by then; it is an error that names it in any case
+  came.Await(1);
+  AwaitConnections(directory.path(), 2);
   mute->Signal(SIGKILL);
   mute->Wait();
   for (const auto& rank : {zero.get(), two.get()}) {
@@ -113,8 +145,7 @@ TEST(BootstrapProcesses, ARankZeroThatIsKilledDuringStartUpIsNamedAndItsSocketRe
   TestDirectory directory;
   auto zero = Rank(Config(0, 3, directory.path()));
   auto one = Rank(Config(1, 3, directory.path()));
-  // Rank 1 is connected when rank 0 holds two links: its listener and rank 1. Seen from outside: its pidfd arrived.
-  usleep(300'000);
+  AwaitConnections(directory.path(), 1);
   zero->Signal(SIGKILL);
   zero->Wait();
   const std::string report = one->Report();
@@ -123,18 +154,19 @@ TEST(BootstrapProcesses, ARankZeroThatIsKilledDuringStartUpIsNamedAndItsSocketRe
 
 TEST(BootstrapProcesses, ARankThatDoesNotAnswerIsNamed) {
   TestDirectory directory;
-  auto mute = MuteRank(Config(1, 3, directory.path(), 1));
-  auto zero = Rank(Config(0, 3, directory.path(), 1)), two = Rank(Config(2, 3, directory.path(), 5));
+  constexpr double kTimeoutS = 3;  // for the mute one to connect, on busy cores
+  auto mute = MuteRank(Config(1, 3, directory.path()));
+  auto zero = Rank(Config(0, 3, directory.path(), kTimeoutS)), two = Rank(Config(2, 3, directory.path()));
   for (const auto& rank : {zero.get(), two.get()}) {
     const std::string report = rank->Report();
-    EXPECT_TRUE(Contains(report, "rank 1 of 3 called init() but did not answer within 1 s")) << report;
+    EXPECT_TRUE(Contains(report, "rank 1 of 3 called init() but did not answer within 3 s")) << report;
   }
 }
 
 TEST(BootstrapProcesses, ARankZeroThatIsStoppedIsNamed) {
   TestDirectory directory;
   auto zero = Rank(Config(0, 3, directory.path()));
-  usleep(200'000);
+  AwaitListeners(directory.path(), 1);
   zero->Signal(SIGSTOP);
   auto one = Rank(Config(1, 3, directory.path(), 0.3));
   const std::string report = one->Report();
@@ -143,19 +175,6 @@ TEST(BootstrapProcesses, ARankZeroThatIsStoppedIsNamed) {
   zero->Signal(SIGKILL);
   zero->Wait();
   RemoveIfStale(*FindMeetingPlace(Config(0, 3, directory.path())));
-}
-
-// Waits until so many ranks 0 listen.
-void AwaitListeners(const std::string& directory, int count) {
-  const auto listen = [&] {
-    int found = 0;
-    std::error_code gone;
-    for (const auto& entry : std::filesystem::directory_iterator(directory, gone)) {
-      found += entry.path().extension() == ".sock" ? 1 : 0;
-    }
-    return found;
-  };
-  while (listen() < count) usleep(500);
 }
 
 TEST(BootstrapProcesses, TheSocketOfADeadJobDoesNotDisturbTheNext) {

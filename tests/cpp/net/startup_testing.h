@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -121,6 +124,25 @@ class Child {
  private:
   pid_t pid_;
   UniqueFd pipe_;
+};
+
+// How often children have said that they are where the test waits for them.
+class Count {
+ public:
+  Count()
+      : count_(new (mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   std::atomic<int>(0)) {}
+  ~Count() { munmap(count_, sizeof(*count_)); }
+  Count(const Count&) = delete;
+  Count& operator=(const Count&) = delete;
+
+  void Add() { ++*count_; }
+  void Await(int count) const {
+    while (*count_ < count) usleep(500);
+  }
+
+ private:
+  std::atomic<int>* const count_;
 };
 
 inline std::string Outcome(const StatusOr<Peers>& peers) { return peers.ok() ? "ok" : peers.status().ToString(); }
