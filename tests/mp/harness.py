@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,7 @@ class Job:
     mark: str
     scratch: Path
     began: float = field(default_factory=time.monotonic)
+    read: bytes = b""  # of its errors, by wait_for_errors
 
     def finish(self, deadline_s: float) -> Finished:
         try:
@@ -68,9 +70,22 @@ class Job:
             self.process.kill()
             kill_marked(self.mark)
             out, err = self.process.communicate(timeout=10)
-            finished = Finished(self.process.returncode, out, err, time.monotonic() - self.began)
+            finished = Finished(self.process.returncode, out, self.read + err, time.monotonic() - self.began)
             pytest.fail(f"the job was not over after {deadline_s} s\n{finished.report()}\n{stacks}")
-        return Finished(self.process.returncode, out, err, time.monotonic() - self.began)
+        return Finished(self.process.returncode, out, self.read + err, time.monotonic() - self.began)
+
+    def wait_for_errors(self, enough: Callable[[str], bool], deadline_s: float = 20.0) -> None:
+        """Read what the job writes to its standard error, until that is enough."""
+        assert self.process.stderr is not None
+        limit = time.monotonic() + deadline_s
+        while not enough(self.read.decode(errors="replace")):
+            ready, _, _ = select.select([self.process.stderr], [], [], max(0.0, limit - time.monotonic()))
+            more = os.read(self.process.stderr.fileno(), 65536) if ready else b""
+            if not more:
+                self.process.kill()
+                finished = self.finish(10)
+                pytest.fail(f"what the job said was not enough\n{finished.report()}")
+            self.read += more
 
     def wait_for_file(self, name: str, deadline_s: float = 20.0) -> str:
         """Wait until a worker has written ``name`` (whole, by rename) in the scratch directory; gives the contents."""

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from harness import worker_command
 
 ODD = 2
 
@@ -125,9 +126,11 @@ def test_a_tensor_on_some_ranks_only_is_reported_on_every_rank_and_then_fails(la
 
 def test_a_rank_that_comes_late_gets_a_report_and_no_error(launcher):
     flags = ["--stall-check-time-seconds", "0.2", "--stall-shutdown-time-seconds", "20"]
-    finished = launcher.worker(3, "waits.py", "late", flags=flags)
+    job = launcher.start(*worker_command(3, "waits.py", "late", flags=flags))
+    job.wait_for_errors(lambda errors: "'allreduce.late' was submitted by rank 0 and not by ranks 1, 2" in errors)
+    (launcher.scratch / "reported").touch()
+    finished = job.finish(30)
     assert finished.code == 0, finished.report()
-    assert "late" in finished.stderr
     assert all(finished.said(rank)["wait"]["error"] is None for rank in range(3)), finished.report()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,6 @@ def stuck(launcher, ranks=3):
     """A job whose rank 1 keeps the interpreter's lock in native code while the others wait for it."""
     job = launcher.start(*worker_command(ranks, "waits.py", "absent-in-native-code", flags=SOON))
     job.wait_for_file("pid")
-    time.sleep(0.1)
     try:
         yield job
     finally:
@@ -33,8 +33,12 @@ def stuck(launcher, ranks=3):
 
 
 def test_a_stall_report_shows_where_the_laggard_is_on_every_rank(launcher):
+    def all_have_told(errors):
+        return all(re.search(rf"^\[{rank}\] .*which others wait for, is at", errors, re.MULTILINE) for rank in range(3))
+
     with stuck(launcher) as job:
-        time.sleep(1.2)
+        job.wait_for_errors(all_have_told)
+        # The lines of the stacks come with that one.
     finished = job.finish(30)
     assert finished.code == 0, finished.report()
     pid = (launcher.scratch / "pid").read_text()
@@ -51,15 +55,16 @@ def test_a_stall_report_shows_where_the_laggard_is_on_every_rank(launcher):
 
 def test_a_live_job_tells_what_it_does(launcher):
     with stuck(launcher) as job:
-        done = dump(job.process.pid, "--json")
-        assert done.returncode == 0, done.stderr
-        records = json.loads(done.stdout)
-        assert [record["rank"] for record in records] == [0, 1, 2]
-        assert [[found["name"] for found in record["pending"]] for record in records] == [
-            ["allreduce.lonely"],
-            [],
-            ["allreduce.lonely"],
-        ]
+        wanted = [["allreduce.lonely"], [], ["allreduce.lonely"]]
+        limit = time.monotonic() + 20
+        pending = None
+        while pending != wanted and time.monotonic() < limit:  # ranks 0 and 2 may be on their way there
+            done = dump(job.process.pid, "--json")
+            assert done.returncode == 0, done.stderr
+            records = json.loads(done.stdout)
+            assert [record["rank"] for record in records] == [0, 1, 2]
+            pending = [[found["name"] for found in record["pending"]] for record in records]
+        assert pending == wanted
         assert "keep_the_lock" in records[1]["stacks"] and "synchronize" in records[2]["stacks"]
         assert records[0]["events"][-1]["what"] == "submitted"
 

@@ -141,9 +141,9 @@ def failing_for_good():
 
 
 def late():
-    """As above, but the others come before the limit: a report and no error."""
+    """As above, but the others come before the limit, and after a report: no error."""
     if hc.rank() != 0:
-        time.sleep(1.0)
+        await_file("reported")
     attempt("wait", lambda: allreduce_and_check("late"))
 
 
