@@ -26,7 +26,7 @@
 namespace horocache::net {
 namespace {
 
-// A link closes a moment before its process's pidfd says how the process ended.
+// A link closes, and a thread ends, a moment before its process's pidfd says how the process ended.
 constexpr int64_t kPidfdFollowsNs = 100 * kNsPerMs;
 // A rank that ends after it has seen a loss is reported later than what it has seen.
 constexpr int64_t kCauseFirstNs = 500 * kNsPerMs;
@@ -101,7 +101,7 @@ struct Liveness::Impl {
   std::vector<bool> seen_alive;  // by rank: its liveness thread, from here
   struct Later {
     int64_t at_ns;
-    std::string how;
+    std::string how;  // empty: the kernel is asked then
   };
   std::vector<std::optional<Later>> later;  // by rank: what to report then if nothing better is known
   std::vector<bool> ended;                  // by rank: its pidfd or its thread has said so
@@ -250,7 +250,10 @@ void Liveness::Impl::OnEnd(size_t r) {
 }
 
 void Liveness::Impl::OnDue(size_t r) {
-  if (ended[r] || !Lives(r)) {
+  if (!ended[r] && later[r]->how.empty() && !Lives(r)) {
+    later[r].reset();
+    OnEnd(r);
+  } else if (ended[r] || !Lives(r)) {
     Gone(r, later[r]->how);
   } else {  // only its link has closed
     later[r].reset();
@@ -263,8 +266,8 @@ void Liveness::Impl::LookAtThreads() {
     if (done[r] || later[r] || Lives(r) || !seen_alive[r]) continue;
     if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
       done[r] = true;
-    } else {
-      OnEnd(r);
+    } else {  // the kernel tells how when the other threads of the process have ended, too
+      later[r] = {NowNs() + kPidfdFollowsNs, ""};
     }
   }
 }
