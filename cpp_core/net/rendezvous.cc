@@ -122,8 +122,8 @@ void RemoveOldSockets(const std::string& directory) {
     const std::string path = entry->path().string();
     const bool has_no_job = entry->path().extension() == ".new";
     if ((!has_no_job && entry->path().extension() != ".sock") || path.size() > kMaxPath) continue;
-    const bool is_old = has_no_job || (entry->last_write_time(gone) < oldest && !gone);
-    if (is_old && Probe(path) == ECONNREFUSED) TakeAway(directory, path);
+    const bool is_asked = has_no_job || (entry->last_write_time(gone) < oldest && !gone);
+    if (is_asked && Probe(path) == ECONNREFUSED) TakeAway(directory, path);
   }
 }
 

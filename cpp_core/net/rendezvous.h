@@ -5,8 +5,7 @@
 // either happens or does not:
 //   - A socket listens under a name of its own before link(2) gives it the job's name, which fails if that is taken. So
 //     a socket that has the job's name and refuses connections is one whose process has ended.
-//   - A name of its own that refuses connections is removed by whoever starts next. If its process has not ended, but
-//   is
+//   - A name of its own that refuses connections is removed by whoever starts next. If its process lives, and is
 //     about to listen, it finds the name gone and takes another.
 //   - Such a stale socket is renamed first and then looked at once more. If it listens, another process has taken the
 //     name meanwhile, and it goes back.

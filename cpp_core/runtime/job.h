@@ -71,8 +71,8 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
 StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job);
 
 // Where the ranks of a process set meet: those of each host among themselves. Its members call this at the same time,
-// for one set after the other in ascending order: the lowest that is not complete yet has none of its ranks waiting in
-// a higher one, so nobody waits in a circle. `arena`: the set's memory, if it is there already.
+// for one set after the other in ascending order. This avoids circles: no rank of the lowest incomplete set can wait in
+// a higher one. `arena` is the set's memory, if it exists already.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                             std::shared_ptr<net::Arena> arena = nullptr);
 // Connects its hosts, over MPI. All members call it, sets in the same order. The process ends if one does not come.

@@ -310,6 +310,8 @@ Status Runtime::LostHere() const {
   for (size_t rank = 0; rank < pidfds.size(); ++rank) {
     pollfd polled{pidfds[rank].get(), POLLIN, 0};
     if (!pidfds[rank].intact() || poll(&polled, 1, 0) <= 0) continue;
+    // A member of no set that is still being made may have done its work by now.
+    if (net::HasLeft(job_.peers.arena->state(static_cast<int>(rank)).load())) continue;
     const std::string how = net::DescribeEnd(pidfds[rank].get(), job_.peers.pids[rank]);
     return {StatusCode::kPeerLost, Ended(static_cast<int>(rank), how) + kCannotGoOn};
   }

@@ -23,7 +23,8 @@
 
 namespace horocache::net {
 
-// Asked now and then by who waits, on its thread; the wait ends with what it says if that is not ok. May be null.
+// A wait calls it from time to time, on the thread that waits. If it does not return ok, the wait ends with its status.
+// May be null.
 using WaitCheck = std::function<Status()>;
 
 // Tests `request` until it is complete. kStartup with `what` when the time is over.
