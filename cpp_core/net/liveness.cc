@@ -301,4 +301,16 @@ Liveness::~Liveness() {
 
 void Liveness::CloseInChild() { impl_->waker.CloseInChild(); }
 
+std::optional<EndedRank> FindEnded(const Peers& peers) {
+  for (size_t r = 0; r < peers.pidfds.size(); ++r) {
+    const UniqueFd& pidfd = peers.pidfds[r];
+    pollfd polled{pidfd.get(), POLLIN, 0};
+    if (!pidfd.intact() || poll(&polled, 1, 0) <= 0) continue;
+    // A rank that has nothing more to meet for may have done its work by now.
+    if (HasLeft(peers.arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) continue;
+    return EndedRank{static_cast<int>(r), DescribeEnd(pidfd.get(), peers.pids[r])};
+  }
+  return std::nullopt;
+}
+
 }  // namespace horocache::net

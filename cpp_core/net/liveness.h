@@ -3,11 +3,20 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "net/bootstrap.h"
 
 namespace horocache::net {
+
+struct EndedRank {
+  int rank;
+  std::string how;  // as Liveness says it
+};
+
+// One look, for as long as no Liveness watches: the lowest rank that has ended and had not left.
+std::optional<EndedRank> FindEnded(const Peers& peers);
 
 class Liveness {
  public:

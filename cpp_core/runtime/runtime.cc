@@ -1,6 +1,5 @@
 #include "runtime/runtime.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -8,16 +7,15 @@
 #include <array>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "base/unique_fd.h"
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
-#include "net/exit_info.h"
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
@@ -306,16 +304,9 @@ Status Runtime::WhyJobLost() const {
 // Which rank of this host has given up, or has ended, for as long as nothing else watches them.
 Status Runtime::LostHere() const {
   HC_RETURN_IF_ERROR(WhyJobLost());
-  const std::vector<UniqueFd>& pidfds = job_.peers.pidfds;
-  for (size_t rank = 0; rank < pidfds.size(); ++rank) {
-    pollfd polled{pidfds[rank].get(), POLLIN, 0};
-    if (!pidfds[rank].intact() || poll(&polled, 1, 0) <= 0) continue;
-    // A member of no set that is still being made may have done its work by now.
-    if (net::HasLeft(job_.peers.arena->state(static_cast<int>(rank)).load())) continue;
-    const std::string how = net::DescribeEnd(pidfds[rank].get(), job_.peers.pids[rank]);
-    return {StatusCode::kPeerLost, Ended(static_cast<int>(rank), how) + kCannotGoOn};
-  }
-  return Status::Ok();
+  const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
+  if (!ended) return Status::Ok();
+  return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
 }
 
 std::string Runtime::Ended(int local_rank, const std::string& how) const {

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "net/handshake.h"
 #include "net/mpi/mpi_process.h"
 #include "net/mpi/watchdog.h"
 
@@ -79,10 +80,13 @@ Communicator Communicator::Borrow(Mpi* mpi, MpiComm comm) {
 
 StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag,
                                            int64_t limit_ns) {
-  const Watchdog watchdog(limit_ns, [&] {
-    Watchdog::EndProcess("making a communicator of " + std::to_string(ranks.size()) +
-                         " ranks has waited for the others for " + SecondsText(limit_ns) +
-                         " (HOROCACHE_START_TIMEOUT); one of them has ended, or is not in init().");
+  const int own = mpi->Rank(comm);
+  const Watchdog watchdog(limit_ns, [&ranks, own, limit_ns] {
+    std::vector<int> others = ranks;
+    std::erase(others, own);
+    Watchdog::EndProcess("rank " + std::to_string(own) + " has waited in MPI for " + SecondsText(limit_ns) +
+                         " (HOROCACHE_START_TIMEOUT) for " + NameRanks(others) +
+                         ", to make a communicator; one of them has ended, or is not in init().");
   });
   MpiComm group;
   HC_RETURN_IF_ERROR(mpi->CreateGroup(comm, ranks, tag, &group));

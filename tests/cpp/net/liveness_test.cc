@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/mutex.h"
 #include "net/startup_testing.h"
@@ -181,6 +182,27 @@ TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
   job[2].Signal(SIGKILL);
   EXPECT_NE(losses.Await(2), "");
   EXPECT_EQ(losses.calls(), 1);
+}
+
+TEST(LivenessProcesses, OneLookFindsWhoHasEndedAndNotWhoHasLeft) {
+  TestDirectory directory;
+  ForkedJob job(4, directory.path(), [](int rank, Peers& peers) -> std::string {
+    if (rank != 1) return Sleep(rank, peers);
+    peers.arena->state(rank).store(RankState::kLeft);
+    return "left";
+  });
+  EXPECT_EQ(job[1].Report(), "left");
+  job[1].Wait();
+  EXPECT_FALSE(FindEnded(job.peers));
+  for (const int rank : {3, 2}) {
+    job[rank].Signal(SIGKILL);
+    pollfd gone{job.peers.pidfds[static_cast<size_t>(rank)].get(), POLLIN, 0};
+    ASSERT_EQ(poll(&gone, 1, -1), 1);
+    const std::optional<EndedRank> ended = FindEnded(job.peers);
+    ASSERT_TRUE(ended);
+    EXPECT_EQ(ended->rank, rank);
+    EXPECT_TRUE(Contains(ended->how, "was killed by signal 9"));
+  }
 }
 
 TEST(LivenessProcesses, AStoppedRankIsNotLost) {
