@@ -276,7 +276,10 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
     job.epoch = config.epoch;
     HC_RETURN_IF_ERROR(MeetHere(config, &job));
   }
-  HC_RETURN_IF_ERROR(ShareMemory(config, &job));
+  if (Status shared = ShareMemory(config, &job); !shared.ok()) {
+    if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
+    return shared;
+  }
   return job;
 }
 

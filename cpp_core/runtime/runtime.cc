@@ -144,9 +144,9 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 void Runtime::TellNotStarted(const Status& why) {
   net::Arena& arena = *job_.peers.arena;
   std::string what = why.message();  // it names the rank that is lost
-  if (why.code() == StatusCode::kPeerLost) {
-    net::LeaveMpiUnfinalized();  // that rank never will
-  } else {
+  // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
+  if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
+  if (why.code() != StatusCode::kPeerLost) {
     what =
         "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) + ") did not start: " + what;
   }

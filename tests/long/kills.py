@@ -32,7 +32,8 @@ START_S, END_S = 60.0, 30.0  # for a job to start, and to end after the kill
 LIMITS_S = {"host": 1.0, "mpi": 1.0, "hosts": 5.0}
 LAYOUTS = {"host": "", "mpi": "", "hosts": "0011"}
 START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # about how long imports and init() take on two busy cores
-START_TIMEOUT_S, ROLL_CALL_S = 6, 3  # the second where a collective of MPI is late, which names no rank
+START_TIMEOUT_S = 6
+ROLL_CALL_S = 5  # where a collective of MPI is late, which names no rank: 3 s, and 2 s more for the answer of rank 0
 ENDED_BY_MPI = ("has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)", "MPI_ERRORS_ARE_FATAL")
 
 
@@ -75,14 +76,14 @@ class Kill:
                 start_new_session=True,
             )
             try:
-                self._kill(scratch, job)
+                self._kill(scratch, job, mark)
             finally:
                 self._check_nothing_left(scratch, job, mark, before)
         if self.faults:
             self.faults.append((scratch / "output").read_text(errors="backslashreplace")[-2000:])
         shutil.rmtree(scratch)
 
-    def _kill(self, scratch: Path, job: subprocess.Popen[bytes]) -> None:
+    def _kill(self, scratch: Path, job: subprocess.Popen[bytes], mark: str) -> None:
         ready = [scratch / f"{'starts' if self.starting else 'ready'}{rank}" for rank in range(RANKS)]
         if not self._wait([ready[self.victim]] if self.starting else ready, START_S, job):
             return
@@ -94,6 +95,7 @@ class Kill:
             # Within MPI_Init a rank cannot learn who died: MPI ends the processes, or the time limit does.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(END_S)
+            self._processes_left(mark)  # mpiexec ends before them
             output = (scratch / "output").read_text(errors="backslashreplace")
             missing = [rank for rank, path in saw.items() if not path.exists()]
             if missing and not any(text in output for text in ENDED_BY_MPI):
@@ -131,16 +133,21 @@ class Kill:
             time.sleep(0.005)
         return True
 
+    @staticmethod
+    def _processes_left(mark: str) -> list[int]:
+        """The job's, after some time to end."""
+        limit = time.monotonic() + 5
+        while (left := marked(mark)) and time.monotonic() < limit:
+            time.sleep(0.02)
+        return left
+
     def _check_nothing_left(self, scratch: Path, job: subprocess.Popen[bytes], mark: str, before: set[str]) -> None:
         try:
             job.wait(END_S)
         except subprocess.TimeoutExpired:
             self.faults.append(f"the launcher has not ended after {END_S} s")
             job.kill()
-        limit = time.monotonic() + 5
-        while (left := marked(mark)) and time.monotonic() < limit:
-            time.sleep(0.02)
-        if left:
+        if left := self._processes_left(mark):
             self.faults.append(f"processes {left} are left")
             kill_marked(mark)
         files = [path for path in (scratch / "tmp").rglob("*") if self.place == "host" or "horocache" in path.name]

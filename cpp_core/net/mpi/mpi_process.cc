@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/mutex.h"
@@ -35,10 +37,15 @@ void FinalizeAtExit() {
   // A child of fork has inherited this handler, but no MPI.
   if (process.initialised_by != getpid() || process.unfinalized.load() || process.mpi->Finalized()) return;
   constexpr int64_t kLongNs = 30'000'000'000;
-  const Watchdog watchdog(kLongNs, [] {
-    SayLine(
-        "this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop it.");
-  });
+  std::optional<Watchdog> watchdog;
+  try {
+    watchdog.emplace(kLongNs, [] {
+      SayLine(
+          "this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop "
+          "it.");
+    });
+  } catch (const std::system_error&) {  // no more threads: a long wait is not told of
+  }
   if (const Status status = process.mpi->Finalize(); !status.ok()) SayLine(status.message());
 }
 

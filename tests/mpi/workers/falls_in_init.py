@@ -1,0 +1,56 @@
+"""Rank 0 of a second job of the same processes dies, or cannot start, when MPI has brought the ranks together."""
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+import time
+from pathlib import Path
+
+import horocache as hc
+
+LIBC = ctypes.CDLL(None)
+MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+
+
+def die_with_the_first_shared_memory() -> None:
+    """Let the kernel kill this process when it makes the memory that the ranks of a host share."""
+    load_number, equal, answer, kill, allow = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
+    steps = [
+        (load_number, 0, 0, 0),
+        (equal, 0, 1, MEMFD_CREATE[platform.machine()]),
+        (answer, 0, 0, kill),
+        (answer, 0, 0, allow),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("HP", len(steps), ctypes.addressof(code)))
+    no_new_privileges, seccomp, filtered = 38, 22, 2
+    assert LIBC.prctl(no_new_privileges, 1, 0, 0, 0) == 0
+    assert LIBC.prctl(seccomp, filtered, program) == 0
+
+
+def start_no_more_threads() -> None:
+    """Let the next thread have a stack that no memory holds."""
+    attributes = ctypes.create_string_buffer(256)
+    LIBC.pthread_attr_init(attributes)
+    LIBC.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 50))
+    assert LIBC.pthread_setattr_default_np(attributes) == 0
+
+
+how = sys.argv[1]
+hc.init()
+rank = hc.rank()
+others = [Path(f"/proc/{pid}") for pid in hc.allgather_object(os.getpid()) if pid != os.getpid()]
+hc.shutdown()
+if how == "ends":
+    start_no_more_threads()
+    sys.exit()
+if rank == 0:
+    {"dies": die_with_the_first_shared_memory, "cannot start": start_no_more_threads}[how]()
+try:
+    hc.init(start_timeout=4)
+except hc.HorocacheError as error:
+    print("refused", error, flush=True)
+    while rank == 1 and any(other.exists() for other in others):
+        time.sleep(0.01)  # who waits for this rank in MPI_Finalize waits for ever
