@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "control/selector.h"
 #include "net/host.h"
+#include "net/mpi/failure_note.h"
 #include "net/mpi/member_list.h"
 #include "net/mpi/mpi_link.h"
 #include "net/mpi/mpi_process.h"
@@ -278,9 +279,19 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
+    TellOtherHosts(job, shared);
     return shared;
   }
   return job;
+}
+
+void TellOtherHosts(const Job& job, const Status& why) {
+  if (job.one_host()) return;
+  std::vector<int> first(job.host_names.size(), -1);
+  for (size_t rank = job.host_of.size(); rank-- > 0;)
+    first[static_cast<size_t>(job.host_of[rank])] = static_cast<int>(rank);
+  first.erase(first.begin() + job.identity.cross_rank);
+  net::TellFailure(job.mpi, first, why);
 }
 
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena) {

@@ -61,6 +61,9 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
+// This rank's start has failed. The first rank of each other host hears why, and tells the others there.
+void TellOtherHosts(const Job& job, const Status& why);
+
 // A job of runtimes in one process, which share `arena`.
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena);
 

@@ -16,6 +16,7 @@
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
+#include "net/mpi/failure_note.h"
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
@@ -142,16 +143,17 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 
 // The other ranks count on this one by now. The parts that are there already would leave the job in order.
 void Runtime::TellNotStarted(const Status& why) {
-  net::Arena& arena = *job_.peers.arena;
-  std::string what = why.message();  // it names the rank that is lost
   // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
-  if (why.code() != StatusCode::kPeerLost) {
-    what =
-        "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) + ") did not start: " + what;
+  Status told = why;  // it names the rank that is lost
+  if (why.code() != StatusCode::kPeerLost && !told_by_other_host_) {
+    told = {StatusCode::kPeerLost, "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) +
+                                       ") did not start: " + why.message()};
   }
-  arena.LeaveJobLost(job_.identity.local_rank, StatusCode::kPeerLost, what);
+  net::Arena& arena = *job_.peers.arena;
+  arena.LeaveJobLost(job_.identity.local_rank, told.code(), told.message());
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
+  if (!told_by_other_host_) TellOtherHosts(job_, told);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -246,7 +248,8 @@ Status Runtime::MakeLoop(const std::function<Status()>& check) {
   JobConfig config = ConfigOfJob();
   config.check = [&]() -> Status {
     HC_RETURN_IF_ERROR(check());
-    return LostHere();
+    HC_RETURN_IF_ERROR(LostHere());
+    return LostElsewhere();
   };
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
@@ -307,6 +310,14 @@ Status Runtime::LostHere() const {
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
   if (!ended) return Status::Ok();
   return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
+}
+
+// What another host has told this rank during start-up.
+Status Runtime::LostElsewhere() {
+  if (job_.one_host()) return Status::Ok();
+  Status why = net::HearFailure(job_.mpi);
+  if (!why.ok()) told_by_other_host_ = true;
+  return why;
 }
 
 std::string Runtime::Ended(int local_rank, const std::string& how) const {

@@ -304,7 +304,7 @@ FAILURES = {
     "MPI connects the ranks, and one of them dies, or cannot start, during start-up": [
         "mpi/test_jobs.py::test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi",
         "mpi/test_jobs.py::test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever",
-        "mpi/test_jobs.py::test_no_rank_waits_at_its_end_for_one_that_died_or_failed_in_init",
+        "mpi/test_jobs.py::test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end",
     ],
     "the folder for the start-up socket cannot be made (`TMPDIR` is not there, or is read-only)": [
         "cpp/net/bootstrap_test.cc::Bootstrap.ADirectoryThatCannotBeMadeIsAnErrorOnEveryRank",

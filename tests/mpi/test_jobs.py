@@ -153,16 +153,18 @@ def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi()
 
 
 @pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec ends the other ranks, whatever it is told")
+@pytest.mark.parametrize("layout", ["0000", "0011"], ids=["one host", "two hosts"])
 @pytest.mark.parametrize("how", ["dies", "cannot start"])
-def test_no_rank_waits_at_its_end_for_one_that_died_or_failed_in_init(how):
+def test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end(how, layout):
     worker = str(WORKERS / "falls_in_init.py")
-    job = run_command([*arguments_of(4, "--enable-recovery"), sys.executable, worker, how], deadline_s=25)
+    command = [*arguments_of(4, "--enable-recovery"), sys.executable, worker, how, layout]
+    job = run_command(command, deadline_s=25)  # less than the start timeout
     named = [line for line in job.lines("refused ") if "rank 0 " in line]
     assert len(named) == 3 and "terminate" not in job.err, job.report()
 
 
 def test_a_process_that_can_start_no_more_threads_ends_in_order():
-    job = run_worker("falls_in_init", 2, "ends", deadline_s=25)
+    job = run_worker("falls_in_init", 2, "ends", "", deadline_s=25)
     assert job.code == 0 and not job.err, job.report()
 
 

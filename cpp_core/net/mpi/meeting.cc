@@ -214,8 +214,9 @@ StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& in
 
 StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
                                   const WaitCheck& check) {
-  StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, NowNs() + timeout_ns, check);
-  if (copy.ok() || copy.status().code() != StatusCode::kStartup) return copy;
+  const int64_t deadline_ns = NowNs() + timeout_ns;
+  StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, deadline_ns, check);
+  if (copy.ok() || NowNs() < deadline_ns) return copy;
   const Status called = MeetOverMpi(Communicator::Borrow(mpi, comm), own, kRollCallNs, timeout_ns).status();
   return called.ok() ? copy.status() : called;
 }

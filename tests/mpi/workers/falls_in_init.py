@@ -8,18 +8,20 @@ import sys
 import time
 from pathlib import Path
 
+from common import pretend_hosts
+
 import horocache as hc
 
 LIBC = ctypes.CDLL(None)
-MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+SENDMSG = {"x86_64": 46, "aarch64": 211}
 
 
-def die_with_the_first_shared_memory() -> None:
-    """Let the kernel kill this process when it makes the memory that the ranks of a host share."""
+def die_when_all_have_met() -> None:
+    """Let the kernel kill this process when it hands its memory to the ranks of its host: it has met them all then."""
     load_number, equal, answer, kill, allow = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
     steps = [
         (load_number, 0, 0, 0),
-        (equal, 0, 1, MEMFD_CREATE[platform.machine()]),
+        (equal, 0, 1, SENDMSG[platform.machine()]),
         (answer, 0, 0, kill),
         (answer, 0, 0, allow),
     ]
@@ -38,7 +40,8 @@ def start_no_more_threads() -> None:
     assert LIBC.pthread_setattr_default_np(attributes) == 0
 
 
-how = sys.argv[1]
+how, layout = sys.argv[1:]
+pretend_hosts(layout)
 hc.init()
 rank = hc.rank()
 others = [Path(f"/proc/{pid}") for pid in hc.allgather_object(os.getpid()) if pid != os.getpid()]
@@ -47,9 +50,9 @@ if how == "ends":
     start_no_more_threads()
     sys.exit()
 if rank == 0:
-    {"dies": die_with_the_first_shared_memory, "cannot start": start_no_more_threads}[how]()
+    {"dies": die_when_all_have_met, "cannot start": start_no_more_threads}[how]()
 try:
-    hc.init(start_timeout=4)
+    hc.init()
 except hc.HorocacheError as error:
     print("refused", error, flush=True)
     while rank == 1 and any(other.exists() for other in others):
