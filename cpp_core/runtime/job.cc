@@ -287,10 +287,11 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
 
 void TellOtherHosts(const Job& job, const Status& why) {
   if (job.one_host()) return;
-  std::vector<int> first(job.host_names.size(), -1);
-  for (size_t rank = job.host_of.size(); rank-- > 0;)
-    first[static_cast<size_t>(job.host_of[rank])] = static_cast<int>(rank);
-  first.erase(first.begin() + job.identity.cross_rank);
+  std::vector<int> first;
+  for (int host = 0; host < job.identity.cross_size; ++host) {
+    if (host == job.identity.cross_rank) continue;
+    first.push_back(static_cast<int>(std::ranges::find(job.host_of, host) - job.host_of.begin()));
+  }
   net::TellFailure(job.mpi, first, why);
 }
 

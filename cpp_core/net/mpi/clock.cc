@@ -68,16 +68,24 @@ class Clocks {
   Status Send(int to, int64_t number) {
     std::string bytes(sizeof(number), '\0');
     std::memcpy(bytes.data(), &number, sizeof(number));
-    return SendInTime(comm_.mpi(), comm_.get(), bytes, to, kClockTag, deadline_ns_);
+    return Named(to, SendInTime(comm_.mpi(), comm_.get(), bytes, to, kClockTag, deadline_ns_));
   }
 
   Status Receive(int from, int64_t* number) {
     const StatusOr<std::string> bytes =
         ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kClockTag, deadline_ns_);
-    if (!bytes.ok()) return bytes.status();
-    if (bytes->size() != sizeof(*number)) return {StatusCode::kCorrupt, "a time that does not decode"};
+    if (!bytes.ok()) return Named(from, bytes.status());
+    if (bytes->size() != sizeof(*number))
+      return {StatusCode::kCorrupt, "rank " + std::to_string(from) + " sent a time that does not decode"};
     std::memcpy(number, bytes->data(), sizeof(*number));
     return Status::Ok();
+  }
+
+  static Status Named(int rank, const Status& status) {
+    if (status.ok()) return status;
+    return {status.code(), "rank " + std::to_string(rank) +
+                               " called init() and did not answer when clocks were compared (" + status.message() +
+                               "). Is it running? See its output for the cause."};
   }
 
   const Communicator& comm_;

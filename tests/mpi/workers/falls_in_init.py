@@ -56,4 +56,4 @@ try:
 except hc.HorocacheError as error:
     print("refused", error, flush=True)
     while rank == 1 and any(other.exists() for other in others):
-        time.sleep(0.01)  # who waits for this rank in MPI_Finalize waits for ever
+        time.sleep(0.01)  # a rank that waited for this one in MPI_Finalize would never end
