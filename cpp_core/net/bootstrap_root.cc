@@ -334,7 +334,7 @@ void Root::Advance() {
     for (const auto& client : clients_) Serve(*client);
   }
   if (NowNs() >= deadline_ns_) Fail(Missing(""), 0);
-  if (const Status stopped = Check(config_); !stopped.ok()) Fail(stopped, 0);
+  if (const Status stopped = Check(config_); !stopped.ok()) Fail(stopped);
 }
 
 // See Note [Start-up]. The descriptors are borrowed by the queues; arena_, pidfd_ and clients_ outlive them.

@@ -127,7 +127,8 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
                            net::FindHost(config.knobs.host_id, MeetingFolder(config.knobs))};
   StatusOr<net::Communicator> comm = JobCommunicator(config, own, mpi);
   if (!comm.ok()) return comm.status();
-  StatusOr<net::Placement> placement = net::MeetOverMpi(*comm, own, Nanoseconds(config.knobs.start_timeout, kNsPerS));
+  StatusOr<net::Placement> placement =
+      net::MeetOverMpi(*comm, own, Nanoseconds(config.knobs.start_timeout, kNsPerS), config.check);
   if (!placement.ok()) {
     net::LeaveMpiUnfinalized();
     return placement.status();
@@ -146,13 +147,6 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
   identity.local_size = static_cast<int>(job->here.size());
   identity.local_rank = static_cast<int>(std::ranges::find(job->here, identity.rank) - job->here.begin());
   identity.job = placement->job;
-  StatusOr<net::ClockOffset> clock =
-      net::MeasureClock(*comm, job->host_of, Nanoseconds(config.knobs.start_timeout, kNsPerS));
-  if (!clock.ok()) {
-    net::LeaveMpiUnfinalized();
-    return clock.status();
-  }
-  job->clock = *clock;
   job->mpi = std::move(*comm);
   return Status::Ok();
 }
@@ -223,6 +217,12 @@ Status ShareMemory(const JobConfig& config, Job* job) {
       "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs));
   if (job->mpi.empty()) bootstrap.identity.shared_claim = identity.shared_claim;
   if (!job->one_host()) bootstrap.job_ranks = job->here;
+  if (!job->mpi.empty()) {
+    bootstrap.check = [&config, job]() -> Status {
+      HC_RETURN_IF_ERROR(net::Ask(config.check));
+      return HearFailure(job);
+    };
+  }
   StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
@@ -279,20 +279,36 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
-    TellOtherHosts(job, shared);
+    TellFailure(job, shared);
     return shared;
   }
   return job;
 }
 
-void TellOtherHosts(const Job& job, const Status& why) {
-  if (job.one_host()) return;
-  std::vector<int> first;
+void TellFailure(const Job& job, const Status& why) {
+  if (job.mpi.empty()) return;
+  std::vector<int> ranks;
   for (int host = 0; host < job.identity.cross_size; ++host) {
-    if (host == job.identity.cross_rank) continue;
-    first.push_back(static_cast<int>(std::ranges::find(job.host_of, host) - job.host_of.begin()));
+    if (host == job.identity.cross_rank || !job.failed_elsewhere.ok()) continue;
+    ranks.push_back(static_cast<int>(std::ranges::find(job.host_of, host) - job.host_of.begin()));
   }
-  net::TellFailure(job.mpi, first, why);
+  for (const int rank : job.here) {
+    if (rank != job.identity.rank && job.peers.arena == nullptr) ranks.push_back(rank);
+  }
+  net::TellFailure(job.mpi, ranks, why);
+}
+
+Status HearFailure(Job* job) {
+  if (!job->mpi.empty() && job->failed_elsewhere.ok()) job->failed_elsewhere = net::HearFailure(job->mpi);
+  return job->failed_elsewhere;
+}
+
+Status CompareClocks(const JobConfig& config, Job* job) {
+  if (job->one_host()) return Status::Ok();
+  StatusOr<net::ClockOffset> clock =
+      net::MeasureClock(job->mpi, job->host_of, Nanoseconds(config.knobs.start_timeout, kNsPerS), config.check);
+  if (clock.ok()) job->clock = *clock;
+  return clock.status();
 }
 
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena) {

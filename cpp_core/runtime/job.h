@@ -43,9 +43,10 @@ struct Job {
   net::Peers peers;                     // by local rank
   net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
   net::Introduction introduction;       // of this rank, over MPI
-  std::string no_mpi;      // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
-  std::string doubt;       // why this rank may be wrong about being alone; empty: it is not
-  net::ClockOffset clock;  // of this host
+  std::string no_mpi;       // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
+  std::string doubt;        // why this rank may be wrong about being alone; empty: it is not
+  net::ClockOffset clock;   // of this host; see CompareClocks
+  Status failed_elsewhere;  // why the job does not start, if another rank has told this one over MPI
   // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
   // and processes may have been in different numbers of jobs.
   uint32_t epoch = 0;
@@ -61,8 +62,14 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
-// This rank's start has failed. The first rank of each other host hears why, and tells the others there.
-void TellOtherHosts(const Job& job, const Status& why);
+// This rank's start has failed. Who cannot see why in shared memory hears it over MPI: the first rank of each other
+// host, which tells those there, and while this host's memory is not shared all ranks here.
+void TellFailure(const Job& job, const Status& why);
+// Why the start of another rank has failed, if it has told this one.
+Status HearFailure(Job* job);
+
+// Compares the clocks of the hosts, over MPI. All ranks call it at the same time, when those of each host have met.
+Status CompareClocks(const JobConfig& config, Job* job);
 
 // A job of runtimes in one process, which share `arena`.
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena);

@@ -16,7 +16,6 @@
 #include "control/selector.h"
 #include "control/signature.h"
 #include "data/kernels/fold.h"
-#include "net/mpi/failure_note.h"
 #include "net/mpi/mpi_process.h"
 #include "net/shm_link.h"
 #include "runtime/message_operation.h"
@@ -104,8 +103,10 @@ Status Runtime::CheckPrograms() const {
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
   HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get()));  // before the other ranks are met
-  const auto check = [&go_on]() -> Status {
-    return !go_on || go_on() ? Status::Ok() : Status(StatusCode::kAborted, "init() was interrupted");
+  bool interrupted = false;
+  const auto check = [&]() -> Status {
+    interrupted = interrupted || (go_on && !go_on());
+    return interrupted ? Status(StatusCode::kAborted, "init() was interrupted") : Status::Ok();
   };
   JobConfig job_config = JobConfigOf(config);
   job_config.check = check;
@@ -133,9 +134,16 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
 
 Status Runtime::MakeParts(const std::function<Status()>& check) {
   HC_RETURN_IF_ERROR(CheckPrograms());
+  JobConfig config = ConfigOfJob();
+  config.check = [&]() -> Status {
+    HC_RETURN_IF_ERROR(check());
+    HC_RETURN_IF_ERROR(LostHere());
+    return HearFailure(&job_);
+  };
   try {
+    HC_RETURN_IF_ERROR(CompareClocks(config, &job_));
     observer_ = MakeObserver();
-    return MakeLoop(check);
+    return MakeLoop(config);
   } catch (const std::system_error& error) {
     return NoThreadError(error);
   }
@@ -146,14 +154,14 @@ void Runtime::TellNotStarted(const Status& why) {
   // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
   Status told = why;  // it names the rank that is lost
-  if (why.code() != StatusCode::kPeerLost && !told_by_other_host_) {
+  if (why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok()) {
     told = {StatusCode::kPeerLost, "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) +
                                        ") did not start: " + why.message()};
   }
   net::Arena& arena = *job_.peers.arena;
   arena.LeaveJobLost(job_.identity.local_rank, told.code(), told.message());
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
-  if (!told_by_other_host_) TellOtherHosts(job_, told);
+  TellFailure(job_, told);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -244,13 +252,7 @@ void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
   };
 }
 
-Status Runtime::MakeLoop(const std::function<Status()>& check) {
-  JobConfig config = ConfigOfJob();
-  config.check = [&]() -> Status {
-    HC_RETURN_IF_ERROR(check());
-    HC_RETURN_IF_ERROR(LostHere());
-    return LostElsewhere();
-  };
+Status Runtime::MakeLoop(const JobConfig& config) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
     heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
   StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(config, job_);
@@ -310,14 +312,6 @@ Status Runtime::LostHere() const {
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
   if (!ended) return Status::Ok();
   return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
-}
-
-// What another host has told this rank during start-up.
-Status Runtime::LostElsewhere() {
-  if (job_.one_host()) return Status::Ok();
-  Status why = net::HearFailure(job_.mpi);
-  if (!why.ok()) told_by_other_host_ = true;
-  return why;
 }
 
 std::string Runtime::Ended(int local_rank, const std::string& how) const {

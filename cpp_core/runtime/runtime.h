@@ -151,7 +151,7 @@ class Runtime {
   Status CheckPrograms() const;
   Status MakeParts(const std::function<Status()>& check);
   void TellNotStarted(const Status& why);
-  Status MakeLoop(const std::function<Status()>& check);
+  Status MakeLoop(const JobConfig& config);
   CoordinatorLoop::Parts PartsOfLoop();
   StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetSite site);
   Status CheckMpiThreads() const;
@@ -160,7 +160,6 @@ class Runtime {
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
   Status WhyJobLost() const;
   Status LostHere() const;
-  Status LostElsewhere();
   std::string Ended(int local_rank, const std::string& how) const;
   void OnLost(int local_rank, const std::string& how);
   observe::TimelineHeader Header() const;
@@ -196,7 +195,6 @@ class Runtime {
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> alive_{false};
-  bool told_by_other_host_ = false;    // why the start fails
   std::atomic<pid_t> leaves_with_{0};  // the process at whose end it leaves the job
 };
 

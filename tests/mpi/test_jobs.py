@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mpi_jobs import WORKERS, arguments_of, flavour, run_command, run_worker, tried_with
 
+NOBODY = -1
+
 
 def test_the_job_is_the_communicator_the_list_or_what_mpiexec_started():
     job = run_worker("jobs", 4, "world", "split", "ranks", "disagree", "sets", "parts", "twice", "finalized")
@@ -153,18 +155,26 @@ def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi()
 
 
 @pytest.mark.skipif(flavour() == "mpich", reason="its mpiexec ends the other ranks, whatever it is told")
-@pytest.mark.parametrize("layout", ["0000", "0011"], ids=["one host", "two hosts"])
-@pytest.mark.parametrize("how", ["dies", "cannot start"])
-def test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end(how, layout):
-    worker = str(WORKERS / "falls_in_init.py")
-    command = [*arguments_of(4, "--enable-recovery"), sys.executable, worker, how, layout]
+@pytest.mark.parametrize(
+    ("how", "layout", "victim", "late"),
+    [
+        ("dies", "0000", 0, NOBODY),
+        ("cannot start", "0000", 0, NOBODY),
+        ("cannot start", "0011", 0, NOBODY),
+        ("dies", "0011", 0, 3),  # the other host has not met yet
+        ("dies", "0011", 2, NOBODY),
+    ],
+)
+def test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end(how, layout, victim, late):
+    worker = [str(WORKERS / "falls_in_init.py"), how, layout, str(victim), str(late)]
+    command = [*arguments_of(4, "--enable-recovery"), sys.executable, *worker]
     job = run_command(command, deadline_s=25)  # less than the start timeout
-    named = [line for line in job.lines("refused ") if "rank 0 " in line]
+    named = [line for line in job.lines("refused ") if f"rank {victim} " in line]
     assert len(named) == 3 and "terminate" not in job.err, job.report()
 
 
 def test_a_process_that_can_start_no_more_threads_ends_in_order():
-    job = run_worker("falls_in_init", 2, "ends", "", deadline_s=25)
+    job = run_worker("falls_in_init", 2, "ends", "", "0", str(NOBODY), deadline_s=25)
     assert job.code == 0 and not job.err, job.report()
 
 

@@ -14,8 +14,8 @@ constexpr int kQuestions = 8;
 
 class Clocks {
  public:
-  Clocks(const Communicator& comm, const std::vector<int>& host_of, int64_t deadline_ns)
-      : comm_(comm), host_of_(host_of), deadline_ns_(deadline_ns) {}
+  Clocks(const Communicator& comm, const std::vector<int>& host_of, int64_t deadline_ns, const WaitCheck& check)
+      : comm_(comm), host_of_(host_of), deadline_ns_(deadline_ns), check_(check) {}
 
   // On rank 0: every host's first rank in turn.
   Status Answer() {
@@ -68,21 +68,22 @@ class Clocks {
   Status Send(int to, int64_t number) {
     std::string bytes(sizeof(number), '\0');
     std::memcpy(bytes.data(), &number, sizeof(number));
-    return Named(to, SendInTime(comm_.mpi(), comm_.get(), bytes, to, kClockTag, deadline_ns_));
+    return Late(to, SendInTime(comm_.mpi(), comm_.get(), bytes, to, kClockTag, deadline_ns_, check_));
   }
 
   Status Receive(int from, int64_t* number) {
     const StatusOr<std::string> bytes =
-        ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kClockTag, deadline_ns_);
-    if (!bytes.ok()) return Named(from, bytes.status());
+        ReceiveInTime(comm_.mpi(), comm_.get(), sizeof(*number), from, kClockTag, deadline_ns_, check_);
+    if (!bytes.ok()) return Late(from, bytes.status());
     if (bytes->size() != sizeof(*number))
       return {StatusCode::kCorrupt, "rank " + std::to_string(from) + " sent a time that does not decode"};
     std::memcpy(number, bytes->data(), sizeof(*number));
     return Status::Ok();
   }
 
-  static Status Named(int rank, const Status& status) {
+  Status Late(int rank, const Status& status) const {
     if (status.ok()) return status;
+    HC_RETURN_IF_ERROR(net::Ask(check_));  // it may know why
     return {status.code(), "rank " + std::to_string(rank) +
                                " called init() and did not answer when clocks were compared (" + status.message() +
                                "). Is it running? See its output for the cause."};
@@ -91,12 +92,14 @@ class Clocks {
   const Communicator& comm_;
   const std::vector<int>& host_of_;
   const int64_t deadline_ns_;
+  const WaitCheck& check_;
 };
 
 }  // namespace
 
-StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns) {
-  Clocks clocks(comm, host_of, NowNs() + timeout_ns);
+StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns,
+                                   const WaitCheck& check) {
+  Clocks clocks(comm, host_of, NowNs() + timeout_ns, check);
   if (comm.rank() != 0) return clocks.Ask();
   HC_RETURN_IF_ERROR(clocks.Answer());
   return ClockOffset();

@@ -19,7 +19,8 @@ struct ClockOffset {
   int64_t measured_ns = 0;  // when, by this host's clock
 };
 
-// All ranks call it at the same time. `host_of`: by rank. kStartup when the time is over.
-StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns);
+// All ranks call it at the same time. `host_of`: by rank. kStartup names a rank that has not answered in time.
+StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns,
+                                   const WaitCheck& check);
 
 }  // namespace horocache::net

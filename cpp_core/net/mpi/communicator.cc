@@ -20,7 +20,7 @@ constexpr int64_t kCheckNs = 50 * kNsPerMs;
 
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
                     Mpi::Received* received, const WaitCheck& check) {
-  int64_t check_ns = check ? NowNs() + kCheckNs : kNever;
+  int64_t check_ns = NowNs() + kCheckNs;
   for (int64_t nap_ns = kShortestNapNs;; nap_ns = std::min(2 * nap_ns, kLongestTestNapNs)) {
     const StatusOr<bool> done = mpi.Test(request, received);
     if (!done.ok()) return {StatusCode::kStartup, what + ": " + done.status().message()};
@@ -28,28 +28,30 @@ Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const st
     const int64_t now_ns = NowNs();
     if (now_ns >= deadline_ns) return {StatusCode::kStartup, what + ": the other ranks did not come in time"};
     if (now_ns >= check_ns) {
-      HC_RETURN_IF_ERROR(check());
+      HC_RETURN_IF_ERROR(Ask(check));
       check_ns = now_ns + kCheckNs;
     }
     Nap(nap_ns);
   }
 }
 
-Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns) {
+Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns,
+                  const WaitCheck& check) {
   auto buffer = std::make_unique<std::string>(bytes);
   MpiRequest request;
   HC_RETURN_IF_ERROR(mpi.Isend(buffer->data(), static_cast<int>(buffer->size()), mpi.byte(), to, tag, comm, &request));
-  Status sent = FinishInTime(mpi, &request, deadline_ns, "start-up");
+  Status sent = FinishInTime(mpi, &request, deadline_ns, "start-up", nullptr, check);
   if (!sent.ok()) buffer.release();  // NOLINT  see Note [A request that is late]
   return sent;
 }
 
-StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns) {
+StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns,
+                                    const WaitCheck& check) {
   auto buffer = std::make_unique<std::string>(most, '\0');
   MpiRequest request;
   Mpi::Received received;
   HC_RETURN_IF_ERROR(mpi.Irecv(buffer->data(), static_cast<int>(most), mpi.byte(), from, tag, comm, &request));
-  if (Status late = FinishInTime(mpi, &request, deadline_ns, "start-up", &received); !late.ok()) {
+  if (Status late = FinishInTime(mpi, &request, deadline_ns, "start-up", &received, check); !late.ok()) {
     buffer.release();  // NOLINT
     return late;
   }

@@ -23,17 +23,20 @@
 
 namespace horocache::net {
 
-// A wait calls it from time to time, on the thread that waits. If it does not return ok, the wait ends with its status.
-// May be null.
+// A wait calls it from time to time, on the thread that waits. If it does not return ok, the wait ends with its status;
+// it returns the same from then on. May be null.
 using WaitCheck = std::function<Status()>;
+inline Status Ask(const WaitCheck& check) { return check ? check() : Status::Ok(); }
 
 // Tests `request` until it is complete. kStartup with `what` when the time is over.
 Status FinishInTime(Mpi& mpi, MpiRequest* request, int64_t deadline_ns, const std::string& what,
                     Mpi::Received* received = nullptr, const WaitCheck& check = nullptr);
 
 // One message of bytes, to or from a rank of `comm`. What is late belongs to the library, with its memory.
-Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns);
-StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns);
+Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int tag, int64_t deadline_ns,
+                  const WaitCheck& check = nullptr);
+StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int from, int tag, int64_t deadline_ns,
+                                    const WaitCheck& check = nullptr);
 
 // Freed by its owner, in the order in which it was made on all ranks of it, while MPI is not finalised.
 class Communicator {

@@ -1,4 +1,4 @@
-// What a rank whose start has failed tells a rank of another host, which may be waiting for it in MPI.
+// What a rank whose start has failed tells those that share no memory with it and may be waiting for it.
 #pragma once
 
 #include <vector>

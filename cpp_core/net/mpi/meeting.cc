@@ -83,8 +83,12 @@ Placement PlaceAll(const std::vector<std::optional<Arrival>>& arrivals) {
 // Rank 0's side. Role: one thread, until Run returns.
 class Rank0 {
  public:
-  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns, int64_t waited_ns)
-      : comm_(comm), timeout_ns_(timeout_ns), waited_ns_(waited_ns), arrivals_(static_cast<size_t>(comm.size())) {
+  Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns, const WaitCheck& check, int64_t waited_ns)
+      : comm_(comm),
+        timeout_ns_(timeout_ns),
+        waited_ns_(waited_ns),
+        check_(check),
+        arrivals_(static_cast<size_t>(comm.size())) {
     arrivals_[0] = std::move(own);
   }
 
@@ -106,6 +110,7 @@ class Rank0 {
 
   const Communicator& comm_;
   const int64_t timeout_ns_, waited_ns_;
+  const WaitCheck& check_;
   std::vector<std::optional<Arrival>> arrivals_;
 };
 
@@ -115,8 +120,9 @@ Status Rank0::Gather(int64_t deadline_ns) {
   Status late;
   for (int rank = 1; rank < comm_.size(); ++rank) {
     const StatusOr<std::string> hello =
-        ReceiveInTime(comm_.mpi(), comm_.get(), kHelloBytes, rank, kHelloTag, deadline_ns);
+        ReceiveInTime(comm_.mpi(), comm_.get(), kHelloBytes, rank, kHelloTag, deadline_ns, check_);
     if (!hello.ok()) {
+      HC_RETURN_IF_ERROR(Ask(check_));
       absent.push_back(rank);
       late = hello.status();
       continue;  // those that come after it may have been here in time
@@ -168,17 +174,19 @@ Status Rank0::Tell(const std::string& verdict) {
   return status;
 }
 
-StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns, int64_t waited_ns) {
+StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64_t timeout_ns, const WaitCheck& check,
+                             int64_t waited_ns) {
   const int64_t deadline_ns = NowNs() + timeout_ns + kLastWordNs;
-  const auto silent = [&](const Status& why) {
+  const auto silent = [&](const Status& why) -> Status {
+    HC_RETURN_IF_ERROR(Ask(check));
     return Status(StatusCode::kStartup, "rank 0 of " + std::to_string(comm.size()) +
                                             " did not answer over MPI within " + SecondsText(waited_ns + timeout_ns) +
                                             " (" + why.message() +
                                             "). Is it running, and not waiting for this rank before init()?");
   };
-  const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns);
+  const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns, check);
   if (!sent.ok()) return silent(sent);
-  const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kVerdictBytes, 0, kVerdictTag, deadline_ns);
+  const auto answer = ReceiveInTime(comm.mpi(), comm.get(), kVerdictBytes, 0, kVerdictTag, deadline_ns, check);
   if (!answer.ok()) return silent(answer.status());
   const auto texts = DecodeTexts(*answer);
   const auto verdict = texts && texts->size() == 2 ? DecodeStatus((*texts)[0]) : std::nullopt;
@@ -200,7 +208,7 @@ std::vector<int> Placement::RanksOn(int host) const {
 }
 
 StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& introduction, int64_t timeout_ns,
-                                int64_t waited_ns) {
+                                const WaitCheck& check, int64_t waited_ns) {
   Arrival own;
   own.hello.rank = static_cast<uint32_t>(comm.rank());
   own.hello.size = static_cast<uint32_t>(comm.size());
@@ -208,16 +216,18 @@ StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& in
   own.hello.byte_order = OwnByteOrder();
   own.hello.handshake = introduction.handshake;
   own.host = introduction.host;
-  if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns, waited_ns);
-  return Rank0(comm, std::move(own), timeout_ns, waited_ns).Run();
+  if (comm.rank() != 0) return AskRank0(comm, own, timeout_ns, check, waited_ns);
+  return Rank0(comm, std::move(own), timeout_ns, check, waited_ns).Run();
 }
 
 StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
                                   const WaitCheck& check) {
   const int64_t deadline_ns = NowNs() + timeout_ns;
   StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, deadline_ns, check);
-  if (copy.ok() || NowNs() < deadline_ns) return copy;
-  const Status called = MeetOverMpi(Communicator::Borrow(mpi, comm), own, kRollCallNs, timeout_ns).status();
+  if (copy.ok()) return copy;
+  HC_RETURN_IF_ERROR(Ask(check));
+  if (NowNs() < deadline_ns) return copy;
+  const Status called = MeetOverMpi(Communicator::Borrow(mpi, comm), own, kRollCallNs, check, timeout_ns).status();
   return called.ok() ? copy.status() : called;
 }
 

@@ -34,7 +34,7 @@ struct Introduction {
 // kStartup names the ranks that did not come, kVersionSkew the values that differ; the same on every rank that came.
 // `waited_ns`: how long they have been waited for already.
 StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& own, int64_t timeout_ns,
-                                int64_t waited_ns = 0);
+                                const WaitCheck& check, int64_t waited_ns = 0);
 
 // A copy of `comm`, of which all ranks are in init(). A collective does not tell who is missing, so if it takes too
 // long the ranks that are here meet on `comm` itself: kStartup names the others.

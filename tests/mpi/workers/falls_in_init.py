@@ -1,6 +1,7 @@
-"""Rank 0 of a second job of the same processes dies, or cannot start, when MPI has brought the ranks together."""
+"""A rank of a second job of the same processes dies, or cannot start, when MPI has brought the ranks together."""
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -13,16 +14,17 @@ from common import pretend_hosts
 import horocache as hc
 
 LIBC = ctypes.CDLL(None)
+CONNECT = {"x86_64": 42, "aarch64": 203}
 SENDMSG = {"x86_64": 46, "aarch64": 211}
 
 
-def die_when_all_have_met() -> None:
-    """Let the kernel kill this process when it hands its memory to the ranks of its host: it has met them all then."""
-    load_number, equal, answer, kill, allow = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
+def answer_calls(of: dict[str, int], what: int) -> None:
+    """Let the kernel do this instead of a system call that the thread asks for from now on."""
+    load_number, equal, answer, allow = 0x20, 0x15, 0x06, 0x7FFF0000
     steps = [
         (load_number, 0, 0, 0),
-        (equal, 0, 1, SENDMSG[platform.machine()]),
-        (answer, 0, 0, kill),
+        (equal, 0, 1, of[platform.machine()]),
+        (answer, 0, 0, what),
         (answer, 0, 0, allow),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
@@ -30,6 +32,18 @@ def die_when_all_have_met() -> None:
     no_new_privileges, seccomp, filtered = 38, 22, 2
     assert LIBC.prctl(no_new_privileges, 1, 0, 0, 0) == 0
     assert LIBC.prctl(seccomp, filtered, program) == 0
+
+
+def die_when_all_have_met() -> None:
+    """Do so when this process hands its memory to the ranks of its host: it has met them all then."""
+    kill = 0x80000000
+    answer_calls(SENDMSG, kill)
+
+
+def come_late() -> None:
+    """Find nobody to share memory with: the first rank of the host goes on waiting for this one."""
+    give_error = 0x00050000
+    answer_calls(CONNECT, give_error | errno.ECONNREFUSED)
 
 
 def start_no_more_threads() -> None:
@@ -40,7 +54,7 @@ def start_no_more_threads() -> None:
     assert LIBC.pthread_setattr_default_np(attributes) == 0
 
 
-how, layout = sys.argv[1:]
+how, layout, victim, late = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 pretend_hosts(layout)
 hc.init()
 rank = hc.rank()
@@ -49,7 +63,9 @@ hc.shutdown()
 if how == "ends":
     start_no_more_threads()
     sys.exit()
-if rank == 0:
+if rank == late:
+    come_late()
+if rank == victim:
     {"dies": die_when_all_have_met, "cannot start": start_no_more_threads}[how]()
 try:
     hc.init()
