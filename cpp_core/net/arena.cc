@@ -114,6 +114,7 @@ struct Arena::Seat {
   alignas(kCacheLine) std::atomic<int64_t> ran_ns;
   alignas(kCacheLine) std::atomic<int64_t> computed_ns;
   std::atomic<int32_t> watcher;
+  std::atomic<uint32_t> why_noted;
   std::atomic<int32_t> why_code;
   std::array<char, 500> why_text;
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
@@ -277,17 +278,28 @@ std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
 std::atomic<int64_t>& Arena::ran_ns(int rank) { return seat(rank).ran_ns; }
 std::atomic<int64_t>& Arena::computed_ns(int rank) { return seat(rank).computed_ns; }
 
-void Arena::LeaveJobLost(int rank, StatusCode code, std::string_view why) {
+void Arena::NoteWhy(int rank, StatusCode code, std::string_view why) {
   Seat& own = seat(rank);
-  if (own.state.load() == RankState::kLeftJobLost) return;
+  if (code == StatusCode::kOk || own.why_noted.exchange(1) != 0) return;
   std::memcpy(own.why_text.data(), why.data(), std::min(why.size(), own.why_text.size()));
-  own.why_code.store(static_cast<int32_t>(code));
-  own.state.store(RankState::kLeftJobLost);
+  own.why_code.store(static_cast<int32_t>(code));  // last: the text counts from then on
+}
+
+void Arena::NoteJobLost(int rank, StatusCode code, std::string_view why) {
+  NoteWhy(rank, code, why);
+  RankState running = RankState::kRunning;
+  seat(rank).state.compare_exchange_strong(running, RankState::kJobLost);
+}
+
+void Arena::LeaveJobLost(int rank, StatusCode code, std::string_view why) {
+  NoteWhy(rank, code, why);
+  seat(rank).state.store(RankState::kLeftJobLost);
 }
 
 Status Arena::WhyJobLost(int rank) {
   const Seat& other = seat(rank);
-  if (other.state.load() != RankState::kLeftJobLost) return Status::Ok();
+  const RankState state = other.state.load();
+  if (state != RankState::kJobLost && state != RankState::kLeftJobLost) return Status::Ok();
   const int32_t code = other.why_code.load();
   if (code <= 0 || code >= kNumStatusCodes) return Status::Ok();
   return {static_cast<StatusCode>(code),

@@ -112,7 +112,8 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
   constexpr int kTag = 0x6863;
-  if (Status compared = net::CompareMembers(mpi, base, config.ranks, timeout_ns); !compared.ok()) {
+  if (Status compared = net::CompareMembers(mpi, base, config.ranks, "init(comm=", timeout_ns, config.check);
+      !compared.ok()) {
     if (compared.code() == StatusCode::kStartup) net::LeaveMpiUnfinalized();
     return compared;
   }
@@ -288,6 +289,12 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   return job;
 }
 
+void TellHere(const Job& job, const Status& why) {
+  net::Arena& arena = *job.peers.arena;
+  arena.LeaveJobLost(job.identity.local_rank, why.code(), why.message());
+  for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
+}
+
 void TellFailure(const Job& job, const Status& why) {
   if (job.mpi.empty()) return;
   std::vector<int> ranks;
@@ -406,7 +413,12 @@ class SetConnector {
   }
   // Of some of them, called by these alone.
   Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
-    return Take(net::Communicator::Group(&job_.mpi.mpi(), job_.mpi.get(), ranks, tag_++, limit_ns_), out);
+    net::Mpi& mpi = job_.mpi.mpi();
+    HC_RETURN_IF_ERROR(
+        net::CompareMembers(&mpi, job_.mpi.get(), ranks, "MPI_Comm_create_group(", limit_ns_, config_.check));
+    return Take(net::Communicator::Group(&mpi, job_.mpi.get(), ranks, tag_++, limit_ns_,
+                                         [this](const Status& why) { TellHere(job_, why); }),
+                out);
   }
 
  private:

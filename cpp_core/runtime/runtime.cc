@@ -153,15 +153,14 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 void Runtime::TellNotStarted(const Status& why) {
   // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
-  Status told = why;  // it names the rank that is lost
-  if (why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok()) {
+  const bool is_first = WhyJobLost().ok();  // of this host
+  Status told = why;                        // it names the rank that is lost
+  if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok()) {
     told = {StatusCode::kPeerLost, "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) +
                                        ") did not start: " + why.message()};
   }
-  net::Arena& arena = *job_.peers.arena;
-  arena.LeaveJobLost(job_.identity.local_rank, told.code(), told.message());
-  for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
-  TellFailure(job_, told);
+  TellHere(job_, told);
+  if (is_first) TellFailure(job_, told);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -234,19 +233,15 @@ CoordinatorLoop::Parts Runtime::PartsOfLoop() {
 void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
   parts->on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
   // The program may end as soon as it sees the error, and must not be taken for its cause.
-  parts->on_lost = [&state = job_.peers.arena->state(job_.identity.local_rank)](const Status& why) {
-    net::RankState running = net::RankState::kRunning;
-    if (why.code() == StatusCode::kPeerLost) state.compare_exchange_strong(running, net::RankState::kJobLost);
+  parts->on_lost = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
+    if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
   parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
   parts->on_given_up = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };
   parts->given_up_elsewhere = [this] { return WhyJobLost(); };
-  parts->tell_given_up = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
-    arena->LeaveJobLost(own, why.code(), why.message());
-    for (int rank = 0; rank < arena->layout().ranks; ++rank) arena->doorbell(rank).Ring();
-  };
+  parts->tell_given_up = [this](const Status& why) { TellHere(job_, why); };
   parts->on_computes = [arena = job_.peers.arena, own = job_.identity.local_rank](int64_t now_ns) {
     arena->computed_ns(own).store(now_ns);
   };
@@ -308,8 +303,8 @@ Status Runtime::WhyJobLost() const {
 
 // Which rank of this host has given up, or has ended, for as long as nothing else watches them.
 Status Runtime::LostHere() const {
-  HC_RETURN_IF_ERROR(WhyJobLost());
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
+  HC_RETURN_IF_ERROR(WhyJobLost());  // what it has said before it ended counts
   if (!ended) return Status::Ok();
   return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
 }

@@ -34,7 +34,11 @@ LAYOUTS = {"host": "", "mpi": "", "hosts": "0011"}
 START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # about how long imports and init() take on two busy cores
 START_TIMEOUT_S = 6
 ROLL_CALL_S = 5  # where a collective of MPI is late, which names no rank: 3 s, and 2 s more for the answer of rank 0
-ENDED_BY_MPI = ("has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)", "MPI_ERRORS_ARE_FATAL")
+ENDED_BY_MPI = (
+    "has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)",  # in MPI_Init
+    "has waited in MPI for 6 s (HOROCACHE_START_TIMEOUT)",
+    "MPI_ERRORS_ARE_FATAL",
+)
 
 
 def command(place: str, folder: Path, seed: int) -> list[str]:

@@ -81,14 +81,16 @@ Communicator Communicator::Borrow(Mpi* mpi, MpiComm comm) {
 }
 
 StatusOr<Communicator> Communicator::Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag,
-                                           int64_t limit_ns) {
+                                           int64_t limit_ns, const std::function<void(const Status&)>& late) {
   const int own = mpi->Rank(comm);
-  const Watchdog watchdog(limit_ns, [&ranks, own, limit_ns] {
+  const Watchdog watchdog(limit_ns, [&ranks, own, limit_ns, &late] {
     std::vector<int> others = ranks;
     std::erase(others, own);
-    Watchdog::EndProcess("rank " + std::to_string(own) + " has waited in MPI for " + SecondsText(limit_ns) +
-                         " (HOROCACHE_START_TIMEOUT) for " + NameRanks(others) +
-                         ", to make a communicator; one of them has ended, or is not in init().");
+    const std::string why = "rank " + std::to_string(own) + " has waited in MPI for " + SecondsText(limit_ns) +
+                            " (HOROCACHE_START_TIMEOUT) for " + NameRanks(others) +
+                            ", to make a communicator; one of them has ended, or is not in init().";
+    if (late) late({StatusCode::kStartup, why});
+    Watchdog::EndProcess(why);
   });
   MpiComm group;
   HC_RETURN_IF_ERROR(mpi->CreateGroup(comm, ranks, tag, &group));

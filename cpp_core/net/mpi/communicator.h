@@ -46,8 +46,10 @@ class Communicator {
   static StatusOr<Communicator> Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns, const WaitCheck& check);
   // `comm` itself, which stays its owner's.
   static Communicator Borrow(Mpi* mpi, MpiComm comm);
-  // Of some ranks of `comm`, made by these alone. MPI waits for them inside: the process ends when the time is over.
-  static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag, int64_t limit_ns);
+  // Of some ranks of `comm`, made by these alone. MPI waits for them inside, so CompareMembers finds out before whether
+  // they come: when the time is over nevertheless, `late` is told why, and the process ends.
+  static StatusOr<Communicator> Group(Mpi* mpi, MpiComm comm, const std::vector<int>& ranks, int tag, int64_t limit_ns,
+                                      const std::function<void(const Status&)>& late = nullptr);
   ~Communicator() { Free(); }
   Communicator(Communicator&& other) noexcept
       : mpi_(std::exchange(other.mpi_, nullptr)),

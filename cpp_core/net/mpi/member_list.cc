@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "net/handshake.h"
-#include "net/mpi/communicator.h"
 
 namespace horocache::net {
 namespace {
@@ -16,21 +15,22 @@ constexpr int kListTag = 0x6864, kAnswerTag = 0x6865;
 constexpr size_t kAnswerBytes = 1 << 20;    // it has two lists
 constexpr int64_t kAnswerNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
 
-std::string Given(const std::vector<int>& members) { return "init(comm=[" + ListText(members) + "])"; }
-
 // Role: one thread, until Run returns.
 class Comparison {
  public:
-  Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, int64_t timeout_ns)
+  Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int64_t timeout_ns,
+             const WaitCheck& check)
       : mpi_(*mpi),
         comm_(comm),
         members_(members),
         lowest_(*std::ranges::min_element(members)),
+        call_(call),
+        check_(check),
         timeout_ns_(timeout_ns),
         deadline_ns_(NowNs() + timeout_ns) {}
 
   Status Run() {
-    if (mpi_.Rank(comm_) != lowest_) return Ask();
+    if (mpi_.Rank(comm_) != lowest_) return Tell();
     const Status verdict = Hear();
     for (const int rank : came_)
       HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, kAnswerTag, NowNs() + kAnswerNs));
@@ -38,6 +38,8 @@ class Comparison {
   }
 
  private:
+  std::string Given(const std::vector<int>& members) const { return call_ + "[" + ListText(members) + "])"; }
+
   // Of all members, so that all that come get the same answer; but a difference is reason enough not to wait for long.
   Status Hear() {
     Status verdict;
@@ -45,7 +47,7 @@ class Comparison {
     for (const int rank : members_) {
       if (rank == lowest_) continue;
       const size_t most = static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int);
-      const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns);
+      const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns, check_);
       if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
@@ -63,12 +65,12 @@ class Comparison {
                                               "; give the same list on all ranks of it"};
   }
 
-  Status Ask() {
+  Status Tell() {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
-    const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_);
+    const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_, check_);
     if (!sent.ok()) return Absent(lowest_, sent);
     const StatusOr<std::string> answer =
-        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, kAnswerTag, deadline_ns_ + kAnswerNs);
+        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, kAnswerTag, deadline_ns_ + kAnswerNs, check_);
     if (!answer.ok()) return Absent(lowest_, answer.status());
     const std::optional<Status> verdict = DecodeStatus(*answer);
     if (verdict) return *verdict;
@@ -77,6 +79,7 @@ class Comparison {
   }
 
   Status Absent(int rank, const Status& why) const {
+    HC_RETURN_IF_ERROR(Ask(check_));
     return {StatusCode::kStartup, "rank " + std::to_string(rank) + " did not call " + Given(members_) + " within " +
                                       SecondsText(timeout_ns_) + " after rank " + std::to_string(mpi_.Rank(comm_)) +
                                       " did (HOROCACHE_START_TIMEOUT; " + why.message() +
@@ -87,14 +90,17 @@ class Comparison {
   const MpiComm comm_;
   const std::vector<int>& members_;
   const int lowest_;
+  const std::string& call_;
+  const WaitCheck& check_;
   const int64_t timeout_ns_, deadline_ns_;
   std::vector<int> came_;
 };
 
 }  // namespace
 
-Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, int64_t timeout_ns) {
-  return Comparison(mpi, comm, members, timeout_ns).Run();
+Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call,
+                      int64_t timeout_ns, const WaitCheck& check) {
+  return Comparison(mpi, comm, members, call, timeout_ns, check).Run();
 }
 
 }  // namespace horocache::net

@@ -243,6 +243,20 @@ TEST(Arena, ARankThatLeavesALostJobSaysWhy) {
   EXPECT_EQ(why.message(), "why " + std::string(496, 'x'));
 }
 
+TEST(Arena, ARankThatHasSeenALossSaysWhyBeforeItLeaves) {
+  const auto arena = Arena::CreateOnHeap(Small(2));
+  arena->state(1) = RankState::kRunning;
+  arena->NoteJobLost(1, StatusCode::kPeerLost, "rank 0 is lost");
+  EXPECT_EQ(arena->state(1).load(), RankState::kJobLost);
+  EXPECT_EQ(arena->WhyJobLost(1).message(), "rank 0 is lost");
+  arena->LeaveJobLost(1, StatusCode::kOk, "");
+  EXPECT_EQ(arena->state(1).load(), RankState::kLeftJobLost);
+  arena->NoteJobLost(1, StatusCode::kPeerLost, "another cause");
+  EXPECT_EQ(arena->state(1).load(), RankState::kLeftJobLost) << "it has left";
+  EXPECT_EQ(arena->WhyJobLost(1).code(), StatusCode::kPeerLost);
+  EXPECT_EQ(arena->WhyJobLost(1).message(), "rank 0 is lost");
+}
+
 // Of the mappings of memory that ranks share, what the kernel says about each.
 std::vector<std::string> FlagsOfSharedMappings() {
   std::ifstream smaps("/proc/self/smaps");
