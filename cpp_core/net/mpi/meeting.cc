@@ -117,12 +117,13 @@ class Rank0 {
 // Of all ranks in turn, see Note [Receives from any source].
 Status Rank0::Gather(int64_t deadline_ns) {
   std::vector<int> absent;
-  Status late;
+  Status late, stopped;
   for (int rank = 1; rank < comm_.size(); ++rank) {
     const StatusOr<std::string> hello =
         ReceiveInTime(comm_.mpi(), comm_.get(), kHelloBytes, rank, kHelloTag, deadline_ns, check_);
     if (!hello.ok()) {
-      HC_RETURN_IF_ERROR(Ask(check_));
+      if (stopped.ok()) stopped = Ask(check_);
+      if (!stopped.ok()) deadline_ns = 0;  // those that are here already are told why
       absent.push_back(rank);
       late = hello.status();
       continue;  // those that come after it may have been here in time
@@ -134,7 +135,7 @@ Status Rank0::Gather(int64_t deadline_ns) {
                                         " sent at start-up does not decode; do all ranks run the same version?"};
     }
   }
-  if (absent.empty()) return Status::Ok();
+  if (absent.empty() || !stopped.ok()) return stopped;
   return {StatusCode::kStartup, NameRanks(absent) + " of " + std::to_string(comm_.size()) +
                                     " did not call init() within " + SecondsText(waited_ns_ + timeout_ns_) +
                                     " after rank 0 did, or ended in it, or cannot be reached over MPI (" +

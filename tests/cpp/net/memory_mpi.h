@@ -1,0 +1,180 @@
+// MPI's messages between ranks of one process, for tests of what waits for them; collectives are not there.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "net/mpi/communicator.h"
+#include "net/mpi/mpi.h"
+
+// Of LeakSanitizer, where the build has it.
+extern "C" {
+__attribute__((weak)) void __lsan_disable();  // NOLINT
+__attribute__((weak)) void __lsan_enable();   // NOLINT
+}
+
+namespace horocache::net {
+
+// Any thread.
+class MemoryMessages {
+ public:
+  struct Message {
+    int from, tag;
+    std::string bytes;
+  };
+
+  explicit MemoryMessages(int size) : arrived_(static_cast<size_t>(size)) {}
+
+  int size() const { return static_cast<int>(arrived_.size()); }
+  void Put(int to, Message message) HC_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    arrived_[static_cast<size_t>(to)].push_back(std::move(message));
+  }
+  size_t Count(int to) HC_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return arrived_[static_cast<size_t>(to)].size();
+  }
+  // The first that `to` has got with the tag, from the rank; from any where that is negative.
+  std::unique_ptr<Message> Take(int to, int from, int tag) HC_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    auto& messages = arrived_[static_cast<size_t>(to)];
+    const auto found = std::ranges::find_if(
+        messages, [&](const Message& message) { return message.tag == tag && (from < 0 || message.from == from); });
+    if (found == messages.end()) return nullptr;
+    auto taken = std::make_unique<Message>(std::move(*found));
+    messages.erase(found);
+    return taken;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by rank
+};
+
+// One rank's, of one thread. Every communicator has all ranks. What is late belongs to the library, with its memory,
+// and is no leak.
+class MemoryMpi final : public Mpi {
+ public:
+  MemoryMpi(MemoryMessages* messages, int rank) : messages_(messages), rank_(rank) {
+    if (__lsan_disable != nullptr) __lsan_disable();
+  }
+  ~MemoryMpi() override {
+    if (__lsan_enable != nullptr) __lsan_enable();
+  }
+  MemoryMpi(const MemoryMpi&) = delete;
+  MemoryMpi& operator=(const MemoryMpi&) = delete;
+
+  Communicator World() { return Communicator::Borrow(this, world()); }
+
+  MpiAbi abi() const override { return MpiAbi::kStandard; }
+  const std::string& path() const override { return path_; }
+  std::string Version() const override { return "of a test"; }
+  bool Initialized() const override { return true; }
+  bool Finalized() const override { return false; }
+  StatusOr<MpiThreads> InitThread(MpiThreads wanted) override { return wanted; }
+  MpiThreads QueryThread() const override { return MpiThreads::kMultiple; }
+  Status Finalize() override { return Status::Ok(); }
+  MpiComm world() const override { return {1}; }
+  int Rank(MpiComm) const override { return rank_; }
+  int Size(MpiComm) const override { return messages_->size(); }
+  Status ReturnErrors(MpiComm) override { return Status::Ok(); }
+  Status Free(MpiComm*) override { return Status::Ok(); }
+  MpiType byte() const override { return {1}; }
+  MpiType TypeOf(DType) const override { return {}; }
+  MpiOp OpOf(MpiReduction) const override { return {}; }
+  Status FreeOp(MpiOp*) override { return Status::Ok(); }
+  void* in_place() const override { return nullptr; }
+  bool IsNull(const MpiRequest& request) const override { return request.handle == 0; }
+  MpiRequest null_request() const override { return {}; }
+
+  Status Isend(const void* data, int count, MpiType, int to, int tag, MpiComm, MpiRequest* request) override {
+    messages_->Put(to, {rank_, tag, {static_cast<const char*>(data), static_cast<size_t>(count)}});
+    *request = Add({});
+    return Status::Ok();
+  }
+  Status Irecv(void* data, int count, MpiType, int from, int tag, MpiComm, MpiRequest* request) override {
+    *request = Add({static_cast<char*>(data), count, from, tag});
+    return Status::Ok();
+  }
+  StatusOr<bool> Improbe(int tag, MpiComm, MpiMessage* message, Received* received) override {
+    probed_ = messages_->Take(rank_, -1, tag);
+    if (probed_ == nullptr) return false;
+    *received = {probed_->from, tag, static_cast<int>(probed_->bytes.size())};
+    message->handle = 1;
+    return true;
+  }
+  Status Imrecv(void* data, int count, MpiType, MpiMessage*, MpiRequest* request) override {
+    *request = Add({static_cast<char*>(data), count, probed_->from, probed_->tag});
+    return Deliver(*request, std::exchange(probed_, nullptr));
+  }
+  StatusOr<bool> Test(MpiRequest* request, Received* received) override {
+    Waiting& waiting = waiting_.at(request->handle);
+    if (waiting.data != nullptr) {
+      auto message = messages_->Take(rank_, waiting.from, waiting.tag);
+      if (message == nullptr) return false;
+      HC_RETURN_IF_ERROR(Deliver(*request, std::move(message)));
+    }
+    if (received != nullptr) *received = waiting.received;
+    waiting_.erase(request->handle);
+    *request = null_request();
+    return true;
+  }
+
+  StatusOr<MpiOp> MakeOp(MpiFold) override { return Missing(); }
+  Status StartDup(MpiComm, MpiComm*, MpiRequest*) override { return Missing(); }
+  Status CreateGroup(MpiComm, const std::vector<int>&, int, MpiComm*) override { return Missing(); }
+  Status Iallreduce(const void*, void*, int, MpiType, MpiOp, MpiComm, MpiRequest*) override { return Missing(); }
+  Status Ireduce(const void*, void*, int, MpiType, MpiOp, int, MpiComm, MpiRequest*) override { return Missing(); }
+  Status Ibcast(void*, int, MpiType, int, MpiComm, MpiRequest*) override { return Missing(); }
+  Status Iallgatherv(const void*, int, void*, const int*, const int*, MpiType, MpiComm, MpiRequest*) override {
+    return Missing();
+  }
+  Status Ialltoallv(const void*, const int*, const int*, void*, const int*, const int*, MpiType, MpiComm,
+                    MpiRequest*) override {
+    return Missing();
+  }
+  Status Igatherv(const void*, int, void*, const int*, const int*, MpiType, int, MpiComm, MpiRequest*) override {
+    return Missing();
+  }
+  Status Iscatterv(const void*, const int*, const int*, void*, int, MpiType, int, MpiComm, MpiRequest*) override {
+    return Missing();
+  }
+  Status Ibarrier(MpiComm, MpiRequest*) override { return Missing(); }
+
+ private:
+  struct Waiting {
+    char* data = nullptr;  // null: complete
+    int count = 0, from = -1, tag = 0;
+    Received received = {};
+  };
+
+  static Status Missing() { return UnsupportedError("the tests' MPI has only messages"); }
+  MpiRequest Add(Waiting waiting) {
+    waiting_.emplace(++last_, waiting);
+    return {last_};
+  }
+  Status Deliver(const MpiRequest& request, std::unique_ptr<MemoryMessages::Message> message) {
+    Waiting& waiting = waiting_.at(request.handle);
+    if (message->bytes.size() > static_cast<size_t>(waiting.count)) return {StatusCode::kInternal, "truncated"};
+    std::memcpy(waiting.data, message->bytes.data(), message->bytes.size());
+    waiting.received = {message->from, message->tag, static_cast<int>(message->bytes.size())};
+    waiting.data = nullptr;
+    return Status::Ok();
+  }
+
+  MemoryMessages* const messages_;
+  const int rank_;
+  const std::string path_ = "memory";
+  std::map<uintptr_t, Waiting> waiting_;
+  std::unique_ptr<MemoryMessages::Message> probed_;
+  uintptr_t last_ = 0;
+};
+
+}  // namespace horocache::net

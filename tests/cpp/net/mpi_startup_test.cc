@@ -1,0 +1,165 @@
+// Start-up over MPI's messages: who is named, and who hears of what. A rank that waits no time takes what is there.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "memory_mpi.h"
+#include "net/handshake.h"
+#include "net/mpi/clock.h"
+#include "net/mpi/failure_note.h"
+#include "net/mpi/meeting.h"
+#include "net/mpi/member_list.h"
+
+namespace horocache::net {
+namespace {
+
+constexpr int64_t kLongNs = 60 * kNsPerS;
+constexpr int kFailureTag = 0x6868;
+
+Introduction Of(const std::string& host, const std::string& version = "1") {
+  return {{version, 1, 0, "name=value\n"}, {host, host}};
+}
+
+Status Interrupted() { return {StatusCode::kAborted, "somebody has interrupted"}; }
+
+// The ranks but 0, each on a thread, and rank 0 with `timeout_ns`: if that is 0, when the others have sent a message.
+template <typename Result>
+class MpiJob {
+ public:
+  using Act = std::function<Result(MemoryMpi* mpi, int64_t timeout_ns)>;
+
+  explicit MpiJob(int size) : messages_(size), results_(static_cast<size_t>(size)) {}
+
+  const std::vector<std::optional<Result>>& Run(const std::vector<int>& others, int64_t timeout_ns, const Act& act) {
+    std::vector<std::thread> threads;
+    for (const int rank : others) {
+      threads.emplace_back([this, rank, &act] {
+        MemoryMpi mpi(&messages_, rank);
+        results_[static_cast<size_t>(rank)] = act(&mpi, kLongNs);
+      });
+    }
+    while (timeout_ns == 0 && messages_.Count(0) < others.size()) std::this_thread::yield();
+    MemoryMpi mpi(&messages_, 0);
+    results_[0] = act(&mpi, timeout_ns);
+    for (std::thread& thread : threads) thread.join();
+    return results_;
+  }
+
+ private:
+  MemoryMessages messages_;
+  std::vector<std::optional<Result>> results_;  // by rank
+};
+
+TEST(MpiMeeting, HostsAreNumberedByTheirFirstRank) {
+  const std::vector<std::string> hosts = {"b", "a", "b", "a"};
+  MpiJob<StatusOr<Placement>> job(4);
+  for (const auto& placed : job.Run({1, 2, 3}, 0, [&](MemoryMpi* mpi, int64_t timeout_ns) {
+         return MeetOverMpi(mpi->World(), Of(hosts[static_cast<size_t>(mpi->Rank({}))]), timeout_ns, nullptr);
+       })) {
+    ASSERT_TRUE((*placed).ok()) << (*placed).status().message();
+    EXPECT_EQ((*placed)->host_of, (std::vector<int>{0, 1, 0, 1}));
+    EXPECT_EQ((*placed)->host_names, (std::vector<std::string>{"b", "a"}));
+  }
+}
+
+TEST(MpiMeeting, EveryRankThatCameNamesThoseThatDidNot) {
+  MpiJob<StatusOr<Placement>> job(5);
+  const auto& results = job.Run({1, 3}, 0, [](MemoryMpi* mpi, int64_t timeout_ns) {
+    return MeetOverMpi(mpi->World(), Of("a"), timeout_ns, nullptr);
+  });
+  for (const int rank : {0, 1, 3}) {
+    const Status why = results[static_cast<size_t>(rank)]->status();
+    EXPECT_EQ(why.code(), StatusCode::kStartup);
+    EXPECT_NE(why.message().find("ranks 2 and 4 of 5 did not call init() within"), std::string::npos) << why.message();
+  }
+}
+
+TEST(MpiMeeting, WhatIsKnownAboutAWaitEndsItForAllThatCame) {
+  MpiJob<StatusOr<Placement>> job(3);
+  const auto& results = job.Run({2}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
+    return MeetOverMpi(mpi->World(), Of("a"), timeout_ns, mpi->Rank({}) == 0 ? Interrupted : WaitCheck());
+  });
+  for (const int rank : {0, 2}) EXPECT_EQ(results[static_cast<size_t>(rank)]->status().code(), StatusCode::kAborted);
+}
+
+TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembersThatCame) {
+  MpiJob<Status> job(4);
+  const auto& results = job.Run({1, 3}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
+    const std::vector<int> list = mpi->Rank({}) == 1 ? std::vector{1, 0, 3} : std::vector{0, 1, 3};
+    return CompareMembers(mpi, mpi->world(), list, "init(comm=", timeout_ns, nullptr);
+  });
+  for (const int rank : {0, 1, 3}) {
+    const Status& why = *results[static_cast<size_t>(rank)];
+    EXPECT_EQ(why.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(why.message().find("rank 1 called init(comm=[1, 0, 3]), rank 0 called init(comm=[0, 1, 3])"),
+              std::string::npos)
+        << why.message();
+  }
+}
+
+TEST(MpiMemberList, AMemberThatDoesNotComeIsNamedUnlessMoreIsKnown) {
+  MemoryMessages messages(3);
+  MemoryMpi mpi(&messages, 0);
+  const Status late = CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", 0, nullptr);
+  EXPECT_EQ(late.code(), StatusCode::kStartup);
+  EXPECT_NE(late.message().find("rank 2 did not call init(comm=[0, 2]) within"), std::string::npos) << late.message();
+  EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", 0, Interrupted).code(), StatusCode::kAborted);
+}
+
+TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
+  const std::vector<int> host_of = {0, 0, 1, 1};
+  MemoryMessages messages(4);
+  for (const auto& [rank, silent] : {std::pair{0, 2}, {2, 0}, {3, 2}}) {
+    MemoryMpi mpi(&messages, rank);
+    const Status why = MeasureClock(mpi.World(), host_of, 0, nullptr).status();
+    EXPECT_EQ(why.code(), StatusCode::kStartup);
+    const std::string named = "rank " + std::to_string(silent) + " called init() and did not answer";
+    EXPECT_EQ(why.message().find(named), 0U) << why.message();
+    EXPECT_EQ(MeasureClock(mpi.World(), host_of, 0, Interrupted).status().code(), StatusCode::kAborted);
+  }
+  MemoryMpi beside_rank_0(&messages, 1);
+  EXPECT_TRUE(MeasureClock(beside_rank_0.World(), host_of, 0, nullptr).ok()) << "it has rank 0's clock";
+}
+
+TEST(MpiClock, EachHostGetsRank0sTime) {
+  MpiJob<StatusOr<ClockOffset>> job(3);
+  for (const auto& clock : job.Run({1, 2}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
+         return MeasureClock(mpi->World(), {0, 1, 1}, timeout_ns, nullptr);
+       })) {
+    ASSERT_TRUE((*clock).ok()) << (*clock).status().message();
+    EXPECT_LE(std::abs((*clock)->offset_ns), (*clock)->error_ns) << "they share a clock";
+  }
+}
+
+TEST(MpiFailureNote, ARankHearsTheFirstThatItIsTold) {
+  MemoryMessages messages(3);
+  MemoryMpi first(&messages, 0), second(&messages, 1), third(&messages, 2);
+  EXPECT_TRUE(HearFailure(first.World()).ok());
+  const std::string words = "rank 7 is lost ";
+  TellFailure(third.World(), {0, 1}, {StatusCode::kPeerLost, words + std::string(1 << 20, 'x')});
+  TellFailure(second.World(), {0}, {StatusCode::kStartup, "rank 8 is lost"});
+  for (MemoryMpi* rank : {&first, &second}) {
+    const Status why = HearFailure(rank->World());
+    EXPECT_EQ(why.code(), StatusCode::kPeerLost);
+    EXPECT_EQ(why.message().find(words + "xxx"), 0U) << "a long one has lost its end, not its begin";
+  }
+}
+
+TEST(MpiFailureNote, OneThatDoesNotDecodeNamesItsSender) {
+  MemoryMessages messages(2);
+  MemoryMpi mpi(&messages, 0);
+  for (const std::string& bytes : {std::string(), std::string("abc"), EncodeStatus(Status::Ok())}) {
+    messages.Put(0, {1, kFailureTag, bytes});
+    const Status why = HearFailure(mpi.World());
+    EXPECT_EQ(why.code(), StatusCode::kCorrupt);
+    EXPECT_EQ(why.message().find("rank 1 has failed to start"), 0U) << why.message();
+  }
+}
+
+}  // namespace
+}  // namespace horocache::net
