@@ -30,9 +30,9 @@ class MemoryMessages {
     std::string bytes;
   };
 
-  explicit MemoryMessages(int size) : arrived_(static_cast<size_t>(size)) {}
+  explicit MemoryMessages(int size) : size_(size), arrived_(static_cast<size_t>(size)) {}
 
-  int size() const { return static_cast<int>(arrived_.size()); }
+  int size() const { return size_; }
   void Put(int to, Message message) HC_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     arrived_[static_cast<size_t>(to)].push_back(std::move(message));
@@ -54,6 +54,7 @@ class MemoryMessages {
   }
 
  private:
+  const int size_;
   Mutex mutex_;
   std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by rank
 };
