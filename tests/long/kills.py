@@ -119,6 +119,11 @@ class Kill:
         if kind == "StartupError" and self.starting:
             named = re.search(rf"\brank {self.victim}\b", text)
             limit_s += START_TIMEOUT_S + (0 if self.place == "host" else ROLL_CALL_S)
+            # Open MPI, too, may lose a rank's messages when another dies while it connects them.
+            cut_off = re.search(r"\brank 0 of \d+ did not answer over MPI\b", text) if self.victim != 0 else None
+            if cut_off:
+                self.kinds[-1] = "cut off from rank 0"
+            named = named or cut_off
         else:
             named = re.search(rf"\brank {self.victim} \(pid \d+ on [^;]*\) was killed by signal 9", text)
             named = named if kind == "PeerLostError" else None

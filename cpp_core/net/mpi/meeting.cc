@@ -183,7 +183,9 @@ StatusOr<Placement> AskRank0(const Communicator& comm, const Arrival& own, int64
     return Status(StatusCode::kStartup, "rank 0 of " + std::to_string(comm.size()) +
                                             " did not answer over MPI within " + SecondsText(waited_ns + timeout_ns) +
                                             " (" + why.message() +
-                                            "). Is it running, and not waiting for this rank before init()?");
+                                            "). Is it running, and not waiting for this rank before init()? See the "
+                                            "errors of the other ranks, too: when one dies while MPI connects them, "
+                                            "messages between others may be lost.");
   };
   const Status sent = SendInTime(comm.mpi(), comm.get(), EncodeArrival(own), 0, kHelloTag, deadline_ns, check);
   if (!sent.ok()) return silent(sent);
