@@ -112,7 +112,7 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
   constexpr int kTag = 0x6863;
-  if (Status compared = net::CompareMembers(mpi, base, config.ranks, "init(comm=", timeout_ns, config.check);
+  if (Status compared = net::CompareMembers(mpi, base, config.ranks, "init(comm=", kTag, timeout_ns, config.check);
       !compared.ok()) {
     if (compared.code() == StatusCode::kStartup) net::LeaveMpiUnfinalized();
     return compared;
@@ -415,7 +415,7 @@ class SetConnector {
   Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
     net::Mpi& mpi = job_.mpi.mpi();
     HC_RETURN_IF_ERROR(
-        net::CompareMembers(&mpi, job_.mpi.get(), ranks, "MPI_Comm_create_group(", limit_ns_, config_.check));
+        net::CompareMembers(&mpi, job_.mpi.get(), ranks, "MPI_Comm_create_group(", tag_, limit_ns_, config_.check));
     return Take(net::Communicator::Group(&mpi, job_.mpi.get(), ranks, tag_++, limit_ns_,
                                          [this](const Status& why) { TellHere(job_, why); }),
                 out);

@@ -11,20 +11,20 @@
 namespace horocache::net {
 namespace {
 
-constexpr int kListTag = 0x6864, kAnswerTag = 0x6865;
 constexpr size_t kAnswerBytes = 1 << 20;    // it has two lists
 constexpr int64_t kAnswerNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
 
 // Role: one thread, until Run returns.
 class Comparison {
  public:
-  Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int64_t timeout_ns,
-             const WaitCheck& check)
+  Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int tag,
+             int64_t timeout_ns, const WaitCheck& check)
       : mpi_(*mpi),
         comm_(comm),
         members_(members),
         lowest_(*std::ranges::min_element(members)),
         call_(call),
+        tag_(tag),
         check_(check),
         timeout_ns_(timeout_ns),
         deadline_ns_(NowNs() + timeout_ns) {}
@@ -33,7 +33,7 @@ class Comparison {
     if (mpi_.Rank(comm_) != lowest_) return Tell();
     const Status verdict = Hear();
     for (const int rank : came_)
-      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, kAnswerTag, NowNs() + kAnswerNs));
+      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, tag_, NowNs() + kAnswerNs));
     return verdict;
   }
 
@@ -47,7 +47,7 @@ class Comparison {
     for (const int rank : members_) {
       if (rank == lowest_) continue;
       const size_t most = static_cast<size_t>(mpi_.Size(comm_)) * sizeof(int);
-      const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, kListTag, deadline_ns, check_);
+      const StatusOr<std::string> list = ReceiveInTime(mpi_, comm_, most, rank, tag_, deadline_ns, check_);
       if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
@@ -67,10 +67,10 @@ class Comparison {
 
   Status Tell() {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
-    const Status sent = SendInTime(mpi_, comm_, list, lowest_, kListTag, deadline_ns_, check_);
+    const Status sent = SendInTime(mpi_, comm_, list, lowest_, tag_, deadline_ns_, check_);
     if (!sent.ok()) return Absent(lowest_, sent);
     const StatusOr<std::string> answer =
-        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, kAnswerTag, deadline_ns_ + kAnswerNs, check_);
+        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, tag_, deadline_ns_ + kAnswerNs, check_);
     if (!answer.ok()) return Absent(lowest_, answer.status());
     const std::optional<Status> verdict = DecodeStatus(*answer);
     if (verdict) return *verdict;
@@ -91,6 +91,7 @@ class Comparison {
   const std::vector<int>& members_;
   const int lowest_;
   const std::string& call_;
+  const int tag_;
   const WaitCheck& check_;
   const int64_t timeout_ns_, deadline_ns_;
   std::vector<int> came_;
@@ -98,9 +99,9 @@ class Comparison {
 
 }  // namespace
 
-Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call,
+Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int tag,
                       int64_t timeout_ns, const WaitCheck& check) {
-  return Comparison(mpi, comm, members, call, timeout_ns, check).Run();
+  return Comparison(mpi, comm, members, call, tag, timeout_ns, check).Run();
 }
 
 }  // namespace horocache::net

@@ -19,7 +19,7 @@ namespace horocache::net {
 namespace {
 
 constexpr int64_t kLongNs = 60 * kNsPerS;
-constexpr int kFailureTag = 0x6868;
+constexpr int kTag = 7, kFailureTag = 0x6868;
 
 Introduction Of(const std::string& host, const std::string& version = "1") {
   return {{version, 1, 0, "name=value\n"}, {host, host}};
@@ -91,7 +91,7 @@ TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembersThatCame) {
   MpiJob<Status> job(4);
   const auto& results = job.Run({1, 3}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
     const std::vector<int> list = mpi->Rank({}) == 1 ? std::vector{1, 0, 3} : std::vector{0, 1, 3};
-    return CompareMembers(mpi, mpi->world(), list, "init(comm=", timeout_ns, nullptr);
+    return CompareMembers(mpi, mpi->world(), list, "init(comm=", kTag, timeout_ns, nullptr);
   });
   for (const int rank : {0, 1, 3}) {
     const Status& why = *results[static_cast<size_t>(rank)];
@@ -105,10 +105,10 @@ TEST(MpiMemberList, ADifferentListIsAnErrorOnAllMembersThatCame) {
 TEST(MpiMemberList, AMemberThatDoesNotComeIsNamedUnlessMoreIsKnown) {
   MemoryMessages messages(3);
   MemoryMpi mpi(&messages, 0);
-  const Status late = CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", 0, nullptr);
+  const Status late = CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", kTag, 0, nullptr);
   EXPECT_EQ(late.code(), StatusCode::kStartup);
   EXPECT_NE(late.message().find("rank 2 did not call init(comm=[0, 2]) within"), std::string::npos) << late.message();
-  EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", 0, Interrupted).code(), StatusCode::kAborted);
+  EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", kTag, 0, Interrupted).code(), StatusCode::kAborted);
 }
 
 TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
