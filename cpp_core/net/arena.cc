@@ -108,15 +108,31 @@ struct Arena::Header {
   uint64_t total;
 };
 
+// Written once.
+struct Arena::Reason {
+  std::atomic<uint32_t> begun;
+  std::atomic<int32_t> code;  // last: the text counts from then on
+  std::array<char, 500> text;
+
+  void Tell(StatusCode why_code, std::string_view why) {
+    if (why_code == StatusCode::kOk || begun.exchange(1) != 0) return;
+    std::memcpy(text.data(), why.data(), std::min(why.size(), text.size()));
+    code.store(static_cast<int32_t>(why_code));
+  }
+  Status Get() const {
+    const int32_t why = code.load();
+    if (why <= 0 || why >= kNumStatusCodes) return Status::Ok();
+    return {static_cast<StatusCode>(why), {text.data(), strnlen(text.data(), text.size())}};
+  }
+};
+
 struct Arena::Seat {
   DoorbellWords doorbell;
   alignas(kCacheLine) std::atomic<RankState> state;
   alignas(kCacheLine) std::atomic<int64_t> ran_ns;
   alignas(kCacheLine) std::atomic<int64_t> computed_ns;
   std::atomic<int32_t> watcher;
-  std::atomic<uint32_t> why_noted;
-  std::atomic<int32_t> why_code;
-  std::array<char, 500> why_text;
+  Reason seen, left;  // why the job is lost, as the rank saw it, and as it said when it left
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
 
@@ -278,32 +294,23 @@ std::atomic<RankState>& Arena::state(int rank) { return seat(rank).state; }
 std::atomic<int64_t>& Arena::ran_ns(int rank) { return seat(rank).ran_ns; }
 std::atomic<int64_t>& Arena::computed_ns(int rank) { return seat(rank).computed_ns; }
 
-void Arena::NoteWhy(int rank, StatusCode code, std::string_view why) {
-  Seat& own = seat(rank);
-  if (code == StatusCode::kOk || own.why_noted.exchange(1) != 0) return;
-  std::memcpy(own.why_text.data(), why.data(), std::min(why.size(), own.why_text.size()));
-  own.why_code.store(static_cast<int32_t>(code));  // last: the text counts from then on
-}
-
 void Arena::NoteJobLost(int rank, StatusCode code, std::string_view why) {
-  NoteWhy(rank, code, why);
+  seat(rank).seen.Tell(code, why);
   RankState running = RankState::kRunning;
   seat(rank).state.compare_exchange_strong(running, RankState::kJobLost);
 }
 
 void Arena::LeaveJobLost(int rank, StatusCode code, std::string_view why) {
-  NoteWhy(rank, code, why);
+  seat(rank).left.Tell(code, why);
   seat(rank).state.store(RankState::kLeftJobLost);
 }
 
 Status Arena::WhyJobLost(int rank) {
   const Seat& other = seat(rank);
   const RankState state = other.state.load();
-  if (state != RankState::kJobLost && state != RankState::kLeftJobLost) return Status::Ok();
-  const int32_t code = other.why_code.load();
-  if (code <= 0 || code >= kNumStatusCodes) return Status::Ok();
-  return {static_cast<StatusCode>(code),
-          {other.why_text.data(), strnlen(other.why_text.data(), other.why_text.size())}};
+  Status why = state == RankState::kLeftJobLost ? other.left.Get() : Status::Ok();
+  if (!why.ok() || (state != RankState::kJobLost && state != RankState::kLeftJobLost)) return why;
+  return other.seen.Get();
 }
 
 std::atomic<int32_t>& Arena::watcher(int rank) { return seat(rank).watcher; }

@@ -109,8 +109,8 @@ class Arena {
   // When the rank's threads were last seen to use the processor, besides those of the core, in steady-clock
   // nanoseconds.
   std::atomic<int64_t>& computed_ns(int rank);
-  // Sets the state of a running rank to kJobLost, and that of any to kLeftJobLost. The first reason counts. Takes no
-  // memory.
+  // Sets the state of a running rank to kJobLost, and that of any to kLeftJobLost. The first reason of each kind
+  // counts, and that with which a rank leaves for more. Takes no memory.
   void NoteJobLost(int rank, StatusCode code, std::string_view why);
   void LeaveJobLost(int rank, StatusCode code, std::string_view why);
   // The reason, of which a long one has lost its end; ok where the state is another, or there is no reason.
@@ -165,13 +165,13 @@ class Arena {
     size_t regions = 0;                                         // behind `total`, where memory is reserved
   };
   struct Header;
+  struct Reason;
   struct Seat;
 
   Arena() = default;
   static Status CheckLayout(ArenaLayout* layout);
   static Places Place(const ArenaLayout& layout);
   Seat& seat(int rank);
-  void NoteWhy(int rank, StatusCode code, std::string_view why);
   Words WordsAt(size_t index);
   size_t FileBytes() const;
   Status MapShared();

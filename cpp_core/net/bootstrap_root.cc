@@ -334,7 +334,8 @@ void Root::Advance() {
     for (const auto& client : clients_) Serve(*client);
   }
   if (NowNs() >= deadline_ns_) Fail(Missing(""), 0);
-  if (const Status stopped = Check(config_); !stopped.ok()) Fail(stopped);
+  if (const Status stopped = Check(config_); !stopped.ok())
+    Fail(stopped, stopped.code() == StatusCode::kAborted ? 0 : kGraceNs);  // somebody waits for an interrupted one
 }
 
 // See Note [Start-up]. The descriptors are borrowed by the queues; arena_, pidfd_ and clients_ outlive them.
@@ -416,8 +417,9 @@ Status Root::Verdict() const {
 
 Status Root::Reject() {
   const Status verdict = Verdict();
+  const std::string told = EncodeStatus(ForOthers(words_.Name(0), verdict));
   for (const auto& client : clients_) {
-    if (client->hello && !client->gone) client->connection.Queue(MessageType::kVerdict, EncodeStatus(verdict));
+    if (client->hello && !client->gone) client->connection.Queue(MessageType::kVerdict, told);
   }
   const int64_t until = NowNs() + kTellNs;
   while (NowNs() < until) {

@@ -168,6 +168,10 @@ std::string NameRanks(const std::vector<int>& ranks) {
          (all ? std::to_string(ranks.back()) : std::to_string(ranks.size() - kMaxNamed) + " others");
 }
 
+Status ForOthers(const std::string& who, const Status& why) {
+  return why.code() == StatusCode::kAborted ? Status(why.code(), who + ": " + why.message()) : why;
+}
+
 std::string Differences(const std::vector<const Hello*>& hellos, const std::vector<int>& job_ranks) {
   // name -> value (or none) -> ranks
   std::map<std::string, std::map<std::optional<std::string>, std::vector<int>>> table;

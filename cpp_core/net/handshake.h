@@ -42,5 +42,7 @@ std::string Differences(const std::vector<const Hello*>& hellos, const std::vect
 
 // "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 97 others".
 std::string NameRanks(const std::vector<int>& ranks);
+// `why` as others are told it: an interrupt is that of `who`, and everything else names ranks.
+Status ForOthers(const std::string& who, const Status& why);
 
 }  // namespace horocache::net

@@ -111,10 +111,10 @@ StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::
   if (std::ranges::find(config.ranks, mpi->Rank(base)) == config.ranks.end()) {
     return SubJob({.rank = mpi->Rank(base), .size = mpi->Size(base)}, config.ranks).status();
   }
-  constexpr int kTag = 0x6863;
-  if (Status compared = net::CompareMembers(mpi, base, config.ranks, "init(comm=", kTag, timeout_ns, config.check);
+  constexpr int kListTag = 0x6864, kTag = 0x6863;
+  if (Status compared = net::CompareMembers(mpi, base, config.ranks, "init(comm=", kListTag, timeout_ns, config.check);
       !compared.ok()) {
-    if (compared.code() == StatusCode::kStartup) net::LeaveMpiUnfinalized();
+    if (compared.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
     return compared;
   }
   return net::Communicator::Group(mpi, base, config.ranks, kTag, timeout_ns);
@@ -283,7 +283,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
-    TellFailure(job, shared);
+    TellFailure(&job, job.failed_elsewhere.ok() ? Status(shared.code(), NotStarted(job, shared)) : shared);
     return shared;
   }
   return job;
@@ -295,17 +295,23 @@ void TellHere(const Job& job, const Status& why) {
   for (int rank = 0; rank < arena.layout().ranks; ++rank) arena.doorbell(rank).Ring();
 }
 
-void TellFailure(const Job& job, const Status& why) {
-  if (job.mpi.empty()) return;
+std::string NotStarted(const Job& job, const Status& why) {
+  return "rank " + std::to_string(job.identity.rank) + " (pid " + std::to_string(getpid()) +
+         ") did not start: " + why.message();
+}
+
+void TellFailure(Job* job, const Status& why) {
+  if (job->mpi.empty()) return;
   std::vector<int> ranks;
-  for (int host = 0; host < job.identity.cross_size; ++host) {
-    if (host == job.identity.cross_rank || !job.failed_elsewhere.ok()) continue;
-    ranks.push_back(static_cast<int>(std::ranges::find(job.host_of, host) - job.host_of.begin()));
+  for (int host = 0; host < job->identity.cross_size; ++host) {
+    if (host == job->identity.cross_rank || !job->failed_elsewhere.ok()) continue;
+    ranks.push_back(static_cast<int>(std::ranges::find(job->host_of, host) - job->host_of.begin()));
   }
-  for (const int rank : job.here) {
-    if (rank != job.identity.rank && job.peers.arena == nullptr) ranks.push_back(rank);
+  for (const int rank : job->here) {
+    if (rank != job->identity.rank && job->peers.arena == nullptr) ranks.push_back(rank);
   }
-  net::TellFailure(job.mpi, ranks, why);
+  net::TellFailure(job->mpi, ranks, why);
+  job->mpi.Abandon();  // what nobody has taken must not meet those of the next job
 }
 
 Status HearFailure(Job* job) {
@@ -415,14 +421,17 @@ class SetConnector {
   Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
     net::Mpi& mpi = job_.mpi.mpi();
     HC_RETURN_IF_ERROR(
-        net::CompareMembers(&mpi, job_.mpi.get(), ranks, "MPI_Comm_create_group(", tag_, limit_ns_, config_.check));
+        net::CompareMembers(&mpi, job_.mpi.get(), ranks, "MPI_Comm_create_group(", tag_++, limit_ns_, config_.check));
     return Take(net::Communicator::Group(&mpi, job_.mpi.get(), ranks, tag_++, limit_ns_,
-                                         [this](const Status& why) { TellHere(job_, why); }),
+                                         [this](const Status& why) {
+                                           net::Arena& arena = *job_.peers.arena;
+                                           arena.NoteJobLost(job_.identity.local_rank, why.code(), why.message());
+                                         }),
                 out);
   }
 
  private:
-  static constexpr int kMostOfSet = 6;
+  static constexpr int kMostOfSet = 12;
 
   static Status Take(StatusOr<net::Communicator> made, net::Communicator* out) {
     if (made.ok()) *out = std::move(*made);

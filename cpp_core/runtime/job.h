@@ -64,10 +64,12 @@ StatusOr<Job> AssembleJob(const JobConfig& config);
 
 // This rank cannot go on: the others here see why in shared memory.
 void TellHere(const Job& job, const Status& why);
+// What others are told of this rank when its start has failed.
+std::string NotStarted(const Job& job, const Status& why);
 // This rank's start has failed, and it is the first here to say why. Who cannot see it in shared memory hears it over
 // MPI: the first rank of each other host, which tells those there, and while this host's memory is not shared all ranks
 // here.
-void TellFailure(const Job& job, const Status& why);
+void TellFailure(Job* job, const Status& why);
 // Why the start of another rank has failed, if it has told this one.
 Status HearFailure(Job* job);
 

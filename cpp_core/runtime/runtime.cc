@@ -153,14 +153,12 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
 void Runtime::TellNotStarted(const Status& why) {
   // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
-  const bool is_first = WhyJobLost().ok();  // of this host
-  Status told = why;                        // it names the rank that is lost
-  if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok()) {
-    told = {StatusCode::kPeerLost, "rank " + std::to_string(job_.identity.rank) + " (pid " + std::to_string(getpid()) +
-                                       ") did not start: " + why.message()};
-  }
+  const bool is_first = WhyJobLost(/*running=*/false).ok();  // of this host, to say it
+  Status told = why;                                         // it names the rank that is lost
+  if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok())
+    told = {StatusCode::kPeerLost, NotStarted(job_, why)};
   TellHere(job_, told);
-  if (is_first) TellFailure(job_, told);
+  if (is_first) TellFailure(&job_, told);
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -240,7 +238,7 @@ void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
   parts->on_given_up = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };
-  parts->given_up_elsewhere = [this] { return WhyJobLost(); };
+  parts->given_up_elsewhere = [this] { return WhyJobLost(/*running=*/false); };
   parts->tell_given_up = [this](const Status& why) { TellHere(job_, why); };
   parts->on_computes = [arena = job_.peers.arena, own = job_.identity.local_rank](int64_t now_ns) {
     arena->computed_ns(own).store(now_ns);
@@ -291,12 +289,12 @@ int Runtime::mpi() const {
   return job_.mpi.mpi().QueryThread() == net::MpiThreads::kMultiple ? 2 : 1;
 }
 
-// What a rank of this host has said that cannot go on.
-Status Runtime::WhyJobLost() const {
+// What a rank of this host has said that cannot go on; `running`: or one that has only seen that it will not.
+Status Runtime::WhyJobLost(bool running) const {
   net::Arena& arena = *job_.peers.arena;
   for (int rank = 0; rank < arena.layout().ranks; ++rank) {
-    Status why = rank == job_.identity.local_rank ? Status::Ok() : arena.WhyJobLost(rank);
-    if (!why.ok()) return why;
+    if (rank == job_.identity.local_rank || !(running || net::HasLeft(arena.state(rank).load()))) continue;
+    HC_RETURN_IF_ERROR(arena.WhyJobLost(rank));
   }
   return Status::Ok();
 }
@@ -304,7 +302,7 @@ Status Runtime::WhyJobLost() const {
 // Which rank of this host has given up, or has ended, for as long as nothing else watches them.
 Status Runtime::LostHere() const {
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
-  HC_RETURN_IF_ERROR(WhyJobLost());  // what it has said before it ended counts
+  HC_RETURN_IF_ERROR(WhyJobLost(/*running=*/true));  // what it has said before it ended counts
   if (!ended) return Status::Ok();
   return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
 }

@@ -158,7 +158,7 @@ class Runtime {
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& config);
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
-  Status WhyJobLost() const;
+  Status WhyJobLost(bool running) const;
   Status LostHere() const;
   std::string Ended(int local_rank, const std::string& how) const;
   void OnLost(int local_rank, const std::string& how);

@@ -76,9 +76,7 @@ Status Runtime::EnterSet(uint32_t number) {
       if (met.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks have not met");
       site = std::move(met.mapped());
     }
-    JobConfig config = ConfigOfJob();
-    config.check = [this] { return loop_->JobEnd(); };
-    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(site));
+    StatusOr<SetParts> set = ConnectAndMakeSet(ConfigOfJob(), std::move(site));
     if (!set.ok()) return set.status();
     HC_RETURN_IF_ERROR(loop_->Add(std::move(*set)));
   }

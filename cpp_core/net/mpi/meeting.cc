@@ -97,7 +97,8 @@ class Rank0 {
     Status verdict = gathered.ok() ? Compare() : gathered;
     Placement placement;
     if (verdict.ok()) placement = PlaceAll(arrivals_);
-    const Status told = Tell(EncodeTexts({EncodeStatus(verdict), verdict.ok() ? EncodePlacement(placement) : ""}));
+    const Status told =
+        Tell(EncodeTexts({EncodeStatus(ForOthers("rank 0", verdict)), verdict.ok() ? EncodePlacement(placement) : ""}));
     if (!verdict.ok()) return verdict;
     if (!told.ok()) return told;
     return placement;

@@ -32,8 +32,8 @@ class Comparison {
   Status Run() {
     if (mpi_.Rank(comm_) != lowest_) return Tell();
     const Status verdict = Hear();
-    for (const int rank : came_)
-      HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, EncodeStatus(verdict), rank, tag_, NowNs() + kAnswerNs));
+    const std::string told = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
+    for (const int rank : came_) HC_RETURN_IF_ERROR(SendInTime(mpi_, comm_, told, rank, tag_, NowNs() + kAnswerNs));
     return verdict;
   }
 
@@ -53,7 +53,8 @@ class Comparison {
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
       if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kAnswerNs / 2);
     }
-    return verdict;
+    // A member that has seen a failure since does not wait for this rank any more.
+    return verdict.ok() ? net::Ask(check_) : verdict;
   }
 
   Status Compare(int rank, const std::string& bytes) const {

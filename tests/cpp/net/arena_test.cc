@@ -255,6 +255,8 @@ TEST(Arena, ARankThatHasSeenALossSaysWhyBeforeItLeaves) {
   EXPECT_EQ(arena->state(1).load(), RankState::kLeftJobLost) << "it has left";
   EXPECT_EQ(arena->WhyJobLost(1).code(), StatusCode::kPeerLost);
   EXPECT_EQ(arena->WhyJobLost(1).message(), "rank 0 is lost");
+  arena->LeaveJobLost(1, StatusCode::kOutOfMemory, "no memory");
+  EXPECT_EQ(arena->WhyJobLost(1).message(), "no memory") << "that is why it leaves";
 }
 
 // Of the mappings of memory that ranks share, what the kernel says about each.
