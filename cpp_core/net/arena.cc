@@ -21,7 +21,7 @@ namespace horocache::net {
 namespace {
 
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;

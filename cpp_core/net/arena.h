@@ -28,7 +28,7 @@ struct ArenaLayout {
   int64_t region_bytes = 0;  // of address space per rank for tensors that live here; memory comes when it is used
 };
 
-// kJobLost: runs, and knows that a rank of the job is lost, which the other ranks find out by themselves.
+// kJobLost: runs, and knows that a rank of the job is lost, itself maybe, which the others find out by themselves.
 // kLeftJobLost: has left, or does nothing any more, because the job cannot go on: a rank was lost, or has aborted, or
 // this one cannot go on. That is the cause that the other ranks are to report, and not that this one ends or leaves.
 // They find it out by themselves, or else from WhyJobLost.

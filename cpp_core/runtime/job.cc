@@ -283,7 +283,10 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
   }
   if (Status shared = ShareMemory(config, &job); !shared.ok()) {
     if (!job.mpi.empty()) net::LeaveMpiUnfinalized();
-    TellFailure(&job, job.failed_elsewhere.ok() ? Status(shared.code(), NotStarted(job, shared)) : shared);
+    const bool interrupted = shared.code() == StatusCode::kAborted;
+    const Status own(interrupted ? StatusCode::kPeerLost : shared.code(), NotStarted(job, shared));
+    TellFailure(job, job.failed_elsewhere.ok() ? own : shared);
+    job.mpi.Abandon();  // what nobody has taken must not meet the next job's ranks
     return shared;
   }
   return job;
@@ -300,18 +303,17 @@ std::string NotStarted(const Job& job, const Status& why) {
          ") did not start: " + why.message();
 }
 
-void TellFailure(Job* job, const Status& why) {
-  if (job->mpi.empty()) return;
+void TellFailure(const Job& job, const Status& why) {
+  if (job.mpi.empty()) return;
   std::vector<int> ranks;
-  for (int host = 0; host < job->identity.cross_size; ++host) {
-    if (host == job->identity.cross_rank || !job->failed_elsewhere.ok()) continue;
-    ranks.push_back(static_cast<int>(std::ranges::find(job->host_of, host) - job->host_of.begin()));
+  for (int host = 0; host < job.identity.cross_size; ++host) {
+    if (host == job.identity.cross_rank || !job.failed_elsewhere.ok()) continue;
+    ranks.push_back(static_cast<int>(std::ranges::find(job.host_of, host) - job.host_of.begin()));
   }
-  for (const int rank : job->here) {
-    if (rank != job->identity.rank && job->peers.arena == nullptr) ranks.push_back(rank);
+  for (const int rank : job.here) {
+    if (rank != job.identity.rank && job.peers.arena == nullptr) ranks.push_back(rank);
   }
-  net::TellFailure(job->mpi, ranks, why);
-  job->mpi.Abandon();  // what nobody has taken must not meet those of the next job
+  net::TellFailure(job.mpi, ranks, why);
 }
 
 Status HearFailure(Job* job) {

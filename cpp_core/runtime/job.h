@@ -62,14 +62,14 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
-// This rank cannot go on: the others here see why in shared memory.
+// This rank cannot go on: the others here see why in shared memory, if they do not know it.
 void TellHere(const Job& job, const Status& why);
 // What others are told of this rank when its start has failed.
 std::string NotStarted(const Job& job, const Status& why);
-// This rank's start has failed, and it is the first here to say why. Who cannot see it in shared memory hears it over
-// MPI: the first rank of each other host, which tells those there, and while this host's memory is not shared all ranks
-// here.
-void TellFailure(Job* job, const Status& why);
+// This rank's start has failed, and nobody here has said why in shared memory. Who cannot see it in shared memory hears
+// it over MPI: the first rank of each other host, which tells those there, and while this host's memory is not shared
+// all ranks here.
+void TellFailure(const Job& job, const Status& why);
 // Why the start of another rank has failed, if it has told this one.
 Status HearFailure(Job* job);
 
@@ -90,7 +90,7 @@ StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, c
 // a higher one. `arena` is the set's memory, if it exists already.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                             std::shared_ptr<net::Arena> arena = nullptr);
-// Connects its hosts, over MPI. All members call it, sets in the same order. The process ends if one does not come.
+// Connects its hosts, over MPI. All members call it, sets in the same order. kStartup names one that does not come.
 Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site);
 
 }  // namespace horocache::runtime

@@ -157,8 +157,9 @@ void Runtime::TellNotStarted(const Status& why) {
   Status told = why;                                         // it names the rank that is lost
   if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok())
     told = {StatusCode::kPeerLost, NotStarted(job_, why)};
-  TellHere(job_, told);
-  if (is_first) TellFailure(&job_, told);
+  TellHere(job_, is_first ? told : Status::Ok());
+  if (is_first) TellFailure(job_, told);
+  job_.mpi.Abandon();  // what others have told meanwhile must not meet the next job's ranks
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {

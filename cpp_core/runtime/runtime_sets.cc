@@ -1,7 +1,6 @@
 // Process sets that come and go: see Note [Process sets at run time] in process_sets.h.
 #include <utility>
 
-#include "base/clock.h"
 #include "runtime/runtime.h"
 
 namespace horocache::runtime {
@@ -76,7 +75,9 @@ Status Runtime::EnterSet(uint32_t number) {
       if (met.empty()) return InvalidArgumentError(sets_.Describe(number) + ": its ranks have not met");
       site = std::move(met.mapped());
     }
-    StatusOr<SetParts> set = ConnectAndMakeSet(ConfigOfJob(), std::move(site));
+    JobConfig config = ConfigOfJob();
+    config.check = [this] { return loop_->JobEnd(); };
+    StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(site));
     if (!set.ok()) return set.status();
     HC_RETURN_IF_ERROR(loop_->Add(std::move(*set)));
   }

@@ -24,7 +24,7 @@
 namespace horocache::net {
 
 // A wait calls it from time to time, on the thread that waits. If it does not return ok, the wait ends with its status;
-// it returns the same from then on. May be null.
+// it is not ok from then on. May be null.
 using WaitCheck = std::function<Status()>;
 inline Status Ask(const WaitCheck& check) { return check ? check() : Status::Ok(); }
 

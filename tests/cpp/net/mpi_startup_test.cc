@@ -112,6 +112,17 @@ TEST(MpiMemberList, AMemberThatDoesNotComeIsNamedUnlessMoreIsKnown) {
   EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 2}, "init(comm=", kTag, 0, Interrupted).code(), StatusCode::kAborted);
 }
 
+TEST(MpiMemberList, AMemberThatIsCountedOnWaitsForTheAnswerAlsoWhenInterrupted) {
+  MpiJob<Status> job(2);
+  const auto& results = job.Run({1}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
+    if (mpi->Rank({}) == 1)
+      return CompareMembers(mpi, mpi->world(), {0, 1}, "init(comm=", kTag, timeout_ns, Interrupted);
+    Nap(kNsPerS / 5);  // longer than rank 1 goes without asking
+    return CompareMembers(mpi, mpi->world(), {0, 1}, "init(comm=", kTag, timeout_ns, nullptr);
+  });
+  for (const auto& result : results) EXPECT_TRUE(result->ok()) << result->message();
+}
+
 TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
   const std::vector<int> host_of = {0, 0, 1, 1};
   MemoryMessages messages(4);
