@@ -62,7 +62,8 @@ Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr
 
 class Runtime {
  public:
-  // `go_on` is asked several times a second while other ranks are waited for, but within MPI; false ends that with kAborted.
+  // `go_on` is asked several times a second while other ranks are waited for, but within MPI; false ends that with
+  // kAborted.
   static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config, const std::function<bool()>& go_on = nullptr);
   ~Runtime();
 
