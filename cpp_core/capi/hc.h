@@ -119,7 +119,7 @@ typedef struct {
   hc_process_set ranks;  /* the job is these ranks of what it would be otherwise; count 0: all */
   uint64_t communicator; /* an MPI_Comm, as a number, whose ranks are the job's; 0: none */
   /* Since version 3. */
-  hc_go_on go_on; /* asked while other ranks are waited for; null: nobody is asked */
+  hc_go_on go_on; /* called during waits for other ranks; may be null */
   void* context;
   /* Since version 7. */
   const void* programs;  /* as horocache.lang.packed.pack_library() makes them */

@@ -21,7 +21,6 @@
 namespace horocache::net {
 namespace {
 
-constexpr int64_t kLastWordNs = 2 * kNsPerS;  // for rank 0's answer to a rank that gives up
 constexpr int64_t kFirstNapNs = kNsPerMs / 2;
 constexpr int64_t kLongestNapNs = 10 * kNsPerMs;
 

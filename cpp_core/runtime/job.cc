@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "control/selector.h"
+#include "net/handshake.h"
 #include "net/host.h"
 #include "net/mpi/failure_note.h"
 #include "net/mpi/member_list.h"
@@ -19,9 +20,6 @@
 
 namespace horocache::runtime {
 namespace {
-
-// A host whose ranks have not all come tells the others so at the end of its time; it knows more than they do.
-constexpr int64_t kLastWordNs = 2 * kNsPerS;
 
 std::string TemporaryFolder() {
   const auto environment = ReadEnvironment();
@@ -286,7 +284,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
     const bool interrupted = shared.code() == StatusCode::kAborted;
     const Status own(interrupted ? StatusCode::kPeerLost : shared.code(), NotStarted(job, shared));
     TellFailure(job, job.failed_elsewhere.ok() ? own : shared);
-    job.mpi.Abandon();  // what nobody has taken must not meet the next job's ranks
+    job.mpi.Abandon();  // a late note must not reach the next job
     return shared;
   }
   return job;
@@ -324,7 +322,7 @@ Status HearFailure(Job* job) {
 Status CompareClocks(const JobConfig& config, Job* job) {
   if (job->one_host()) return Status::Ok();
   StatusOr<net::ClockOffset> clock = net::MeasureClock(
-      job->mpi, job->host_of, Nanoseconds(config.knobs.start_timeout, kNsPerS) + kLastWordNs, config.check);
+      job->mpi, job->host_of, Nanoseconds(config.knobs.start_timeout, kNsPerS) + net::kLastWordNs, config.check);
   if (clock.ok()) job->clock = *clock;
   return clock.status();
 }

@@ -62,13 +62,13 @@ net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
-// This rank cannot go on: the others here see why in shared memory, if they do not know it.
+// Tells the ranks of this host, through shared memory, why this rank cannot go on.
 void TellHere(const Job& job, const Status& why);
 // What others are told of this rank when its start has failed.
 std::string NotStarted(const Job& job, const Status& why);
-// This rank's start has failed, and nobody here has said why in shared memory. Who cannot see it in shared memory hears
-// it over MPI: the first rank of each other host, which tells those there, and while this host's memory is not shared
-// all ranks here.
+// Tells other ranks over MPI why this rank's start has failed: the first rank of each other host, which passes it on
+// through its host's shared memory; and all ranks of this host while they do not share memory yet. Only the first rank
+// of a host to fail calls it.
 void TellFailure(const Job& job, const Status& why);
 // Why the start of another rank has failed, if it has told this one.
 Status HearFailure(Job* job);

@@ -159,7 +159,7 @@ void Runtime::TellNotStarted(const Status& why) {
     told = {StatusCode::kPeerLost, NotStarted(job_, why)};
   TellHere(job_, is_first ? told : Status::Ok());
   if (is_first) TellFailure(job_, told);
-  job_.mpi.Abandon();  // what others have told meanwhile must not meet the next job's ranks
+  job_.mpi.Abandon();  // a late note must not reach the next job
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {

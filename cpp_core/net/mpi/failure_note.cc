@@ -21,7 +21,7 @@ void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const 
   std::string note = EncodeStatus({why.code(), why.message().substr(0, kMostBytes / 2)});
   const int64_t deadline_ns = NowNs() + kPatienceNs;
   for (const int rank : ranks) {
-    // The start has failed already; who does not hear it finds it out later.
+    // A rank that misses the note waits until its own time limit.
     static_cast<void>(SendInTime(comm.mpi(), comm.get(), note, rank, kFailureTag, deadline_ns));
   }
 }

@@ -18,8 +18,7 @@ namespace {
 
 constexpr int kHelloTag = 0x6866, kVerdictTag = 0x6867;  // hardly a program's own
 constexpr size_t kHelloBytes = 64 << 10;
-constexpr size_t kVerdictBytes = 1 << 20;     // it has all ranks' hosts
-constexpr int64_t kLastWordNs = 2 * kNsPerS;  // rank 0 knows more than who gives up on it
+constexpr size_t kVerdictBytes = 1 << 20;  // it has all ranks' hosts
 constexpr int64_t kRollCallNs = 3 * kNsPerS;
 
 struct Arrival {

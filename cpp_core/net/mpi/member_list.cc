@@ -12,8 +12,7 @@
 namespace horocache::net {
 namespace {
 
-constexpr size_t kAnswerBytes = 1 << 20;    // it has two lists
-constexpr int64_t kAnswerNs = 2 * kNsPerS;  // the lowest rank knows more than who gives up on it
+constexpr size_t kAnswerBytes = 1 << 20;  // it has two lists
 
 // Role: one thread, until Run returns.
 class Comparison {
@@ -36,7 +35,7 @@ class Comparison {
     const std::string told = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
     Status sent;
     for (const int rank : came_) {
-      Status late = SendInTime(mpi_, comm_, told, rank, tag_, NowNs() + kAnswerNs);
+      Status late = SendInTime(mpi_, comm_, told, rank, tag_, NowNs() + kLastWordNs);
       if (sent.ok()) sent = std::move(late);
     }
     return verdict.ok() ? sent : verdict;
@@ -56,7 +55,7 @@ class Comparison {
       if (list.ok()) came_.push_back(rank);
       if (!verdict.ok()) continue;
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
-      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kAnswerNs / 2);
+      if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
     }
     // A member that has seen a failure since does not wait for this rank any more.
     return verdict.ok() ? net::Ask(check_) : verdict;
@@ -81,7 +80,7 @@ class Comparison {
       return why.code() == StatusCode::kAborted ? Status::Ok() : why;
     };
     const StatusOr<std::string> answer =
-        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, tag_, deadline_ns_ + kAnswerNs, lost);
+        ReceiveInTime(mpi_, comm_, kAnswerBytes, lowest_, tag_, deadline_ns_ + kLastWordNs, lost);
     if (!answer.ok()) return Absent(lowest_, answer.status());
     const std::optional<Status> verdict = DecodeStatus(*answer);
     if (verdict) return *verdict;

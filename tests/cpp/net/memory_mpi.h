@@ -59,8 +59,8 @@ class MemoryMessages {
   std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by rank
 };
 
-// One rank's, of one thread. Every communicator has all ranks. What is late belongs to the library, with its memory,
-// and is no leak.
+// The MPI of one rank, for one thread. Every communicator has all ranks. LeakSanitizer is off meanwhile: buffers of
+// late requests belong to the library.
 class MemoryMpi final : public Mpi {
  public:
   MemoryMpi(MemoryMessages* messages, int rank) : messages_(messages), rank_(rank) {

@@ -1,4 +1,5 @@
-// Start-up over MPI's messages: who is named, and who hears of what. A rank that waits no time takes what is there.
+// Start-up over MPI: which rank an error names, and which ranks get it. With a timeout of 0 a rank takes only messages
+// that have arrived.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -41,7 +41,7 @@ def die_when_all_have_met() -> None:
 
 
 def come_late() -> None:
-    """Find nobody to share memory with: the first rank of the host goes on waiting for this one."""
+    """Refuse this rank's connections, so that the first rank of its host keeps waiting for it."""
     give_error = 0x00050000
     answer_calls(CONNECT, give_error | errno.ECONNREFUSED)
 
