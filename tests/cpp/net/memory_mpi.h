@@ -59,11 +59,12 @@ class MemoryMessages {
   std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by rank
 };
 
-// The MPI of one rank, for one thread. Every communicator has all ranks. LeakSanitizer is off meanwhile: buffers of
-// late requests belong to the library.
+// The MPI of one rank, for one thread. Every communicator has all ranks; what is sent to `unreachable` fails at once.
+// LeakSanitizer is off meanwhile: buffers of late requests belong to the library.
 class MemoryMpi final : public Mpi {
  public:
-  MemoryMpi(MemoryMessages* messages, int rank) : messages_(messages), rank_(rank) {
+  MemoryMpi(MemoryMessages* messages, int rank, int unreachable = -1)
+      : messages_(messages), rank_(rank), unreachable_(unreachable) {
     if (__lsan_disable != nullptr) __lsan_disable();
   }
   ~MemoryMpi() override {
@@ -96,6 +97,7 @@ class MemoryMpi final : public Mpi {
   MpiRequest null_request() const override { return {}; }
 
   Status Isend(const void* data, int count, MpiType, int to, int tag, MpiComm, MpiRequest* request) override {
+    if (to == unreachable_) return {StatusCode::kInternal, "MPI_ERR_PROC_FAILED"};
     messages_->Put(to, {rank_, tag, {static_cast<const char*>(data), static_cast<size_t>(count)}});
     *request = Add({});
     return Status::Ok();
@@ -171,7 +173,7 @@ class MemoryMpi final : public Mpi {
   }
 
   MemoryMessages* const messages_;
-  const int rank_;
+  const int rank_, unreachable_;
   const std::string path_ = "memory";
   std::map<uintptr_t, Waiting> waiting_;
   std::unique_ptr<MemoryMessages::Message> probed_;

@@ -124,6 +124,30 @@ TEST(MpiMemberList, AMemberThatIsCountedOnWaitsForTheAnswerAlsoWhenInterrupted) 
   for (const auto& result : results) EXPECT_TRUE(result->ok()) << result->message();
 }
 
+TEST(MpiMemberList, AListThatCannotBeSentIsAnErrorAtOnceUnlessMoreIsKnown) {
+  MemoryMessages messages(2);
+  MemoryMpi mpi(&messages, 1, 0);
+  const Status why = CompareMembers(&mpi, mpi.world(), {0, 1}, "init(comm=", kTag, kLongNs, nullptr);
+  EXPECT_EQ(why.code(), StatusCode::kStartup);
+  EXPECT_EQ(why.message().find("rank 0 did not call init(comm=[0, 1]) within"), 0U) << why.message();
+  EXPECT_NE(why.message().find("MPI_ERR_PROC_FAILED"), std::string::npos) << why.message();
+  EXPECT_EQ(CompareMembers(&mpi, mpi.world(), {0, 1}, "init(comm=", kTag, kLongNs, Interrupted).code(),
+            StatusCode::kAborted);
+}
+
+TEST(MpiMemberList, AMemberThatCannotBeToldIsAnErrorOfWhoTellsAndTheOthersHearTheAnswer) {
+  MemoryMessages messages(3);
+  for (const int rank : {1, 2}) {
+    const std::vector<int> list = {0, 1, 2};
+    messages.Put(0, {rank, kTag, {reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int)}});
+  }
+  MemoryMpi mpi(&messages, 0, 1);
+  const Status why = CompareMembers(&mpi, mpi.world(), {0, 1, 2}, "init(comm=", kTag, kLongNs, nullptr);
+  EXPECT_NE(why.message().find("MPI_ERR_PROC_FAILED"), std::string::npos) << why.message();
+  EXPECT_EQ(messages.Count(1), 0U);
+  EXPECT_EQ(messages.Count(2), 1U);
+}
+
 TEST(MpiClock, ARankThatDoesNotAnswerIsNamedUnlessMoreIsKnown) {
   const std::vector<int> host_of = {0, 0, 1, 1};
   MemoryMessages messages(4);
