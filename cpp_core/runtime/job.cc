@@ -16,6 +16,7 @@
 #include "net/mpi/member_list.h"
 #include "net/mpi/mpi_link.h"
 #include "net/mpi/mpi_process.h"
+#include "net/mpi/watchdog.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -208,6 +209,17 @@ std::string HostSuffix(const Job& job) {
   return job.one_host() ? "" : ":host" + std::to_string(job.identity.cross_rank);
 }
 
+// Hears meanwhile of failures on other hosts.
+StatusOr<net::Peers> BootstrapBesideMpi(const JobConfig& config, net::BootstrapConfig bootstrap, Job* job) {
+  const net::Watchdog watchdog =
+      net::Watchdog::OfStep(job->identity.rank, bootstrap.timeout_ns, "the ranks of a host met");
+  bootstrap.check = [&config, job]() -> Status {
+    HC_RETURN_IF_ERROR(net::Ask(config.check));
+    return HearFailure(job);
+  };
+  return net::Bootstrap(bootstrap);
+}
+
 Status ShareMemory(const JobConfig& config, Job* job) {
   const net::Identity& identity = job->identity;
   StatusOr<control::Selector> selector =
@@ -219,13 +231,8 @@ Status ShareMemory(const JobConfig& config, Job* job) {
       "selector table=" + std::to_string(selector->Hash()) + "\n" + HostLine(config.knobs));
   if (job->mpi.empty()) bootstrap.identity.shared_claim = identity.shared_claim;
   if (!job->one_host()) bootstrap.job_ranks = job->here;
-  if (!job->mpi.empty()) {
-    bootstrap.check = [&config, job]() -> Status {
-      HC_RETURN_IF_ERROR(net::Ask(config.check));
-      return HearFailure(job);
-    };
-  }
-  StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
+  StatusOr<net::Peers> peers =
+      job->mpi.empty() ? net::Bootstrap(bootstrap) : BootstrapBesideMpi(config, std::move(bootstrap), job);
   if (!peers.ok()) return peers.status();
   job->peers = std::move(*peers);
   return Status::Ok();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -99,6 +100,7 @@ class Clocks {
 
 StatusOr<ClockOffset> MeasureClock(const Communicator& comm, const std::vector<int>& host_of, int64_t timeout_ns,
                                    const WaitCheck& check) {
+  const Watchdog watchdog = Watchdog::OfStep(comm.rank(), timeout_ns, "clocks were compared");
   Clocks clocks(comm, host_of, NowNs() + timeout_ns, check);
   if (comm.rank() != 0) return clocks.Ask();
   HC_RETURN_IF_ERROR(clocks.Answer());

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "net/handshake.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -212,6 +213,7 @@ std::vector<int> Placement::RanksOn(int host) const {
 
 StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& introduction, int64_t timeout_ns,
                                 const WaitCheck& check, int64_t waited_ns) {
+  const Watchdog watchdog = Watchdog::OfStep(comm.rank(), timeout_ns, "ranks met");
   Arrival own;
   own.hello.rank = static_cast<uint32_t>(comm.rank());
   own.hello.size = static_cast<uint32_t>(comm.size());
@@ -225,6 +227,7 @@ StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& in
 
 StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
                                   const WaitCheck& check) {
+  const Watchdog watchdog = Watchdog::OfStep(mpi->Rank(comm), timeout_ns, "a communicator was duplicated");
   const int64_t deadline_ns = NowNs() + timeout_ns;
   StatusOr<Communicator> copy = Communicator::Duplicate(mpi, comm, deadline_ns, check);
   if (copy.ok()) return copy;

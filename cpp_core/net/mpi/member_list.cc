@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "net/handshake.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -34,8 +35,9 @@ class Comparison {
     const Status verdict = Hear();
     const std::string told = EncodeStatus(ForOthers("rank " + std::to_string(lowest_), verdict));
     Status sent;
+    const int64_t deadline_ns = NowNs() + kLastWordNs;
     for (const int rank : came_) {
-      Status late = SendInTime(mpi_, comm_, told, rank, tag_, NowNs() + kLastWordNs);
+      Status late = SendInTime(mpi_, comm_, told, rank, tag_, deadline_ns);
       if (sent.ok()) sent = std::move(late);
     }
     return verdict.ok() ? sent : verdict;
@@ -111,6 +113,8 @@ class Comparison {
 
 Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int tag,
                       int64_t timeout_ns, const WaitCheck& check) {
+  const Watchdog watchdog =
+      Watchdog::OfStep(mpi->Rank(comm), timeout_ns, call + "[" + ListText(members) + "]) was compared");
   return Comparison(mpi, comm, members, call, tag, timeout_ns, check).Run();
 }
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/text.h"
+
 namespace horocache::net {
 
 void SayLine(const std::string& line) {
@@ -30,6 +32,16 @@ Watchdog::~Watchdog() {
 void Watchdog::EndProcess(const std::string& line) {
   SayLine(line + " Ending this process.");
   _exit(EXIT_FAILURE);
+}
+
+Watchdog Watchdog::OfStep(int rank, int64_t timeout_ns, const std::string& doing) {
+  const int64_t limit_ns = timeout_ns + kStepNs;
+  return {limit_ns, [=] {
+            EndProcess("rank " + std::to_string(rank) + " has been in a call of MPI when " + doing +
+                       ", and the call has not returned within " + SecondsText(limit_ns) +
+                       " (HOROCACHE_START_TIMEOUT, and some time). See what the MPI library says, here and on the "
+                       "other ranks.");
+          }};
 }
 
 }  // namespace horocache::net

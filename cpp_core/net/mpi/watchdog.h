@@ -1,4 +1,6 @@
-// For calls of MPI that wait for other ranks inside the library, from which there is no way out.
+// For calls of MPI from which there is no way out: those that wait for other ranks inside the library, and, of a
+// library that fails, any. (Open MPI 5 asks its launcher to end the job then, and waits for the answer for ever where
+// the launcher has ended in that moment.)
 #pragma once
 
 #include <condition_variable>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 namespace horocache::net {
@@ -24,6 +27,11 @@ class Watchdog {
 
   // For `late`: says the line and ends the process.
   [[noreturn]] static void EndProcess(const std::string& line);
+
+  // Ends the process if a step of start-up, which every rank ends by itself after `timeout_ns`, lives for kStepNs more:
+  // a call of the library has not returned. `doing` says what: "ranks met".
+  static Watchdog OfStep(int rank, int64_t timeout_ns, const std::string& doing);
+  static constexpr int64_t kStepNs = 8 * kNsPerS;
 
  private:
   std::mutex mutex_;

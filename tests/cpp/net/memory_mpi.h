@@ -1,6 +1,8 @@
 // MPI's messages between ranks of one process, for tests of what waits for them; collectives are not there.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -117,7 +119,10 @@ class MemoryMpi final : public Mpi {
     *request = Add({static_cast<char*>(data), count, probed_->from, probed_->tag});
     return Deliver(*request, std::exchange(probed_, nullptr));
   }
+  // For ever, in the next test of a request: what a library may do that fails.
+  void Hang() { hangs_ = true; }
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {
+    while (hangs_) pause();
     Waiting& waiting = waiting_.at(request->handle);
     if (waiting.data != nullptr) {
       auto message = messages_->Take(rank_, waiting.from, waiting.tag);
@@ -131,7 +136,11 @@ class MemoryMpi final : public Mpi {
   }
 
   StatusOr<MpiOp> MakeOp(MpiFold) override { return Missing(); }
-  Status StartDup(MpiComm, MpiComm*, MpiRequest*) override { return Missing(); }
+  // For what waits until it is made; the copy cannot be used.
+  Status StartDup(MpiComm, MpiComm*, MpiRequest* request) override {
+    *request = Add({nullptr});
+    return Status::Ok();
+  }
   Status CreateGroup(MpiComm, const std::vector<int>&, int, MpiComm*) override { return Missing(); }
   Status Iallreduce(const void*, void*, int, MpiType, MpiOp, MpiComm, MpiRequest*) override { return Missing(); }
   Status Ireduce(const void*, void*, int, MpiType, MpiOp, int, MpiComm, MpiRequest*) override { return Missing(); }
@@ -174,6 +183,7 @@ class MemoryMpi final : public Mpi {
 
   MemoryMessages* const messages_;
   const int rank_, unreachable_;
+  bool hangs_ = false;
   const std::string path_ = "memory";
   std::map<uintptr_t, Waiting> waiting_;
   std::unique_ptr<MemoryMessages::Message> probed_;

@@ -15,6 +15,7 @@
 #include "net/mpi/failure_note.h"
 #include "net/mpi/meeting.h"
 #include "net/mpi/member_list.h"
+#include "net/mpi/watchdog.h"
 
 namespace horocache::net {
 namespace {
@@ -25,6 +26,8 @@ constexpr int kTag = 7, kFailureTag = 0x6868;
 Introduction Of(const std::string& host, const std::string& version = "1") {
   return {{version, 1, 0, "name=value\n"}, {host, host}};
 }
+
+constexpr int64_t kHungNs = kNsPerS / 20 - Watchdog::kStepNs;  // its watchdog ends the process after 0.05 s
 
 Status Interrupted() { return {StatusCode::kAborted, "somebody has interrupted"}; }
 
@@ -196,6 +199,19 @@ TEST(MpiFailureNote, OneThatDoesNotDecodeNamesItsSender) {
     EXPECT_EQ(why.code(), StatusCode::kCorrupt);
     EXPECT_EQ(why.message().find("rank 1 has failed to start"), 0U) << why.message();
   }
+}
+
+TEST(MpiWatchdog, ACallThatDoesNotReturnEndsTheProcessInEveryStepOfStartUp) {
+  MemoryMessages messages(2);
+  MemoryMpi mpi(&messages, 1);
+  mpi.Hang();
+  const auto ended = ::testing::ExitedWithCode(1);
+  const Introduction own = Of("a");
+  EXPECT_EXIT((void)MeetOverMpi(mpi.World(), own, kHungNs, nullptr), ended, "rank 1 has been in a call of MPI when");
+  EXPECT_EXIT((void)MeasureClock(mpi.World(), {0, 1}, kHungNs, nullptr), ended, "clocks were compared");
+  EXPECT_EXIT((void)CompareMembers(&mpi, mpi.world(), {0, 1}, "init(comm=", kTag, kHungNs, nullptr), ended,
+              "when init\\(comm=\\[0, 1\\]\\) was compared, and the call has not returned");
+  EXPECT_EXIT((void)CopyForAll(&mpi, mpi.world(), own, kHungNs, nullptr), ended, "a communicator was duplicated");
 }
 
 }  // namespace
