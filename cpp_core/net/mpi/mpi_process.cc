@@ -5,9 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "base/mutex.h"
@@ -37,15 +35,11 @@ void FinalizeAtExit() {
   // A child of fork has inherited this handler, but no MPI.
   if (process.initialised_by != getpid() || process.unfinalized.load() || process.mpi->Finalized()) return;
   constexpr int64_t kLongNs = 30'000'000'000;
-  std::optional<Watchdog> watchdog;
-  try {
-    watchdog.emplace(kLongNs, [] {
-      SayLine(
-          "this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop "
-          "it.");
-    });
-  } catch (const std::system_error&) {  // no more threads: a long wait is not told of
-  }
+  const Watchdog watchdog(kLongNs, [] {
+    SayLine(
+        "this process has ended and waits in MPI_Finalize for the other ranks of the job to end; mpiexec can stop "
+        "it.");
+  });
   if (const Status status = process.mpi->Finalize(); !status.ok()) SayLine(status.message());
 }
 

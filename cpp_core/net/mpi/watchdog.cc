@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "base/text.h"
@@ -15,11 +16,16 @@ void SayLine(const std::string& line) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody reads it
 }
 
-Watchdog::Watchdog(int64_t limit_ns, std::function<void()> late)
-    : thread_("hc-watchdog", [this, limit_ns, late = std::move(late)] {
-        std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) late();
-      }) {}
+Watchdog::Watchdog(int64_t limit_ns, std::function<void()> late) {
+  try {
+    thread_ = NamedThread("hc-watchdog", [this, limit_ns, late = std::move(late)] {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) late();
+    });
+  } catch (const std::system_error&) {
+    // What needs a thread fails later, where the other ranks can be told.
+  }
+}
 
 Watchdog::~Watchdog() {
   {

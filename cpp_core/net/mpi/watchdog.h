@@ -17,7 +17,7 @@ namespace horocache::net {
 // A line for people where no logger is left: the process is about to end, or waits in its end.
 void SayLine(const std::string& line);
 
-// Calls `late` on a thread of its own if it lives for longer than `limit_ns`.
+// Calls `late` on a thread of its own if it lives for longer than `limit_ns`; never where no thread can be made.
 class Watchdog {
  public:
   Watchdog(int64_t limit_ns, std::function<void()> late);
