@@ -43,7 +43,7 @@ std::string Differences(const std::vector<const Hello*>& hellos, const std::vect
 
 // "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 97 others".
 std::string NameRanks(const std::vector<int>& ranks);
-// How much longer than its time limit a rank waits for the verdict of the one that knows who is missing.
+// A rank waits this much beyond its time limit for the verdict, which names the ranks that are missing.
 inline constexpr int64_t kLastWordNs = 2 * kNsPerS;
 // `why` as others are told it: an interrupt is that of `who`, and everything else names ranks.
 Status ForOthers(const std::string& who, const Status& why);

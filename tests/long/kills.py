@@ -43,7 +43,7 @@ ENDED_BY_MPI = (
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """As messages do."""
+    """Ranks in the words of the core's messages."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 

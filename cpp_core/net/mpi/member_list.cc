@@ -76,7 +76,7 @@ class Comparison {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
     const Status sent = SendInTime(mpi_, comm_, list, lowest_, tag_, deadline_ns_, check_);
     if (!sent.ok()) return Absent(lowest_, sent);
-    // Counted on from here on: an interrupted rank that left now would be waited for in MPI.
+    // The others count on this rank from here on: if an interrupt made it leave now, they would wait for it inside MPI.
     const WaitCheck lost = [this]() -> Status {
       Status why = net::Ask(check_);
       return why.code() == StatusCode::kAborted ? Status::Ok() : why;

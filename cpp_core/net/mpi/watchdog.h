@@ -1,6 +1,6 @@
-// For calls of MPI from which there is no way out: those that wait for other ranks inside the library, and, of a
-// library that fails, any. (Open MPI 5 asks its launcher to end the job then, and waits for the answer for ever where
-// the launcher has ended in that moment.)
+// Ends a process in which a call of MPI does not return. Some calls wait for other ranks inside the library. In a
+// library that fails, any call may hang: Open MPI 5 then asks its launcher to end the job, and waits for ever for the
+// answer if the launcher ends in that moment.
 #pragma once
 
 #include <condition_variable>
@@ -28,8 +28,8 @@ class Watchdog {
   // For `late`: says the line and ends the process.
   [[noreturn]] static void EndProcess(const std::string& line);
 
-  // Ends the process if a step of start-up, which every rank ends by itself after `timeout_ns`, lives for kStepNs more:
-  // a call of the library has not returned. `doing` says what: "ranks met".
+  // For a step of start-up, whose waits all end within kStepNs after `timeout_ns`. If it lives for longer, a call of
+  // the library has not returned, and the process ends. `doing` names the step in the message: "ranks met".
   static Watchdog OfStep(int rank, int64_t timeout_ns, const std::string& doing);
   static constexpr int64_t kStepNs = 8 * kNsPerS;
 

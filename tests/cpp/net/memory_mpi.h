@@ -119,7 +119,7 @@ class MemoryMpi final : public Mpi {
     *request = Add({static_cast<char*>(data), count, probed_->from, probed_->tag});
     return Deliver(*request, std::exchange(probed_, nullptr));
   }
-  // For ever, in the next test of a request: what a library may do that fails.
+  // Makes every later Test() wait for ever, as a library that fails may.
   void Hang() { hangs_ = true; }
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {
     while (hangs_) pause();
@@ -136,7 +136,7 @@ class MemoryMpi final : public Mpi {
   }
 
   StatusOr<MpiOp> MakeOp(MpiFold) override { return Missing(); }
-  // For what waits until it is made; the copy cannot be used.
+  // The request completes, so that a wait for it can be tested. The copy cannot be used.
   Status StartDup(MpiComm, MpiComm*, MpiRequest* request) override {
     *request = Add({nullptr});
     return Status::Ok();
