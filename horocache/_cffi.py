@@ -104,10 +104,13 @@ class Runtime:
         """Warn once where the flight record is, if an operation has failed."""
         self._lib.hc_tell_record(self._live())
 
-    def stop_with_process(self) -> None:
-        """The same as this process ends: if nothing is pending, the others hear of it with the exit code."""
-        if self._lib.hc_stop_with_process(self._live()):
-            self._ffi.gc(self._runtime, None)  # it outlives the interpreter
+    def stop_with_process(self) -> bool:
+        """The same for a process that is about to end; whether what is pending goes on until it is gone."""
+        if not self._lib.hc_stop_with_process(self._live()):
+            return False
+        self._ffi.gc(self._runtime, None)  # it outlives the interpreter
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # and so does what is kept here
+        return True
 
     def forked_child(self) -> None:
         """In a child of fork: close descriptors, and never free what the parent owns."""

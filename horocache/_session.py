@@ -124,8 +124,13 @@ class Runtime(Protocol):
     def tell_record(self) -> None:
         """Warn once where the flight record is, if an operation has failed."""
 
-    def stop_with_process(self) -> None:
-        """The same as this process ends: if nothing is pending, the others hear of it with the exit code."""
+    def stop_with_process(self) -> bool:
+        """The same for a process that is about to end: the others hear of it, and of the code, when it calls exit().
+
+        Returns:
+            Whether that is so: then what is pending goes on meanwhile, and its tensors are never freed. False: the
+            runtime has been stopped at once.
+        """
 
     def knobs(self) -> dict[str, tuple[str, str]]:
         """Value and source of every knob."""

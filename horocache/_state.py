@@ -25,8 +25,13 @@ class Follower(Protocol):
     def started(self, session: Session) -> None:
         """A session runs now."""
 
-    def ended(self) -> None:
-        """It has been stopped; its runtime must not be used after this call."""
+    def ended(self, running: bool) -> None:
+        """Its runtime must not be used after this call.
+
+        Args:
+            running: the process is about to end, and until then pending operations go on: their memory must stay. If
+                not, the runtime has been stopped.
+        """
 
     def forked_child(self) -> None:
         """This is a child of the process in which the session runs."""
@@ -274,7 +279,8 @@ def shutdown() -> None:
     _end(lambda runtime: runtime.stop())
 
 
-def _end(stop: Callable[[Runtime], None]) -> None:
+def _end(stop: Callable[[Runtime], bool | None]) -> None:
+    """End the session. ``stop`` returns whether what is pending goes on until the process is gone."""
     if _default.session is None:  # also while another thread starts one, which may take long
         return
     with _default.lock:
@@ -285,11 +291,12 @@ def _end(stop: Callable[[Runtime], None]) -> None:
         environment.forget_rank_process()
         if isinstance(sys.exc_info()[1], HorocacheError):  # in a finally, or a handler that gives up
             session.runtime.tell_record()
+        running = True
         try:
-            stop(session.runtime)
+            running = bool(stop(session.runtime))
         finally:
             for follower in _default.followers:
-                follower.ended()
+                follower.ended(running)
             session.end()
 
 

@@ -135,7 +135,8 @@ HC_API int hc_start_job(const char* const* names, const char* const* values, int
 /* Leaves the job and joins all threads. Pending operations fail with HC_SHUT_DOWN. */
 HC_API void hc_stop(hc_runtime* runtime);
 /* The same for a process that is about to end: the others hear of it when exit() is called, and with which code.
- * Returns 1 then, and the runtime must never be freed; 0 if it has been stopped at once. Since version 2. */
+ * Returns 1 then: what is pending goes on meanwhile, and neither the runtime nor the memory of these operations may
+ * ever be freed. 0 if it has been stopped at once. Since version 2. */
 HC_API int hc_stop_with_process(hc_runtime* runtime);
 /* Warns once where the flight record is, if an operation has failed; hc_abort does so, too. Since version 2. */
 HC_API void hc_tell_record(hc_runtime* runtime);

@@ -116,7 +116,8 @@ Status Controller::Impl::Finish(const wire::ResponseList* responses) {
 }
 
 Status Controller::Impl::Apply(const wire::ResponseList& list) {
-  if (!list.report.empty()) reports.push_back(list.report);
+  // A rank that aborts does not report it: meanwhile its program says why, and the lines would cut each other.
+  if (!list.report.empty() && abort_why.empty()) reports.push_back(list.report);
   note.clear();  // every rank's requests have travelled
   asked |= std::ranges::find(list.laggards, config.rank) != list.laggards.end();
   if (list.fatal != StatusCode::kOk) {

@@ -89,8 +89,8 @@ void PyRuntime::Stop() {
   DropFinishedOwners();
 }
 
-// Where it leaves later it must outlive the interpreter.
-void PyRuntime::StopWithProcess() {
+// Where it leaves later it must outlive the interpreter, with the owners of what is pending.
+bool PyRuntime::StopWithProcess() {
   bool later = false;
   {
     const py::gil_scoped_release released;
@@ -98,6 +98,7 @@ void PyRuntime::StopWithProcess() {
   }
   if (later) py::cast(this).inc_ref();
   DropFinishedOwners();
+  return later;
 }
 
 // Leaks on purpose: in a forked child there are no threads to join, and nothing of the parent's may be torn down.

@@ -56,7 +56,7 @@ class PyRuntime {
   ~PyRuntime();
 
   void Stop();
-  void StopWithProcess();
+  bool StopWithProcess();
   void ForkedChild();
 
   int64_t Submit(int op, const pybind11::sequence& inputs, const pybind11::object& outputs,

@@ -116,10 +116,11 @@ bool SetLoop::HandOut() {
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
   if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
-  control::Failure failure;
-  while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
+  // Before the failures, after which the program writes of them, too: then neither cuts the other's lines.
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
+  control::Failure failure;
+  while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
   if (controller_->TakeQuestion() && on_question_) on_question_(config_.process_set);
   return planned;
 }

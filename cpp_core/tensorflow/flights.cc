@@ -38,7 +38,7 @@ std::unique_ptr<Flight> Flights::Take(int64_t number) {
 
 void Flights::Dropped(void* number, size_t, void* self) {
   auto* flights = static_cast<Flights*>(self);
-  if (flights->forked_.load()) return;
+  if (flights->keeps_all_.load()) return;
   std::unique_ptr<Flight> flight = flights->Take(*static_cast<int64_t*>(number));
   std::free(number);
   if (flight != nullptr) flights->Abandon(std::move(flight));
@@ -50,6 +50,7 @@ void Flights::Abandon(std::unique_ptr<Flight> flight) {
 }
 
 void Flights::Reap(const Bridge::Use& use) {
+  if (keeps_all_.load()) return;
   std::vector<std::unique_ptr<Flight>> over;  // freed without the lock: a tensor may be the last of a number
   const MutexLock lock(mutex_);
   std::erase_if(abandoned_, [&](std::unique_ptr<Flight>& flight) {

@@ -44,13 +44,14 @@ class Flights {
   void Reap(const Bridge::Use& use) HC_EXCLUDES(mutex_);
   // All flights' operations are over, as their runtime has been stopped.
   void Clear() HC_EXCLUDES(mutex_);
-  // In the child of a fork, where a thread that held the lock may be missing: what is dropped there stays as it is.
-  void ForkedChild() { forked_.store(true); }
+  // From now on what is dropped stays as it is: in the child of a fork, where a thread that held the lock may be
+  // missing, and in a process that ends while operations write to their tensors.
+  void KeepAll() { keeps_all_.store(true); }
 
  private:
   static void Dropped(void* number, size_t bytes, void* flights);
 
-  std::atomic<bool> forked_{false};
+  std::atomic<bool> keeps_all_{false};
   Mutex mutex_;
   int64_t next_ HC_GUARDED_BY(mutex_) = 1;
   std::unordered_map<int64_t, std::unique_ptr<Flight>> flying_ HC_GUARDED_BY(mutex_);

@@ -134,10 +134,14 @@ HC_API const char* hc_tf_problem(void) { return horocache::tensorflow::g_registe
 
 HC_API void hc_tf_attach(const hc_api* api, hc_runtime* runtime) { Bridge::Get().Attach(api, runtime); }
 
-// The runtime has been stopped.
-HC_API void hc_tf_detach(void) {
+// `running`: what is pending goes on until the process is gone. If not, the runtime has been stopped.
+HC_API void hc_tf_detach(int running) {
   Bridge::Get().Detach();
-  Flights::Get().Clear();
+  if (running != 0) {
+    Flights::Get().KeepAll();
+  } else {
+    Flights::Get().Clear();
+  }
 }
 
 // Raises the exception of a signal handler that ended a wait, if there is one; to be called with Python's lock.
@@ -145,6 +149,6 @@ HC_API void hc_tf_raise_interrupt(void) { horocache::tensorflow::RaiseInterrupt(
 
 HC_API void hc_tf_forked_child(void) {
   Bridge::Get().ForkedChild();
-  Flights::Get().ForkedChild();
+  Flights::Get().KeepAll();
 }
 }

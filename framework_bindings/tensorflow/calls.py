@@ -100,10 +100,10 @@ class Enqueued(NamedTuple):
     results: list[tf.Tensor]
 
 
-def _check_types(tensors: Sequence[tf.Tensor], call: Call, labels: Sequence[str]) -> None:
-    """tf.errors.UnimplementedError if elements of a type cannot be sent; ``labels`` name the tensors."""
+def check_types(tensors: Sequence[Any], call: Call, labels: Sequence[str] = ()) -> None:
+    """tf.errors.UnimplementedError if elements of a type cannot be sent; ``labels`` name the tensors or variables."""
     for index, tensor in enumerate(tensors):
-        dtype = tensor.dtype.base_dtype
+        dtype = tf.as_dtype(tensor.dtype).base_dtype
         if dtype in _SENT:
             continue
         name = call.name.decode(errors="backslashreplace") if isinstance(call.name, bytes) else call.name
@@ -114,12 +114,10 @@ def _check_types(tensors: Sequence[tf.Tensor], call: Call, labels: Sequence[str]
         )
 
 
-def enqueue_into(
-    tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False, labels: Sequence[str] = ()
-) -> Enqueued:
-    """Start an operation whose results have the shapes of its tensors; ``labels`` name the tensors in errors."""
+def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
+    """Start an operation whose results have the shapes of its tensors."""
     order.check_not_compiled(call.name)
-    _check_types(tensors, call, labels)
+    check_types(tensors, call)
     attributes = call.attributes()
     with order.earlier():
         handle, results = operations.horocache_submit_into(
@@ -149,7 +147,7 @@ def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
     """An operation whose results have shapes that the ranks find out."""
     order.check_not_compiled(call.name)
-    _check_types(tensors, call, ())
+    check_types(tensors, call)
     attributes = call.attributes()
     eager = tf.executing_eagerly()
     with order.earlier():

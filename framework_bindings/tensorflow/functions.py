@@ -259,13 +259,14 @@ def broadcast_(
     by_dtype: dict[Any, list[int]] = {}
     for index, variable in enumerate(variables):
         by_dtype.setdefault(tf.as_dtype(variable.dtype).base_dtype, []).append(index)
-    started = []
+    groups = []
     for dtype, members in by_dtype.items():
         full = operation_name("grouped_broadcast", None if name is None else f"{name}.{dtype.name}")
         call = Call(OP_BROADCAST, full, process_set, root=root, backend=backend, group=True)
-        same = [variables[index] for index in members]
-        labels = [f"variable {variable.name!r}" for variable in same]
-        started.append(calls.enqueue_into(_dense(same), call, labels=labels))
+        groups.append(([variables[index] for index in members], call))
+    for same, call in groups:  # before the first is started
+        calls.check_types(same, call, [f"variable {variable.name!r}" for variable in same])
+    started = [calls.enqueue_into(_dense(same), call) for same, call in groups]
     if not started:
         return list(variables)
     numbers = [index for members in by_dtype.values() for index in members]

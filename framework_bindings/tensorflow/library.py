@@ -30,6 +30,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
             "for kernels and operations of TensorFlow 2.16 or newer, for Linux."
         )
     library.hc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.hc_tf_detach.argtypes = [ctypes.c_int]
     library.hc_tf_attach.restype = library.hc_tf_detach.restype = library.hc_tf_forked_child.restype = None
     return operations, library
 
@@ -55,9 +56,9 @@ class _Kernels:
         """Hand them the runtime."""
         _library.hc_tf_attach(*session.runtime.c_api())
 
-    def ended(self) -> None:
-        """Take it away again. It has been stopped, so no kernel waits."""
-        _library.hc_tf_detach()
+    def ended(self, running: bool) -> None:
+        """Take it away again. No kernel waits, but there may be operations for which none does."""
+        _library.hc_tf_detach(running)
 
     def forked_child(self) -> None:
         """Make every use an error."""

@@ -36,7 +36,7 @@ class _End:
     def started(self, session: Session) -> None:
         self.come = threading.Event()
 
-    def ended(self) -> None:
+    def ended(self, running: bool) -> None:
         self.come.set()
 
     def forked_child(self) -> None:

@@ -32,9 +32,12 @@ def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
             hvd.broadcast(tf.ones([1]), 7)
         with pytest.raises(tf.errors.UnimplementedError, match="allgather, tensor 0: elements of type string cannot"):
             hvd.allgather(tf.constant(["text"]))
+        before = hvd.metrics()["cache_misses"]
         words = [tf.Variable(1.0), tf.Variable("word", name="vocabulary")]
         with pytest.raises(tf.errors.UnimplementedError, match=r"variable 'vocabulary:0': .*string.*broadcast_object"):
             hvd.broadcast_variables(words, root_rank=0)
+        hvd.allreduce(tf.ones([1]), name="nothing")
+        assert hvd.metrics()["cache_misses"] == before + 1, "a variable before the wrong one was under way"
         with pytest.raises(tf.errors.InvalidArgumentError, match="add up to 4 rows, but the tensor has 2"):
             hvd.alltoall(tf.ones([2]), splits=[2, 2])
         with pytest.raises(hvd.HorocacheError, match="cannot be compiled by XLA"):

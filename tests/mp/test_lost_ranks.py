@@ -65,13 +65,28 @@ def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, c
     check_survivors(launcher, finished, 1, 3, LEFT if how == "exit-well" else RAISED, words)
 
 
+@pytest.mark.parametrize("binding", ["native", "cffi", "torch", "tensorflow"])
+def test_what_is_under_way_when_a_rank_ends_keeps_its_memory(launcher, binding):
+    if binding in ("torch", "tensorflow"):
+        pytest.importorskip(binding)
+    env = {"HOROCACHE_BINDING": "cffi"} if binding == "cffi" else {}
+    finished = launcher.worker(2, "leaves.py", binding, env=env, deadline_s=60)
+    assert finished.code == 0, finished.report()
+    assert finished.said(0)["results"]["right"], finished.report()
+    assert finished.said(1)["others"]["untouched"], finished.report()
+
+
 def test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it(launcher):
     finished = launcher.worker(3, "crash.py")
     assert finished.code == 1, finished.report()
     assert "rank 1 of 3 failed first: it exited with code 1" in finished.stderr, finished.report()
-    assert "    ValueError: the data are bad" in finished.stderr
+    assert "    ValueError: the data are bad" in finished.stderr, finished.report()
+    warning = "[horocache rank {}] WARNING: rank 1 aborted: it raised ValueError: the data are bad\n"
+    assert warning.format(1) not in finished.stderr, "it would cut the traceback\n" + finished.report()
     for rank in (0, 2):
         assert re.search(rf"rank {rank} \(pid \d+\) exited with code 1 .*: rank 1 aborted: ", finished.stderr)
+        before, _, after = finished.stderr.partition(f"[{rank}] " + warning.format(rank))
+        assert f"[{rank}] Traceback" in after and f"[{rank}] Traceback" not in before, finished.report()
 
 
 @pytest.mark.parametrize(("where", "ranks"), [("compressor", 3), ("hook", 2)])

@@ -1,0 +1,78 @@
+"""Rank 1 ends while an operation is under way for which nobody waits, and rank 0 does its part meanwhile.
+
+usage: leaves.py BINDING. Rank 1 has let go of all that belongs to the operation when its data arrive. Had its memory
+been freed, they would overwrite one of the arrays that are made next.
+"""
+
+import atexit
+import gc
+import sys
+
+import numpy as np
+from common import await_file, publish, say
+
+import horocache as hc
+
+BINDING = sys.argv[1]
+NAMES = ("late", "later")
+ELEMENTS = 16 << 10
+
+
+def let_the_data_come():
+    if rank != 1:
+        return
+    gc.collect()
+    others = [np.full(ELEMENTS, 3, np.float32) for _ in range(100)]
+    publish("let-go")
+    await_file("done")
+    say("others", untouched=all(bool((other == 3).all()) for other in others))
+
+
+atexit.register(let_the_data_come)  # handlers run in reverse order: this one after horocache's
+
+if BINDING == "torch":
+    import horocache.torch as hvd
+    import torch
+
+    def tensor(value):
+        return torch.full((ELEMENTS,), value)
+
+elif BINDING == "tensorflow":
+    import horocache.tensorflow as hvd
+    import tensorflow as tf
+    from horocache.tensorflow import calls
+
+    from horocache.handles import OP_BROADCAST
+
+    SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # held, so that the results have memory of their own
+
+    def tensor(value):
+        return tf.fill([ELEMENTS], value)
+
+else:
+    hvd = hc
+
+    def tensor(value):
+        return np.full(ELEMENTS, value, np.float32)
+
+
+def start(name):
+    """Start, and let go."""
+    if BINDING == "tensorflow":  # its own kernels do that, and an error before the one that waits
+        calls.enqueue_into(
+            [SOURCE.read_value()], calls.Call(OP_BROADCAST, f"broadcast.{name}", hvd.global_process_set, root=0)
+        )
+    else:
+        hvd.broadcast_async_(tensor(2.0), 0, name=name)
+
+
+hvd.init()
+rank = hvd.rank()
+if rank == 1:
+    for name in NAMES:
+        start(name)
+else:
+    await_file("let-go")
+    results = [np.asarray(hvd.broadcast(tensor(1.0), 0, name=name)) for name in NAMES]
+    say("results", right=all(bool((result == 1).all()) for result in results))
+    publish("done")
