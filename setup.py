@@ -2,8 +2,9 @@
 
 from setuptools import find_packages, setup
 
-NAMES = ("jax", "keras", "tensorflow", "tensorflow.keras", "torch")
-BINDINGS = {f"horocache.{name}": f"framework_bindings/{name.replace('.', '/')}" for name in NAMES}
+BINDINGS = {
+    f"horocache.{name}": f"framework_bindings/{name.replace('.', '/')}" for name in find_packages("framework_bindings")
+}
 
 setup(
     cmake_source_dir=".",

@@ -17,7 +17,7 @@ from typing import Any
 
 from horocache import _core
 from horocache.lang import algorithms, compile_program
-from horocache.lang.figures import figures_of
+from horocache.lang.tuning.static_cost import figures_of
 from horocache.launch.flags import build_parser
 from horocache.launch.horovod_flags import TABLE as HOROVOD_FLAGS
 from horocache.launch.horovod_flags import HorovodFlag
@@ -127,7 +127,7 @@ def signature(thing: Callable[..., Any]) -> str:
     text = re.sub(
         r"ProcessSet\(process_set_id=0,[^)]*\)", "global_process_set", text.replace("''", '""').replace("'", "")
     )
-    text = re.sub(r"\bhorocache\.lang\.[a-z_]+\.(?=[A-Z])", "", text).replace("<factory>", "{}")
+    text = re.sub(r"\bhorocache\.lang\.(?:[a-z_]+\.)+(?=[A-Z])", "", text).replace("<factory>", "{}")
     return re.sub(r"<class [\w.]*\.NoneCompressor>", "Compression.none", text)
 
 

@@ -18,31 +18,50 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horocache._state import (
-        abort,
+    from horocache.collectives.api import (
+        Adasum,
+        And,
+        Average,
+        Max,
+        Min,
+        Or,
+        Product,
+        Sum,
+        Xor,
+        barrier,
+        join,
+        poll,
+        synchronize,
+    )
+    from horocache.collectives.dynamic_process_sets import add_process_set, remove_process_set
+    from horocache.collectives.numpy import Compression
+    from horocache.collectives.object_collectives import allgather_object, broadcast_object
+    from horocache.core.build_info import (
         ccl_built,
-        cross_rank,
-        cross_size,
         cuda_built,
         ddl_built,
         gloo_built,
         gloo_enabled,
-        init,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rocm_built,
+    )
+    from horocache.core.context import (
+        abort,
+        cross_rank,
+        cross_size,
         is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
         metrics,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
         rank,
-        rocm_built,
-        shutdown,
         size,
     )
-    from horocache.dynamic_sets import add_process_set, remove_process_set
+    from horocache.core.lifecycle import init, shutdown
+    from horocache.core.process_set import ProcessSet, global_process_set, process_sets, world
     from horocache.errors import (
         AbortedError,
         CollectiveError,
@@ -69,16 +88,12 @@ if TYPE_CHECKING:
         VersionSkewError,
     )
     from horocache.launch.function import run
-    from horocache.numpy_binding import Compression
-    from horocache.objects import allgather_object, broadcast_object
     from horocache.observe.overlap import overlap
     from horocache.observe.recording import start_timeline, stop_timeline
-    from horocache.ops import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, barrier, join, poll, synchronize
-    from horocache.process_set import ProcessSet, global_process_set, process_sets, world
 
     __version__: str
 
-    from horocache.numpy_binding import collectives as _collectives
+    from horocache.collectives.numpy import collectives as _collectives
 
     allgather = _collectives.allgather
     allgather_ = _collectives.allgather_
@@ -286,29 +301,71 @@ __all__ = [
 
 # Where each name lives. Names that are not listed are methods of the NumPy collectives.
 _HOME = {
-    "_state": {
-        "abort",
+    "collectives.barrier": {
+        "barrier",
+    },
+    "collectives.completion": {
+        "poll",
+        "synchronize",
+    },
+    "collectives.dynamic_process_sets": {
+        "add_process_set",
+        "remove_process_set",
+    },
+    "collectives.join": {
+        "join",
+    },
+    "collectives.numpy": {
+        "Compression",
+    },
+    "collectives.object_collectives": {
+        "allgather_object",
+        "broadcast_object",
+    },
+    "collectives.reduce_op": {
+        "Adasum",
+        "And",
+        "Average",
+        "Max",
+        "Min",
+        "Or",
+        "Product",
+        "Sum",
+        "Xor",
+    },
+    "core.build_info": {
         "ccl_built",
-        "cross_rank",
-        "cross_size",
         "cuda_built",
         "ddl_built",
         "gloo_built",
         "gloo_enabled",
-        "init",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rocm_built",
+    },
+    "core.context": {
+        "abort",
+        "cross_rank",
+        "cross_size",
         "is_homogeneous",
         "is_initialized",
         "local_rank",
         "local_size",
         "metrics",
-        "mpi_built",
-        "mpi_enabled",
-        "mpi_threads_supported",
-        "nccl_built",
         "rank",
-        "rocm_built",
-        "shutdown",
         "size",
+    },
+    "core.lifecycle": {
+        "init",
+        "shutdown",
+    },
+    "core.process_set": {
+        "ProcessSet",
+        "global_process_set",
+        "process_sets",
+        "world",
     },
     "errors": {
         "AbortedError",
@@ -335,38 +392,6 @@ _HOME = {
         "UnsupportedError",
         "VersionSkewError",
     },
-    "ops": {
-        "Adasum",
-        "And",
-        "Average",
-        "Max",
-        "Min",
-        "Or",
-        "Product",
-        "Sum",
-        "Xor",
-        "barrier",
-        "join",
-        "poll",
-        "synchronize",
-    },
-    "process_set": {
-        "ProcessSet",
-        "global_process_set",
-        "process_sets",
-        "world",
-    },
-    "dynamic_sets": {
-        "add_process_set",
-        "remove_process_set",
-    },
-    "objects": {
-        "allgather_object",
-        "broadcast_object",
-    },
-    "numpy_binding": {
-        "Compression",
-    },
     "launch.function": {
         "run",
     },
@@ -390,7 +415,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULE_OF:
         value = getattr(importlib.import_module(f"horocache.{_MODULE_OF[name]}"), name)
     else:
-        value = getattr(importlib.import_module("horocache.numpy_binding").collectives, name)
+        value = getattr(importlib.import_module("horocache.collectives.numpy").collectives, name)
     globals()[name] = value
     return value
 

@@ -59,7 +59,7 @@ def import_tensorflow() -> Any:
 
 
 def _functions(tf: Any, hvd: Any) -> dict[str, Callable[[], Any]]:
-    from horocache.numpy_binding import collectives
+    from horocache.collectives.numpy import collectives
 
     variables = _variables(tf, hvd.rank())
 

@@ -83,7 +83,7 @@ def measure(
     why = _why_not(rank, backend, knobs)
     if why:
         return [Series(f"{framework}, {plane}", LEFT_OUT, "", [0.0], detail={**detail, "why": why})]
-    from horocache.grouping import split_by_bytes, split_by_count
+    from horocache.data_parallel.bucketing import split_by_bytes, split_by_count
 
     plan = Pass(load(model)[::-1], compute_ms / 1e3, rank.rank, rank.size)
     by_count = knobs.get("group_by") == "count"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from horocache.lang import AllToNext, Custom, Program, algorithms, chunk, compile_program
-from horocache.lang.links import Link, Machine
+from horocache.lang.tuning.machine_model import Link, Machine
 
 HOSTS, PER_HOST = 2, 4
 RANKS = HOSTS * PER_HOST

@@ -164,7 +164,7 @@ def _on_slow_links(repetitions: int) -> list[Series]:
 
 
 def _run(program: Any, elements: int, machine: Any) -> float:
-    from horocache.lang.local import run_locally
+    from horocache.lang.tuning.local_run import run_locally
 
     return statistics.median(run_locally(program, elements, machine=machine, repetitions=1)) / 1e9
 

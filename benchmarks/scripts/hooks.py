@@ -7,10 +7,10 @@ import horocache.torch as hvd
 import torch
 import torch.nn.functional as F  # noqa: N812
 from horocache.torch.compression import Compression
-from horocache.torch.reducer import GradientReducer
+from horocache.torch.optimizer.reducer import GradientReducer
 
 from benchmarks.cases.models import mlp
-from horocache.training import GradientOptions
+from horocache.data_parallel.options import GradientOptions
 
 
 def main(steps: int, plain: bool) -> None:

@@ -1,13 +1,23 @@
 """horocache for JAX: ``import horocache.jax as hvd``. Arrays of the host, also inside of JAX's transformations."""
 
-from horocache import basics
-from horocache.basics import *  # noqa: F403
-from horocache.objects import allgather_object, broadcast_object
-from horocache.ops import join
+from horocache.jax.compression import Compression
+from horocache.jax.functions import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    grouped_allreduce,
+    recv,
+    reducescatter,
+    send,
+)
+from horocache.jax.training import broadcast_parameters, reduce_gradients
 
-from .compression import Compression
-from .functions import allgather, allreduce, alltoall, barrier, broadcast, grouped_allreduce, recv, reducescatter, send
-from .training import broadcast_parameters, reduce_gradients
+from horocache import common_api
+from horocache.collectives.api import join
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
 
 __all__ = [
     "Compression",
@@ -26,4 +36,4 @@ __all__ = [
     "reducescatter",
     "send",
 ]
-__all__ += basics.__all__
+__all__ += common_api.__all__

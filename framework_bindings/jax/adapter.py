@@ -8,9 +8,9 @@ import numpy as np
 
 import jax
 import jax.numpy as jnp
+from horocache.collectives.api import Collectives
+from horocache.collectives.numpy import DTYPES, Array, NumpyAdapter
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.numpy_binding import DTYPES, Array, NumpyAdapter
-from horocache.ops import Collectives
 
 if TYPE_CHECKING:
     from horocache._core import Result
@@ -19,7 +19,7 @@ _BFLOAT16 = np.dtype(jnp.bfloat16)
 
 
 class JaxAdapter(NumpyAdapter):
-    """:class:`~horocache.adapter.TensorAdapter` for ``jax.Array``; results are NumPy arrays, see :func:`to_jax`.
+    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for ``jax.Array``; results are NumPy arrays, see :func:`to_jax`.
 
     JAX's arrays do not change, so nothing is done in place: every operation reads a view and writes to a new array.
     """

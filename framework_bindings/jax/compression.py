@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import jax.numpy as jnp
-from horocache.compression import CastCompressor, NoneCompressor
+from horocache.collectives.compression import CastCompressor, NoneCompressor
 
 
 class _JaxCast(CastCompressor):

@@ -1,6 +1,6 @@
 """The collectives on JAX arrays: at once, and inside of functions that JAX compiles, differentiates or batches.
 
-What an operation does, its names and its errors are described at :class:`horocache.ops.Collectives`; what is particular
+What an operation does, its names and its errors are described at :class:`horocache.collectives.api.Collectives`; what is particular
 to traced functions, in Note [Operations in compiled functions] and in ``docs/explanation/jax.md``.
 """
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from horocache.jax.adapter import collectives
+from horocache.jax.compression import Compression
+from horocache.jax.operations import Allgather, Allreduce, Alltoall, Broadcast, OnHost, Reducescatter, place_in
+from horocache.jax.primitive import Operation, apply, described
 
 import jax
 import jax.numpy as jnp
-from horocache import ops
+from horocache.collectives import api
+from horocache.collectives.api import Average, Name
+from horocache.collectives.arguments import check_list, check_scales, full_name
+from horocache.collectives.reduce_op import resolve_op
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.handles import check_list, check_scales, full_name, resolve_op
-from horocache.layers import AnyCompressor
-from horocache.ops import Average, Name
-from horocache.process_set import ProcessSet, global_process_set
-
-from .adapter import collectives
-from .compression import Compression
-from .operations import Allgather, Allreduce, Alltoall, Broadcast, OnHost, Reducescatter, place_in
-from .primitive import Operation, apply, described
 
 
 def to_jax(value: Any) -> jax.Array:
@@ -80,7 +80,7 @@ def allreduce(
     *,
     backend: str | None = None,
 ) -> jax.Array:
-    """Reduce the ranks' arrays element by element; see :meth:`horocache.ops.Collectives.allreduce`."""
+    """Reduce the ranks' arrays element by element; see :meth:`horocache.collectives.api.Collectives.allreduce`."""
     how = _how(compression, resolve_op(op, average), (prescale_factor, postscale_factor))
     return _run(Allreduce(**how, **_where("allreduce", name, process_set, backend)), [tensor])[0]
 
@@ -111,7 +111,7 @@ def broadcast(
     *,
     backend: str | None = None,
 ) -> jax.Array:
-    """Copy one rank's array to all ranks; see :meth:`horocache.ops.Collectives.broadcast`."""
+    """Copy one rank's array to all ranks; see :meth:`horocache.collectives.api.Collectives.broadcast`."""
     where = _where("broadcast", name, process_set, backend)
     return _run(Broadcast(root_rank=root_rank, **where), [tensor])[0]
 
@@ -119,7 +119,7 @@ def broadcast(
 def allgather(
     tensor: Any, name: Name = None, process_set: ProcessSet = global_process_set, *, backend: str | None = None
 ) -> jax.Array:
-    """Concatenate the ranks' arrays along the first dimension; see :meth:`horocache.ops.Collectives.allgather`.
+    """Concatenate the ranks' arrays along the first dimension; see :meth:`horocache.collectives.api.Collectives.allgather`.
 
     Inside of a function that JAX compiles or differentiates, the arrays of all ranks need the same number of rows.
     """
@@ -135,7 +135,7 @@ def alltoall(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Send a slice of rows to every rank; see :meth:`horocache.ops.Collectives.alltoall`.
+    """Send a slice of rows to every rank; see :meth:`horocache.collectives.api.Collectives.alltoall`.
 
     Inside of a function that JAX compiles or differentiates, without ``splits``, and the arrays of all ranks need the
     same number of rows.
@@ -164,7 +164,7 @@ def reducescatter(
     *,
     backend: str | None = None,
 ) -> jax.Array:
-    """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`."""
+    """Reduce, and share the rows out; see :meth:`horocache.collectives.api.Collectives.reducescatter`."""
     how = _how(compression, op, (prescale_factor, postscale_factor))
     where = _where("reducescatter", name, process_set, backend)
     return _run(Reducescatter(place=place_in(process_set), **how, **where), [tensor])[0]
@@ -174,14 +174,14 @@ def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None
     """Return when every rank has come here; see :func:`horocache.barrier`. In a compiled function: when it runs."""
 
     def run(_: list[Any], __: str) -> list[Any]:
-        ops.barrier(process_set, backend=backend)
+        api.barrier(process_set, backend=backend)
         return []
 
     call_on_host("barrier", run, [], [])
 
 
 def send(tensor: Any, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
-    """Send an array to one rank; see :meth:`horocache.ops.Collectives.send`."""
+    """Send an array to one rank; see :meth:`horocache.collectives.api.Collectives.send`."""
 
     def run(arrays: list[Any], _: str) -> list[Any]:
         collectives.send(arrays[0], dst, tag, process_set=process_set)
@@ -191,7 +191,7 @@ def send(tensor: Any, dst: int, tag: int = 0, *, process_set: ProcessSet = globa
 
 
 def recv(tensor: Any, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> jax.Array:
-    """Receive an array from one rank; see :meth:`horocache.ops.Collectives.recv`.
+    """Receive an array from one rank; see :meth:`horocache.collectives.api.Collectives.recv`.
 
     Args:
         tensor: an array, or a ``jax.ShapeDtypeStruct``, of the shape and type to receive; it does not change.

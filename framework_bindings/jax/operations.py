@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
+from horocache.jax.adapter import collectives
+from horocache.jax.compression import Compression
+from horocache.jax.primitive import Arrays, Operation, Places, apply, described
+
 import jax
 import jax.numpy as jnp
-from horocache import gradients
-from horocache.completion import synchronize
+from horocache.collectives.arguments import Name
+from horocache.collectives.completion import synchronize
+from horocache.collectives.reduce_op import Average, Sum
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core.process_set import ProcessSet
+from horocache.data_parallel import vjp
+from horocache.data_parallel.vjp import Call, Reduction
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.gradients import Call, Reduction
-from horocache.handles import Average, Name, Sum
-from horocache.layers import AnyCompressor
-from horocache.process_set import ProcessSet
-
-from .adapter import collectives
-from .compression import Compression
-from .primitive import Arrays, Operation, Places, apply, described
 
 Rows = tuple[int, ...]  # of an array, one number for each rank
 
@@ -114,7 +115,7 @@ class Allreduce(_Reducing):
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
         """Reduce them the same way."""
         how = Reduction(self.compression, self.op, self.scales)
-        return gradients.of_allreduce(_Operations(), grads, how, self.call)
+        return vjp.of_allreduce(_Operations(), grads, how, self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class Broadcast(Collective):
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
         """Average to the root."""
         is_root = self.process_set.ranks[self.process_set.rank()] == self.root_rank
-        return gradients.of_broadcast(_Operations(), grads, is_root, self.call)
+        return vjp.of_broadcast(_Operations(), grads, is_root, self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +200,7 @@ class Allgather(_ByRows):
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
         """Average, and slice."""
         starts = [sum(rows[: self.place[0]]) for rows in self.expected(arrays)]
-        return gradients.of_allgather(_Operations(), grads, starts, [array.shape for array in arrays], self.call)
+        return vjp.of_allgather(_Operations(), grads, starts, [array.shape for array in arrays], self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +228,7 @@ class Alltoall(_ByRows):
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
         """Exchange them back."""
-        return gradients.of_alltoall(_Operations(), grads, grads, [array.shape for array in arrays], self.call)
+        return vjp.of_alltoall(_Operations(), grads, grads, [array.shape for array in arrays], self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +256,7 @@ class Reducescatter(_Reducing, _ByRows):
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
         """Gather them, scaled."""
         run = _Operations(tuple(self.shares(array) for array in arrays))
-        return gradients.of_reducescatter(run, grads, self.op, self.scales, self.place[1], self.call)
+        return vjp.of_reducescatter(run, grads, self.op, self.scales, self.place[1], self.call)
 
 
 def _check_rows(kind: str, expected: Sequence[int], rows: Sequence[int]) -> None:
@@ -340,7 +341,7 @@ class _NoGradient(Operation):
 
 
 class _Operations:
-    """:class:`horocache.gradients.Differentiable` for traced functions.
+    """:class:`horocache.data_parallel.vjp.Differentiable` for traced functions.
 
     Args:
         rows: of what is gathered, where they are not the same on all ranks.

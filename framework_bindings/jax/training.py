@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from horocache.jax.adapter import collectives
+from horocache.jax.compression import Compression
+from horocache.jax.functions import broadcast, call_on_host, to_jax
 
 import jax
 import jax.numpy as jnp
-from horocache.gradient_lists import reduce_list
-from horocache.layers import AnyCompressor
-from horocache.ops import Average, synchronize
-from horocache.process_set import ProcessSet, global_process_set
-from horocache.training import gradient_options
-
-from .adapter import collectives
-from .compression import Compression
-from .functions import broadcast, call_on_host, to_jax
+from horocache.collectives.api import Average, synchronize
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.options import gradient_options
+from horocache.data_parallel.reduce_gradients import reduce_list
 
 
 def reduce_gradients(

@@ -1,15 +1,22 @@
 """horocache for Keras 3, on TensorFlow, torch or JAX: ``import horocache.keras as hvd``. Names are Horovod's."""
 
-from horocache import basics
-from horocache.basics import *  # noqa: F403
-from horocache.objects import allgather_object, broadcast_object
-from horocache.ops import barrier
+from horocache.keras import callbacks
+from horocache.keras.backends import backend
+from horocache.keras.functions import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    load_model,
+    reducescatter,
+)
+from horocache.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from horocache.keras.variables import broadcast_variables
 
-from . import callbacks
-from .backends import backend
-from .functions import allgather, allreduce, broadcast, broadcast_global_variables, load_model, reducescatter
-from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from .variables import broadcast_variables
+from horocache import common_api
+from horocache.collectives.api import barrier
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
 
 Compression = backend().Compression
 
@@ -29,4 +36,4 @@ __all__ = [
     "load_model",
     "reducescatter",
 ]
-__all__ += basics.__all__
+__all__ += common_api.__all__

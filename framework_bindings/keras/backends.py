@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import keras
+from horocache.data_parallel.options import GradientOptions
 from horocache.errors import UnsupportedError
-from horocache.training import GradientOptions
 
 if int(keras.__version__.partition(".")[0]) < 3:
     raise UnsupportedError(
@@ -27,14 +27,14 @@ class Backend(Protocol):
     """
 
     Compression: Any
-    functions: Any  # the binding's package
+    functions: Any  # a module with the binding's collectives
 
     def reduce_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
     ) -> list[Any]:
         """The gradients of Keras variables, reduced over the ranks; None stays."""
 
-    def prepare(self) -> None:
+    def prepare(self, distributed: type) -> None:
         """Whatever has to be done before a model is compiled with a distributed optimizer."""
 
 
@@ -47,15 +47,15 @@ def backend() -> Backend:
     """
     name = keras.config.backend()
     if name == "tensorflow":
-        from . import on_tensorflow  # noqa: PLC0415  (a backend's framework is imported where it is used)
+        from horocache.keras import on_tensorflow  # noqa: PLC0415  (a backend's framework is imported where it is used)
 
         return on_tensorflow
     if name == "torch":
-        from . import on_torch  # noqa: PLC0415
+        from horocache.keras import on_torch  # noqa: PLC0415
 
         return on_torch
     if name == "jax":
-        from . import on_jax  # noqa: PLC0415
+        from horocache.keras import on_jax  # noqa: PLC0415
 
         return on_jax
     raise UnsupportedError(

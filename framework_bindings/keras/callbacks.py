@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from horocache.keras.variables import broadcast_variables
 
 import horocache
 import keras
+from horocache.collectives.numpy import collectives
+from horocache.collectives.object_collectives import allgather_object
+from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
-from horocache.numpy_binding import collectives
-from horocache.objects import allgather_object
-from horocache.process_set import ProcessSet, global_process_set
-
-from .variables import broadcast_variables
 
 _SEED = "seed_generator_state"  # what Keras calls the variable of a keras.random.SeedGenerator
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import keras
-from horocache.errors import UnsupportedError
-from horocache.layers import AnyCompressor
-from horocache.ops import Average, Name
+from horocache.keras import copies
+from horocache.keras.backends import backend
+from horocache.keras.optimizer import DistributedOptimizer
 
-from . import copies
-from .backends import backend
-from .optimizer import DistributedOptimizer
+import keras
+from horocache.collectives.api import Average, Name
+from horocache.collectives.transforms import AnyCompressor
+from horocache.errors import UnsupportedError
 
 _tensor = keras.ops.convert_to_tensor
 
@@ -25,7 +25,7 @@ def allreduce(
     op: int | None = None,
     compression: AnyCompressor | None = None,
 ) -> Any:
-    """Reduce the ranks' values element by element; see :meth:`horocache.ops.Collectives.allreduce`.
+    """Reduce the ranks' values element by element; see :meth:`horocache.collectives.api.Collectives.allreduce`.
 
     Args:
         value: a tensor, a variable, an array or a number.
@@ -48,17 +48,17 @@ def allreduce(
 
 
 def allgather(value: Any, name: Name = None) -> Any:
-    """Concatenate the ranks' values along the first dimension; see :meth:`horocache.ops.Collectives.allgather`."""
+    """Concatenate the ranks' values along the first dimension; see :meth:`horocache.collectives.api.Collectives.allgather`."""
     return backend().functions.allgather(_tensor(value), name=name)
 
 
 def broadcast(value: Any, root_rank: int, name: Name = None) -> Any:
-    """Copy one rank's value to all ranks; see :meth:`horocache.ops.Collectives.broadcast`."""
+    """Copy one rank's value to all ranks; see :meth:`horocache.collectives.api.Collectives.broadcast`."""
     return backend().functions.broadcast(_tensor(value), root_rank, name=name)
 
 
 def reducescatter(value: Any, name: Name = None, op: int = Average) -> Any:
-    """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`."""
+    """Reduce, and share the rows out; see :meth:`horocache.collectives.api.Collectives.reducescatter`."""
     return backend().functions.reducescatter(_tensor(value), name=name, op=op)
 
 

@@ -10,13 +10,13 @@ from horocache.jax.compression import Compression
 from horocache.jax.functions import call_on_host
 
 from horocache import jax as functions
-from horocache.gradient_lists import reduce_list
-from horocache.training import GradientOptions
+from horocache.data_parallel.options import GradientOptions
+from horocache.data_parallel.reduce_gradients import reduce_list
 
 __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
-def prepare() -> None:
+def prepare(distributed: type) -> None:
     """Nothing has to be done."""
 
 

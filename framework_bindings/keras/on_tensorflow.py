@@ -5,19 +5,21 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from horocache.tensorflow import functions
 from horocache.tensorflow.compression import Compression
 from horocache.tensorflow.reduction import reduce_gradients
-
-from horocache import tensorflow as functions
 
 __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
-def prepare() -> None:
+def prepare(distributed: type) -> None:
     """Let Keras know that models with a distributed optimizer are not for XLA.
 
     Keras asks the layers of a model whether XLA can compile it, but not its optimizer. Where it is told to compile all
     the same, the operations refuse.
+
+    Args:
+        distributed: the class of distributed optimizers.
     """
     from keras.src.trainers import trainer  # noqa: PLC0415
 
@@ -26,9 +28,7 @@ def prepare() -> None:
         return
 
     def model_supports_jit(model: Any) -> bool:
-        from .optimizer import DistributedMixin  # noqa: PLC0415
-
-        if not isinstance(getattr(model, "optimizer", None), DistributedMixin):
+        if not isinstance(getattr(model, "optimizer", None), distributed):
             return bool(supports(model))
         if supports(model):
             warnings.warn(

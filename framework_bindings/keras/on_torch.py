@@ -9,13 +9,13 @@ from horocache.torch.adapter import collectives
 from horocache.torch.compression import Compression
 
 from horocache import torch as functions
-from horocache.gradient_lists import reduce_list
-from horocache.training import GradientOptions
+from horocache.data_parallel.options import GradientOptions
+from horocache.data_parallel.reduce_gradients import reduce_list
 
 __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
-def prepare() -> None:
+def prepare(distributed: type) -> None:
     """Nothing has to be done."""
 
 

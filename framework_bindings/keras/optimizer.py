@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
+from horocache.keras import purposes
+from horocache.keras.backends import backend
+
 import keras
+from horocache.collectives.api import Average
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core.process_set import ProcessSet, global_process_set, registered_set
+from horocache.data_parallel.options import GradientOptions, gradient_options, members_of_lists, variables_of_layers
 from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.layers import AnyCompressor
-from horocache.ops import Average
-from horocache.process_set import ProcessSet, global_process_set, registered_set
-from horocache.training import GradientOptions, gradient_options, members_of_lists, variables_of_layers
 from keras.src import api_export
 from keras.src.saving import object_registration
-
-from . import purposes
-from .backends import backend
 
 
 class DistributedMixin:
@@ -170,7 +170,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         "process_set": process_set,
     }
     options = gradient_options(check_members=_check_lists_of_variables, **reduction)
-    backend().prepare()
+    backend().prepare(DistributedMixin)
     scaled = _with_loss_scale(optimizer)
     _accumulate(scaled, backward_passes_per_step)
     if options.groups is not None:

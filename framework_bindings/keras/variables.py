@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 import keras
+from horocache.collectives.api import synchronize
+from horocache.collectives.numpy import collectives
+from horocache.collectives.object_collectives import allgather_object
+from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import MismatchError
-from horocache.numpy_binding import collectives
-from horocache.objects import allgather_object
-from horocache.ops import synchronize
-from horocache.process_set import ProcessSet, global_process_set
 
 # bfloat16 and float8 are no types of NumPy's own; they travel as the bits that they are made of.
 _MOVED_AS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}

@@ -1,19 +1,19 @@
-"""Allreduce with ``op=Adasum``: what :mod:`horocache.adasum` does, as operations of TensorFlow's."""
+"""Allreduce with ``op=Adasum``: what :mod:`horocache.collectives.adasum` does, as operations of TensorFlow's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-from horocache.adasum import check_ranks, combine
-from horocache.errors import UnsupportedError
-from horocache.handles import OP_ALLGATHER
-from horocache.layers import AnyCompressor, layer_list
-from horocache.ops import Adasum, Sum
+from horocache.tensorflow import calls
+from horocache.tensorflow.calls import ONE, Call
 
-from . import calls
-from .calls import ONE, Call
+import tensorflow as tf
+from horocache.base.operation_codes import OP_ALLGATHER
+from horocache.collectives.adasum import check_ranks, combine
+from horocache.collectives.api import Adasum, Sum
+from horocache.collectives.transforms import AnyCompressor, layer_list
+from horocache.errors import UnsupportedError
 
 
 def allreduce(tensors: Sequence[tf.Tensor], call: Call, compression: AnyCompressor | None) -> list[tf.Tensor]:

@@ -1,6 +1,6 @@
 """Pairs of operations: one that enqueues and returns at once, and one that waits.
 
-What an operation means, and which arguments go together, is checked here by the rules of :mod:`horocache.ops`, while a
+What an operation means, and which arguments go together, is checked here by the rules of :mod:`horocache.collectives.api`, while a
 graph is made or an eager operation is called; whether tensors can be sent is checked by the kernel.
 """
 
@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from horocache.tensorflow import library, order
+from horocache.tensorflow.library import operations
+
 import tensorflow as tf
-from horocache import _state
-from horocache.arguments import check_backend
-from horocache.handles import (
+from horocache.base.operation_codes import (
     OP_ALLGATHER,
     OP_ALLREDUCE,
     OP_ALLTOALL,
     OP_BROADCAST,
     OP_NAMES,
     OP_REDUCESCATTER,
-    check_scales,
-    full_name,
 )
-from horocache.ops import Sum, set_id
-from horocache.process_set import ProcessSet
-from horocache.thread_names import counts_by_itself
-
-from . import library, order
-from .library import operations
+from horocache.base.thread_names import counts_by_itself
+from horocache.collectives.api import Sum, set_id
+from horocache.collectives.arguments import check_backend, check_scales, full_name
+from horocache.core import context
+from horocache.core.process_set import ProcessSet
 
 Scales = tuple[float, float]
 ONE: Scales = (1.0, 1.0)
@@ -70,7 +68,7 @@ class Call(NamedTuple):
         number, name = set_id(self.process_set), self.name
         if not name and self.op < len(OP_NAMES) and tf.executing_eagerly() and counts_by_itself():
             # Eager operations without a name are waited for at once, so none of the thread's is in flight.
-            name = full_name(OP_NAMES[self.op], _state.current().thread_names.take(self.op, number, ()).name) or ""
+            name = full_name(OP_NAMES[self.op], context.current().thread_names.take(self.op, number, ()).name) or ""
         return {
             "op": self.op,
             "tensor_name": name,

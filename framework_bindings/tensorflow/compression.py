@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from horocache.compression import CastCompressor, NoneCompressor
+from horocache.collectives.compression import CastCompressor, NoneCompressor
 
 
 class _TensorFlowCast(CastCompressor):

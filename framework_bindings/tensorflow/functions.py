@@ -1,6 +1,6 @@
 """The collectives on TensorFlow's tensors, in eager mode and in graphs, with Horovod's arguments.
 
-What an operation does, its names and its errors are described at :class:`horocache.ops.Collectives`. Errors that the
+What an operation does, its names and its errors are described at :class:`horocache.collectives.api.Collectives`. Errors that the
 ranks find together are TensorFlow's: ``tf.errors.FailedPreconditionError`` where they disagree,
 ``InvalidArgumentError`` for a name that is in flight, ``UnknownError`` for a rank that died, ``AbortedError`` after
 a shutdown, ``DeadlineExceededError`` for a tensor that some rank never submits; all with horocache's message.
@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from horocache.tensorflow import adasum, calls, order
+from horocache.tensorflow.autograph import as_it_is
+from horocache.tensorflow.calls import Call
+from horocache.tensorflow.compression import Compression
+from horocache.tensorflow.naming import operation_name
+
 import tensorflow as tf
-from horocache.errors import InvalidArgumentError, UnsupportedError
-from horocache.gradients import member_name
-from horocache.handles import (
+from horocache.base.operation_codes import (
     OP_ALLGATHER,
     OP_ALLREDUCE,
     OP_ALLTOALL,
@@ -24,18 +28,13 @@ from horocache.handles import (
     OP_BROADCAST,
     OP_JOIN,
     OP_REDUCESCATTER,
-    check_list,
-    checked_root,
 )
-from horocache.layers import AnyCompressor, layer_list
-from horocache.ops import Adasum, Average, Name, Sum, check_op, resolve_op
-from horocache.process_set import ProcessSet, global_process_set
-
-from . import adasum, calls, order
-from .autograph import as_it_is
-from .calls import Call
-from .compression import Compression
-from .naming import operation_name
+from horocache.collectives.api import Adasum, Average, Name, Sum, check_op, resolve_op
+from horocache.collectives.arguments import check_list, checked_root
+from horocache.collectives.transforms import AnyCompressor, layer_list
+from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.vjp import member_name
+from horocache.errors import InvalidArgumentError, UnsupportedError
 
 
 def _dense(tensors: Sequence[Any]) -> list[tf.Tensor]:
@@ -85,7 +84,7 @@ def allreduce(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Reduce the ranks' tensors element by element; see :meth:`horocache.ops.Collectives.allreduce`.
+    """Reduce the ranks' tensors element by element; see :meth:`horocache.collectives.api.Collectives.allreduce`.
 
     Differentiable for Average and Sum. ``tf.IndexedSlices`` are gathered instead, which gives the same sum; their
     values are divided for Average.
@@ -96,7 +95,7 @@ def allreduce(
         device_dense: where the result of a tensor is to be.
         device_sparse: where that of ``tf.IndexedSlices`` is to be.
         compression: a class of ``Compression``.
-        op: as for :meth:`horocache.ops.Collectives.allreduce`.
+        op: as for :meth:`horocache.collectives.api.Collectives.allreduce`.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
         name: identifies the tensor across ranks, within name scopes; by default made from the program's order, or from
@@ -189,7 +188,7 @@ def allgather(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.ops.Collectives.allgather`.
+    """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.collectives.api.Collectives.allgather`.
 
     Differentiable: the gradient is averaged over the ranks, and each gets that of its rows.
     """
@@ -222,7 +221,7 @@ def broadcast(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Copy one rank's tensor to all ranks; see :meth:`horocache.ops.Collectives.broadcast`.
+    """Copy one rank's tensor to all ranks; see :meth:`horocache.collectives.api.Collectives.broadcast`.
 
     Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
     """
@@ -286,7 +285,7 @@ def alltoall(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.ops.Collectives.alltoall`.
+    """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.collectives.api.Collectives.alltoall`.
 
     Differentiable: the gradient's rows go back where the rows came from.
 
@@ -334,7 +333,7 @@ def reducescatter(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Reduce, and share the rows out; see :meth:`horocache.ops.Collectives.reducescatter`. Differentiable."""
+    """Reduce, and share the rows out; see :meth:`horocache.collectives.api.Collectives.reducescatter`. Differentiable."""
     full = operation_name("reducescatter", name, ignore_name_scope)
     scales = (prescale_factor, postscale_factor)
     call = Call(OP_REDUCESCATTER, full, process_set, check_op(op), scales, backend=backend)

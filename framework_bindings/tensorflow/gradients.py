@@ -1,29 +1,29 @@
-"""The gradients of the operations: the formulas of :mod:`horocache.gradients`, for eager mode and graphs alike."""
+"""The gradients of the operations: the formulas of :mod:`horocache.data_parallel.vjp`, for eager mode and graphs alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-from horocache import gradients
-from horocache.gradients import Call as FormulaCall
-from horocache.gradients import Reduction
-from horocache.handles import OP_ALLGATHER, OP_ALLREDUCE, OP_ALLTOALL, OP_BROADCAST, OP_REDUCESCATTER
-from horocache.process_set import registered_set
+from horocache.tensorflow import calls
+from horocache.tensorflow.calls import Call
+from horocache.tensorflow.naming import name_of_gradient
 
-from . import calls
-from .calls import Call
-from .naming import name_of_gradient
+import tensorflow as tf
+from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLREDUCE, OP_ALLTOALL, OP_BROADCAST, OP_REDUCESCATTER
+from horocache.core.process_set import registered_set
+from horocache.data_parallel import vjp
+from horocache.data_parallel.vjp import Call as FormulaCall
+from horocache.data_parallel.vjp import Reduction
 
 
 class _Operations:
-    """:class:`horocache.gradients.Differentiable`; an operation in a graph gets its name where it is made."""
+    """:class:`horocache.data_parallel.vjp.Differentiable`; an operation in a graph gets its name where it is made."""
 
     uncompressed = ""
 
     def refuse(self, grads: Sequence[tf.Tensor], op: int, what: str) -> Sequence[tf.Tensor]:
-        gradients.refuse(op, what)
+        vjp.refuse(op, what)
 
     def allreduce(self, tensors: Sequence[tf.Tensor], how: Reduction, call: FormulaCall) -> Sequence[tf.Tensor]:
         layers, op, scales = how
@@ -79,9 +79,9 @@ def _of_enqueue_into(op: Any, _: Any, *grads: Any) -> list[tf.Tensor]:
     call = _formula_call(op)
     if op.get_attr("op") == OP_BROADCAST:
         is_root = call.process_set.included() and call.process_set.rank() == op.get_attr("root")
-        return list(gradients.of_broadcast(_run, _tensors(grads), is_root, call))
+        return list(vjp.of_broadcast(_run, _tensors(grads), is_root, call))
     how = Reduction(op.get_attr("layers").decode(), op.get_attr("reduce_op"), _scales(op))
-    return list(gradients.of_allreduce(_run, _tensors(grads), how, call))
+    return list(vjp.of_allreduce(_run, _tensors(grads), how, call))
 
 
 @tf.RegisterGradient("HorocacheWaitResults")
@@ -101,9 +101,9 @@ def _of_kind(
     if kind == OP_ALLGATHER:
         rank = call.process_set.rank()
         starts = [tf.reduce_sum(tf.cast(rows[:rank], tf.int64)) for rows in received]
-        return gradients.of_allgather(_run, grads, starts, shapes, call)
+        return vjp.of_allgather(_run, grads, starts, shapes, call)
     if kind == OP_ALLTOALL:
-        return gradients.of_alltoall(_run, grads, received, shapes, call)
+        return vjp.of_alltoall(_run, grads, received, shapes, call)
     assert kind == OP_REDUCESCATTER
     ranks = call.process_set.size()
-    return gradients.of_reducescatter(_run, grads, op.get_attr("reduce_op"), _scales(op), ranks, call)
+    return vjp.of_reducescatter(_run, grads, op.get_attr("reduce_op"), _scales(op), ranks, call)

@@ -9,8 +9,8 @@ from typing import Any
 
 import horocache
 import tensorflow as tf
-from horocache import _state
-from horocache._session import Session
+from horocache.core import context
+from horocache.core.session import Session
 from horocache.errors import UnsupportedError
 
 _PATH = Path(horocache.__file__).parent / "libhorocache_tf.so"
@@ -50,7 +50,7 @@ def wait(operation: Callable[..., Any], **arguments: Any) -> Any:
 
 
 class _Kernels:
-    """The kernels of this process, which submit to the session that is running; see :func:`horocache._state.follow`."""
+    """The kernels of this process, which submit to the session that is running; see :func:`horocache.core.context.follow`."""
 
     def started(self, session: Session) -> None:
         """Hand them the runtime."""
@@ -65,4 +65,4 @@ class _Kernels:
         _library.hc_tf_forked_child()
 
 
-_state.follow(_Kernels())
+context.follow(_Kernels())

@@ -16,8 +16,8 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
-from horocache.gradients import backward_name
-from horocache.ops import Name, full_name
+from horocache.collectives.api import Name, full_name
+from horocache.data_parallel.vjp import backward_name
 from tensorflow.python.ops import control_flow_v2_func_graphs as func_graphs
 
 # Traced with the function that they are in, never by themselves.

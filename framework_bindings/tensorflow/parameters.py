@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-from horocache import objects
-from horocache.errors import UnsupportedError
-from horocache.ops import Name
-from horocache.process_set import ProcessSet, global_process_set
-from tensorflow.python.framework import func_graph
+from horocache.tensorflow import order
+from horocache.tensorflow.autograph import as_it_is
+from horocache.tensorflow.functions import broadcast_
 
-from . import order
-from .autograph import as_it_is
-from .functions import broadcast_
+import tensorflow as tf
+from horocache.collectives import object_collectives
+from horocache.collectives.api import Name
+from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.errors import UnsupportedError
+from tensorflow.python.framework import func_graph
 
 
 @as_it_is
@@ -63,7 +63,7 @@ def broadcast_object(
         process_set: the ranks that take part.
     """
     _check_is_at_once()
-    return objects.broadcast_object(obj, root_rank, name, process_set)
+    return object_collectives.broadcast_object(obj, root_rank, name, process_set)
 
 
 @as_it_is
@@ -80,7 +80,7 @@ def allgather_object(
 ) -> list[Any]:
     """Send every rank's object to all ranks; see :func:`horocache.allgather_object`."""
     _check_is_at_once()
-    return objects.allgather_object(obj, name, process_set)
+    return object_collectives.allgather_object(obj, name, process_set)
 
 
 def _check_is_at_once() -> None:

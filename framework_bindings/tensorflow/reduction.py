@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-from horocache import _state
-from horocache.errors import UnsupportedError
-from horocache.gradient_lists import gradient_names
-from horocache.handles import OP_ALLREDUCE
-from horocache.layers import layer_list
-from horocache.ops import Adasum
-from horocache.training import Bucket, GradientOptions, buckets, members_of_lists
+from horocache.tensorflow import calls
+from horocache.tensorflow.calls import Call, Enqueued
+from horocache.tensorflow.functions import allreduce, grouped_allreduce
+from horocache.tensorflow.library import operations
+from horocache.tensorflow.naming import operation_name
 
-from . import calls
-from .calls import Call, Enqueued
-from .functions import allreduce, grouped_allreduce
-from .library import operations
-from .naming import operation_name
+import tensorflow as tf
+from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.collectives.api import Adasum
+from horocache.collectives.transforms import layer_list
+from horocache.core import context as _state
+from horocache.data_parallel.options import Bucket, GradientOptions, buckets, members_of_lists
+from horocache.data_parallel.reduce_gradients import gradient_names
+from horocache.errors import UnsupportedError
 
 
 def reduce_gradients(

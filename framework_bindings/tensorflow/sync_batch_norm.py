@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from horocache.tensorflow.functions import allreduce
 
 import tensorflow as tf
+from horocache.collectives.api import Sum
+from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
-from horocache.ops import Sum
-from horocache.process_set import ProcessSet, global_process_set
-
-from .functions import allreduce
 
 
 @keras.saving.register_keras_serializable(package="horocache")

@@ -1,15 +1,10 @@
 """horocache for torch: ``import horocache.torch as hvd``. Names and argument orders are Horovod's."""
 
-from horocache import basics
-from horocache.autoload import register_torch_backend
-from horocache.basics import *  # noqa: F403
-from horocache.objects import allgather_object, broadcast_object
-from horocache.ops import barrier, join, poll, synchronize
-
-from .adapter import collectives
-from .compression import Compression
-from .ddp import ddp_hook
-from .functions import (
+from horocache.torch.adapter import collectives
+from horocache.torch.compile.mark_functions import mark_functions
+from horocache.torch.compression import Compression
+from horocache.torch.distributed.ddp_hook import ddp_hook
+from horocache.torch.ops import (
     allgather,
     allgather_,
     allgather_async,
@@ -76,11 +71,16 @@ from .functions import (
     sendrecv,
     sparse_allreduce_async,
 )
-from .optimizer import DistributedOptimizer
-from .optimizer_state import broadcast_optimizer_state
-from .parameters import broadcast_parameters
-from .sync_batch_norm import SyncBatchNorm
-from .tracing import tell_the_compiler
+from horocache.torch.optimizer.broadcast_optimizer_state import broadcast_optimizer_state
+from horocache.torch.optimizer.broadcast_parameters import broadcast_parameters
+from horocache.torch.optimizer.optimizer import DistributedOptimizer
+from horocache.torch.sync_batch_norm import SyncBatchNorm
+
+from horocache import common_api
+from horocache.collectives.api import barrier, join, poll, synchronize
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
+from horocache.torch_entry_point import register_torch_backend
 
 register_torch_backend()
 
@@ -163,6 +163,6 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-__all__ += basics.__all__
+__all__ += common_api.__all__
 
-tell_the_compiler({name: globals()[name] for name in __all__}, collectives)
+mark_functions({name: globals()[name] for name in __all__}, collectives)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from horocache.collectives.api import Collectives
 from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
-from horocache.ops import Collectives
 from torch.utils.dlpack import from_dlpack
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _of_memory(error: RuntimeError, tensor: torch.Tensor) -> Exception:
 
 
 class TorchAdapter:
-    """:class:`~horocache.adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
+    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for dense CPU ``torch.Tensor``."""
 
     plain_type: type | None = _Tensor
 

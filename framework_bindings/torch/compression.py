@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from horocache.compression import CastCompressor, NoneCompressor
+from horocache.collectives.compression import CastCompressor, NoneCompressor
 
 
 class _TorchCast(CastCompressor):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from horocache.launch.environment import put_on_python_path
+from horocache.core.launcher_environment import put_on_python_path
 
 PACKAGES = str(Path(__file__).parent / "packages")
 METADATA = Path(PACKAGES) / "horovod-0.28.1.dist-info" / "METADATA"

@@ -14,7 +14,7 @@ USAGE = "usage: python -m horocache.compat [options of python] (script.py | -m m
 def main(arguments: list[str]) -> None:
     """Become the Python that runs what the arguments say."""
     if arguments[:1] in (["--install"], ["--uninstall"]):
-        from horocache.tools.cli import main as horocache  # noqa: PLC0415  (few want it)
+        from horocache.cli.entry_point import main as horocache  # noqa: PLC0415  (few want it)
 
         raise SystemExit(horocache(["compat", *arguments]))
     if not arguments or arguments[0] in ("-h", "--help"):

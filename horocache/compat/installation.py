@@ -23,8 +23,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from horocache.base.usage import UsageError
 from horocache.compat import METADATA, PACKAGES
-from horocache.launch.usage import UsageError
 
 _INSTALLER = "horocache"  # who made a distribution; pip keeps its own name there
 _PATH_FILE = "horocache_horovod.pth"

@@ -5,23 +5,9 @@ After MSCCLang (Cowan et al., ASPLOS 2023). ``with Program(...)`` writes one, :f
 
 from __future__ import annotations
 
-from . import algorithms, topology
-from .collectives import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    AllToNext,
-    Broadcast,
-    Collective,
-    Custom,
-    Gather,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-)
-from .compiled import CompiledProgram, Promise, RankProgram, Step, Strand
-from .compiler import compile_for_msccl, compile_program
-from .errors import (
+from horocache.lang import algorithms
+from horocache.lang.compiler.compiler import compile_for_msccl, compile_program
+from horocache.lang.errors import (
     BadReferenceError,
     DeadlockError,
     NoLinkError,
@@ -35,14 +21,29 @@ from .errors import (
     UsageError,
     VerificationError,
 )
-from .files import load as load_program
-from .files import save as save_program
-from .msccl_xml import export as export_msccl
-from .msccl_xml import parse as import_msccl
-from .refs import Buffer, Ref, chunk, parallelize
-from .topology import Topology
-from .trace import Program
-from .verify import verify
+from horocache.lang.formats.msccl_xml import export as export_msccl
+from horocache.lang.formats.msccl_xml import parse as import_msccl
+from horocache.lang.formats.program_json import load as load_program
+from horocache.lang.formats.program_json import save as save_program
+from horocache.lang.frontend import topology
+from horocache.lang.frontend.chunk_ref import Buffer, Ref, chunk, parallelize
+from horocache.lang.frontend.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AllToNext,
+    Broadcast,
+    Collective,
+    Custom,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+)
+from horocache.lang.frontend.topology import Topology
+from horocache.lang.frontend.trace import Program
+from horocache.lang.program.compiled_program import CompiledProgram, Promise, RankProgram, Step, Strand
+from horocache.lang.verify.verifier import verify
 
 __all__ = [
     "AllGather",

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
-from .collectives import AllGather, AllReduce, AllToAll, AllToNext
-from .refs import Buffer, Ref, chunk
-from .topology import dgx1, hosts
-from .trace import Program
+from horocache.lang.frontend.chunk_ref import Buffer, Ref, chunk
+from horocache.lang.frontend.collectives import AllGather, AllReduce, AllToAll, AllToNext
+from horocache.lang.frontend.topology import dgx1, hosts
+from horocache.lang.frontend.trace import Program
 
 _I, _O = Buffer.input, Buffer.output
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from horocache.tools import look_libraries
+from horocache.doctor import libraries
 
 
 def report(version: str) -> str:
     """The lists of frameworks, controllers and operations, each with a mark where it is available."""
-    found = {finding.name: finding.usable for finding in look_libraries.look()}
+    found = {finding.name: finding.usable for finding in libraries.look()}
     lines = [f"horocache v{version}:"]
     for title, entries in _sections(found):
         lines += ["", f"Available {title}:"]

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from horocache import compat
-from horocache.launch.environment import (
+from horocache.base.processors import Cores, cpus_of_ranks, find_cores
+from horocache.base.usage import UsageError, complain, open_standard_streams, reader_is_gone
+from horocache.core.launcher_environment import (
     JobEnvironment,
     find_program,
     inherited,
@@ -27,9 +29,7 @@ from horocache.launch.job import Job
 from horocache.launch.lifeline import Lifeline
 from horocache.launch.output import Prefix, Sink, same_file
 from horocache.launch.rank import RankProcess, start_rank
-from horocache.launch.resources import Cores, cpus_of_ranks, find_cores
 from horocache.launch.signals import end_with
-from horocache.launch.usage import UsageError, complain, open_standard_streams, reader_is_gone
 from horocache.launch.watch import Guardian
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from horocache.launch.usage import UsageError
-from horocache.text import read_bounded
+from horocache.base.untrusted_text import read_bounded
+from horocache.base.usage import UsageError
 
 _MOST_BYTES = 1 << 20
 _MOST_VALUE = 4096  # characters of the longest path

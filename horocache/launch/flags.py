@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from horocache.base.usage import UsageError
 from horocache.launch import horovod_flags
 from horocache.launch.horovod_flags import HorovodFlag, Outcome
-from horocache.launch.usage import UsageError
 
 Knob = Mapping[str, str]  # a row of _core.knob_table()
 

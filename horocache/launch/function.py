@@ -14,7 +14,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from horocache import _state, objects
+from horocache.collectives import object_collectives
+from horocache.core import context
+from horocache.core.launcher_environment import own_environment
 from horocache.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -25,7 +27,6 @@ from horocache.errors import (
     UnsupportedError,
 )
 from horocache.launch.cause import read_cause
-from horocache.launch.environment import own_environment
 from horocache.launch.folders import temporary_folder
 
 _CALL, _RESULT = "call", "result.{}"
@@ -88,9 +89,9 @@ def run(
     options += ["--verbose"] if verbose else []
     options += _without_effect(others)
     with temporary_folder("horocache-run-") as folder:
-        call = objects.dumps((func, tuple(args), dict(kwargs or {})))
+        call = object_collectives.dumps((func, tuple(args), dict(kwargs or {})))
         # The path first: without it the ranks could not import what the function belongs to.
-        (folder / _CALL).write_bytes(objects.dumps((sys.path, call)))
+        (folder / _CALL).write_bytes(object_collectives.dumps((sys.path, call)))
         python = executable or sys.executable
         rank = [python, "-m", "horocache.launch.function", str(folder)]
         launcher = [sys.executable, "-m", "horocache.launch", "--for-run", str(os.getpid()), str(folder)]
@@ -217,9 +218,9 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
 
 
 def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
-    result, trace, follows = objects.loads(data)
+    result, trace, follows = object_collectives.loads(data)
     try:
-        return objects.loads(result), trace, follows
+        return object_collectives.loads(result), trace, follows
     except Exception as error:
         raise RunError(f"the result of rank {rank} cannot be unpickled: {type(error).__name__}: {error}") from error
 
@@ -242,20 +243,20 @@ def main(folder: Path) -> int:
     """One rank: call the function, and leave what it returned, or raised, in the folder."""
     failure: Exception | None = None
     try:
-        sys.path[:], call = objects.loads((folder / _CALL).read_bytes())
-        func, args, kwargs = objects.loads(call)
-        answer = (objects.dumps(func(*args, **kwargs)), "", False)
+        sys.path[:], call = object_collectives.loads((folder / _CALL).read_bytes())
+        func, args, kwargs = object_collectives.loads(call)
+        answer = (object_collectives.dumps(func(*args, **kwargs)), "", False)
     except Exception as error:
         failure = error
         trace = traceback.format_exc()
         sys.stderr.write(trace)
-        answer = (objects.dumps(None), trace, _follows(error))
+        answer = (object_collectives.dumps(None), trace, _follows(error))
     file = folder / _RESULT.format(own_environment()["HOROCACHE_RANK"])
     partial = file.with_name(file.name + ".partial")  # a rank that is killed while it writes leaves no half result
-    partial.write_bytes(objects.dumps(answer))
+    partial.write_bytes(object_collectives.dumps(answer))
     partial.rename(file)
-    if failure is not None and _state.running() is not None:  # the others need not wait for the stall inspector
-        _state.abort(f"it raised {traceback.format_exception_only(failure)[-1].strip()}")
+    if failure is not None and context.running() is not None:  # the others need not wait for the stall inspector
+        context.abort(f"it raised {traceback.format_exception_only(failure)[-1].strip()}")
     return 1 if failure is not None else 0
 
 

@@ -4,8 +4,8 @@ import re
 import socket
 from pathlib import Path
 
-from horocache.launch.usage import UsageError
-from horocache.text import read_bounded
+from horocache.base.untrusted_text import read_bounded
+from horocache.base.usage import UsageError
 
 _MOST_RANKS = 1 << 20
 _MOST_BYTES = 16 << 20  # of a host file

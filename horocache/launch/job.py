@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from horocache.base.usage import start_hint
 from horocache.launch import sessions
 from horocache.launch.cause import read_cause
 from horocache.launch.output import Sink, Stream
 from horocache.launch.rank import RankProcess, signal_name
 from horocache.launch.signals import ENDING, SignalPipe
 from horocache.launch.summary import exit_code_of, failure_summary
-from horocache.launch.usage import start_hint
 from horocache.launch.watch import Guardian
 
 _TICK_SECONDS = 0.05  # between looks at the processes while they are being ended

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import BinaryIO
 
-from horocache.text import printable
+from horocache.base.untrusted_text import printable
 
 _TERMINATOR = re.compile(rb"[\r\n]")
 _PARTIAL_SECONDS = 0.1  # an unfinished line is shown if it has not grown for this time, so that prompts appear,

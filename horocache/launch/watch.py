@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from horocache.base.usage import UsageError, start_hint
 from horocache.launch.lifeline import Lifeline
-from horocache.launch.usage import UsageError, start_hint
 
 _SCRIPT = Path(__file__).with_name("guardian.py")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from horocache import _state
-from horocache._session import Reading, Runtime
+from horocache.core import context
+from horocache.core.runtime_protocol import Runtime
+from horocache.core.session import Reading
 
 
 class Overlap(NamedTuple):
@@ -56,7 +57,7 @@ def overlap(*, reset: bool = False) -> Overlap:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    session = _state.current()
+    session = context.current()
     before, now = session.overlap_start, _read(session.runtime)
     if reset:
         session.overlap_start = now

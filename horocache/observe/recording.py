@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from horocache import _state
+from horocache.core import context
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -22,7 +22,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         NotInitializedError: before ``init``. InvalidArgumentError: a timeline is being written already, or the file
             cannot be.
     """
-    _state.current().runtime.start_timeline(os.fspath(file_path), mark_cycles)
+    context.current().runtime.start_timeline(os.fspath(file_path), mark_cycles)
 
 
 def stop_timeline() -> None:
@@ -31,4 +31,4 @@ def stop_timeline() -> None:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``, which finishes the file, too.
     """
-    _state.current().runtime.stop_timeline()
+    context.current().runtime.stop_timeline()

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from horocache.base.untrusted_text import read_bounded
 from horocache.errors import InvalidArgumentError
-from horocache.text import read_bounded
 
 MOST_BYTES = 64 << 20  # 4,096 events whose names are as long as names may be, three times over
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from horocache.base.paths import is_file
+from horocache.base.untrusted_text import read_bounded
 from horocache.errors import InvalidArgumentError
-from horocache.paths import is_file
-from horocache.text import read_bounded
 
 # How much faster one host's clock may be than another's: twice what cheap crystals differ by.
 _DRIFT = 1e-4

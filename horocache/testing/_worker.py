@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from horocache import _state, objects
+from horocache.collectives import object_collectives
+from horocache.core.lifecycle import shutdown
 
 
 def main(sender: Connection, payload: bytes, environment: Mapping[str, str], log: str, timeout: float) -> None:
@@ -27,9 +28,9 @@ def main(sender: Connection, payload: bytes, environment: Mapping[str, str], log
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     try:
-        function, args = objects.loads(payload)
-        answer = objects.dumps((function(*args), None, ""))
-        _state.shutdown()
+        function, args = object_collectives.loads(payload)
+        answer = object_collectives.dumps((function(*args), None, ""))
+        shutdown()
     except BaseException as error:
         answer = _failure(error)
     sender.send_bytes(answer)
@@ -39,9 +40,9 @@ def main(sender: Connection, payload: bytes, environment: Mapping[str, str], log
 def _failure(error: BaseException) -> bytes:
     trace = "".join(traceback.format_exception(error))
     try:
-        data = objects.dumps((None, error, trace))
-        objects.loads(data)
+        data = object_collectives.dumps((None, error, trace))
+        object_collectives.loads(data)
     except Exception:
         # Errors with other constructor arguments than their text cannot be rebuilt; their trace says it all.
-        return objects.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
+        return object_collectives.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return data

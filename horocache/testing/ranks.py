@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from horocache import objects
+from horocache.collectives import object_collectives
 from horocache.errors import InvalidArgumentError
 from horocache.testing import _worker
 from horocache.testing.faults import Fault, faults_text
@@ -140,7 +140,7 @@ def _dumps_by_value(function: Callable[..., Any], args: tuple[Any, ...]) -> byte
     """Test modules cannot be imported by the ranks under every name that a test runner gives them."""
     module = sys.modules.get(function.__module__)
     by_value = module is not None and module.__name__ != "__main__" and not module.__name__.startswith("horocache.")
-    return objects.dumps((function, args), by_value=module if by_value else None)
+    return object_collectives.dumps((function, args), by_value=module if by_value else None)
 
 
 def _start_server(context: Any, preload: Sequence[str]) -> None:
@@ -222,7 +222,7 @@ class _Job:
             return
         finally:
             pipe.close()
-        outcome.value, outcome.error, outcome.trace = objects.loads(answer)
+        outcome.value, outcome.error, outcome.trace = object_collectives.loads(answer)
         outcome.finished = True
 
     def end(self) -> None:

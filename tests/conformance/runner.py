@@ -26,9 +26,9 @@ def _torch() -> Any:
 
 def dtypes(hc: ModuleType) -> list[str]:
     """Element types that this process can make tensors of: bfloat16 needs torch, and torch the native binding."""
-    from horocache import _state
+    from horocache.core import context
 
-    native = _state.current().runtime.knobs()["binding"][0] == "native"
+    native = context.current().runtime.knobs()["binding"][0] == "native"
     return [dtype for dtype in calls.DTYPES if dtype != "bfloat16" or (native and _torch() is not None)]
 
 

@@ -15,21 +15,21 @@ FAILURES = {
         "test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_nobody_waiting",
         "mp/test_lost_ranks.py::test_a_rank_that_ends_because_it_has_seen_a_loss_is_not_taken_for_the_cause",
     ],
-    "a rank raises and nobody catches it, in a hook or a compressor, too; a rank calls `abort(why)`": [
+    "an uncaught exception ends a rank, also one in a hook or a compressor; a rank calls `abort(why)`": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "mp/test_lost_ranks.py::test_an_exception_in_the_users_code_within_a_step_is_told_to_all_ranks",
         "mp/test_lost_ranks.py::test_the_rank_that_raised_is_blamed_and_not_those_that_fell_over_it",
         "inproc/test_errors.py::test_an_abort_reaches_every_rank_with_its_reason",
         "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
     ],
-    "a rank calls `sys.exit()`, `exit()` or `quit()` with a code other than 0, which ends it": [
+    "a call of `sys.exit()`, `exit()` or `quit()` with a code other than 0 ends a rank": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "unit/api/test_endings.py::test_the_others_hear_of_it_before_threads_and_handlers_end",
     ],
     "a rank's process ends with such a code in another way (`raise SystemExit(3)`)": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
     ],
-    "a rank calls `shutdown()`, or its program ends (`sys.exit(0)`) while others wait for it": [
+    "a rank calls `shutdown()`, or its program ends (`sys.exit(0)`), while others wait for it": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "inproc/test_errors.py::test_leaving_fails_what_is_pending_on_the_others",
         "frameworks/test_numpy_jobs.py::test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others",
@@ -41,7 +41,7 @@ FAILURES = {
         "cpp/control/stall_test.cc::Silence.OfAStoppedRankIsReportedAndEndsTheSet",
         "mpi/test_jobs.py::test_a_rank_that_stays_stopped_is_named_on_every_rank_of_every_host",
     ],
-    "a stopped rank goes on in time": [
+    "a stopped rank continues in time": [
         "mp/test_jobs.py::test_a_rank_that_stops_for_a_moment_is_only_slow",
         "cpp/control/stall_test.cc::Silence.ARankThatIsStoppedForAWhileAndGoesOnCostsNothing",
         "mpi/test_jobs.py::test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent",
@@ -51,7 +51,7 @@ FAILURES = {
         "mpi/test_hosts.py::test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends",
         "cpp/net/hosts_watch_test.cc::HostsWatch.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
     ],
-    "a rank's Python stands still: a native call holds the interpreter's lock": [
+    "a native call holds the GIL of a rank": [
         "frameworks/test_waiting.py::test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code",
         "mp/test_lost_ranks.py::test_a_rank_that_holds_the_interpreter_is_reported_by_itself_too_and_then_given_up",
     ],
@@ -69,8 +69,8 @@ FAILURES = {
         "cpp/control/stall_test.cc::StallOf.IsReportedOnEveryRankWithWhoHasAndWhoLacksIt",
         "cpp/control/stall_test.cc::StallOf.FailsAfterTheLimitOnTheRanksThatHaveIt",
     ],
-    "the same, and it is certain that it never completes (the missing rank has left, or itself waits only for what the "
-    "others lack)": [
+    "the same, and it is certain that it never completes (the missing rank has left, or itself waits only for tensors "
+    "that the others lack)": [
         "mp/test_disagreement.py::test_waits_that_nothing_can_end_fail_at_once_on_every_rank",
         "mp/test_disagreement.py::test_two_ranks_that_wait_for_each_other_fail_though_others_compute",
         "mp/test_disagreement.py::test_ranks_wait_for_a_thread_that_computes_or_loads_data_before_its_first_operation",
@@ -89,7 +89,7 @@ FAILURES = {
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",
         "cpp/data/placed_rows_test.cc::PlacedRowsTest.AWrongExpectationOfOneRankFailsOnAllRanksAndTheLaneGoesOn",
     ],
-    "lists of counts or displacements that do not fit one rank's tensor or the number of ranks": [
+    "lists of counts or displacements do not fit one rank's tensor or the number of ranks": [
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",
         "cpp/data/placed_rows_test.cc::PlacedRowsTest.ListsThatAreWrongByThemselvesFailOnAllRanks",
         "mp/test_disagreement.py::test_bad_splits_are_this_rank_s_own_mistake",
@@ -117,10 +117,10 @@ FAILURES = {
         "frameworks/test_names.py::test_threads_count_their_unnamed_calls_each_by_itself",
         "frameworks/test_tensorflow_names.py::test_threads_count_their_unnamed_eager_calls_each_by_itself",
     ],
-    "JAX: an operation is inside of `shard_map` or `pmap`, over several devices of a rank": [
+    "JAX: an operation runs inside `shard_map` or `pmap`, over several devices of a rank": [
         "frameworks/test_jax_transformations.py::test_operations_belong_to_the_rank_and_not_to_each_of_its_devices",
     ],
-    "JAX: arrays of other sizes than a compiled or differentiated `allgather` or `alltoall` foresaw": [
+    "JAX: arrays have other sizes than a compiled or differentiated `allgather` or `alltoall` was traced with": [
         "frameworks/test_jax_transformations.py::test_sizes_that_a_compiled_function_foresees",
     ],
     "ranks wait for each other in a circle over several process sets": [
@@ -136,7 +136,7 @@ FAILURES = {
         "frameworks/test_dynamic_process_sets.py::test_a_set_that_a_member_cannot_join_is_added_nowhere",
         "mp/test_jobs.py::test_too_few_files_for_a_set_are_an_error_on_every_rank_and_the_set_can_be_added_later",
     ],
-    "an operation on a process set that the rank is not in, or that is not registered": [
+    "an operation uses a process set that does not contain the rank, or is not registered": [
         "inproc/test_process_sets.py::test_who_is_not_in_a_set_is_told_so_and_so_is_who_names_none",
         "frameworks/test_dynamic_process_sets.py::test_what_is_pending_on_a_set_that_is_removed_fails",
     ],
@@ -158,7 +158,7 @@ FAILURES = {
         "inproc/test_errors.py::test_a_name_in_flight_is_refused_and_the_first_lives",
         "mp/test_disagreement.py::test_a_name_submitted_twice_is_refused_and_the_first_completes",
     ],
-    "torch: gradients of two optimizers are on their way together, and these have a parameter or a name in common": [
+    "torch: gradients of two optimizers are in flight together, and the optimizers share a parameter or a name": [
         "frameworks/test_torch_two_optimizers.py::"
         "test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose",
     ],
@@ -166,19 +166,19 @@ FAILURES = {
     "share of the state": [
         "frameworks/test_torch_shared_state.py::test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks",
     ],
-    "torch: parameters come into an optimizer's groups between `synchronize()` and `step()`": [
+    "torch: the program adds parameters to an optimizer's groups between `synchronize()` and `step()`": [
         "frameworks/test_torch_changing_groups.py::"
         "test_parameters_that_come_after_the_gradients_were_reduced_are_refused_on_all_ranks",
     ],
-    "a name means something else once its operation is over: other shape, type or operation": [
+    "a name is used for another shape, type or operation once its operation is over": [
         "inproc/test_cache.py::test_a_name_may_mean_something_else_later_and_is_negotiated_once_for_it",
         "cpp/control/mismatch_test.cc::Mismatch.AChangedRequestIsRenegotiatedOnce",
     ],
     "a name has more than 4,096 bytes, its operation's included": [
         "frameworks/test_names.py::test_names_that_are_too_long_are_refused_and_nothing_is_in_flight",
     ],
-    "a name or a reason has quotes, line feeds, zeros, bytes that are no text, or characters that act on a terminal "
-    "(controls, direction marks, what cannot be seen)": [
+    "a name or a reason contains quotes, line feeds, zeros, bytes that are not text, or characters that act on a "
+    "terminal (controls, direction marks, invisible characters)": [
         "frameworks/test_names.py::test_any_bytes_are_a_name_and_the_timeline_of_every_rank_is_json",
         "mp/test_disagreement.py::test_names_may_hold_anything",
         "cpp/base/text_test.cc::JsonText.IsAStringOfJsonWhateverTheBytesAre",
@@ -195,7 +195,7 @@ FAILURES = {
         "mp/test_injected_faults.py::"
         "test_a_rank_without_memory_anywhere_in_an_operation_has_an_error_and_tells_the_others",
     ],
-    "the program closes descriptors that it does not know (`os.closerange`), and opens files under the same numbers": [
+    "the program closes descriptors that it does not own (`os.closerange`), and opens files under the same numbers": [
         "mp/test_lost_ranks.py::test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone",
         "cpp/net/liveness_test.cc::LivenessProcesses.ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses",
         "unit/observe/test_stacks.py::test_descriptors_that_the_program_has_taken_are_left_alone",
@@ -234,23 +234,23 @@ FAILURES = {
         "test_what_is_not_finite_on_one_rank_is_not_finite_on_all_and_touches_nothing_else",
         "cpp/data/fold_kernels_test.cc::Fold.MakesMinAndMaxNanWhereAnyInputIs",
     ],
-    "an element type that the operation is not defined for; a device without a backend": [
+    "the operation is not defined for the element type; the device has no backend": [
         "frameworks/test_disagreements.py::test_wrong_arguments_are_refused_before_anything_is_sent",
         "inproc/test_devices.py::test_a_tensor_without_a_backend_is_refused",
     ],
-    "memory for a result (allgather, alltoall, reducescatter) cannot be had": [
+    "memory for a result (allgather, alltoall, reducescatter) cannot be allocated": [
         "mp/test_jobs.py::test_too_little_memory_for_a_result_on_one_rank_fails_on_all_and_the_job_goes_on",
         "cpp/data/shm_test.cc::ShmErrors.OfSmallAllocationsFailOneRankAndLetTheOthersFinish",
     ],
-    "memory for a buffer, for a copy of a tensor or for an allreduce's result cannot be had": [
+    "memory for a buffer, for a copy of a tensor or for an allreduce's result cannot be allocated": [
         "frameworks/test_extremes.py::test_a_tensor_that_there_is_no_memory_for_is_horocaches_error",
         "cpp/data/shm_test.cc::ShmPortTest.RefusesAnAreaThatIsTooSmallAndNamesTheKnob",
         "mp/test_jobs.py::test_too_little_memory_for_start_up_is_an_error_on_every_rank",
     ],
-    "a question in a child of `fork()`: `rank()`, `size()`, `is_initialized()`, a process set's": [
+    "a child of `fork()` asks for `rank()`, `size()`, `is_initialized()`, or a process set's properties": [
         "unit/api/test_state.py::test_a_forked_child_knows_who_its_parent_is_and_cannot_operate",
     ],
-    "an operation, `init()` or `abort()` in a child of `fork()`": [
+    "a child of `fork()` calls an operation, `init()` or `abort()`": [
         "mp/test_jobs.py::test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on",
         "frameworks/test_torch_habits.py::test_workers_that_load_data_leave_the_job_alone",
         "mp/test_horovod_programs.py::test_worker_processes_find_it_too",
@@ -270,7 +270,7 @@ FAILURES = {
         "cpp/runtime/operation_table_test.cc::OperationTableTest.NamesThatNeverReturnDoNotFillTheTable",
         "cpp/control/response_cache_test.cc::ResponseCache.GrowsOnlyWhenAnEvictedNameReturnsSoon",
     ],
-    "there are more names in use than entries in the response cache": [
+    "more names are in use than the response cache has entries": [
         "inproc/test_cache.py::test_more_names_than_the_default_are_one_warning_and_then_all_cached",
         "inproc/test_cache.py::test_a_cache_that_is_much_too_small_is_only_slow",
         "frameworks/test_extremes.py::test_a_hundred_thousand_tensors_are_cached_and_hold_no_more_memory_in_every_step",
@@ -291,7 +291,7 @@ FAILURES = {
         "inproc/test_errors.py::test_an_interrupt_keeps_the_handle_although_the_operation_ends_meanwhile",
     ],
     # ---- when the job starts
-    "not all ranks come": [
+    "some ranks do not come": [
         "mp/test_lost_ranks.py::test_a_rank_that_ends_before_init_is_named_by_the_others",
         "mp/test_lost_ranks.py::test_a_root_that_ends_before_init_is_named_by_the_others",
         "cpp/net/bootstrap_test.cc::Bootstrap.AMissingRankIsNamedOnEveryRankThatCame",
@@ -306,7 +306,7 @@ FAILURES = {
         "mpi/test_jobs.py::test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever",
         "mpi/test_jobs.py::test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end",
     ],
-    "the folder for the start-up socket cannot be made (`TMPDIR` is not there, or is read-only)": [
+    "the folder for the start-up socket cannot be made (`TMPDIR` does not exist, or is read-only)": [
         "cpp/net/bootstrap_test.cc::Bootstrap.ADirectoryThatCannotBeMadeIsAnErrorOnEveryRank",
     ],
     "a rank may not open enough files, or not start a thread": [
@@ -316,7 +316,7 @@ FAILURES = {
         "mp/test_jobs.py::test_sixty_four_files_are_enough_for_four_ranks",
         "mp/test_launcher_usage.py::test_too_few_descriptors_are_one_line_with_the_number_needed",
     ],
-    "memory for start-up cannot be had": [
+    "memory for start-up cannot be allocated": [
         "mp/test_jobs.py::test_too_little_memory_for_start_up_is_an_error_on_every_rank",
         "cpp/net/bootstrap_test.cc::Bootstrap.TooLittleMemoryOnRankZeroIsSaidOnEveryRank",
     ],
@@ -337,10 +337,10 @@ FAILURES = {
         "mp/test_by_hand.py::test_jobs_in_two_containers_that_share_a_folder_do_not_meet",
         "cpp/net/claimants_test.cc::Claimants.AProcessWithTheClaimAndTheProgramOfARankIsARival",
     ],
-    "a job that has begun turns out to be two: a second process claims one of its ranks": [
+    "a second process claims a rank of a job that has begun, which may be two jobs": [
         "mp/test_by_hand.py::test_a_second_claimant_ends_a_job_that_may_be_two",
     ],
-    "the same through torch.distributed: two jobs meet in one store (`env://`, `tcp://`)": [
+    "the same through torch.distributed: two jobs use one store (`env://`, `tcp://`)": [
         "mp/test_by_hand.py::test_ranks_of_two_jobs_that_meet_in_one_store_of_torch_learn_it",
     ],
     "a process that a rank has started calls `init()` with the rank's environment": [
@@ -351,17 +351,17 @@ FAILURES = {
         "cpp/net/identity_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
         "mpi/test_jobs.py::test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise",
     ],
-    "the launcher says number 0 and not of how many, and MPI says that this process is alone": [
+    "the launcher gives rank 0 and no size, and MPI reports a job of one process": [
         "cpp/net/identity_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
         "mpi/test_jobs.py::test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise",
     ],
-    "variables show that a process is one of several, and not which or of how many": [
+    "variables show that a process is one of several, but not its rank or their number": [
         "cpp/net/identity_test.cc::Identity.OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany",
     ],
     "MPI cannot be used, and all ranks are on one host": [
         "mpi/test_jobs.py::test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used",
     ],
-    "another user has made `horocache-UID` where temporary files are": [
+    "another user has made `horocache-UID` in the folder for temporary files": [
         "cpp/net/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
     ],
     "another process holds a lock on that folder": [
@@ -385,10 +385,10 @@ FAILURES = {
     "ranks name different process sets": [
         "frameworks/test_process_sets.py::test_ranks_that_differ_in_their_sets_are_told_at_the_start",
     ],
-    "a process set is empty, has ranks that are not there, or equals another": [
+    "a process set is empty, has ranks that do not exist, or equals another": [
         "inproc/test_process_sets.py::test_sets_that_cannot_be_are_refused",
     ],
-    "the ranks of a process set cannot get its memory": [
+    "the memory of a process set cannot be allocated": [
         "frameworks/test_process_sets.py::"
         "test_a_set_that_cannot_be_made_is_named_by_its_members_and_the_others_are_not_left_waiting",
     ],
@@ -398,7 +398,7 @@ FAILURES = {
         "cpp/base/knobs_test.cc::Knobs.AnUnknownNameIsAnErrorThatSuggestsTheNearest",
     ],
     # ---- the launcher
-    "a rank fails, before `init()`, too": [
+    "a rank fails, also before `init()`": [
         "mp/test_launcher_failures.py::test_the_exit_code_is_that_of_the_first_rank_that_failed",
         "mp/test_launcher_failures.py::test_survivors_have_the_grace_period_to_end_by_themselves",
         "mp/test_launcher_failures.py::test_a_rank_that_ignores_term_or_is_stopped_is_killed",
@@ -409,12 +409,12 @@ FAILURES = {
         "mp/test_launcher_failures.py::test_ranks_that_ignore_the_signal_are_killed_after_the_grace_period",
         "mp/test_launcher_failures.py::test_grandchildren_and_daemons_of_the_ranks_go_with_the_job",
     ],
-    "a rank writes without line feeds, however much": [
+    "a rank writes output of any length without line feeds": [
         "unit/launch/test_output.py::test_each_byte_of_a_line_without_end_is_looked_at_once_and_few_are_kept",
         "unit/launch/test_output.py::test_dots_that_come_one_by_one_show_every_second_and_cost_one_look_each",
         "mp/test_launcher_output.py::test_a_signal_is_heeded_while_ranks_write_without_line_feeds",
     ],
-    "nobody reads its output (a pager)": [
+    "its output is not read (a pager)": [
         "mp/test_launcher_output.py::test_a_signal_is_heeded_when_the_ranks_are_gone_and_nobody_reads_their_output",
     ],
     "`horocacherun` and its guardian are killed together": [
@@ -433,7 +433,7 @@ FAILURES = {
     "the limit of processes is reached (`ulimit -u`, a container's)": [
         "mp/test_launcher_failures.py::test_where_no_process_can_be_started_one_line_says_so",
     ],
-    "a rank fails because another one did, and ends first": [
+    "a rank fails because another rank failed, and ends first": [
         "mp/test_launcher_failures.py::"
         "test_the_rank_that_failed_is_named_although_others_end_first_with_errors_of_their_own",
         "unit/launch/test_command_line.py::"
@@ -443,18 +443,18 @@ FAILURES = {
         "mp/test_launcher_failures.py::test_when_the_launcher_is_killed_the_guardian_ends_every_rank",
         "mp/test_jobs.py::test_when_the_launcher_is_killed_ranks_in_a_collective_end",
     ],
-    "everything is killed at once, the guardian, too": [
+    "all processes are killed at once, including the guardian": [
         "mp/test_jobs.py::test_nothing_is_left_when_everything_is_killed_at_any_moment",
         "unit/launch/test_folders.py::test_what_nobody_holds_any_more_is_removed",
         "cpp/net/bootstrap_process_test.cc::BootstrapProcesses.NothingIsLeftWhenAllRanksAreKilledInTheMiddle",
     ],
-    "`-np 0`, an unknown flag, no command, a command that is not there": [
+    "`-np 0`, an unknown flag, no command, a command that does not exist": [
         "mp/test_launcher_usage.py::test_a_number_of_ranks_that_cannot_be_is_one_line",
         "mp/test_launcher_usage.py::test_a_mistake_is_one_line_that_names_it",
         "mp/test_launcher_usage.py::test_an_unknown_option_suggests_the_nearest",
         "mp/test_launcher_usage.py::test_a_command_that_is_not_there_gives_127",
     ],
-    "two jobs on one host": [
+    "two jobs run on one host": [
         "mp/test_jobs.py::test_two_jobs_at_once_do_not_meet",
         "mp/test_jobs.py::test_two_jobs_that_start_again_and_again_do_not_meet",
         "cpp/net/bootstrap_test.cc::Bootstrap.TwoJobsInOneDirectoryDoNotMeet",

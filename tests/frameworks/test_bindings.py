@@ -38,10 +38,10 @@ def test_ranks_with_different_bindings_work_together():
 def test_the_c_abi_refuses_what_makes_no_sense(mistake):
     def body(mistake):
         import horocache as hc
-        from horocache import _state
+        from horocache.core import context
 
         hc.init(binding="cffi")
-        runtime = _state.current().runtime
+        runtime = context.current().runtime
         ffi, lib = runtime._ffi, runtime._lib
         shape, data = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2)
         tensor = ffi.new("hc_tensor[]", 1)

@@ -107,10 +107,10 @@ def test_a_gradient_that_the_program_keeps_is_not_overwritten():
             # The tensor itself, another one on its memory, and NumPy's view of it.
             kept.append((params[0].grad, params[1].grad.detach(), params[2].grad.numpy()))
             assert all(p.grad.tolist() == [2.0 * (step + 1)] * 5 for p in params)
-        places = {optimizer._reducer._slots[3].view.data_ptr()}
+        bucket_views = {optimizer._reducer._slots[3].view.data_ptr()}
         for step, grads in enumerate(kept):
             assert [g.tolist() for g in grads] == [[2.0 * (step + 1)] * 5] * 3
-        assert places == {params[3].grad.data_ptr()}
+        assert bucket_views == {params[3].grad.data_ptr()}
 
     run(body, 2)
 
@@ -354,12 +354,12 @@ def test_true_with_a_compression_or_a_wrong_value_is_an_error():
 def test_gradients_stay_private_where_torch_cannot_tell_who_else_has_their_memory():
     def body():
         import horocache.torch as hvd
-        from horocache.torch import held, places
+        from horocache.torch.optimizer import bucket_views, gradient_queue
 
         from horocache.errors import UnsupportedError
 
         hvd.init()
-        held.count_users = places.count_users = None
+        gradient_queue.count_users = bucket_views.count_users = None
         model = make_model()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(UnsupportedError, match="needs a torch that tells how many tensors"):

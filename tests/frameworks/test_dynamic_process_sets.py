@@ -180,11 +180,11 @@ def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
         import signal
 
         import horocache as hc
-        from horocache import _state
+        from horocache.core import context
 
         hc.init()
         if hc.rank() == 1:
-            runtime = _state.current().runtime
+            runtime = context.current().runtime
             hc.allreduce(np.array([1, 0]), op=hc.Max, name="process_set.next_number")
             runtime.wait(runtime.propose_set(1, [0, 1]))
             os.kill(os.getpid(), signal.SIGKILL)

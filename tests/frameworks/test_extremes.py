@@ -9,8 +9,8 @@ import pytest
 import torch
 from horocache.torch.adapter import TorchAdapter
 
+from horocache.collectives.numpy import NumpyAdapter
 from horocache.errors import OutOfMemoryError
-from horocache.numpy_binding import NumpyAdapter
 from horocache.testing import run_ranks as run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from horocache.numpy_binding import DTYPES
+from horocache.collectives.numpy import DTYPES
 from horocache.testing import run_ranks
 
 NUMPY_DTYPES = sorted(map(str, DTYPES))

@@ -189,7 +189,7 @@ def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
 def test_blocking_calls_alone_say_that_a_wait_follows():
     def body():
         import horocache as hc
-        from horocache import _state
+        from horocache.core import context
 
         class Spy:
             def __getattr__(self, name):
@@ -199,8 +199,8 @@ def test_blocking_calls_alone_say_that_a_wait_follows():
                 return lambda *arguments: (said.append(arguments[place]), getattr(runtime, name)(*arguments))[1]
 
         hc.init()
-        runtime, said = _state.current().runtime, []
-        _state.current().runtime = Spy()
+        runtime, said = context.current().runtime, []
+        context.current().runtime = Spy()
         x, wrong = np.ones(4), []
         rooted = ("broadcast", "reduce", "gather", "scatter")
         for name in hc.__all__:

@@ -316,7 +316,7 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
         # the others; nothing of the hooks and the reductions.
         assert len(graphs) == 5, graphs
         lines = "".join(node.meta.get("stack_trace") or "" for graph in graphs for node in graph.graph.nodes)
-        assert "reducer.py" not in lines and "horocache/handles.py" not in lines
+        assert "reducer.py" not in lines and "horocache/collectives/submitter.py" not in lines
 
     run(body, 2, timeout=120)
 
@@ -385,7 +385,7 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
 def test_rank_and_size_are_constants_of_the_running_job():
     def body():
         import horocache.torch as hvd
-        from horocache.torch.graph_ops import op
+        from horocache.torch.compile.custom_ops import op
 
         def function(x):
             return hvd.reducescatter(x * hvd.size() + hvd.rank(), op=hvd.Sum, name="x")
@@ -504,7 +504,7 @@ def test_torch_without_effects_leaves_graphs_for_collectives():
         import horocache.torch as hvd
 
         hvd.init()
-        assert "horocache.torch.graph_ops" not in sys.modules
+        assert "horocache.torch.compile.custom_ops" not in sys.modules
         check_same(lambda x: hvd.allreduce(x * 2) + 1, numbers(3).requires_grad_(), fullgraph=False)
         assert sum(counters["graph_break"].values()) == 1
 
@@ -514,7 +514,7 @@ def test_torch_without_effects_leaves_graphs_for_collectives():
 def test_the_operators_are_what_torch_expects_of_operators():
     def body():
         import horocache.torch as hvd
-        from horocache.torch.graph_ops import op
+        from horocache.torch.compile.custom_ops import op
         from torch.library import opcheck
 
         hvd.init()

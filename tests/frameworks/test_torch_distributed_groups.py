@@ -20,18 +20,18 @@ def total(members=None, value=1.0):
 @pytest.mark.parametrize("launched", [True, False])
 def test_a_program_that_knows_torch_alone_starts_horocache_and_ends_it(launched):
     def body(folder):
-        from horocache import _state
+        from horocache.core import context
 
         place = {}
         if not launched:
             place["rank"], place["size"] = forget_the_launcher()
         with group(folder, **place) as (rank, ranks):
-            assert (_state.rank(), _state.size(), _state.local_rank()) == (rank, ranks, rank)
+            assert (context.rank(), context.size(), context.local_rank()) == (rank, ranks, rank)
             assert total(value=rank) == 3
-            knobs = _state.current().runtime.knobs()
+            knobs = context.current().runtime.knobs()
             assert knobs["stall_shutdown_time_seconds"] == ("30.0", "argument")
             assert (knobs["job_id"][1] == "environment") == launched
-        assert not _state.is_initialized()
+        assert not context.is_initialized()
 
     run_with_store(body, 3)
 
@@ -42,7 +42,7 @@ def test_groups_come_and_go_many_times_and_leave_nothing():
         import time
         from pathlib import Path
 
-        from horocache import _state
+        from horocache.core import context
 
         def held():
             return tuple(len(list(Path(f"/proc/self/{of}").iterdir())) for of in ("fd", "task"))
@@ -60,7 +60,7 @@ def test_groups_come_and_go_many_times_and_leave_nothing():
                     dist.destroy_process_group(every)
                 if rank < 2 and turn % 3 == 0:
                     dist.destroy_process_group(first)
-            assert not _state.is_initialized()
+            assert not context.is_initialized()
             gc.collect()
             until = time.monotonic() + 5
             while held() > min(counts[1:], default=held()) and time.monotonic() < until:  # threads on their way
@@ -197,7 +197,7 @@ def test_sets_of_torch_and_of_horocache_go_together():
 
 def test_beside_a_world_of_another_backend():
     def body(folder):
-        from horocache import _state
+        from horocache.core import context
 
         with group(folder, backend="gloo") as (rank, _):
             with pytest.raises(
@@ -215,9 +215,9 @@ def test_beside_a_world_of_another_backend():
             if pair is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.destroy_process_group(pair)
             dist.barrier()
-            assert _state.is_initialized()
+            assert context.is_initialized()
             dist.destroy_process_group(every)
-            assert not _state.is_initialized()
+            assert not context.is_initialized()
 
     run_with_store(body, 3)
 

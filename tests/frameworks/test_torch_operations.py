@@ -299,11 +299,11 @@ def test_gradients_go_by_the_backend_of_the_call():
     def body():
         import horocache.torch as hvd
 
-        from horocache import _state
+        from horocache.core import context
         from horocache.errors import UnsupportedError
 
         hvd.init()
-        session = _state.current()
+        session = context.current()
         runtime, asked = session.runtime, []
 
         class Spy:

@@ -166,10 +166,10 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
     def body():
         import horocache.torch as hvd
 
-        from horocache import _state
+        from horocache.core import context
 
         hvd.init()
-        session = _state.current()
+        session = context.current()
         runtime, scales = session.runtime, []
 
         class Spy:
@@ -352,7 +352,7 @@ def test_the_logger_of_the_layers_hears_of_every_reduction():
         said = []
         handler = logging.Handler()
         handler.emit = lambda record: said.append(record.getMessage())
-        logger = logging.getLogger("horocache.layers")
+        logger = logging.getLogger("horocache.tensors")
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
         hvd.init()

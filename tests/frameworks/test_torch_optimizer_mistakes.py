@@ -19,10 +19,10 @@ class Faulty:
     """The runtime of this process from now on, of which one method fails at some of its calls, counted from 1."""
 
     def __init__(self, method, *calls, error=RuntimeError):
-        from horocache import _state
+        from horocache.core import context
 
         self._method, self._calls, self._error, self._count = method, calls, error, 0
-        self._session = _state.current()
+        self._session = context.current()
         self._runtime = self._session.runtime
         self._session.runtime = self
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from horocache.lang import algorithms, compile_program
-from horocache.lang.packed import pack, pack_library
+from horocache.lang.formats.core_words import pack, pack_library
 
 PROGRAMS = {
     "ring": lambda: algorithms.ring(3, instances=2),

@@ -10,8 +10,8 @@ import pytest
 
 from horocache.errors import StallError, UnsupportedError
 from horocache.lang import AllReduce, Program, algorithms, chunk, compile_program
-from horocache.lang.compiled import CompiledProgram
-from horocache.lang.packed import pack_library
+from horocache.lang.formats.core_words import pack_library
+from horocache.lang.program.compiled_program import CompiledProgram
 
 from .conftest import run_ranks
 from .fences import check_fence, fenced

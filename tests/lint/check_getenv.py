@@ -1,6 +1,6 @@
 """The environment is read in one C++ file and one Python module; everything else is told.
 
-C++: base/environment.cc. Python: horocache/launch/environment.py. Tests may read and set what they like, and so may
+C++: base/environment.cc. Python: horocache/core/launcher_environment.py. Tests may read and set what they like, and so may
 horocache/testing, which prepares the environment of the ranks that tests start.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from common import Finding, code_lines, files, run
 
 CPP_READER = "cpp_core/base/environment.cc"
-PYTHON_READER = "horocache/launch/environment.py"
+PYTHON_READER = "horocache/core/launcher_environment.py"
 TEST_HARNESS = "horocache/testing"
 CPP_NAMES = re.compile(r"\b(getenv|secure_getenv|environ|setenv|putenv|unsetenv|clearenv)\b")
 PYTHON_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}

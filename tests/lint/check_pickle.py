@@ -1,6 +1,6 @@
 """Nothing executes data: pickle lives in one module, and there is no eval, exec or shell.
 
-``horocache/objects.py`` is the one module that may unpickle, between authenticated ranks of one job.
+``horocache/collectives/object_collectives.py`` is the one module that may unpickle, between authenticated ranks of one job.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import Finding, files, run
 
-ALLOWED = "horocache/objects.py"
+ALLOWED = "horocache/collectives/object_collectives.py"
 FOLDERS = ("horocache", "framework_bindings", "benchmarks", "docs")
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horocache.launch import environment
+from horocache.core import launcher_environment
 
 JOB = """
 import sys, time
@@ -234,7 +234,7 @@ def test_a_process_with_the_variables_of_a_launcher_of_one_rank_starts_no_mpi(sc
 def test_ranks_of_two_jobs_that_meet_in_one_store_of_torch_learn_it(tmp_path, needs_torch):
     """The ranks A0 and B1, which begin; then A1."""
     (tmp_path / "tmp").mkdir()
-    with environment.reserve_port() as reserved:
+    with launcher_environment.reserve_port() as reserved:
         port = str(reserved.getsockname()[1])
     path = tmp_path / "job.py"
     path.write_text(TORCH_JOB)

@@ -28,10 +28,10 @@ def test_results_come_by_rank():
 @pytest.mark.parametrize("arguments", [{}, {"use_gloo": True, "disable_cache": False, "start_timeout": 20}])
 def test_knobs_that_nobody_set_have_their_defaults(arguments):
     def body():
-        from horocache import _state
+        from horocache.core import context
 
         hc.init()
-        knobs = _state.current().runtime.knobs()
+        knobs = context.current().runtime.knobs()
         return {name: knobs[name] for name in ("cache_capacity", "cycle_time", "fusion_threshold")}
 
     want = {"cache_capacity": ("1024", "default"), "cycle_time": ("1.0", "default")}

@@ -42,7 +42,7 @@ elif BINDING == "tensorflow":
     import tensorflow as tf
     from horocache.tensorflow import calls
 
-    from horocache.handles import OP_BROADCAST
+    from horocache.base.operation_codes import OP_BROADCAST
 
     SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # held, so that the results have memory of their own
 

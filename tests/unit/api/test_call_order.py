@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from horocache.call_order import _APART, _MOST, CallOrder
+from horocache.data_parallel.sequence_names import _APART, _MOST, CallOrder
 
 
 def names(calls):

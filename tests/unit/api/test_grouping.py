@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horocache.grouping import complete_order, priorities, split_by_bytes, split_by_count
+from horocache.data_parallel.bucketing import complete_order, priorities, split_by_bytes, split_by_count
 
 items = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=60)
 

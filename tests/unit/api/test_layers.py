@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from horocache.collectives.numpy import Compression
+from horocache.collectives.transforms import layer_list
 from horocache.errors import InvalidArgumentError
-from horocache.layers import layer_list
-from horocache.numpy_binding import Compression
 
 
 def test_the_signature_names_what_must_be_equal_on_all_ranks():
@@ -68,7 +68,7 @@ def test_layers_are_shared_by_calls_with_the_same_options():
 
 
 def test_the_logging_layer_tells_what_goes_over_the_wire(caplog):
-    with caplog.at_level(logging.DEBUG, logger="horocache.layers"):
+    with caplog.at_level(logging.DEBUG, logger="horocache.tensors"):
         layers = layer_list(Compression.fp16, False)
         wire, contexts = layers.encode([np.ones((2, 3), np.float32)])
         layers.decode(wire, contexts)

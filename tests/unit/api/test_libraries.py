@@ -2,8 +2,8 @@
 
 import sys
 
-from horocache.libraries import library_path
-from horocache.tools import look_libraries
+from horocache.core.library_path import library_path
+from horocache.doctor import libraries
 
 
 def test_libraries_of_environments_below_this_one_are_found_too(tmp_path, monkeypatch):
@@ -17,6 +17,6 @@ def test_libraries_of_environments_below_this_one_are_found_too(tmp_path, monkey
     monkeypatch.setattr(sys, "prefix", str(own))
     monkeypatch.setattr(sys, "path", ["", *map(str, packages), "/"])
     assert library_path().split(":")[:2] == [str(own / "lib"), str(below / "lib")]
-    assert look_libraries._mpi_names()[0] == str(below / "lib" / "libmpi.so.40")
+    assert libraries._mpi_names()[0] == str(below / "lib" / "libmpi.so.40")
     inside = "nvidia/nccl/lib/libnccl.so.2"
-    assert look_libraries._wheel_names(inside, "libnccl.so.2") == [str(packages[1] / inside), "libnccl.so.2"]
+    assert libraries._wheel_names(inside, "libnccl.so.2") == [str(packages[1] / inside), "libnccl.so.2"]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import horocache as hc
-from horocache.mpi import Job, is_communicator, job_of, ranks_of_communicator
-from horocache.process_set import parts_at_one_place
+from horocache.core.mpi import Job, is_communicator, job_of, ranks_of_communicator
+from horocache.core.process_set import parts_at_one_place
 
 UNDEFINED = -32766
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.architectures import load
 from benchmarks.backward import ALONE, NumpyPasses, Pass, passes, ready_fractions
-from horocache.grouping import split_by_bytes
+from horocache.data_parallel.bucketing import split_by_bytes
 
 
 def plan_of(*shapes: list[int], seconds: float = 0.0) -> Pass:

@@ -1,6 +1,6 @@
 """Another interpreter of compiled programs, for the tests: random interleavings, exact contributions, no shared code.
 
-It follows Note [What a program means] in horocache/lang/compiled.py and nothing else.
+It follows Note [What a program means] in horocache/lang/program/compiled_program.py and nothing else.
 """
 
 from __future__ import annotations

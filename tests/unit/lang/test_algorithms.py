@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
-from horocache.lang import Buffer, algorithms, compile_program, topology
-from horocache.lang.local import run_locally
+from horocache.lang import Buffer, algorithms, compile_program
+from horocache.lang.frontend import topology
+from horocache.lang.tuning.local_run import run_locally
 
 from .interpreter import execute
 

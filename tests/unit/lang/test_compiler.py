@@ -25,7 +25,7 @@ from horocache.lang import (
     compile_program,
     parallelize,
 )
-from horocache.lang.files import encode
+from horocache.lang.formats.program_json import encode
 
 from .interpreter import execute, outputs_as_written
 
@@ -304,7 +304,7 @@ def test_a_program_says_how_many_slots_it_needs(slots):
 def test_the_same_program_is_the_same_bytes_in_every_process():
     script = (
         "import hashlib; from horocache.lang import algorithms, compile_program\n"
-        "from horocache.lang.files import encode\n"
+        "from horocache.lang.formats.program_json import encode\n"
         "print(hashlib.sha256(encode(compile_program(algorithms.hierarchical(2, 3, instances=2)))).hexdigest())"
     )
     digests = {

@@ -22,8 +22,8 @@ from horocache.lang import (
     save_program,
     verify,
 )
-from horocache.lang.files import decode, encode, hash_of
-from horocache.lang.promises import collective_of
+from horocache.lang.formats.program_json import decode, encode, hash_of
+from horocache.lang.program.collective_spec import collective_of
 
 from .random_programs import random_program
 

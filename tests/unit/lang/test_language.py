@@ -22,8 +22,8 @@ from horocache.lang import (
     chunk,
     compile_program,
     parallelize,
-    topology,
 )
+from horocache.lang.frontend import topology
 
 IN, OUT = Buffer.input, Buffer.output
 

@@ -9,12 +9,12 @@ import pytest
 from horocache import _core
 from horocache.errors import InvalidArgumentError, StallError
 from horocache.lang import AllReduce, Broadcast, Program, algorithms, chunk, compile_program
-from horocache.lang.cost import Processor, predict
 from horocache.lang.errors import UsageError
-from horocache.lang.links import Link, Machine, parse_machine
-from horocache.lang.local import WrongResultError, run_locally
-from horocache.lang.packed import pack
-from horocache.lang.sizes import Sizes
+from horocache.lang.formats.core_words import pack
+from horocache.lang.program.chunk_layout import Sizes
+from horocache.lang.tuning.cost_model import Processor, predict
+from horocache.lang.tuning.local_run import WrongResultError, run_locally
+from horocache.lang.tuning.machine_model import Link, Machine, parse_machine
 
 SLOW = Machine(2, 2, Link(5, 4), Link(200, 0.5))
 

@@ -23,10 +23,10 @@ from horocache.lang import (
     compile_program,
     export_msccl,
     import_msccl,
-    msccl_xml,
 )
-from horocache.lang.local import run_locally
-from horocache.lang.promises import collective_of
+from horocache.lang.formats import msccl_xml
+from horocache.lang.program.collective_spec import collective_of
+from horocache.lang.tuning.local_run import run_locally
 
 from .interpreter import execute
 from .random_programs import random_program

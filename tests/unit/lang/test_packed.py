@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from horocache.lang import AllReduce, Buffer, Program, algorithms, chunk, compile_program
-from horocache.lang.packed import pack
+from horocache.lang.formats.core_words import pack
 
 
 def words(program):

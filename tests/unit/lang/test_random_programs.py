@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from horocache.lang import Custom, Program, chunk, compile_for_msccl, compile_program, verify
-from horocache.lang.local import run_locally
-from horocache.lang.promises import collective_of
+from horocache.lang.program.collective_spec import collective_of
+from horocache.lang.tuning.local_run import run_locally
 
 from .interpreter import execute, outputs_as_written
 from .random_programs import random_program

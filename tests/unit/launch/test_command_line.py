@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from horocache.launch.environment import JobEnvironment, find_program, new_job_id, reserve_port
+from horocache.base.usage import UsageError
+from horocache.core.launcher_environment import JobEnvironment, find_program, new_job_id, reserve_port
 from horocache.launch.flags import build_parser, knob_arguments, parse
 from horocache.launch.hosts import count_ranks
-from horocache.launch.usage import UsageError
 
 
 def knob(name, kind="int", default="1", minimum="0", maximum="9", alias="", scope="agree"):
@@ -189,8 +189,8 @@ def test_the_first_rank_that_does_not_blame_another_is_the_culprit():
 def test_a_terminal_is_told_of_threads_that_ranks_have_to_share(monkeypatch):
     from types import SimpleNamespace
 
+    from horocache.base.processors import Cores
     from horocache.launch import cli
-    from horocache.launch.resources import Cores
 
     def notes(ranks, threads):
         options = SimpleNamespace(notes=[], verbose=False)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from horocache.launch.environment import python_path
+from horocache.core.launcher_environment import python_path
 
 
 def python(*arguments, **options):

@@ -3,11 +3,11 @@
 import pytest
 
 from horocache import _core
+from horocache.base.usage import UsageError
 from horocache.launch import check_build
 from horocache.launch.flags import build_parser, knob_arguments, parse
 from horocache.launch.horovod_flags import TABLE, Outcome
 from horocache.launch.hosts import count_ranks
-from horocache.launch.usage import UsageError
 
 KNOBS = list(_core.knob_table())
 # Read from `horovodrun --help` of 0.28; both spellings of a switch count as one argument.

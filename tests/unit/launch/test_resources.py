@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from horocache.launch.environment import threads_per_rank
-from horocache.launch.resources import Cores, cpu_quota, cpus_of_ranks, memory_limit
+from horocache.base.processors import Cores, cpu_quota, cpus_of_ranks, memory_limit
+from horocache.core.launcher_environment import threads_per_rank
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

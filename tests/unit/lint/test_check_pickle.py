@@ -3,10 +3,12 @@
 
 def test_an_unpickler_outside_the_one_module_is_found(lint):
     text = "import pickle\nfrom cloudpickle import loads\n"
-    findings = lint("check_pickle", {"horocache/ops.py": text, "horocache/objects.py": text})
+    findings = lint(
+        "check_pickle", {"horocache/collectives/api.py": text, "horocache/collectives/object_collectives.py": text}
+    )
     assert findings == [
-        "horocache/ops.py:1: pickle outside horocache/objects.py",
-        "horocache/ops.py:2: cloudpickle outside horocache/objects.py",
+        "horocache/collectives/api.py:1: pickle outside horocache/collectives/object_collectives.py",
+        "horocache/collectives/api.py:2: cloudpickle outside horocache/collectives/object_collectives.py",
     ]
 
 
@@ -17,7 +19,7 @@ def test_eval_is_found_but_the_method_of_a_model_is_not(lint):
 
 def test_a_shell_is_found_in_the_one_module_too(lint):
     text = "import os, subprocess\nsubprocess.run('ls', shell=True)\nos.system('ls')\nsubprocess.run(['ls'])\n"
-    findings = lint("check_pickle", {"horocache/objects.py": text})
+    findings = lint("check_pickle", {"horocache/collectives/object_collectives.py": text})
     assert [finding.split(":")[1] for finding in findings] == ["2", "3"]
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from horocache.observe import flight_files
+from horocache.core import flight_files
 
 
 @pytest.fixture

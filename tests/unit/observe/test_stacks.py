@@ -5,7 +5,7 @@ import select
 import signal
 from pathlib import Path
 
-from horocache.observe.stacks import StackWatch
+from horocache.core.stack_watch import StackWatch
 
 
 class Core:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from horocache.cli.entry_point import main
 from horocache.errors import InvalidArgumentError
 from horocache.observe.breakdown import break_down
 from horocache.observe.trace import load, load_all, merge, paths_of_ranks
-from horocache.tools.cli import main
 
 
 def operation(row, submitted, agreed, ended, *, sequence=0, started=None):

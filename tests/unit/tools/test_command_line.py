@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from horocache.tools import cli, doctor, look_system
+from horocache.cli import entry_point
+from horocache.doctor import report, system
 
 
 def one_line(capsys, *arguments):
-    code = cli.main(arguments)
+    code = entry_point.main(arguments)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("horocache: ")
     return code, lines[0]
@@ -19,7 +20,7 @@ def test_the_most_tensors_of_the_control_benchmark_fit_into_the_largest_cache(ca
 
     (capacity,) = (knob for knob in _core.knob_table() if knob["name"] == "cache_capacity")
     most = int(capacity["maximum"]) // 2
-    options = cli.build_parser().parse_args(["bench", "control", "--tensors", f"1,{most}"])
+    options = entry_point.build_parser().parse_args(["bench", "control", "--tensors", f"1,{most}"])
     assert options.tensors == [1, most]
     code, line = one_line(capsys, "bench", "control", "--tensors", f"1,{most + 1}")
     assert code == 2 and f"{most + 1} tensors are too many; the most are {most}" in line
@@ -27,7 +28,7 @@ def test_the_most_tensors_of_the_control_benchmark_fit_into_the_largest_cache(ca
 
 @pytest.mark.parametrize("what", ["allreduce", "alltoall"])
 def test_a_buffer_that_is_larger_than_the_memory_is_refused(capsys, monkeypatch, what):
-    monkeypatch.setattr(look_system, "memory_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(system, "memory_bytes", lambda: 1 << 30)
     code, line = one_line(capsys, "bench", what, "-e", "2G")
     assert code == 2 and f"{2 << 30} bytes" in line and f"{1 << 30}" in line and "-e" in line
 
@@ -36,12 +37,12 @@ def test_memory_that_cannot_be_had_is_one_line(capsys, monkeypatch):
     def run(*, as_json):
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr(doctor, "run", run)
+    monkeypatch.setattr(report, "run", run)
     assert one_line(capsys, "doctor") == (1, "horocache: there is not enough memory: Unable to allocate 9 TiB")
 
 
 def test_the_memory_of_a_container_is_its_limit(monkeypatch):
-    monkeypatch.setattr(look_system, "memory_limit", lambda: 1 << 20)
-    assert look_system.memory_bytes() == 1 << 20
-    monkeypatch.setattr(look_system, "memory_limit", lambda: None)
-    assert look_system.memory_bytes() > 1 << 20
+    monkeypatch.setattr(system, "memory_limit", lambda: 1 << 20)
+    assert system.memory_bytes() == 1 << 20
+    monkeypatch.setattr(system, "memory_limit", lambda: None)
+    assert system.memory_bytes() > 1 << 20

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from horocache.base.untrusted_text import printable, read_bounded
+from horocache.base.usage import UsageError
+from horocache.cli import entry_point
+from horocache.cli.entry_point import main
 from horocache.launch import cli as launch
 from horocache.launch import config_file, hosts
-from horocache.launch.usage import UsageError
 from horocache.observe import flight, records
-from horocache.text import printable, read_bounded
-from horocache.tools import cli
-from horocache.tools.cli import main
 
 # What a terminal acts on, of every kind.
 EVIL = "\x1b]0;title\x07 \x9b31m \x7f \u202e \u2028 \u200b \ud800 [red]x[/red]"
@@ -47,7 +47,7 @@ JUNK = [
 def one_parser():
     """Thousands of runs need not make thousands of parsers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "build_parser", functools.cache(cli.build_parser))
+        patch.setattr(entry_point, "build_parser", functools.cache(entry_point.build_parser))
         yield
 
 
@@ -214,7 +214,7 @@ def test_an_answer_without_end_is_cut_off_by_bytes_and_by_time(answering, monkey
 def test_who_stops_reading_gets_no_traceback(tmp_path):
     file = tmp_path / "r.json"
     file.write_text(json.dumps({**record(), "stacks": "line\n" * 100_000}))
-    command = [sys.executable, "-m", "horocache.tools", "dump", str(file)]
+    command = [sys.executable, "-m", "horocache.cli", "dump", str(file)]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # it loses the error
     asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     asked.stdout.read(100)

@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from horocache.cli import entry_point
 from horocache.lang import load_program
-from horocache.tools import cli
 
 OWN = """
 from horocache.lang import AllGather, Buffer, Custom, Program, chunk
@@ -55,7 +55,7 @@ def own(tmp_path):
 
 
 def run(capsys, *arguments):
-    code = cli.main(["lang", *map(str, arguments)])
+    code = entry_point.main(["lang", *map(str, arguments)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

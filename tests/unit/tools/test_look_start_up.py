@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from horocache.doctor import start_up
+from horocache.doctor.finding import State
 from horocache.testing import run_ranks
-from horocache.tools import look_start_up
-from horocache.tools.finding import State
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def look(monkeypatch):
                 patch.delenv(name, raising=False)
             for name, value in environment.items():
                 patch.setenv(name, str(value))
-            return list(look_start_up.look())
+            return list(start_up.look())
 
     return call
 

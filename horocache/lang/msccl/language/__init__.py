@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from horocache.lang import collectives as own
-from horocache.lang.compiled import CompiledProgram
-from horocache.lang.compiler import compile_traced
+from horocache.lang.compiler.compiler import compile_traced
 from horocache.lang.errors import BadReferenceError, PostconditionError, UsageError, caller
-from horocache.lang.msccl_xml import export
-from horocache.lang.refs import Ref as OwnRef
-from horocache.lang.refs import chunk as own_chunk
-from horocache.lang.topology import Topology
-from horocache.lang.trace import Program
-from horocache.lang.values import Origin
-
-from . import collectives, ir
-from .collectives import Buffer, Chunk, Collective, ReduceChunk, buffer_of, name_of
-from .ir import Instruction
+from horocache.lang.formats.msccl_xml import export
+from horocache.lang.frontend import collectives as own
+from horocache.lang.frontend.chunk_ref import Ref as OwnRef
+from horocache.lang.frontend.chunk_ref import chunk as own_chunk
+from horocache.lang.frontend.symbolic import Origin
+from horocache.lang.frontend.topology import Topology
+from horocache.lang.frontend.trace import Program
+from horocache.lang.msccl.language import collectives, ir
+from horocache.lang.msccl.language.collectives import Buffer, Chunk, Collective, ReduceChunk, buffer_of, name_of
+from horocache.lang.msccl.language.ir import Instruction
+from horocache.lang.program.compiled_program import CompiledProgram
 
 __all__ = [
     "XML",

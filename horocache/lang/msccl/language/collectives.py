@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from horocache.lang import collectives as own
+from horocache.lang.frontend import collectives as own
 
 
 class Buffer(Enum):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from horocache.lang import collectives as own
-from horocache.lang.compiled import CompiledProgram, Operand, RankProgram, Step
-
-from .collectives import Buffer, buffer_of
+from horocache.lang.frontend import collectives as own
+from horocache.lang.msccl.language.collectives import Buffer, buffer_of
+from horocache.lang.program.compiled_program import CompiledProgram, Operand, RankProgram, Step
 
 __all__ = ["ChunkRef", "Gpu", "Instruction", "Op", "Threadblock"]
 

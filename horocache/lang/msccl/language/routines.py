@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Buffer, chunk
+from horocache.lang.msccl.language import Buffer, chunk
 
 __all__ = ["allgather_ring_inplace", "allreduce_ring_inplace"]
 

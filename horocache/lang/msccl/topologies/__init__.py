@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 
-from horocache.lang.topology import Topology, dgx1, from_links, fully_connected, line, ring
-from horocache.lang.topology import star as star_of
-
-from .distributed import distributed_fully_connected, distributed_hub_and_spoke
+from horocache.lang.frontend.topology import Topology, dgx1, from_links, fully_connected, line, ring
+from horocache.lang.frontend.topology import star as star_of
+from horocache.lang.msccl.topologies.distributed import distributed_fully_connected, distributed_hub_and_spoke
 
 __all__ = [
     "Topology",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horocache.lang.topology import Topology
+from horocache.lang.frontend.topology import Topology
 
 
 def _copies(name: str, local: Topology, num_copies: int, remote_bw: int) -> tuple[str, list[list[int]]]:

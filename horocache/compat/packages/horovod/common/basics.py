@@ -1,7 +1,7 @@
 """``horovod.common.basics``: who this process is, as an object."""
 
 import horocache
-from horocache import _state
+from horocache.core import context
 
 
 class HorovodBasics:
@@ -15,13 +15,13 @@ class HorovodBasics:
 
     def __init__(self, pkg_path: str = "", *args: str) -> None:
         for name in _NAMES:
-            setattr(self, name, getattr(_state, name))
+            setattr(self, name, getattr(context, name))
         self.start_timeline = horocache.start_timeline
         self.stop_timeline = horocache.stop_timeline
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         """The ranks of each process set, by its number."""
-        made = {0: horocache.global_process_set, **_state.known_sets()}
+        made = {0: horocache.global_process_set, **context.known_sets()}
         return {number: each.ranks for number, each in made.items()}
 
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from horocache import _state
-from horocache.launch.environment import environment_with
+from horocache.core import build_info
+from horocache.core.launcher_environment import environment_with
 
 T = TypeVar("T")
 
@@ -72,34 +72,34 @@ def _order(version: str) -> tuple[tuple[int, ...], bool]:
 
 def mpi_built(verbose: bool = False) -> bool:
     """Whether ranks on several hosts can talk over MPI."""
-    return bool(_state.mpi_built())
+    return bool(build_info.mpi_built())
 
 
 def gloo_built(verbose: bool = False) -> bool:
     """Whether Gloo is used: never, as ranks on one host talk in shared memory."""
-    return bool(_state.gloo_built())
+    return bool(build_info.gloo_built())
 
 
 def nccl_built(verbose: bool = False) -> bool:
     """Whether NCCL is used: not in this version."""
-    return bool(_state.nccl_built())
+    return bool(build_info.nccl_built())
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """Whether IBM's DDL is used: never."""
-    return bool(_state.ddl_built())
+    return bool(build_info.ddl_built())
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """Whether oneCCL is used: never."""
-    return bool(_state.ccl_built())
+    return bool(build_info.ccl_built())
 
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether tensors on a GPU can be sent by CUDA: not in this version."""
-    return bool(_state.cuda_built())
+    return bool(build_info.cuda_built())
 
 
 def rocm_built(verbose: bool = False) -> bool:
     """Whether tensors on a GPU can be sent by ROCm: not in this version."""
-    return bool(_state.rocm_built())
+    return bool(build_info.rocm_built())

@@ -2,6 +2,6 @@
 
 from horocache.tensorflow.compression import Compression, FP16Compressor
 
-from horocache.compression import Compressor, NoneCompressor
+from horocache.collectives.compression import Compressor, NoneCompressor
 
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

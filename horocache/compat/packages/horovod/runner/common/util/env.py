@@ -2,7 +2,7 @@
 
 import re
 
-from horocache.launch.environment import own_environment
+from horocache.core.launcher_environment import own_environment
 
 IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*SECRET.*"}
 _LAUNCHERS = (

@@ -1,0 +1,1 @@
+"""The collectives as torch's compiler sees them."""

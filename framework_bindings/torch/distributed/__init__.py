@@ -1,0 +1,1 @@
+"""The backend "horocache" of torch.distributed, and DDP's communication hook."""

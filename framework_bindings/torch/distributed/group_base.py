@@ -1,0 +1,262 @@
+"""What a process group of torch.distributed's backend "horocache" is, apart from its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from horocache.torch.compile.dynamo import untraced
+from horocache.torch.distributed.dispatch import GroupCalls
+from horocache.torch.distributed.other_device_backends import make_backend
+from horocache.torch.distributed.tensors import only, options, put_back, to_move
+from horocache.torch.distributed.work import JointWork, OperationWork, Store, seconds_of
+
+import torch
+import torch.distributed as dist
+from horocache.base.operation_codes import OP_BARRIER, OP_RECV, OP_SEND
+from horocache.errors import ShutDownError, UnsupportedError
+from torch._C import _distributed_c10d as c10d
+
+_CPU = torch.device("cpu")
+_ProcessGroup: Any = dist.ProcessGroup  # its stubs do not tell what C++ calls
+
+
+def limit_of(opts: Any) -> float | None:
+    """The seconds that a call's options set; None if they set none."""
+    seconds = seconds_of(opts.timeout)
+    return seconds if seconds > 0 else None
+
+
+@untraced
+class GroupBase(_ProcessGroup):  # type: ignore[misc]
+    """A group's ranks, name, devices and end; its barrier and its messages.
+
+    A subclass of torch's ProcessGroup, as its Backend cannot be one of Python's. torch's own methods would look for a
+    Backend of the tensors' device, so each one that is used is overridden; tensors on other devices go to a group of
+    torch's own, if the user has named a backend for them (``"cpu:horocache,cuda:nccl"``).
+
+    Role: owned by torch.distributed, from ``init_process_group`` or ``new_group`` to ``destroy_process_group``.
+
+    Args:
+        calls: starts the operations; owned by the group.
+        store: the group's.
+        timeout: how long operations on other devices may take.
+        backend_options: for the backends of other devices.
+        on_close: called once, when the group ends.
+    """
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        store: Any,
+        timeout: timedelta,
+        backend_options: Any,
+        on_close: Callable[[], None],
+    ) -> None:
+        super().__init__(calls.rank, len(calls.ranks))
+        self._rank = calls.rank
+        self._size = len(calls.ranks)
+        self._open_calls: GroupCalls | None = calls
+        self._ended = f"{calls.description} has been destroyed"
+        self._store = store
+        self._timeout = timeout
+        self._backend_options = backend_options
+        self._on_close = on_close
+        self._others: Any = None
+        self._coalesced: list[Any] | None = None
+        self._texts = {"name": "", "desc": ""}
+
+    @property
+    def calls(self) -> GroupCalls:
+        """Starts the operations. Raises ShutDownError once the group has ended."""
+        if self._open_calls is None:
+            raise ShutDownError(f"{self._ended}; make another one with init_process_group() or new_group().")
+        return self._open_calls
+
+    def start(
+        self,
+        call: Hashable,
+        op: int,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor | None] | None,
+        results: Sequence[torch.Tensor],
+        store: Store | None,
+        opts: Any,
+        **more: Any,
+    ) -> OperationWork:
+        """Start a collective with torch's options; the rest is as for :meth:`GroupCalls.start`."""
+        waits = not getattr(opts, "asyncOp", True)  # older versions do not say
+        work = self.calls.start(call, op, inputs, outputs, results, store, waits, limit_of(opts), **more)
+        return self._note(work)
+
+    # ---- what torch asks, from Python and C++
+
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._rank  # in C++ it is looked up in Python's classes first, which takes as long as an operation
+
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802  (torch's)
+        """The name of the backend."""
+        return "horocache"
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The name by which torch's functions find the group."""
+        return self._texts["name"]
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Keep the name."""
+        self._texts["name"] = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What the group is for."""
+        return self._texts["desc"]
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        """Keep the text."""
+        self._texts["desc"] = text
+
+    def get_group_store(self) -> Any:
+        """The store that its ranks share."""
+        return self._store
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.calls.order.calls
+
+    # ---- other devices
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU, *self._backends_of_others()]
+
+    def _backends_of_others(self) -> dict[torch.device, str]:
+        config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+        pairs = [pair.split(":") for pair in config.split(",") if ":" in pair]
+        return {torch.device(device): name for device, name in pairs if device != "cpu"}
+
+    def elsewhere(self, device: torch.device) -> Any:
+        """The group that runs operations on another device.
+
+        Raises:
+            UnsupportedError: the user has named no backend for it, or this one.
+        """
+        kind = torch.device(device.type)
+        name = self._backends_of_others().get(kind)
+        if name is None or name == "horocache":
+            raise UnsupportedError(
+                f"there is no backend for tensors on {device}; horocache has CPU tensors. Name one for that device, as "
+                f'in init_process_group("cpu:horocache,cuda:nccl"), or move the tensor with .cpu().'
+            )
+        return self._group_of_others(kind, name)
+
+    def _group_of_others(self, device: torch.device, name: str) -> Any:
+        calls = self.calls
+        if self._others is None:
+            self._others = dist.ProcessGroup(self._store, calls.rank, len(calls.ranks))
+        if device not in self._others._device_types:
+            place = (self._store, calls.rank, len(calls.ranks), calls.ranks)
+            kind, backend = make_backend(name, device, *place, self._timeout, self._backend_options)
+            self._others._set_default_backend(kind)
+            self._others._register_backend(device, kind, backend)
+        return self._others
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """The Backend for a device; for CPU tensors the group itself, as it is both.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        if device.type == "cpu":
+            return self
+        return self.elsewhere(device)._get_backend(torch.device(device.type))
+
+    # What torch asks of a Backend; ``_start_coalescing`` is for who asks for it by device.
+    supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether the group has memory of its own for tensors: no."""
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long operations may take from now on."""
+        self._timeout = timeout
+        self.calls.limit_s = seconds_of(timeout)
+        if self._others is not None:
+            self._others.set_timeout(timeout)
+
+    # ---- barrier and messages
+
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+        """Be over when all ranks have called it."""
+        opts = options(c10d.BarrierOptions, opts, timeout=timeout)
+        device = getattr(opts, "device", None)
+        if device is not None and device.type != "cpu":
+            return self.elsewhere(device).barrier(opts)
+        return self.start((OP_BARRIER,), OP_BARRIER, (), None, (), None, opts)
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803  (torch's)
+        """Send a tensor to a rank of the group."""
+        tensor = only(tensors, "send")
+        if not tensor.is_cpu:
+            return self.elsewhere(tensor.device).send([tensor], dstRank, tag)
+        return self._note(self.calls.message(OP_SEND, to_move(tensor), dstRank, tag, tensor, None))
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
+        """Receive a tensor from a rank of the group."""
+        tensor = only(tensors, "recv")
+        if not tensor.is_cpu:
+            return self.elsewhere(tensor.device).recv([tensor], srcRank, tag)
+        vector = to_move(tensor)
+        return self._note(self.calls.message(OP_RECV, vector, srcRank, tag, tensor, put_back(tensor, vector)))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Raise UnsupportedError: messages are kept by sender."""
+        tensor = only(tensors, "recv")
+        if not tensor.is_cpu:
+            return self.elsewhere(tensor.device).recv_anysource([tensor], tag)
+        raise UnsupportedError(
+            "the backend horocache receives from a rank that is named: recv(tensor, src=...). To receive from any, "
+            "post an irecv() for each rank, or let the senders say who is next."
+        )
+
+    # ---- several operations as one
+
+    def _note(self, work: OperationWork) -> OperationWork:
+        """Let a work that was just started belong to those that are coalesced, if any are."""
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if device.type == "cpu":
+            self._coalesced = []
+        else:
+            self.elsewhere(device)._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if device.type != "cpu":
+            return self.elsewhere(device)._end_coalescing(device)
+        works, self._coalesced = self._coalesced, None
+        return JointWork(works or [])
+
+    # ---- the end
+
+    def shutdown(self) -> None:
+        """End the group. Does not wait for the other ranks."""
+        calls, self._open_calls = self._open_calls, None
+        if calls is None:
+            return
+        if self._others is not None:
+            self._others.shutdown()
+        calls.close()
+        self._on_close()
+
+    def abort(self) -> None:
+        """End the group; what is under way fails."""
+        if self._others is not None:
+            self._others.abort()
+        self.shutdown()

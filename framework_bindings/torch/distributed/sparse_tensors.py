@@ -1,0 +1,41 @@
+"""Sums of sparse tensors in place, for torch.distributed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horocache.torch.distributed.tensors import results_of
+from horocache.torch.distributed.work import Store
+
+import torch
+from horocache.collectives.api import Average, Sum
+from horocache.errors import MismatchError, UnsupportedError
+
+
+def sparse_parts(tensor: torch.Tensor, reduce_op: int, scale: float, ranks: int) -> tuple[list[torch.Tensor], Store]:
+    """What an allgather takes for a COO tensor, and what stores the ranks' sum in it.
+
+    Raises:
+        UnsupportedError: neither a sum nor an average, or no COO tensor.
+    """
+    if reduce_op not in (Sum, Average) or scale != 1.0:
+        raise UnsupportedError("all_reduce of sparse tensors can be a SUM or an AVG.")
+    if tensor.layout is not torch.sparse_coo:
+        raise UnsupportedError(f"all_reduce takes sparse tensors of layout torch.sparse_coo, not {tensor.layout}.")
+    # Rows are what an allgather concatenates, so each index becomes a row.
+    indices = tensor.detach()._indices().t().contiguous()
+    values = tensor.detach()._values().contiguous()
+    shape = torch.tensor([list(tensor.shape)])
+
+    def store(answer: Any) -> None:
+        all_indices, all_values, shapes = results_of(answer)
+        if not bool((shapes == shape).all()):
+            raise MismatchError(
+                f"all_reduce of sparse tensors: the ranks' have the shapes {shapes.tolist()}, in their order. Give "
+                "tensors of one shape."
+            )
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape, check_invariants=False).coalesce()
+        with torch.no_grad():
+            tensor.copy_(total / ranks if reduce_op == Average else total)
+
+    return [indices, values, shape], store

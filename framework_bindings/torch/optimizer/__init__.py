@@ -1,0 +1,1 @@
+"""``DistributedOptimizer`` for torch, and what it is made of."""

@@ -1,0 +1,79 @@
+"""An optimizer whose steps, not whose gradients, are combined over the ranks, with Adasum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from horocache.torch.adapter import collectives
+from horocache.torch.optimizer.wrapped_class import WrappedOptimizer
+
+import torch
+from horocache.collectives.api import Adasum
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core import context
+from horocache.core.process_set import ProcessSet
+
+
+class AdasumOptions(NamedTuple):
+    """How the steps are combined; the same on all ranks."""
+
+    compression: AnyCompressor
+    process_set: ProcessSet
+    takes_part: bool  # this rank is in the set, and not alone there
+
+
+class AdasumMixin(WrappedOptimizer):
+    """What ``DistributedOptimizer(op=Adasum)`` adds to the class of the user's optimizer.
+
+    Each rank steps by itself, on its own gradients; then the ranks' changes of the parameters are combined as one
+    group. So momentum and adaptive rates see local gradients, as the method wants it.
+
+    Role: never used alone; the first base of a class made for each wrapped optimizer.
+    """
+
+    __slots__ = ("_adasum",)
+
+    _adasum: AdasumOptions
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        """Step with the user's optimizer, and replace what that changed by the ranks' adaptive sum of it.
+
+        Args:
+            arguments: those of the user's optimizer. A closure recomputes the loss; it sees this rank's own steps.
+            options: those of the user's optimizer.
+
+        Raises:
+            MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the ranks' steps could not be
+            combined; this rank's parameters are those after its own step.
+        """
+        context.count_step()
+        self._tell_schedulers()
+        if not self._adasum.takes_part:
+            return super().step(*arguments, **options)
+        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        before = [param.detach().clone() for param in trained]
+        loss = super().step(*arguments, **options)
+        with torch.no_grad():
+            steps = [param - start for param, start in zip(trained, before, strict=True)]
+            name = f"adasum.{self._names.get(trained[0], 'noname')}" if trained else None
+            if steps:
+                steps = collectives.grouped_allreduce(
+                    steps, None, name, self._adasum.compression, Adasum, process_set=self._adasum.process_set
+                )
+            for param, start, step in zip(trained, before, steps, strict=True):
+                param.copy_(start + step)
+        return loss
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: all that travels does so in :meth:`step`."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Raise AssertionError, as in Horovod: there is nothing to be skipped."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Nothing to change: gradients add up until :meth:`step` is called."""

@@ -1,0 +1,48 @@
+"""Give every rank the same parameters as one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horocache.torch.adapter import collectives
+
+import torch
+from horocache.collectives.api import synchronize
+from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.errors import InvalidArgumentError
+
+
+def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Overwrite every rank's tensors with the root's.
+
+    Args:
+        params: a ``state_dict()``, or a list of tensors or of pairs of name and tensor, such as
+            ``list(model.named_parameters())``. The same names, shapes and dtypes on all ranks.
+        root_rank: whose values to take; a global rank in the set.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: another type, or an entry that is no tensor. MismatchError: the ranks' tensors do not correspond.
+    """
+    if isinstance(params, dict):
+        pairs = sorted(params.items())
+    elif isinstance(params, list):
+        pairs = [p if isinstance(p, tuple) else (str(i), p) for i, p in enumerate(params)]
+    else:
+        raise InvalidArgumentError(f"invalid params of type: {type(params).__name__}; pass a state_dict or a list.")
+    by_dtype: dict[torch.dtype, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in pairs:
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgumentError(
+                f"broadcast_parameters: {name} is a {type(tensor).__name__}, not a tensor; "
+                "send it with broadcast_object."
+            )
+        by_dtype.setdefault(tensor.dtype, []).append((name, tensor))
+    # One group per dtype: one agreement for all, and few large copies.
+    handles = []
+    for dtype, members in by_dtype.items():
+        name = f"parameters.{members[0][0]}.{str(dtype).removeprefix('torch.')}"
+        tensors = [tensor for _, tensor in members]
+        handles.append(collectives.grouped_broadcast_async_(tensors, root_rank, name, process_set))
+    for handle in handles:
+        synchronize(handle)

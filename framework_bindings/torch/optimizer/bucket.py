@@ -1,0 +1,136 @@
+"""What a reducer keeps of each parameter, and which gradients travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from horocache import _core
+from horocache.collectives.api import full_name
+from horocache.data_parallel.bucketing import priorities
+from horocache.errors import InvalidArgumentError
+
+
+class Slot(_core.GradientSlot):
+    """One parameter, what its gradient needs on the way, and the hook that autograd calls when it is complete."""
+
+    __slots__ = ("buffer", "context", "passes", "sparse", "sparse_dims")
+
+    def __init__(self, index: int, name: str, param: torch.Tensor, passes: int, queue: _core.GradientQueue) -> None:
+        self.index = index
+        self.name = name
+        self.param = param
+        self.bytes = param.numel() * param.element_size()
+        self.passes = passes
+        self.delay = passes
+        self.queue = queue
+        self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
+        self.context: Any = None  # of a compressor of the user's
+        self.sparse: Callable[[], torch.Tensor] | None = None
+        self.sparse_dims: int | None = None  # of its gradient; 0: it is dense; None: unknown, or never looked at
+
+    def check_delay(self) -> None:
+        """AssertionError: there was one backward pass too many."""
+        self.delay = 0
+        raise AssertionError(
+            f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to step(); "
+            f"the parameter is {self.name}. If backward() is called several times before each step(), give "
+            "DistributedOptimizer(backward_passes_per_step=) their number. If the parameter is used several times in "
+            "activation checkpoints, pass use_reentrant=False to torch.utils.checkpoint."
+        )
+
+    def departs(self, grad: torch.Tensor) -> None:
+        """Note what is submitted."""
+        self.grad = grad
+        self.version = grad._version
+        self.address = _address(grad)
+
+    def check_untouched(self) -> None:
+        """InvalidArgumentError if the gradient has been changed or replaced since it was submitted.
+
+        A gradient that is part of a larger memory, as views of one flat buffer are, may have been changed unseen: all
+        views count their changes together, so that another parameter's gradient looks like a change of this one.
+        """
+        grad, now = self.grad, self.param.grad
+        if grad is None:
+            return
+        resized = now is grad and now.shape != self.param.shape
+        moved = now is grad and self.address not in (0, _address(grad))
+        if now is grad and not (resized or moved) and (grad._version == self.version or _is_part(grad)):
+            return
+        how = "set to None" if now is None else "replaced" if now is not grad else "changed"
+        how = "resized" if resized else "given other memory" if moved else how
+        raise InvalidArgumentError(
+            f"the gradient of {self.name} was {how} while it was being reduced. Call optimizer.synchronize() after the "
+            "backward pass, then change the gradients, and step within "
+            "optimizer.skip_synchronize(). Call zero_grad() before the backward pass or after step()."
+        )
+
+
+class Bucket(_core.GradientBucket):
+    """The gradients that are submitted together: a group, or one alone."""
+
+    __slots__ = ("finish", "name", "names")
+
+    def __init__(self, slots: list[Slot], group: bool) -> None:
+        self.slots = slots
+        first = slots[0].name
+        kind, base = ("grouped_allreduce", f"{first}.and_{len(slots) - 1}_more") if group else ("allreduce", first)
+        self.name = full_name(kind, base)
+        self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
+        self.group = group
+        self.priority = 0  # see prioritize()
+        self.missing = len(slots)
+        self.finish: list[Slot] = []  # whose gradient went through a buffer
+        for slot in slots:
+            slot.bucket = self
+
+
+def of_one_dtype(slots: Sequence[Slot]) -> list[Bucket]:
+    """One group of these parameters, or one for each element type among them."""
+    by_dtype: dict[torch.dtype, list[Slot]] = {}
+    for slot in slots:
+        by_dtype.setdefault(slot.param.dtype, []).append(slot)
+    return [Bucket(same, True) for same in by_dtype.values()]
+
+
+def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot]) -> list[Bucket]:
+    """The user's groups of parameters, and all others by themselves."""
+    slot_of = {slot.param: slot for slot in slots}
+    buckets = []
+    for group in groups:
+        buckets.extend(of_one_dtype([slot_of.pop(param) for param in group if param in slot_of]))
+    return buckets + [Bucket([slot], False) for slot in slot_of.values()]
+
+
+def prioritize(buckets: Sequence[Bucket], used: Sequence[int]) -> None:
+    """Let those go first that the next forward pass needs first; ``used``: numbers of slots, as it uses them."""
+    numbers = [[slot.index for slot in bucket.slots] for bucket in buckets]
+    for bucket, priority in zip(buckets, priorities(numbers, used), strict=True):
+        bucket.priority = priority
+
+
+def no_gradient(slot: Slot) -> torch.Tensor:
+    """Zeros, as the other ranks will send their gradient; see Note [Kinds of missing gradients]."""
+    param = slot.param
+    if slot.sparse_dims:
+        indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
+        values = torch.empty((0, *param.shape[slot.sparse_dims :]), dtype=param.dtype, device=param.device)
+        return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+    return torch.zeros_like(param)
+
+
+def _address(grad: torch.Tensor) -> int:
+    """Of its elements; 0 for one that has them in several places."""
+    return grad.data_ptr() if grad.layout is torch.strided else 0
+
+
+def _is_part(grad: torch.Tensor) -> bool:
+    """Whether its memory holds more than its own elements."""
+    return grad.layout is torch.strided and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
+
+
+def is_lazy(grad: torch.Tensor) -> bool:
+    """Whether the values in memory are not the gradient's, but their negatives or conjugates."""
+    return grad.is_conj() or grad.is_neg()

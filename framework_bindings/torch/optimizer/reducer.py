@@ -1,0 +1,465 @@
+"""Submits gradients while the backward pass runs, and puts the reduced ones in their place."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+from horocache.torch.adapter import collectives
+from horocache.torch.compile.dynamo import outside
+from horocache.torch.ops import sparse_allreduce_async
+from horocache.torch.optimizer.bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
+from horocache.torch.optimizer.bucket_views import BucketView, GradientPlaces
+from horocache.torch.optimizer.gradient_queue import HeldGradients
+from horocache.torch.optimizer.other_optimizers import check_apart
+from horocache.torch.optimizer.ready_order import Orders, ReadyOrder, assumed_orders
+from horocache.torch.optimizer.unused_parameters import UnusedParameters
+
+import torch
+from horocache import _core
+from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.collectives.api import set_id
+from horocache.collectives.compression import is_cast
+from horocache.collectives.transforms import LoggingLayer, layer_list
+from horocache.core import context
+from horocache.data_parallel.bucketing import split_by_bytes, split_by_count
+from horocache.data_parallel.options import GradientOptions
+from horocache.errors import InvalidArgumentError, UnsupportedError
+
+
+class GradientReducer:
+    """The gradients of one optimizer between the backward pass and the step.
+
+    A hook on each parameter counts its backward passes; when the last gradient of a bucket is complete the bucket is
+    submitted as one operation, in place on the gradients unless they need another layout or element type.
+    ``synchronize`` submits what no hook did (a parameter that this rank's loss did not use counts as a zero gradient)
+    and waits. See Note [Unused parameters] for those that no rank's loss used, and Note [Kinds of missing gradients].
+
+    Role: owned by the optimizer; used by the thread that runs backward and step.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.Tensor]],
+        options: GradientOptions,
+        bucket_view: BucketView = "auto",
+        unused_as_zeros: bool = False,
+    ) -> None:
+        self._options = options
+        layers = layer_list(options.compression, False)
+        self.set = set_id(options.process_set)
+        self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
+        # submit()'s arguments after the tensors and names, in its order.
+        self._tail = (self._op, self._prescale, self._postscale, -1, None, self.set, "", layers.signature)
+        self.plain = not layers.signature
+        self._log = LoggingLayer()
+        self._cast = is_cast(options.compression)
+        self.passes = options.passes
+        self._slots: list[Slot] = []
+        self._buckets: list[Bucket] = []
+        self._in_flight: list[Bucket] = []
+        self.held = HeldGradients(self.plain, self._send_held, self.submit, self._adopt)
+        self._places = GradientPlaces(bucket_view, self.plain)
+        self._frozen: list[tuple[str, torch.Tensor]] = []
+        self._fixed_groups = options.groups
+        grouped = options.num_groups > 0 or bool(options.groups)
+        self.order = ReadyOrder(grouped, options.process_set)
+        self.label = ""  # for errors: the optimizer
+        self.changes = 0  # of its parameters
+        # Those that were found to have nothing in common with it, and the changes of both by then.
+        self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._unused = None if unused_as_zeros else UnusedParameters(self.set)
+        self._failure: Exception | None = None  # the first of this step
+        self._hooks: list[Any] = []
+        weakref.finalize(self, _remove_hooks, self._hooks)
+        self.add(named)
+
+    # ---- parameters and buckets
+
+    def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take more parameters; those that need no gradient are taken when they do. The next step is measured."""
+        for name, param in named:
+            if param.requires_grad:
+                self._hook(name, param)
+            else:
+                self._frozen.append((name, param))
+        self._make_buckets(assumed_orders(len(self._slots)))
+        if self._unused is not None:
+            self._unused.expect(self._slots)
+        self.order.measure()
+        self.held.note = self.order.note if self.order.measures else None
+
+    def parameters(self) -> dict[torch.Tensor, str]:
+        """All that it has taken, those that need no gradient included, with their names."""
+        return {**{slot.param: slot.name for slot in self._slots}, **{param: name for name, param in self._frozen}}
+
+    def take(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take more parameters while gradients may be in flight: each by itself, until :meth:`keep` is called."""
+        for name, param in named:
+            if param.requires_grad:
+                self._buckets.append(Bucket([self._hook(name, param)], False))
+            else:
+                self._frozen.append((name, param))
+
+    def keep(self, present: Collection[torch.Tensor]) -> None:
+        """Drop all parameters but these, between two steps, and arrange the others anew. The next step is measured."""
+        self._frozen = [(name, param) for name, param in self._frozen if param in present]
+        slots, hooks = self._slots, list(self._hooks)
+        self._slots = [slot for slot in slots if slot.param in present]
+        self._hooks[:] = [hook for slot, hook in zip(slots, hooks, strict=True) if slot.param in present]
+        _remove_hooks([hook for slot, hook in zip(slots, hooks, strict=True) if slot.param not in present])
+        for index, slot in enumerate(self._slots):
+            slot.index = index
+        self.add([])
+
+    def _hook(self, name: str, param: torch.Tensor) -> Slot:
+        self.changes += 1
+        slot = Slot(len(self._slots), name, param, self.passes, self.held)
+        self._slots.append(slot)
+        self._places.take([slot])
+        self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(slot))
+        return slot
+
+    def _adopt(self, slot: Slot) -> None:
+        self._places.adopt(slot, (each for bucket in self._buckets for each in bucket.slots))
+
+    def _make_buckets(self, orders: Orders) -> None:
+        order = orders.ready
+        wanted = min(self._options.num_groups, len(order))
+        if self._fixed_groups is not None:
+            self._buckets = fixed_buckets(self._fixed_groups, self._slots)
+        elif wanted == 0:
+            self._buckets = [Bucket([slot], False) for slot in self._slots]
+        else:
+            by_count = context.current().runtime.knobs()["group_by"][0] == "count"
+            sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
+            runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
+            self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
+        if self.order.wanted:
+            prioritize(self._buckets, orders.used)
+
+    def _start_order(self) -> None:
+        try:
+            self.order.start([slot.name for slot in self._slots])
+        except Exception as error:
+            self._failure = self._failure or error
+        self.held.note = None
+
+    def _finish_order(self) -> Orders | None:
+        try:
+            return self.order.finish()
+        except Exception as error:
+            self._failure = self._failure or error
+            return None
+
+    # ---- the backward pass
+
+    def _send_held(self) -> None:
+        """Submit the gradients that are held, each by itself.
+
+        Raises:
+            HorocacheError: one of them could not be submitted; those after it will be by synchronize.
+            DuplicateNameError: another optimizer is in the way.
+        """
+        check_apart(self)
+        session = context.current()
+        slots = self.held.take()
+        if not session.logs_layers:
+            others = session.runtime.submit_gradients(slots, self._op, self._prescale, self._postscale, self.set)
+            self._in_flight += [slot.bucket for slot in slots if slot.bucket.submitted]
+            slots = others
+        for slot in slots:
+            self._note_change(slot)
+            self.submit(slot.bucket)
+        self._start_unused_with_the_last()
+
+    def _note_change(self, slot: Slot) -> None:
+        """Keep the error for a gradient that is to be copied and has been changed since its hook."""
+        try:
+            slot.check_untouched()
+        except InvalidArgumentError as error:
+            self._failure = self._failure or error
+
+    def submit(self, bucket: Bucket) -> None:
+        """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
+        check_apart(self)
+        bucket.finish.clear()
+        session = context.current()
+        tensors = _core.gather_gradients(bucket) if self.plain else None
+        names, as_they_are = bucket.names, tensors is not None
+        if tensors is None:
+            tensors = self._prepared(bucket)
+            names = names if len(tensors) == len(bucket.slots) else None
+        if tensors:
+            if session.logs_layers:
+                self._log.encode(tensors)
+            bucket.handle = self._start(session.runtime, bucket, tensors, names, as_they_are)
+        bucket.submitted = True
+        self._in_flight.append(bucket)
+        self._start_unused_with_the_last()
+
+    def _start_unused_with_the_last(self) -> None:
+        """Start the search for unused parameters if all gradients are submitted."""
+        if self._unused is not None and len(self._in_flight) == len(self._buckets):
+            self._start_unused(self._unused.start)
+
+    def _start_unused(self, start: Callable[[Sequence[Slot]], None]) -> None:
+        try:
+            start(self._slots)
+        except Exception as error:
+            self._failure = self._failure or error
+
+    def _finish_unused(self) -> list[Slot]:
+        if self._unused is None:
+            return []
+        try:
+            return self._unused.finish()
+        except Exception as error:
+            self._failure = self._failure or error
+            return []
+        finally:
+            self._unused.expect(self._slots)
+
+    def _start(
+        self,
+        runtime: Any,
+        bucket: Bucket,
+        tensors: list[torch.Tensor],
+        names: Sequence[str] | None,
+        as_they_are: bool,
+    ) -> int:
+        if bucket.group and self.plain:
+            call = (as_they_are, self._op, self._prescale, self._postscale, self.set)
+            handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
+            if handle is not None:
+                return handle
+        started: int = runtime.submit(
+            OP_ALLREDUCE,
+            tensors,
+            tensors,
+            bucket.name,
+            names,
+            *self._tail,
+            bucket.group,
+            priority=bucket.priority,
+            first_ready_ns=bucket.first_ready_ns,
+        )
+        return started
+
+    def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:
+        """What to send for a bucket with gradients that need more than to be sent; sparse ones are sent at once."""
+        tensors = []
+        for slot in bucket.slots:
+            grad = slot.param.grad
+            if grad is None:
+                # Another rank may have computed it, where the graph depends on the data.
+                grad = slot.param.grad = self._missing(slot)
+                if self._unused is not None:
+                    self._unused.add(slot)
+            if grad.is_sparse:
+                if not self._options.sparse_as_dense:
+                    slot.grad = None
+                    if slot.sparse is None:
+                        self._submit_sparse(slot, grad)
+                    continue
+                self._note_sparse(slot, grad)
+                slot.departs(grad)
+                tensors.append(self._staged(bucket, slot, grad.to_dense()))
+                continue
+            slot.departs(grad)
+            if grad is slot.view and self.plain and _core.is_at_place(slot):
+                grad = slot.compact
+            elif not (self.plain and grad.is_contiguous()) or is_lazy(grad):
+                grad = self._staged(bucket, slot, grad)
+            tensors.append(grad)
+        return tensors
+
+    def _note_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
+        slot.sparse_dims = grad.sparse_dim()
+        if self._unused is not None:
+            self._unused.add_sparse(slot)
+
+    def _missing(self, slot: Slot) -> torch.Tensor:
+        zeros = None if slot.sparse_dims else self._places.zeros(slot)
+        return no_gradient(slot) if zeros is None else zeros
+
+    def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
+        if not self.plain:
+            raise UnsupportedError(
+                f"the gradient of {slot.name} is sparse and cannot be compressed; use sparse_as_dense=True or "
+                "Compression.none."
+            )
+        self._note_sparse(slot, grad)
+        slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
+
+    def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor of the type to send; kept for the next step unless a compressor of the user's made it."""
+        bucket.finish.append(slot)
+        if not self.plain and not self._cast:
+            packed, slot.context = self._options.compression.compress(grad.detach())
+            slot.buffer, _ = collectives.adapter.dense(packed)
+            if slot.buffer.data_ptr() == grad.data_ptr():
+                slot.buffer = slot.buffer.clone()
+            return slot.buffer
+        compression = self._options.compression
+        dtype = compression.wire_dtype_of(grad.dtype) if is_cast(compression) else grad.dtype
+        buffer = slot.buffer
+        if buffer is None or buffer.shape != grad.shape or buffer.dtype is not dtype:
+            buffer = slot.buffer = torch.empty(grad.shape, dtype=dtype, device=grad.device)
+        buffer.copy_(grad)
+        return buffer
+
+    # ---- the step
+
+    @property
+    def busy(self) -> bool:
+        """Whether gradients are in flight."""
+        return bool(self._in_flight) or bool(self.held) or self.order.busy
+
+    @outside
+    def synchronize(self) -> None:
+        """Wait for all gradients, submitting those that no hook did.
+
+        Raises:
+            HorocacheError: the first failure, after all others have been waited for, so that nothing is left in flight.
+        """
+        context.current()  # raises where there is nothing to submit to, before anything is touched
+        if self._frozen:
+            self._adopt_unfrozen()
+        self._learn_kinds()
+        self._submit_rest()
+        if self._unused is not None:
+            self._start_unused(self._unused.start_all)
+        self._start_order()
+        self._finish_all()
+
+    def _learn_kinds(self) -> None:
+        """Ask the other ranks whether gradients that are missing here are sparse, where this rank cannot know it."""
+        unused = self._unused
+        if unused is None or len(self._in_flight) == len(self._buckets):
+            return
+        rest = [slot for bucket in self._buckets if not bucket.submitted for slot in bucket.slots]
+        if not any(slot.sparse_dims is None and slot.param.grad is None for slot in rest):
+            return
+        for slot in rest:
+            grad = slot.param.grad
+            if grad is None:
+                unused.add(slot)
+            elif grad.is_sparse:
+                self._note_sparse(slot, grad)
+        self._start_unused(unused.start_all)
+        try:
+            unused.learn_kinds()
+        except Exception as error:
+            self._failure = self._failure or error
+
+    def _submit_rest(self) -> None:
+        """Submit what no hook did, each bucket whatever became of the others."""
+        self.held.forget()
+        for bucket in self._buckets:
+            if bucket.submitted:
+                continue
+            try:
+                self.submit(bucket)
+            except Exception as error:
+                self._failure = self._failure or error
+                # Sparse gradients of it may be on their way, and are waited for. Nothing else will come back.
+                bucket.finish.clear()
+                bucket.submitted = True
+                self._in_flight.append(bucket)
+
+    def _adopt_unfrozen(self) -> None:
+        """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
+        frozen, self._frozen = self._frozen, []
+        self.take(frozen)
+
+    def _finish_all(self) -> None:
+        """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
+        for bucket in self._finish_direct():
+            self._finish(bucket)
+        orders = self._finish_order()
+        unused = self._finish_unused()
+        # Only now: what was over before an interrupt must not be submitted a second time.
+        _core.rearm_gradients(self._in_flight, self.passes)
+        self._in_flight.clear()
+        for slot in unused:
+            slot.param.grad = None
+        if self.held.placed:
+            context.current().runtime.count_placed(self.held.placed)
+            self.held.placed = 0
+        if orders is not None:
+            self._make_buckets(orders)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _finish_direct(self) -> list[Bucket]:
+        """Wait for what was sent as it is, in one call; returns what has to be looked at by itself."""
+        if not self._in_flight:
+            return []
+        session = context.current()
+        others: list[Bucket] = self._in_flight
+        return others if session.logs_layers else session.runtime.finish_gradients(others)
+
+    def _finish(self, bucket: Bucket) -> None:
+        """Wait for one bucket and unpack it; an interrupt leaves what is not over to be waited for again."""
+        session = context.current()
+        try:
+            if bucket.handle is not None:
+                session.runtime.wait(bucket.handle)
+                bucket.handle = None
+                if session.logs_layers:
+                    self._log.decode([s.param.grad for s in bucket.slots if s.param.grad is not None], None)
+            for slot in bucket.slots:
+                slot.check_untouched()
+            self._unpack(bucket)
+        except Exception as error:  # whatever it is, the operation is over and its handle gone
+            self._failure = self._failure or error
+        bucket.handle = None
+        bucket.finish.clear()
+        for slot in bucket.slots:
+            if slot.sparse is not None:
+                try:
+                    slot.param.grad = slot.sparse()
+                except Exception as error:
+                    self._failure = self._failure or error
+                slot.sparse = None
+
+    def _unpack(self, bucket: Bucket) -> None:
+        for slot in bucket.finish:
+            grad, reduced = slot.param.grad, slot.buffer
+            assert reduced is not None and grad is not None
+            if not (self.plain or self._cast):
+                reduced = self._options.compression.decompress(reduced, slot.context)
+            if grad.is_sparse:  # as optimizers for sparse gradients need it
+                slot.param.grad = reduced.to(grad.dtype).to_sparse(grad.sparse_dim())
+            else:
+                grad.copy_(reduced)
+
+    def set_passes(self, passes: int) -> None:
+        """Change how many backward passes make a gradient, from now on."""
+        self.passes = passes
+        for slot in self._slots:
+            slot.passes = passes
+        self.held.forget()
+        self.held.unplaced = []
+        for bucket in self._buckets:
+            if not bucket.submitted:
+                bucket.finish.clear()
+                self._finish(bucket)  # sparse gradients are in flight if the dense ones could not be submitted
+                _core.rearm_gradients([bucket], passes)
+        self._raise_failure()
+
+    def reset(self) -> None:
+        """Forget this step: wait for what is in flight, and count from the start again."""
+        self._finish_all()
+        self.set_passes(self.passes)
+
+
+def _remove_hooks(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

@@ -1,0 +1,170 @@
+"""What an optimizer and its distributed form have in common: attributes, signatures, copies.
+
+Note [One set of attributes]
+The wrapped optimizer is the plain one with another class in front: both objects have one attribute dictionary. So each
+sees what is done to the other. A learning-rate scheduler, an inner optimizer or a callback that has the plain optimizer
+goes on with the parameter groups and the state that the wrapped one steps with, also after either of them has replaced
+these, as ``load_state_dict`` does. What belongs to the wrapped optimizer alone is in slots, so that its hooks end with
+it, and not with the plain one.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
+from typing import Any, NoReturn, TypeVar, cast
+
+import torch
+from horocache.core.process_set import global_process_set, process_sets
+from horocache.errors import InvalidArgumentError, UnsupportedError
+
+_Wrapped = TypeVar("_Wrapped", bound="WrappedOptimizer")
+
+
+class WrappedOptimizer(torch.optim.Optimizer):
+    """What all distributed optimizers have: the plain one, and what they were made with.
+
+    Role: the base of the mixins, which stand in front of the user's class. See Note [One set of attributes].
+    """
+
+    __slots__ = ("_arguments", "_make", "_names", "_plain", "_prefix", "_replaced_step")
+
+    _plain: torch.optim.Optimizer
+    _arguments: dict[str, Any]  # those of DistributedOptimizer that have no name in _names
+    _make: Callable[..., Any]  # DistributedOptimizer, which wraps copies
+    _names: dict[torch.Tensor, str]
+    _prefix: str  # of names that the user did not give
+    _replaced_step: Callable[..., Any] | None
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """The same by the name that it has in Horovod."""
+        return self._names
+
+    def _named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """All parameters of the groups; those without a name get one by their place, the same on all ranks."""
+        used = set(self._names.values())
+        for group, position, param in positions(self.param_groups):
+            if param in self._names:
+                continue
+            name = base = f"{self._prefix}noname.{group}.{position}"
+            repetition = 0
+            while name in used:  # by another one that was at this place
+                repetition += 1
+                name = f"{base}.{repetition}"
+            used.add(name)
+            self._names[param] = name
+        return [(self._names[param], param) for _, _, param in positions(self.param_groups)]
+
+    def _tell_schedulers(self) -> None:
+        """Note the step where schedulers of the plain optimizer look whether it comes before theirs."""
+        attributes = vars(self)
+        attributes["_opt_called"] = True
+        if "_step_count" in attributes:  # in older torch
+            attributes["_step_count"] += 1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A distributed optimizer of the copied parameters, which have the names ``copy.NAME``."""
+        self._named_parameters()
+        plain = copy.deepcopy(self._plain, memo)
+        copies = {param: memo[id(param)] for param in self._names if id(param) in memo}
+        arguments = dict(self._arguments)
+        if isinstance(arguments["groups"], list):
+            arguments["groups"] = [[copies[param] for param in group] for group in arguments["groups"]]
+        named = [(f"copy.{self._names[param]}", new) for param, new in copies.items()]
+        return self._make(plain, named, **arguments)
+
+    def __copy__(self) -> NoReturn:
+        """Raise UnsupportedError: two distributed optimizers would reduce each gradient twice."""
+        raise UnsupportedError(
+            "copy.copy() of a DistributedOptimizer would make a second one of the same parameters, and each gradient "
+            "would be reduced twice. Use the optimizer itself, its state_dict(), or copy.deepcopy((model, optimizer))."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the plain optimizer, and how to wrap it again; unpickling needs ``init()``."""
+        arguments = dict(self._arguments)
+        process_set = arguments.pop("process_set")
+        ranks = None if process_set is global_process_set else process_set.ranks
+        return _unpickled, (self._make, self._plain, self._named_parameters(), arguments, ranks)
+
+
+def positions(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Every parameter after its group and its position there."""
+    return ((g, i, param) for g, group in enumerate(groups) for i, param in enumerate(group["params"]))
+
+
+def _unpickled(
+    make: Callable[..., Any],
+    plain: torch.optim.Optimizer,
+    named: list[tuple[str, torch.Tensor]],
+    arguments: dict[str, Any],
+    ranks: list[int] | None,
+) -> Any:
+    """The optimizer of a pickle, distributed over ``ranks`` of this job; None for all ranks."""
+    fitting = [each for each in process_sets() if each.ranks == ranks] if ranks is not None else [global_process_set]
+    if not fitting:
+        raise InvalidArgumentError(
+            f"the pickled DistributedOptimizer reduces its gradients over the process set {ranks}, which has not been "
+            "registered in this job. Give it to init(process_sets=[...]), or call add_process_set(), before."
+        )
+    return make(plain, named, **{**arguments, "process_set": fitting[0]})
+
+
+class _Step:
+    """The method ``step`` of a wrapped optimizer.
+
+    A scheduler of the plain optimizer puts a ``step`` of its own, which reduces nothing, into the common dictionary. A
+    descriptor that can be assigned to comes before that. What schedulers of the wrapped optimizer assign is in a slot.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, optimizer: WrappedOptimizer | None, owner: type) -> Any:
+        if optimizer is None:
+            return self._function
+        return optimizer._replaced_step or MethodType(self._function, optimizer)
+
+    def __set__(self, optimizer: WrappedOptimizer, function: Callable[..., Any]) -> None:
+        optimizer._replaced_step = function
+
+    def __delete__(self, optimizer: WrappedOptimizer) -> None:
+        optimizer._replaced_step = None
+
+
+def _presented_as(function: Callable[..., Any], users: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with the signature of the user's: GradScaler and others look at what a method takes."""
+
+    @functools.wraps(users)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        return function(self, *arguments, **options)
+
+    return call
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer,
+    mixin: type[_Wrapped],
+    names: dict[torch.Tensor, str],
+    arguments: dict[str, Any],
+    **own: Any,
+) -> _Wrapped:
+    """An object of the user's class with ``mixin`` in front, and ``own`` as its slots."""
+    plain_class: Any = type(optimizer)
+    step = _presented_as(mixin.step, plain_class.step)
+    # torch wraps the step of each class that has not been marked so. The user's class has been wrapped; if
+    # load_state_dict wrapped the one that derives from it, too, every hook of the step would run twice.
+    cast(Any, step).hooked = True
+    methods: dict[str, Any] = {"step": _Step(step)}
+    if "zero_grad" in vars(mixin):
+        methods["zero_grad"] = _presented_as(mixin.zero_grad, plain_class.zero_grad)
+    distributed_class: Any = type(plain_class.__name__, (mixin, plain_class), methods)
+    distributed = cast(_Wrapped, distributed_class.__new__(distributed_class))
+    distributed.__dict__ = vars(optimizer)
+    slots = {"_plain": optimizer, "_names": names, "_arguments": arguments, "_replaced_step": None, **own}
+    for name, value in slots.items():
+        setattr(distributed, name, value)
+    return distributed

@@ -1,0 +1,364 @@
+"""Allgather and broadcast, once for all frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from horocache.base.operation_codes import OP_ALLGATHER, OP_BROADCAST
+from horocache.collectives.arguments import Name, checked_root, full_name, whole_numbers
+from horocache.collectives.completion import synchronize
+from horocache.collectives.submitter import Submitter
+from horocache.core.process_set import ProcessSet, global_process_set
+
+T = TypeVar("T")
+
+
+class Allgather(Submitter[T]):
+    """Everybody's rows for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+
+    def _gather(
+        self,
+        tensors: Sequence[Any],
+        kind: str,
+        name: Name,
+        process_set: ProcessSet,
+        finish: Callable[[Any], Any],
+        group: bool = False,
+        wait_follows: bool = False,
+        backend: str | None = None,
+        lists: tuple[Any, Any] = (None, None),
+    ) -> int:
+        adapter = self.adapter
+        rows = whole_numbers(kind, "recvcounts", lists[0])
+        starts = whole_numbers(kind, "displs", lists[1])
+        inputs = [adapter.dense(adapter.as_rows(tensor))[0] for tensor in self.checked(tensors, kind)]
+        return self.start(
+            finish,
+            OP_ALLGATHER,
+            inputs,
+            None,
+            full_name(kind, name),
+            process_set,
+            group=group,
+            wait_follows=wait_follows,
+            backend=backend,
+            receive_rows=rows,
+            receive_starts=starts,
+        )
+
+    def allgather_async(
+        self,
+        tensor: T,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`allgather`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
+        return self._gather([tensor], "allgather", name, process_set, self._first, backend=backend)
+
+    def _first(self, answer: Any) -> T:
+        return self.tensors(answer)[0]
+
+    def allgather(
+        self,
+        tensor: T,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> T:
+        """Concatenate the ranks' tensors along the first dimension; every rank of ``process_set`` gets the result.
+
+        Args:
+            tensor: shape ``(n_r, ...)``; ``n_r`` may differ from rank to rank and may be 0, the other dimensions may
+                not. A scalar counts as one row. Not modified.
+            name: identifies the tensor across ranks; generated from the program order when omitted.
+            process_set: the ranks that take part.
+            backend: as for :meth:`allreduce`.
+
+        Returns:
+            A new tensor of shape ``(sum of n_r, ...)``, in rank order.
+
+        Raises:
+            MismatchError: dtype or another dimension differs between ranks; names both ranks and both values.
+        """
+        result: T = synchronize(
+            self._gather([tensor], "allgather", name, process_set, self._first, wait_follows=True, backend=backend)
+        )
+        return result
+
+    def allgatherv_async(
+        self,
+        tensor: T,
+        recvcounts: Any = None,
+        displs: Any = None,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`allgatherv`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
+        lists = (recvcounts, displs)
+        return self._gather([tensor], "allgatherv", name, process_set, self._first, backend=backend, lists=lists)
+
+    def allgatherv(
+        self,
+        tensor: T,
+        recvcounts: Any = None,
+        displs: Any = None,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> T:
+        """:meth:`allgather` with places: a rank says how many rows it expects, and where they go in its result.
+
+        Args:
+            tensor: as for :meth:`allgather`.
+            recvcounts: one integer per rank, a sequence or a tensor: how many rows are expected from it; what comes
+                must be as many. None takes what comes.
+            displs: one integer per rank: the row of this rank's result at which its part begins; parts must not
+                overlap, gaps are zeros. None: one part after the other. Ranks may give different ones.
+            name: identifies the tensor across ranks; generated from the program order when omitted.
+            process_set: the ranks that take part.
+            backend: as for :meth:`allreduce`.
+
+        Returns:
+            A new tensor of ``max(displs + recvcounts)`` rows.
+
+        Raises:
+            MismatchError: as for :meth:`allgather`; some rank expects another number of rows than it gets, which fails
+                on all ranks; or another rank's lists are wrong. InvalidArgumentError: this rank's lists do not fit the
+                number of ranks; on all ranks, parts that overlap.
+        """
+        call = ([tensor], "allgatherv", name, process_set, self._first)
+        result: T = synchronize(self._gather(*call, wait_follows=True, backend=backend, lists=(recvcounts, displs)))
+        return result
+
+    def allgather_with_rows(
+        self,
+        tensors: Sequence[T],
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        group: bool = True,
+        *,
+        backend: str | None = None,
+    ) -> list[tuple[T, list[int]]]:
+        """:meth:`allgather` of several tensors that also tells how many rows came from each rank."""
+        kind = "grouped_allgather" if group else "allgather"
+
+        def finish(answer: Any) -> list[tuple[T, list[int]]]:
+            return [(self.adapter.from_result(result), list(result.rows)) for result in answer]
+
+        result: list[tuple[T, list[int]]] = synchronize(
+            self._gather(tensors, kind, name, process_set, finish, group, wait_follows=True, backend=backend)
+        )
+        return result
+
+    def grouped_allgather_async(
+        self,
+        tensors: Sequence[T],
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_allgather`; returns one handle for the whole group."""
+        call = (tensors, "grouped_allgather", name, process_set, self.tensors)
+        return self._gather(*call, group=True, backend=backend)
+
+    def allgather_to_average_async(
+        self,
+        tensors: Sequence[T],
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_allgather`; :func:`synchronize` also tells what an average over ranks divides by."""
+
+        def finish(answer: Any) -> tuple[list[T], int]:
+            return self.tensors(answer), answer[0].divisor_ranks
+
+        call = (tensors, "grouped_allgather", name, process_set, finish)
+        return self._gather(*call, group=True, backend=backend)
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[T],
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> list[T]:
+        """:meth:`allgather` of several tensors as one; results in the order of ``tensors``."""
+        call = (tensors, "grouped_allgather", name, process_set, self.tensors)
+        result: list[T] = synchronize(self._gather(*call, group=True, wait_follows=True, backend=backend))
+        return result
+
+
+class Broadcast(Submitter[T]):
+    """One rank's values for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+
+    def _broadcast(
+        self,
+        tensors: Sequence[Any],
+        root_rank: int,
+        kind: str,
+        name: Name,
+        process_set: ProcessSet,
+        in_place: bool = False,
+        group: bool = False,
+        wait_follows: bool = False,
+        backend: str | None = None,
+    ) -> int:
+        adapter = self.adapter
+        sources = self.checked(tensors, kind, in_place)
+        root = checked_root("broadcast", root_rank, process_set)
+        buffers, private = self.dense(sources, sources)
+        outputs = [b if in_place or own else adapter.empty_like(b) for b, own in zip(buffers, private, strict=True)]
+
+        def finish(_: object) -> Any:
+            if not in_place:
+                return outputs if group else outputs[0]
+            for source, output, own in zip(sources, outputs, private, strict=True):
+                if own:
+                    adapter.copy_into(source, output)
+                else:
+                    adapter.written(source)
+            return list(tensors) if group else tensors[0]
+
+        return self.start(
+            finish,
+            OP_BROADCAST,
+            buffers,
+            outputs,
+            full_name(kind, name),
+            process_set,
+            root=root,
+            group=group,
+            wait_follows=wait_follows,
+            backend=backend,
+        )
+
+    def broadcast_async(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`broadcast`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
+        return self._broadcast([tensor], root_rank, "broadcast", name, process_set, backend=backend)
+
+    def broadcast(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> T:
+        """Copy one rank's tensor to all ranks of ``process_set``.
+
+        Args:
+            tensor: the same shape and dtype on all ranks, any shape; its values matter on the root alone. Not modified.
+            root_rank: a global rank in the set.
+            name: identifies the tensor across ranks; generated from the program order when omitted.
+            process_set: the ranks that take part.
+            backend: as for :meth:`allreduce`.
+
+        Returns:
+            A new tensor with the root's values.
+
+        Raises:
+            InvalidArgumentError: no such root. MismatchError: shape, dtype or root differ between ranks.
+        """
+        call = ([tensor], root_rank, "broadcast", name, process_set)
+        result: T = synchronize(self._broadcast(*call, wait_follows=True, backend=backend))
+        return result
+
+    def broadcast_async_(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`broadcast_`; returns a handle for :func:`synchronize`, which returns the tensor itself."""
+        return self._broadcast([tensor], root_rank, "broadcast", name, process_set, in_place=True, backend=backend)
+
+    def broadcast_(
+        self,
+        tensor: T,
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> T:
+        """Store the result of :meth:`broadcast` in the tensor itself and return it; ValueError if it is read-only."""
+        call = ([tensor], root_rank, "broadcast", name, process_set)
+        result: T = synchronize(self._broadcast(*call, in_place=True, wait_follows=True, backend=backend))
+        return result
+
+    def grouped_broadcast_async(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_broadcast`; returns one handle for the whole group."""
+        return self._broadcast(tensors, root_rank, "grouped_broadcast", name, process_set, group=True, backend=backend)
+
+    def grouped_broadcast(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> list[T]:
+        """:meth:`broadcast` of several tensors as one; new tensors, in the order of ``tensors``."""
+        call = (tensors, root_rank, "grouped_broadcast", name, process_set)
+        result: list[T] = synchronize(self._broadcast(*call, group=True, wait_follows=True, backend=backend))
+        return result
+
+    def grouped_broadcast_async_(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> int:
+        """Start :meth:`grouped_broadcast_`; returns one handle for the whole group."""
+        call = (tensors, root_rank, "grouped_broadcast", name, process_set)
+        return self._broadcast(*call, in_place=True, group=True, backend=backend)
+
+    def grouped_broadcast_(
+        self,
+        tensors: Sequence[T],
+        root_rank: int,
+        name: Name = None,
+        process_set: ProcessSet = global_process_set,
+        *,
+        backend: str | None = None,
+    ) -> list[T]:
+        """:meth:`broadcast_` of several tensors as one."""
+        call = (tensors, root_rank, "grouped_broadcast", name, process_set)
+        handle = self._broadcast(*call, in_place=True, group=True, wait_follows=True, backend=backend)
+        result: list[T] = synchronize(handle)
+        return result

@@ -1,0 +1,174 @@
+"""NumPy arrays: the adapter, the functions of the package, and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from horocache.collectives.api import Collectives
+from horocache.collectives.compression import CastCompressor, Compressor, NoneCompressor
+from horocache.errors import InvalidArgumentError, UnsupportedError, no_memory_for
+
+if TYPE_CHECKING:
+    from horocache._core import Result
+
+Array = npt.NDArray[Any]
+
+# What the core moves and NumPy has. bfloat16 is not among NumPy's types.
+_NAMES = (
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+)
+DTYPES = frozenset(np.dtype(name) for name in _NAMES)
+
+
+class NumpyAdapter:
+    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for ``numpy.ndarray``; scalars and nested lists are taken as arrays."""
+
+    def check(self, value: Any) -> Array:
+        """The array for what the caller passed."""
+        if not isinstance(value, np.ndarray):
+            if not isinstance(value, (np.generic, bool, int, float, complex, list, tuple)):
+                raise InvalidArgumentError(
+                    f"expected a NumPy array, got {type(value).__module__}.{type(value).__qualname__}."
+                )
+            value = np.asarray(value)
+        if isinstance(value, np.ma.MaskedArray):
+            raise UnsupportedError("a masked array would lose its mask; pass its data and its mask, or array.filled().")
+        if value.dtype.newbyteorder("=") not in DTYPES:
+            names = ", ".join(sorted(str(dtype) for dtype in DTYPES))
+            raise UnsupportedError(f"arrays of dtype {value.dtype} cannot be sent; there are {names}.")
+        array: Array = value
+        return array
+
+    plain_type: type | None = np.ndarray
+
+    def as_is(self, value: Any, writable: bool) -> bool:
+        """Whether the array can be sent from, and written into, where it is."""
+        if type(value) is not np.ndarray or value.dtype not in DTYPES:
+            return False
+        flags = value.flags
+        return bool(flags.c_contiguous and (flags.writeable or not writable))
+
+    def check_writable(self, tensor: Array) -> None:
+        """Refuse read-only arrays."""
+        if not tensor.flags.writeable:
+            raise InvalidArgumentError(
+                "the array is read-only, so an in-place operation cannot store its result in it."
+            )
+
+    def shape(self, tensor: Array) -> tuple[int, ...]:
+        """Dimensions."""
+        return tensor.shape
+
+    def dense(self, tensor: Array) -> tuple[Array, bool]:
+        """The array itself if it is in C order and native bytes, else a copy."""
+        if tensor.flags.c_contiguous and tensor.dtype.isnative:
+            return tensor, False
+        # Not ascontiguousarray, which turns a scalar into a vector.
+        try:
+            return np.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C", copy=True), True
+        except MemoryError:
+            raise no_memory_for(tensor.nbytes) from None
+
+    def empty_like(self, tensor: Array) -> Array:
+        """A new array in C order."""
+        try:
+            return np.empty(tensor.shape, tensor.dtype)
+        except MemoryError:
+            raise no_memory_for(tensor.nbytes) from None
+
+    def copy_into(self, target: Array, source: Array) -> None:
+        """Store the values."""
+        target[...] = source
+
+    def written(self, tensor: Array, answer: object = None) -> Array:
+        """Nobody keeps versions of an array."""
+        return tensor
+
+    def all_written(self, tensors: Sequence[Array], answer: object = None) -> list[Array]:
+        """The same for several."""
+        return list(tensors)
+
+    def floating(self, tensor: Array) -> bool:
+        """Whether the elements are real floating-point numbers."""
+        return tensor.dtype.kind == "f"
+
+    def dot(self, a: Array, b: Array) -> float:
+        """The scalar product, in float64."""
+        return float(np.vdot(a.astype(np.float64), b.astype(np.float64)))
+
+    def as_rows(self, tensor: Array) -> Array:
+        """A scalar as one row."""
+        return tensor if tensor.ndim else tensor.reshape(1)
+
+    def first_rows(self, tensor: Array, rows: int) -> Array:
+        """The first rows."""
+        return tensor if rows == tensor.shape[0] else tensor[:rows]
+
+    def from_result(self, result: Result) -> Array:
+        """An array on the core's memory, by the buffer protocol."""
+        return np.asarray(result)
+
+    def dtype_name(self, dtype: Any) -> str:
+        """As NumPy calls it; None is float32, in which gradients travel, and not NumPy's float64."""
+        return np.dtype(np.float32 if dtype is None else dtype).name
+
+    def integers(self, values: Sequence[int]) -> Array:
+        """An int32 vector."""
+        return np.array(values, dtype=np.int32)
+
+
+class FP16Compressor(CastCompressor):
+    """Sends float32 and float64 as float16; values beyond 65504 become infinite. Other arrays travel as they are."""
+
+    wire_name = "fp16"
+    wire_dtype = np.dtype(np.float16)
+    wide = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
+
+    @classmethod
+    def cast(cls, tensor: Array, dtype: np.dtype[Any]) -> Array:
+        """The array in another element type."""
+        return np.asarray(tensor.astype(dtype))
+
+
+class BF16Compressor(Compressor):
+    """NumPy has no bfloat16: every use raises UnsupportedError. ``horocache.torch`` has it."""
+
+    wire_name = "bf16"
+
+    @classmethod
+    def compress(cls, tensor: Array) -> tuple[Array, Any]:
+        """Raise UnsupportedError."""
+        raise UnsupportedError("NumPy has no bfloat16; use Compression.fp16, or horocache.torch.")
+
+    @classmethod
+    def decompress(cls, tensor: Array, ctx: Any) -> Array:
+        """Never reached."""
+        return tensor
+
+
+class Compression:
+    """The compressors, by Horovod's names."""
+
+    none: Any = NoneCompressor
+    fp16: Any = FP16Compressor
+    bf16: Any = BF16Compressor
+
+
+collectives: Collectives[Array] = Collectives(NumpyAdapter())

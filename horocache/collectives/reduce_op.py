@@ -1,0 +1,60 @@
+"""The reduce operations, and the checks of the arguments that choose one."""
+
+from __future__ import annotations
+
+import warnings
+
+from horocache.errors import InvalidArgumentError, UnsupportedError
+
+# The first six have Horovod's numbers; the core's wire::ReduceOp has the same.
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+And = 6
+Or = 7
+Xor = 8
+_REDUCE_OPS = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+    And: "And",
+    Or: "Or",
+    Xor: "Xor",
+}
+RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
+
+
+def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
+    """The reduce operation that the two arguments mean; ``average`` is Horovod's old spelling.
+
+    Args:
+        op: a reduce operation, or None.
+        average: True, False or None.
+        stacklevel: as for :func:`warnings.warn`; 3 where the user called the function that calls this one.
+
+    Raises:
+        ValueError: both are given, or ``op`` is no reduce operation.
+    """
+    if average is not None:
+        if op is not None:
+            raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
+        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=stacklevel)
+        return Average if average else Sum
+    op = Average if op is None else op
+    return op if op == Adasum else check_op(op)
+
+
+def check_op(op: int) -> int:
+    """``op`` itself, if it can be run. Raises ValueError or UnsupportedError."""
+    if not isinstance(op, int) or op not in _REDUCE_OPS:
+        allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
+        raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
+    if op == Adasum:
+        raise UnsupportedError("Adasum is for allreduce and DistributedOptimizer only; use Average or Sum.")
+    return op

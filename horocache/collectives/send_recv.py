@@ -1,0 +1,206 @@
+"""Messages from one rank to another: send and recv, once for all frameworks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from horocache.base.operation_codes import OP_RECV, OP_SEND
+from horocache.collectives.arguments import set_id
+from horocache.collectives.completion import synchronize
+from horocache.collectives.submitter import Submitter
+from horocache.core import context
+from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+_MAX_TAG = 2**31 - 1
+
+
+class Messages(Submitter[T]):
+    """One rank's tensor for one other rank, without the others.
+
+    Messages from one rank to another with one tag arrive in the order in which they were sent, and the first ``recv``
+    gets the first. Both sides name the same process set. A message of up to 16 KiB is on its way when its send returns;
+    a larger one waits for its ``recv``, so two ranks that both begin with a blocking :meth:`send` of a large message
+    wait for each other: use :meth:`sendrecv` or :meth:`isend`. Messages reach a rank of the same host through shared
+    memory and a rank of another host over MPI. See ``docs/explanation/messages.md``, and
+    :class:`horocache.collectives.api.Collectives` for what every operation may raise.
+    """
+
+    def _send(self, tensor: Any, dst: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
+        (source,) = self.checked([tensor], "send")
+        buffer, _ = self.adapter.dense(source)
+        rank = _checked_peer("dst", dst, process_set)
+        return _start(OP_SEND, [buffer], None, rank, tag, process_set, wait_follows, (_nothing, None))
+
+    def _recv(self, tensor: Any, src: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
+        (target,) = self.checked([tensor], "recv", in_place=True)
+        buffer, private = self.adapter.dense(target)
+        rank = _checked_peer("src", src, process_set)
+        finisher = (self._received, (target, buffer if private else None))
+        return _start(OP_RECV, [buffer], [buffer], rank, tag, process_set, wait_follows, finisher)
+
+    def _received(self, state: tuple[T, T | None], _: object) -> T:
+        target, buffer = state
+        if buffer is None:
+            return self.adapter.written(target)
+        self.adapter.copy_into(target, buffer)
+        return target
+
+    def isend(self, tensor: T, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> int:
+        """Start :meth:`send`; returns a handle for :func:`synchronize`, which returns None.
+
+        The tensor must not change until then.
+        """
+        return self._send(tensor, dst, tag, process_set)
+
+    def send(self, tensor: T, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
+        """Send a tensor to one rank.
+
+        Returns when the tensor may be changed again. A message of up to 16 KiB is then on its way, and arrives even if
+        this rank shuts down; a larger one, or one beyond the 4 MiB of small messages that a rank keeps for each other
+        rank, has been taken over by its ``recv``.
+
+        Args:
+            tensor: any shape, also empty or a scalar, any dtype of the framework that other operations move. Not
+                modified.
+            dst: a global rank in the set; it may be this one, if it receives with :meth:`irecv`.
+            tag: 0 to 2^31 - 1; matches the ``recv`` with the same tag.
+            process_set: the ranks that both belong to; both sides name the same.
+
+        Raises:
+            InvalidArgumentError: no such rank or tag. MismatchError: the ``recv`` of a large message expects another
+                dtype or number of elements; names both ranks and both values, on both ranks. For a message of up to
+                16 KiB the receiver alone raises it. PeerLostError: a rank died. ShutDownError: ``dst`` has shut down.
+                StallError: nobody received it within ``stall_shutdown_time_seconds``.
+        """
+        synchronize(self._send(tensor, dst, tag, process_set, wait_follows=True))
+
+    def irecv(self, tensor: T, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> int:
+        """Start :meth:`recv`; returns a handle for :func:`synchronize`, which returns the tensor.
+
+        The tensor must not be used until then.
+        """
+        return self._recv(tensor, src, tag, process_set)
+
+    def recv(self, tensor: T, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> T:
+        """Receive a tensor from one rank.
+
+        Args:
+            tensor: where to store it: of the dtype and with as many elements as were sent; the shape may be another.
+                Writable; where it is not contiguous the values are copied into it.
+            src: a global rank in the set. There is no receiving from any rank.
+            tag: 0 to 2^31 - 1; matches the ``send`` with the same tag.
+            process_set: the ranks that both belong to; both sides name the same.
+
+        Returns:
+            The tensor itself.
+
+        Raises:
+            InvalidArgumentError: no such rank or tag; a tensor that cannot be written. MismatchError: what was sent has
+                another dtype or number of elements; names both ranks and both values. PeerLostError: a rank died.
+                ShutDownError: ``src`` has shut down and had sent no such message. StallError: none came within
+                ``stall_shutdown_time_seconds``.
+        """
+        result: T = synchronize(self._recv(tensor, src, tag, process_set, wait_follows=True))
+        return result
+
+    def sendrecv(
+        self,
+        tensor: T,
+        dst: int,
+        recv_tensor: T,
+        src: int,
+        sendtag: int = 0,
+        recvtag: int = 0,
+        *,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """Send one tensor and receive another, both at once, so that ranks which exchange tensors cannot deadlock.
+
+        Args:
+            tensor: as for :meth:`send`; it must not share memory with ``recv_tensor``.
+            dst: as for :meth:`send`.
+            recv_tensor: as for :meth:`recv`.
+            src: as for :meth:`recv`; it may be ``dst``.
+            sendtag: of the message that is sent.
+            recvtag: of the message that is received.
+            process_set: the ranks that all three belong to.
+
+        Returns:
+            ``recv_tensor``.
+
+        Raises:
+            As :meth:`send` and :meth:`recv`.
+        """
+        _checked_peer("dst", dst, process_set)  # before anything is posted
+        _checked_tag(sendtag)
+        self.checked([tensor], "send")
+        received = self._recv(recv_tensor, src, recvtag, process_set)
+        sent = self._send(tensor, dst, sendtag, process_set, wait_follows=True)
+        try:
+            result: T = synchronize(received)
+        finally:
+            synchronize(sent)
+        return result
+
+
+def _start(
+    op: int,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any] | None,
+    peer: int,
+    tag: Any,
+    process_set: ProcessSet,
+    wait_follows: bool,
+    finisher: tuple[Callable[[Any, Any], Any], Any],
+) -> int:
+    session = context.current()
+    handle = session.runtime.submit(
+        op,
+        inputs,
+        outputs,
+        root=peer,
+        process_set=set_id(process_set),
+        wait_follows=wait_follows,
+        tag=_checked_tag(tag),
+    )
+    session.pending[handle] = finisher
+    return handle
+
+
+def _nothing(_state: object, _answer: object) -> None:
+    return None
+
+
+def _checked_peer(argument: str, value: Any, process_set: ProcessSet) -> int:
+    """A rank of the set, which this one is in, too, as a plain number."""
+    set_id(process_set)
+    hint = "" if argument == "dst" else " There is no receiving from any rank: name the one that sends."
+    try:
+        rank = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{argument} must be a rank; it is {value!r}.{hint}") from None
+    if process_set is global_process_set:
+        if not 0 <= rank < context.size():
+            raise InvalidArgumentError(
+                f"{argument} must be one of the ranks 0 to {context.size() - 1}; it is {rank}.{hint}"
+            )
+        return rank
+    process_set.rank()  # raises if this rank is not in the set
+    if rank not in process_set.ranks:
+        raise InvalidArgumentError(f"{argument} must be one of the ranks {process_set.ranks}; it is {rank}.{hint}")
+    return rank
+
+
+def _checked_tag(value: Any) -> int:
+    try:
+        tag = operator.index(value)
+    except TypeError:
+        tag = -1
+    if not 0 <= tag <= _MAX_TAG:
+        raise InvalidArgumentError(f"a tag must be a whole number from 0 to {_MAX_TAG}; it is {value!r}.")
+    return tag

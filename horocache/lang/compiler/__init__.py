@@ -1,0 +1,1 @@
+"""From a written program to a compiled one: fusion, thread blocks, channels, schedule."""

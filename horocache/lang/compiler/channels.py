@@ -1,0 +1,145 @@
+"""Which connection each message takes, and which receives and sends are merged.
+
+Note [Chains]
+A message, the send merged into its receive, that send's message, and so on, are a chain. A strand has one peer to send
+to and one to receive from, so where two chains cross at a rank in different directions they need channels of their own.
+Chains are placed in the order in which they were written, each on the first channel on which nothing contradicts it.
+What a placement implies are *facts*, a table of keys and values: two chains go together on a channel if no key would
+have two values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from horocache.lang.errors import ScheduleError
+from horocache.lang.frontend.trace import MAX_CHANNELS
+from horocache.lang.program.instruction_dag import Instruction
+
+Fact = tuple[Any, ...]
+
+
+class Channels:
+    """What was decided; made by :func:`assign`.
+
+    Attributes:
+        pairs: receives, each with the send that is merged into it.
+        of: the channel of each message, by the number of its send; counted within its lane.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: dict[int, int] = {}
+        self.of: dict[int, int] = {}
+        self._facts: dict[Fact, Any] = {}
+
+    def partner(self, rank: int, lane: tuple[int, ...], receives: bool, peer: int, channel: int) -> int | None:
+        """The peer at the other end of a strand that merges; None if the connection's strand does not."""
+        found: int | None = self._facts.get(("into" if receives else "from", lane, rank, peer, channel))
+        return found
+
+    def take(self, facts: list[tuple[Fact, Any]]) -> tuple[Fact, Any, Any] | None:
+        """Adopt these facts; or none of them, and give the first that contradicts: key, known value, new value."""
+        new: dict[Fact, Any] = {}
+        for key, value in facts:
+            known = self._facts.get(key, new.get(key, value))
+            if known != value:
+                return key, known, value
+            new[key] = value
+        self._facts.update(new)
+        return None
+
+
+def assign(instructions: Sequence[Instruction], candidates: dict[int, int], spread: int = 1) -> Channels:
+    """Place every message.
+
+    Args:
+        instructions: none merged yet.
+        candidates: receives, each with the send that could be merged into it.
+        spread: channels over which chains are laid in turns, where nothing stands against it.
+
+    Raises:
+        ScheduleError: what the user said of strands and channels contradicts itself, or needs too many channels.
+    """
+    channels = Channels()
+    merged_sends = set(candidates.values())
+    heads = (node for node in instructions if node.pushes_to is not None and node.number not in merged_sends)
+    for number, head in enumerate(heads):
+        _place_chain(channels, instructions, _chain(instructions, candidates, head), number % spread)
+    return channels
+
+
+def _chain(instructions: Sequence[Instruction], candidates: dict[int, int], first: Instruction) -> list[Instruction]:
+    sends = [first]
+    while (receive := sends[-1].pushes_to) in candidates:
+        assert receive is not None
+        sends.append(instructions[candidates[receive]])
+    return sends
+
+
+def _place_chain(channels: Channels, instructions: Sequence[Instruction], sends: list[Instruction], first: int) -> None:
+    """On one channel, ``first`` if that goes; if none takes all of it, in two halves, down to single messages."""
+    wanted = sends[0].operation.channel
+    conflict = None
+    for channel in (*range(first, MAX_CHANNELS), *range(first)) if wanted is None else (wanted,):
+        conflict = channels.take(list(_facts(instructions, sends, channel)))
+        if conflict is None:
+            for send in sends:
+                channels.of[send.number] = channel
+            for before, after in pairwise(sends):
+                assert before.pushes_to is not None
+                channels.pairs[before.pushes_to] = after.number
+            return
+    if len(sends) == 1:
+        assert conflict is not None
+        raise ScheduleError(_text(conflict, sends[0], wanted), sends[0].operation.location)
+    half = len(sends) // 2
+    _place_chain(channels, instructions, sends[:half], first)
+    _place_chain(channels, instructions, sends[half:], first)
+
+
+def _facts(instructions: Sequence[Instruction], sends: list[Instruction], channel: int) -> Iterator[tuple[Fact, Any]]:
+    lane = sends[0].lane
+    before = None
+    for send in sends:
+        assert send.pushes_to is not None
+        receive = instructions[send.pushes_to]
+        source, destination = send.rank, receive.rank
+        yield ("sending", lane, source, destination, channel), send.send_strand
+        yield ("receiving", lane, destination, source, channel), receive.recv_strand
+        if send.send_strand is not None:
+            yield ("sends to", lane, source, send.send_strand), destination
+            yield ("channel", lane, source, send.send_strand), channel
+        if receive.recv_strand is not None:
+            yield ("receives from", lane, destination, receive.recv_strand), source
+            yield ("channel", lane, destination, receive.recv_strand), channel
+        if before is not None:
+            yield ("into", lane, source, before, channel), destination
+            yield ("from", lane, source, destination, channel), before
+        before = source
+
+
+def _text(conflict: tuple[Fact, Any, Any], send: Instruction, wanted: int | None) -> str:
+    (kind, _, rank, which, *_), known, new = conflict
+    if kind in ("sending", "receiving"):
+        peer = f"{'to' if kind == 'sending' else 'from'} rank {which}"
+        text = (
+            f"two strands of rank {rank} are {kind} on one connection, {peer}: {_strand(known)} and {_strand(new)}. "
+            "Give them different channels, or one strand."
+        )
+    elif kind in ("sends to", "receives from"):
+        text = (
+            f"strand {which} of rank {rank} {kind} rank {known} and rank {new}; a strand has one peer in a direction."
+        )
+    elif kind == "channel":
+        text = f"strand {which} of rank {rank} is on channel {known} and on channel {new}; a strand has one."
+    else:
+        raise AssertionError(f"single message in conflict with a chain: {conflict}")
+    if wanted is None and kind in ("sending", "receiving"):
+        text = f"rank {send.rank} needs more than {MAX_CHANNELS} channels for its strands; the last: " + text
+    return text
+
+
+def _strand(number: int | None) -> str:
+    return "one of the compiler's" if number is None else f"strand {number}"

@@ -1,0 +1,1 @@
+"""Programs in files and in memory: JSON, MSCCL-XML, the core's words, drawings."""

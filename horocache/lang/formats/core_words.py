@@ -1,0 +1,122 @@
+"""A compiled program as the words that the core reads: see Note [Programs in memory] in cpp_core/program/program.h."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from horocache.base.operation_codes import (
+    OP_ALLGATHER,
+    OP_ALLREDUCE,
+    OP_ALLTOALL,
+    OP_BROADCAST,
+    OP_GATHER,
+    OP_REDUCE,
+    OP_REDUCESCATTER,
+    OP_SCATTER,
+)
+from horocache.lang.frontend.collectives import INPUT, OUTPUT
+from horocache.lang.program.collective_spec import collective_of
+from horocache.lang.program.compiled_program import (
+    CompiledProgram,
+    Operand,
+    OpName,
+    Protocol,
+    RankProgram,
+    Step,
+    Strand,
+)
+
+_MAGIC = int.from_bytes(b"HCCPROG1", "little")
+# Those of a job, which programs can run.
+OPERATIONS = {
+    "allreduce": OP_ALLREDUCE,
+    "allgather": OP_ALLGATHER,
+    "broadcast": OP_BROADCAST,
+    "reducescatter": OP_REDUCESCATTER,
+    "alltoall": OP_ALLTOALL,
+    "reduce": OP_REDUCE,
+    "gather": OP_GATHER,
+    "scatter": OP_SCATTER,
+}
+
+_LIBRARY_MAGIC = int.from_bytes(b"HCCPRLF1", "little")
+PROTOCOLS = get_args(Protocol)
+_OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
+_FINISHES = 8
+assert set(_OPS) == set(get_args(OpName))
+
+
+def pack(program: CompiledProgram) -> bytes:
+    """Little-endian words of 64 bits. The program has been proved."""
+    return _numbers(*_words(program))
+
+
+def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: str, any_order: bool = False) -> bytes:
+    """The programs of a job: see cpp_core/program/library.h.
+
+    Args:
+        programs: name, program, and whether the job must have its number of ranks.
+        rules: of the selector.
+        any_order: whether sums of floating point may be made in another order than rank order.
+    """
+    parts = [_numbers(_LIBRARY_MAGIC), _text(rules.encode()), _numbers(len(programs))]
+    for name, program, required in programs:
+        promise = program.collective
+        operation = OPERATIONS[promise.name]
+        protocol = PROTOCOLS.index(program.protocol)
+        parts.append(_text(name.encode()))
+        parts.append(_numbers(operation, promise.root, int(required), int(any_order or program.rank_order)))
+        parts.append(_numbers(protocol, program.slots, program.tile))
+        parts.append(_numbers(program.min_bytes, program.max_bytes))
+        parts.append(_text(pack(program)))
+    return b"".join(parts)
+
+
+def _numbers(*values: int) -> bytes:
+    words = array("q", values)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def _text(value: bytes) -> bytes:
+    return _numbers(len(value)) + value + bytes(-len(value) % 8)
+
+
+def _words(program: CompiledProgram) -> Iterator[int]:
+    collective = collective_of(program.collective, program.ranks)
+    yield from (_MAGIC, program.ranks, collective.classes, program.refinement)
+    yield from (int(collective.inplace), int(program.uniform), program.min_slots)
+    for rank, one in enumerate(program.programs):
+        sizes = collective.buffers(rank)
+        extents = {name: sizes.get(name, 0) * program.refinement for name in (INPUT, OUTPUT)} | one.scratch
+        yield from _rank(one, extents)
+
+
+def _rank(one: RankProgram, extents: dict[str, int]) -> Iterator[int]:
+    numbers = {name: number for number, name in enumerate(extents)}
+    yield from (len(extents), *extents.values(), len(one.strands))
+    for strand in one.strands:
+        yield from _strand(strand, numbers)
+
+
+def _strand(strand: Strand, numbers: dict[str, int]) -> Iterator[int]:
+    yield from (strand.send, strand.receive, strand.channel, len(strand.steps))
+    for step in strand.steps:
+        yield from _step(step, numbers)
+
+
+def _step(step: Step, numbers: dict[str, int]) -> Iterator[int]:
+    yield from (_OPS[step.op] + _FINISHES * step.finishes, step.size_class, step.count)
+    for place in (step.source, step.destination):
+        yield from _place(place, numbers)
+    yield len(step.waits)
+    for strand, index in step.waits:
+        yield from (strand, index)
+
+
+def _place(place: Operand | None, numbers: dict[str, int]) -> tuple[int, int]:
+    return (-1, 0) if place is None else (numbers[place[0]], place[1])

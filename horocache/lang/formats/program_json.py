@@ -1,0 +1,150 @@
+"""Programs in files: JSON of one schema and version, with a hash over its contents.
+
+Nothing in a file is believed: it is decoded by its schema, its hash is compared, every number is checked, and the
+program is proved again before it is handed out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from horocache.lang.errors import ProgramError, ProgramFileError
+from horocache.lang.program.collective_spec import collective_of
+from horocache.lang.program.compiled_program import CompiledProgram
+from horocache.lang.verify.validate import MAX_RANKS
+from horocache.lang.verify.verifier import Facts, verify
+
+FORMAT = "horocache.program"
+VERSION = 1
+SUFFIX = ".program.json"
+MAX_FILE_BYTES = 256 << 20
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: Literal["horocache.program"]
+    version: int
+    hash: str
+    program: CompiledProgram
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What every version of the format has."""
+
+    format: Any = None
+    version: Any = None
+
+
+def hash_of(program: CompiledProgram) -> str:
+    """Of everything in it: ``sha256:`` and 64 digits. Ranks compare it before they run a program."""
+    return "sha256:" + hashlib.sha256(msgspec.json.encode(program)).hexdigest()
+
+
+def encode(program: CompiledProgram) -> bytes:
+    """The file's contents; the same bytes for the same program."""
+    document = _Document("horocache.program", VERSION, hash_of(program), program)
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
+    """Write a file, at once or not at all. Raises OSError."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(encode(program))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> CompiledProgram:
+    """Read a file, and prove the program in it.
+
+    Raises:
+        ProgramFileError: it cannot be read, is of another version, or holds no correct program; says where in it.
+    """
+    name = os.fspath(path)
+    try:
+        return decode(_read(name))
+    except ProgramError as error:
+        raise ProgramFileError(f"{name}: {error}") from None
+
+
+def _read(name: str) -> bytes:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise ProgramFileError(f"cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ProgramFileError("is no regular file.")
+        if status.st_size > MAX_FILE_BYTES:
+            raise ProgramFileError(f"has {status.st_size} bytes; {MAX_FILE_BYTES} are allowed.")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ProgramFileError(f"cannot be read: {error.strerror}.") from None
+    finally:
+        os.close(descriptor)
+
+
+def decode(contents: bytes, *, expect_hash: bool = True) -> CompiledProgram:
+    """A program from a file's contents, proved.
+
+    Args:
+        contents: of a file.
+        expect_hash: whether its hash must be right; not so while it is edited by hand.
+
+    Raises:
+        ProgramFileError: as for :func:`load`, without the name of the file.
+    """
+    document = _decode_document(contents)
+    program = document.program
+    if expect_hash and document.hash != hash_of(program):
+        raise ProgramFileError(
+            f"/hash: the contents have {hash_of(program)}, and the file says {document.hash[:80]!r}: it was damaged, "
+            "or changed by hand. `horocache lang check --rehash` proves it and writes the hash."
+        )
+    facts = _prove(program)
+    if program.rank_order and not facts.rank_order:
+        raise ProgramFileError("/program/rank_order: it says that sums are folded in rank order; they are not.")
+    return msgspec.structs.replace(facts.marked(program), rank_order=program.rank_order)
+
+
+def _decode_document(contents: bytes) -> _Document:
+    try:
+        head = msgspec.json.decode(contents, type=_Head)
+        if head.format != FORMAT:
+            raise ProgramFileError(f"/format: {str(head.format)[:40]!r}; a program's is {FORMAT!r}.")
+        if head.version != VERSION:
+            raise ProgramFileError(f"/version: {str(head.version)[:40]}; this horocache reads {VERSION}.")
+        return msgspec.json.decode(contents, type=_Document)
+    except msgspec.ValidationError as error:
+        raise ProgramFileError(_with_pointer(str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProgramFileError(f"is no JSON: {error}.") from None
+
+
+def _with_pointer(text: str) -> str:
+    """Msgspec's path as a JSON pointer, at the front: ``$.program.ranks`` is ``/program/ranks``."""
+    match = re.fullmatch(r"(.*?) - at `(?:key in )?\$(.*)`", text, re.DOTALL)
+    if match is None:
+        return f"/: {text}."
+    pointer = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", match[2].replace(".", "/").replace("///", "..."))
+    return f"{pointer or '/'}: {match[1]}."
+
+
+def _prove(program: CompiledProgram) -> Facts:
+    if not 1 <= program.ranks <= MAX_RANKS:
+        raise ProgramFileError(f"/program/ranks: {program.ranks} is not from 1 to {MAX_RANKS}.")
+    try:
+        return verify(program, collective_of(program.collective, program.ranks))
+    except ProgramError as error:
+        raise ProgramFileError(str(error)) from None

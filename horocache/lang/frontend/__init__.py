@@ -1,0 +1,1 @@
+"""How programs are written: chunk references, traces, collectives and topologies."""

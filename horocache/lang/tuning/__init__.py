@@ -1,0 +1,1 @@
+"""What a program costs, and which is the fastest: cost model, machine models, autotuning."""

@@ -1,0 +1,226 @@
+"""Finds the fastest program for each size, of many that do the same, and writes them with their ranges of sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from horocache.errors import InvalidArgumentError
+from horocache.lang import algorithms
+from horocache.lang.compiler.compiler import compile_program
+from horocache.lang.formats.program_json import SUFFIX, save
+from horocache.lang.frontend.trace import Program
+from horocache.lang.program.compiled_program import CompiledProgram, Protocol
+from horocache.lang.tuning.cost_model import predict
+from horocache.lang.tuning.local_run import run_locally
+from horocache.lang.tuning.machine_model import Machine
+
+_ITEM_BYTES = 4  # of the float32 that candidates are timed with
+_PROTOCOLS: tuple[Protocol, ...] = ("auto", "Simple", "LL", "LL128")
+_TILES = (0, 32 << 10)  # bytes; 0: as the runtime likes
+_LONGEST_LL_BYTES = 1 << 20  # of the whole operation: above, flags cost more than they save
+_BY_SIZE = ("allreduce", "broadcast", "reduce")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do it.
+
+    Attributes:
+        name: of the file that it would have.
+        program: compiled and proved.
+    """
+
+    name: str
+    program: CompiledProgram
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How long a candidate takes for so many bytes."""
+
+    candidate: Candidate
+    num_bytes: int
+    microseconds: float
+
+
+def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, Callable[..., Program]]:
+    """The library's algorithms for an operation of a job; hierarchical ones where ranks are on several hosts."""
+    found: dict[str, Callable[..., Program]] = {}
+
+    def flat(name: str) -> None:
+        found[name] = lambda **options: getattr(algorithms, name)(ranks, **options)
+
+    def by_host(name: str) -> None:
+        if per_host is not None and 1 < per_host < ranks:
+            found[name] = lambda **options: getattr(algorithms, name)(ranks // per_host, per_host, **options)
+
+    if collective == "allreduce":
+        for name in ("ring", "all_pairs", "binary_tree"):
+            flat(name)
+        if ranks & (ranks - 1) == 0:
+            flat("halving_doubling")
+        by_host("hierarchical")
+    elif collective == "alltoall":
+        flat("direct_alltoall")
+        by_host("two_step_alltoall")
+        by_host("three_step_alltoall")
+    return found
+
+
+def candidates_of(
+    sources: dict[str, Callable[..., Program]],
+    instances: Sequence[int],
+    channels: Sequence[int] = (1,),
+    protocols: Sequence[Protocol] = _PROTOCOLS,
+) -> Iterator[Candidate]:
+    """Every algorithm with every number of instances and channels, protocol and tile, proved when it is compiled.
+
+    Numbers of channels that make no difference are left out.
+    """
+    for (name, write), number in itertools.product(sources.items(), instances):
+        made: list[CompiledProgram] = []
+        for spread in channels:
+            compiled = compile_program(write(instances=number, channels=spread))
+            if compiled in made:
+                continue
+            made.append(compiled)
+            for protocol in protocols:
+                for tile in _TILES if protocol in ("auto", "Simple") else (0,):
+                    called = f"{name}-{number}x{spread}-{protocol}" + (f"-{tile >> 10}k" if tile else "")
+                    yield Candidate(called, msgspec.structs.replace(compiled, protocol=protocol, tile=tile))
+
+
+def measure(
+    candidate: Candidate, num_bytes: int, repetitions: int, machine: Machine | None, simulate: bool
+) -> Measured | None:
+    """Check a candidate, and time it; None if it cannot run on so many elements.
+
+    Args:
+        candidate: to be measured.
+        num_bytes: of one chunk of every class, as for :func:`~horocache.lang.tuning.local_run.run_locally`.
+        repetitions: of which the median counts.
+        machine: with the links to time it on; None: those of this host.
+        simulate: do not run it, but ask the cost model for ``machine``.
+    """
+    from horocache.errors import InvalidArgumentError  # noqa: PLC0415
+
+    elements = max(1, num_bytes // _ITEM_BYTES)
+    program = candidate.program
+    if program.protocol in ("LL", "LL128") and num_bytes > _LONGEST_LL_BYTES:
+        return None
+    if simulate:
+        assert machine is not None
+        if program.protocol != "auto":
+            return None  # the cost model knows of one way alone
+        return Measured(candidate, num_bytes, predict(program, elements, machine))
+    try:
+        times = run_locally(program, elements, seed=1, machine=machine, repetitions=repetitions)
+    except InvalidArgumentError:
+        return None
+    return Measured(candidate, num_bytes, statistics.median(times) / 1e3)
+
+
+def choose(measured: Sequence[Measured], collective: str) -> list[CompiledProgram]:
+    """The fastest programs, with ranges of sizes that leave nothing out.
+
+    Two sizes that follow each other and have different winners part at their geometric mean. Operations that cannot be
+    chosen by size get the one program whose slowdown against the best, over all sizes, is least.
+    """
+    sizes = sorted({one.num_bytes for one in measured})
+    by_size = {size: [one for one in measured if one.num_bytes == size] for size in sizes}
+    best = {size: min(them, key=lambda one: one.microseconds) for size, them in by_size.items()}
+    if collective not in _BY_SIZE:
+        return [_named(_least_slowdown(measured, best), 0, 0)]
+    chosen: list[CompiledProgram] = []
+    begin, winner = 0, best[sizes[0]].candidate
+    for size, following in itertools.pairwise(sizes):
+        if best[following].candidate.name != winner.name:
+            edge = round(math.sqrt(size * following))
+            chosen.append(_named(winner, begin, edge))
+            begin, winner = edge, best[following].candidate
+    return [*chosen, _named(winner, begin, 0)]
+
+
+def _least_slowdown(measured: Sequence[Measured], best: dict[int, Measured]) -> Candidate:
+    slowdowns: dict[str, list[float]] = {}
+    candidates = {one.candidate.name: one.candidate for one in measured}
+    for one in measured:
+        slowdowns.setdefault(one.candidate.name, []).append(one.microseconds / best[one.num_bytes].microseconds)
+    whole = {name: them for name, them in slowdowns.items() if len(them) == len(best)}
+    return candidates[min(whole, key=lambda name: statistics.geometric_mean(whole[name]))]
+
+
+def _named(candidate: Candidate, low: int, high: int) -> CompiledProgram:
+    return msgspec.structs.replace(candidate.program, name=candidate.name, min_bytes=low, max_bytes=high)
+
+
+def written_before(operation: str, ranks: int, folder: Path) -> dict[str, Path]:
+    """The files that :func:`write` has written for an operation, by name. A list beside them tells which these are.
+
+    Raises:
+        InvalidArgumentError: there are others, whose ranges of sizes may overlap with new ones.
+    """
+    kept = _list_of(operation, ranks, folder)
+    own = set(kept.read_text().splitlines()) if kept.exists() else set()
+    there = {path.name: path for path in kept.parent.glob(f"{operation}-{ranks}ranks-*{SUFFIX}")}
+    if others := sorted(there.keys() - own):
+        raise InvalidArgumentError(
+            f"{kept.parent} has programs for {operation} that tune has not written: {', '.join(others)}. Move them "
+            "away, or name another folder."
+        )
+    return there
+
+
+def _list_of(operation: str, ranks: int, folder: Path) -> Path:
+    return folder / f"{ranks}ranks" / f"{operation}.tuned"
+
+
+def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
+    """Files in a subfolder for their number of ranks, as ``HOROCACHE_PROGRAMS=folder`` takes them.
+
+    What an earlier call has written there for the same operation is replaced, so that ranges do not overlap.
+
+    Raises:
+        InvalidArgumentError: see :func:`written_before`; nothing has changed.
+    """
+    ranks, operation = programs[0].ranks, programs[0].collective.name
+    old = written_before(operation, ranks, folder)
+    kept = _list_of(operation, ranks, folder)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    paths = [
+        kept.parent / f"{operation}-{ranks}ranks-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs
+    ]
+    # First, and with the old ones: whatever interrupts this, the list has all that was written.
+    kept.write_text("".join(f"{name}\n" for name in sorted(old.keys() | {path.name for path in paths})))
+    for path in old.values():
+        path.unlink()
+    for program, path in zip(programs, paths, strict=True):
+        save(program, path)
+    return paths
+
+
+def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
+    """Bytes from ``low`` on, each ``factor`` times the one before, to ``high``."""
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= factor
+    return sizes
+
+
+def table(measured: Sequence[Measured]) -> list[list[Any]]:
+    """Candidates by size in microseconds, for people: a head, and a row for each candidate."""
+    sizes = sorted({one.num_bytes for one in measured})
+    rows: dict[str, dict[int, float]] = {}
+    for one in measured:
+        rows.setdefault(one.candidate.name, {})[one.num_bytes] = one.microseconds
+    head = ["program", *(f"{size} B" for size in sizes)]
+    return [head, *([name, *(times.get(size) for size in sizes)] for name, times in rows.items())]

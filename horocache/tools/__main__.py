@@ -1,8 +1,0 @@
-"""``python -m horocache.tools`` is ``horocache``."""
-
-import sys
-
-from horocache.tools.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What torch calls when it is imported, so that its programs can name horocache without importing it.
+
+torch 2.5 and later load the entry points of the group ``torch.backends``, unless ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` is
+set; ``import horocache.torch`` does the same. This module is outside of ``horocache.torch`` because torch is not whole
+at that moment, and because programs that do not use horocache should not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACKEND = "horocache"
+
+
+class _OnFirstUse:
+    """Stands for the backend among the attributes of torch's ``Backend``, where torch looks a name up."""
+
+    def __get__(self, instance: object, owner: type) -> str:
+        register_torch_backend()
+        return BACKEND
+
+
+def announce_torch_backend() -> None:
+    """Let ``torch.distributed.init_process_group("horocache")`` work; what torch's entry point calls.
+
+    The backend is registered when its name is first used: as soon as torch has any backend that is not its own, a group
+    of ``"cpu:gloo,cuda:gloo"`` loses its default one, and warns of that when it is destroyed.
+    """
+    backend = _backend_class()
+    if backend is not None and BACKEND.upper() not in vars(backend):
+        setattr(backend, BACKEND.upper(), _OnFirstUse())
+        backend.backend_list.append(BACKEND)  # for is_backend_available()
+
+
+def register_torch_backend() -> None:
+    """Register the backend with torch.distributed, if it is not there yet."""
+    backend = _backend_class()
+    if backend is not None and BACKEND.upper() not in backend._plugins:
+        setattr(backend, BACKEND.upper(), BACKEND)
+        backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu"])
+
+
+def _backend_class() -> Any:
+    import torch.distributed as dist  # noqa: PLC0415  (importing horocache imports no framework)
+
+    return dist.Backend if dist.is_available() else None
+
+
+def _make_group(options: Any, backend_options: Any) -> Any:
+    from horocache.torch.distributed.rendezvous import make_group  # noqa: PLC0415
+
+    return make_group(options, backend_options)
