@@ -9,7 +9,7 @@
 namespace horocache {
 namespace {
 
-// Constant-initialized: it counts what is allocated before main.
+// Constant-initialized, so that allocations before main() count, too.
 std::atomic<uint64_t> allocations{0};
 std::atomic<bool> failing{false};
 std::atomic<int64_t> until_failure{0}, failures_left{0};
@@ -33,7 +33,8 @@ AllocationShield::~AllocationShield() { shielded = before_; }
 }  // namespace horocache
 
 #if !HC_SANITIZED
-// The library's own operators, hidden in it: nobody else's memory comes from here, and what they hand out is malloc's.
+// The library's own operators. Their symbols are hidden, so that no other library takes memory from here, and the
+// memory is malloc's.
 
 namespace {
 
@@ -54,7 +55,7 @@ void* Count(void* memory) {
 
 }  // namespace
 
-// Not inlined, or the compiler sees malloc's memory freed by delete and warns.
+// Not inlined: the compiler would see memory of malloc freed by delete, and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return Count(std::malloc(bytes == 0 ? 1 : bytes)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);

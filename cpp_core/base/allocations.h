@@ -1,21 +1,22 @@
-// How often this library's own code has asked for memory from the heap, in this process.
+// Counts the heap allocations of this library's own code, in this process.
 //
-// Steady state allocates nothing, and tests hold it to that by this number. It costs nothing as long as that is so.
+// Steady state allocates nothing, and tests check that by this number. The count costs nothing while that is so.
 #pragma once
 
 #include <cstdint>
 
 namespace horocache {
 
-// 0 in builds with sanitizers, which have an allocator of their own.
+// The number of allocations so far; 0 in builds with sanitizers, which have an allocator of their own.
 uint64_t Allocations();
-// Whether anything is counted.
+// True if this build counts allocations.
 bool CountsAllocations();
 
-// For tests of what happens when there is no memory: after `after` more requests, the next `failures` fail. 0 ends it.
-// Does nothing in builds that count nothing.
+// For tests of behaviour without memory: after `after` more allocations, the next `failures` fail. `failures` 0 ends
+// it. Does nothing in builds that do not count.
 void FailAllocations(int64_t after, int64_t failures);
-// While there is one on a thread, its requests are neither failed nor counted for that; with false they are again.
+// While a shield exists on a thread, the thread's allocations do not fail and do not count for `after`. A shield with
+// false restores that within another shield.
 class AllocationShield {
  public:
   explicit AllocationShield(bool shields = true);

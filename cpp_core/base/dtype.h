@@ -1,4 +1,4 @@
-// The one table of element types.
+// The table of element types (dtypes); every property of a dtype comes from it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace horocache {
 
-// name in C++, name for people, bytes, DLPack type code (0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool), bits
+// Columns: name in C++, name for users, bytes, DLPack type code (0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool),
+// bits
 #define HC_DTYPES(X)                       \
   X(kUint8, "uint8", 1, 1, 8)              \
   X(kInt8, "int8", 1, 0, 8)                \

@@ -11,7 +11,7 @@ inline constexpr int64_t kNsPerMs = 1000 * 1000;
 inline constexpr int64_t kNsPerS = 1000 * 1000 * 1000;
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A knob's value, in units of so many nanoseconds.
+// Converts a knob's value, in units of `unit_ns`, to nanoseconds.
 inline int64_t Nanoseconds(double amount, int64_t unit_ns) {
   return static_cast<int64_t>(amount * static_cast<double>(unit_ns));
 }

@@ -1,6 +1,7 @@
 // A shared library that is found at run time, and the symbols in it.
 //
-// Never unloaded: the libraries that we load (MPI, NCCL, CUDA) start threads and register exit handlers of their own.
+// Never unloaded: the libraries that horocache loads (MPI, NCCL, CUDA) start threads and register exit handlers of
+// their own.
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ class DynamicLibrary {
  public:
   DynamicLibrary() = default;
 
-  // `name` is a path, or a file name that the dynamic loader looks for. With `global`, the library's own plug-ins see
-  // its symbols. kUnsupported with the loader's words if it cannot be loaded.
+  // Loads a library. `name` is a path, or a file name that the dynamic loader looks for. With `global`, the library's
+  // own plug-ins see its symbols. kUnsupported, with the loader's message, if it cannot be loaded.
   static StatusOr<DynamicLibrary> Open(const std::string& name, bool global);
 
   // Null if the library has no such symbol.

@@ -6,11 +6,11 @@
 
 namespace horocache {
 
-// The variables that concern a job: HOROCACHE_ and HOROVOD_ names, and those by which launchers tell a process its rank
-// (see net/identity.h).
+// The environment variables that concern a job: HOROCACHE_ and HOROVOD_ names, the variables by which launchers tell a
+// process its rank (see net/identity.h), and TMPDIR.
 std::map<std::string, std::string> ReadEnvironment();
 
-// Whether a variable of glibc tells malloc how much free memory a process keeps.
+// True if an environment variable of glibc sets how much free memory malloc keeps.
 bool EnvironmentTunesMalloc();
 
 }  // namespace horocache

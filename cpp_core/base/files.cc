@@ -19,7 +19,7 @@ Status Failed(const std::string& what, const std::string& path, int error) {
   return InvalidArgumentError("cannot " + what + " '" + Printable(path) + "': " + std::strerror(error));
 }
 
-// The operating system would cut the path at its first NUL byte, and take another file.
+// Rejects paths with a NUL byte: the operating system would cut them there and use another file.
 Status CheckPath(const std::string& path) {
   if (path.find('\0') == std::string::npos) return Status::Ok();
   return InvalidArgumentError("the path '" + Printable(path) + "' has a NUL byte; give one without");
@@ -30,7 +30,7 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
 }
 
-// The kernel's own name of what is open; `otherwise` where it does not tell.
+// The kernel's name of an open file; `otherwise` if the kernel does not tell it.
 std::string NameOf(const UniqueFd& open_file, const std::string& otherwise) {
   std::array<char, PATH_MAX> name;
   const std::string link = "/proc/self/fd/" + std::to_string(open_file.get());
@@ -38,6 +38,8 @@ std::string NameOf(const UniqueFd& open_file, const std::string& otherwise) {
   return length > 0 && name[0] == '/' ? std::string(name.data(), static_cast<size_t>(length)) : otherwise;
 }
 
+// True if `path` is a link of another user in a folder that all users may write to. The owner of the folder may have
+// links there.
 bool IsPlantedLink(const std::string& path) {
   struct stat link{}, folder{};
   if (lstat(path.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) return false;

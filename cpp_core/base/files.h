@@ -1,4 +1,4 @@
-// Files with names of ours, in folders that others may write to as well.
+// Files of horocache in folders that other users may write to as well.
 #pragma once
 
 #include <sys/types.h>
@@ -10,12 +10,13 @@
 
 namespace horocache {
 
-// Makes the file, for writing. What had the name (of a process that was killed, or a FIFO or a link that somebody left)
-// is removed, and never opened; an error if it cannot be.
+// Creates the file, for writing. An existing file of that name (of a process that was killed, or a FIFO or a link of
+// another user) is removed, and never opened. An error if it cannot be removed.
 StatusOr<UniqueFd> MakeFile(const std::string& path, mode_t mode);
 
-// Where the path leads. The kernel follows the links, and with it its rule for folders that all may write to
-// (protected_symlinks), which is kept here also where it is off: a link that another user has put there is an error.
+// The path with all links resolved. The kernel follows the links, and has a rule for folders that all users may write
+// to (protected_symlinks). That rule is kept here even where the kernel has it switched off: a link that another user
+// has put there is an error.
 StatusOr<std::string> ResolvePath(const std::string& path);
 
 }  // namespace horocache

@@ -1,4 +1,4 @@
-// The kernel's wait-on-a-word, across processes. Every wait has a time-out.
+// Futex: the kernel's wait on a word, also across processes. Every wait has a time-out.
 #pragma once
 
 #include <atomic>

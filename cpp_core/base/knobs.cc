@@ -65,7 +65,7 @@ Status Unknown(const std::string& name, const std::string& prefixed_nearest) {
               " `horocache doctor` lists all knobs."};
 }
 
-// Names that begin with HOROCACHE_ must be knobs; HOROVOD_ has many that have no meaning here.
+// Names that begin with HOROCACHE_ must be knobs. HOROVOD_ names are not checked: many have no meaning here.
 Status CheckNames(const std::map<std::string, std::string>& environment,
                   const std::map<std::string, std::string>& arguments) {
   std::vector<std::string> variables, names;
@@ -97,7 +97,7 @@ Knobs::Entry Resolve(const KnobInfo& info, const std::map<std::string, std::stri
   return {std::string(info.default_value), KnobSource::kDefault};
 }
 
-// The operating system would cut a path at its first NUL byte, and take another file.
+// Rejects a NUL byte: the operating system would cut a path there and use another file.
 Status CheckNoNul(const KnobInfo& info, const std::string& text) {
   if (text.find('\0') == std::string::npos) return Status::Ok();
   return InvalidArgumentError("knob " + std::string(info.name) + " (" + EnvironmentName(info.name) + ") has '" +

@@ -1,4 +1,4 @@
-// The settings of one runtime, typed, with where each value came from. See knobs.def.
+// The settings of one runtime, typed, with the source of each value. See knobs.def.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct KnobInfo {
   std::string_view name;
   KnobType type;
   std::string_view default_value;
-  std::string_view minimum;  // of a Choice: the allowed words
+  std::string_view minimum;  // of a Choice: the allowed words, separated by |
   std::string_view maximum;
   std::string_view horovod_alias;  // empty if Horovod has none
   KnobScope scope;
@@ -50,12 +50,13 @@ struct Knobs {
   };
   std::vector<Entry> entries;
 
-  // True if nobody set it: the value is the default.
+  // True if the knob was not set, so that it has its default.
   bool IsDefault(std::string_view name) const;
 
-  // Argument over HOROCACHE_X over HOROVOD_X over default. Unknown HOROCACHE_ names and arguments, and values that do
-  // not parse or are out of range, are kInvalidArgument with the name, the value, what is allowed, and the nearest
-  // valid name. `environment` is what ReadEnvironment() returns; tests pass their own.
+  // An argument takes precedence over HOROCACHE_X, that over HOROVOD_X, and that over the default. kInvalidArgument,
+  // with the name, the value, the allowed values and the nearest valid name, for unknown HOROCACHE_ names and
+  // arguments, and for values that do not parse or are out of range. `environment` is the result of ReadEnvironment();
+  // tests pass their own.
   static StatusOr<Knobs> Parse(const std::map<std::string, std::string>& environment,
                                const std::map<std::string, std::string>& arguments);
 

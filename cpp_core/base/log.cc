@@ -22,7 +22,7 @@ void Logger::Warning(std::string_view text) const {
     line += stamp.data();
   }
   line += "WARNING: " + PrintableLines(text) + "\n";
-  // A log line that cannot be written has nowhere to be reported.
+  // A failure to write the line is ignored: it cannot be reported anywhere else.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

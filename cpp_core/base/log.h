@@ -1,4 +1,4 @@
-// One line per message on standard error, with the rank, for people. Rare by design: errors travel as Status.
+// The log: one line per message on standard error, with the rank. Messages are rare by design: errors travel as Status.
 #pragma once
 
 #include <string>

@@ -13,18 +13,18 @@ namespace horocache {
 void PreferHugePages(void* memory, size_t bytes) {
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   constexpr size_t kWorthACall = size_t{4} << 20;
-  // Measured: 64 MiB became 3 times as fast, 256 MiB on a virtual machine half as fast, where so many huge pages were
-  // memory that the host had not backed yet.
+  // Measured: writing became 3 times as fast for 64 MiB, but half as fast for 256 MiB on a virtual machine. There the
+  // huge pages were memory that the host had not backed yet.
   constexpr size_t kHardToFind = size_t{128} << 20;
   if (bytes < kWorthACall || bytes > kHardToFind) return;
   const auto begin = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1);
   const auto end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~(kHugePage - 1);
-  // A refusal (a kernel without them) leaves small pages, which do as well.
+  // If the kernel refuses (it may have no huge pages), the memory keeps small pages, which work as well.
   static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE));
 }
 
 void* MapReservation(int fd, size_t offset, size_t bytes) {
-  // Without access at first: mlockall(MCL_FUTURE) locks what is mapped, and then finds no page that it could bring in.
+  // Mapped without access at first: mlockall(MCL_FUTURE) locks the new mapping, and then finds no page to bring in.
   void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return nullptr;
   const bool done = munlock(memory, bytes) == 0 && madvise(memory, bytes, MADV_DONTDUMP) == 0 &&
@@ -38,8 +38,8 @@ void* MapReservation(int fd, size_t offset, size_t bytes) {
 
 bool KeepFreedMemory() {
 #ifdef __GLIBC__
-  // Each of the two ends glibc's own adjustment of both. 32 MiB is the largest threshold that it takes, and where its
-  // adjustment would end; larger blocks have mappings of their own, which go when they are freed.
+  // Setting either threshold ends glibc's own adjustment of both. 32 MiB is the largest threshold that glibc accepts,
+  // and where its adjustment would end. Larger blocks have mappings of their own, which go when they are freed.
   constexpr int kLargestThreshold = 32 << 20;
   constexpr int kNeverTrim = -1;
   static const bool keeps = !EnvironmentTunesMalloc() && mallopt(M_MMAP_THRESHOLD, kLargestThreshold) == 1 &&

@@ -1,4 +1,4 @@
-// Mutexes and roles that Clang's thread-safety analysis understands; other compilers see plain mutexes.
+// Mutexes and macros for Clang's thread-safety analysis; other compilers see plain mutexes.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// A queue in a ring that grows and never shrinks, so that a steady stream of elements costs no memory. (std::deque
-// takes and gives back a block whenever it crosses the end of one.)
+// A queue in a ring that grows and never shrinks, so that a steady stream of elements allocates nothing. (std::deque
+// allocates and frees a block whenever it crosses the end of one.)
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class RingQueue {
   T& front() { return at(0); }
   const T& front() const { return at(0); }
   T& back() { return at(size_ - 1); }
-  // By age.
+  // The elements by age; at(0) is the oldest.
   T& at(size_t i) { return ring_[(first_ + i) % ring_.size()]; }
   const T& at(size_t i) const { return ring_[(first_ + i) % ring_.size()]; }
 
@@ -30,7 +30,7 @@ class RingQueue {
     first_ = (first_ + 1) % ring_.size();
     --size_;
   }
-  // Removes the elements that are equal; the others keep their order.
+  // Removes the elements that are equal to `value`; the others keep their order.
   void Erase(const T& value) {
     size_t kept = 0;
     for (size_t i = 0; i < size_; ++i) {

@@ -1,4 +1,4 @@
-// Whether AddressSanitizer or ThreadSanitizer checks this build: HC_SANITIZED is 1, and kSanitized true.
+// HC_SANITIZED is 1, and kSanitized true, if AddressSanitizer or ThreadSanitizer checks this build.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

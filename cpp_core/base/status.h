@@ -1,7 +1,7 @@
-// What went wrong, as a value. No exception crosses a thread or a layer of the core; Python turns a code into its
-// exception class.
+// Status: success, or an error as a value. No exception crosses a thread or a layer of the core; Python turns a code
+// into its exception class.
 //
-// A message names rank, tensor, both values where two disagree, and what to do.
+// An error message names the rank, the tensor and, in a conflict, both values; then it says what to do.
 #pragma once
 
 #include <cstdlib>
@@ -17,20 +17,20 @@ enum class StatusCode : int {
   kOk = 0,
   kInvalidArgument,  // the caller's mistake, seen by this rank alone
   kNotInitialized,
-  kUnsupported,    // nothing can run this; says what could
-  kMismatch,       // ranks submitted incompatible requests; names both ranks and both values
-  kDuplicateName,  // the name is in flight already
+  kUnsupported,    // no backend or library can do this; the message says which could
+  kMismatch,       // ranks submitted incompatible requests; the message names both ranks and both values
+  kDuplicateName,  // an operation of this name is in flight already
   kStall,          // some rank did not submit, or did not answer, in time
   kPeerLost,       // a rank died
   kShutDown,       // a rank left, or this one did
-  kForked,         // used in a child of fork
+  kForked,         // used in a child of fork()
   kOutOfMemory,
   kVersionSkew,  // ranks run different versions or knobs
   kStartup,      // the job could not be assembled
   kAborted,      // a rank raised an error while others waited for it
   kCorrupt,      // a message or a file does not decode
   kInternal,     // a defect in horocache
-  kNonFinite,    // a rank submitted NaN or infinite values, and asked for that to be an error
+  kNonFinite,    // a rank submitted NaN or infinite values while the knob check_finite was on
 };
 
 constexpr int kNumStatusCodes = static_cast<int>(StatusCode::kNonFinite) + 1;
@@ -57,11 +57,11 @@ inline Status InvalidArgumentError(std::string message) { return {StatusCode::kI
 inline Status UnsupportedError(std::string message) { return {StatusCode::kUnsupported, std::move(message)}; }
 inline Status StartupError(std::string message) { return {StatusCode::kStartup, std::move(message)}; }
 
-// So short that it takes no memory.
+// Short enough for std::string to hold it without an allocation.
 constexpr std::string_view kNoMemory = "no memory";
 inline Status NoMemoryError() { return {StatusCode::kOutOfMemory, std::string(kNoMemory)}; }
 
-// A value, or why there is none.
+// A value, or an error.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:

@@ -35,7 +35,7 @@ struct CloseFolder {
   void operator()(DIR* folder) const { closedir(folder); }
 };
 
-// Empty if /proc cannot be read.
+// The threads of this process; empty if /proc cannot be read.
 std::vector<pid_t> Threads() {
   const std::unique_ptr<DIR, CloseFolder> folder(opendir(kTasks));
   std::vector<pid_t> threads;
@@ -47,7 +47,7 @@ std::vector<pid_t> Threads() {
   return threads;
 }
 
-// 'R' if it runs or would like to, 'D' if it waits for a disk.
+// State of a thread: 'R' if it runs or is runnable, 'D' if it waits for a disk.
 char StateOf(const std::string& folder) {
   const std::string line = FirstLine(folder + "stat");
   const size_t name_end = line.rfind(')');  // the name may contain anything
@@ -72,7 +72,7 @@ bool SleepsUntilWoken(const std::string& syscall_line, bool limited) {
   return number == SYS_futex && waits && (what & FUTEX_PRIVATE_FLAG) != 0 && (limited || arguments[3] == 0);
 }
 
-// None if the system does not count it.
+// Processor use of a thread; nullopt if the system does not count it.
 std::optional<Stillness::Share> Stillness::ShareOf(const std::string& folder) {
   std::istringstream fields(FirstLine(folder + "schedstat"));
   Share share{};
@@ -81,12 +81,12 @@ std::optional<Stillness::Share> Stillness::ShareOf(const std::string& folder) {
   return share;
 }
 
-// Since the last look.
+// True if the thread has been still since the last check.
 bool Stillness::IsStill(pid_t thread, const Share& share, int64_t passed_ns, bool sleeps_until_woken) const {
   const auto before = seen_->find(thread);
   if (before == seen_->end()) return false;
   if (sleeps_until_woken) return share.slices == before->second.slices;
-  constexpr uint64_t kLeastShare = 20;  // less than one part in so many uses a thread that only looks at something
+  constexpr uint64_t kLeastShare = 20;  // a thread that only polls uses less than 1/20 of a processor
   return (share.used_ns - before->second.used_ns) * kLeastShare < static_cast<uint64_t>(passed_ns);
 }
 
@@ -102,7 +102,7 @@ bool Stillness::Look(const std::vector<pid_t>& waiting, const std::vector<pid_t>
     if (has(waiting, thread) || FirstLine(folder + "comm").starts_with("hc-")) continue;
     const bool submits = has(submitters, thread);
     const bool must_sleep = submits || thread == getpid() || allowed == Stir::kNone;
-    // The count first: a thread that runs after it was counted shows at the next look.
+    // Read before the state: a thread that runs after this reading shows up at the next check.
     const std::optional<Share> share = ShareOf(folder);
     const auto rests = [&] {
       if (must_sleep) return SleepsUntilWoken(FirstLine(folder + "syscall"), !submits);

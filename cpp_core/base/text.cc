@@ -26,14 +26,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Bytes of the sequence that a lead byte announces; 0 if it announces none.
+// Bytes of the UTF-8 sequence that `lead` begins; 0 if no sequence begins with it.
 size_t AnnouncedLength(uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xc2 || lead > 0xf4) return 0;
   return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
 }
 
-// Overlong forms, surrogates, and what lies beyond the last code point, told by the first two bytes.
+// True for overlong forms, surrogates, and values beyond the last code point. The first two bytes show it.
 bool IsForbidden(uint8_t lead, uint8_t second) {
   switch (lead) {
     case 0xe0:
@@ -73,8 +73,8 @@ uint32_t CodeOf(std::string_view character) {
   return code;
 }
 
-// Whether a character acts on a terminal or on the order of what stands beside it, or cannot be seen: Unicode's
-// controls (Cc), format characters (Cf) and separators of lines and paragraphs (Zl, Zp).
+// True if a character acts on a terminal or on the order of the text beside it, or is invisible: Unicode's controls
+// (Cc), format characters (Cf) and separators of lines and paragraphs (Zl, Zp).
 bool IsInvisible(uint32_t code) {
   struct Range {
     uint32_t first, last;
@@ -93,7 +93,7 @@ void AppendFormat(const char* format, uint32_t number, std::string* out) {
   *out += text.data();
 }
 
-// One character, or an escape in its place.
+// Appends one character, or an escape in its place.
 void AppendVisible(std::string_view character, std::string* out) {
   const uint32_t code = CodeOf(character);
   if (code == kNoCode) {

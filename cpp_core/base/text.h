@@ -1,4 +1,4 @@
-// Small helpers for messages to people.
+// Small helpers for messages to users.
 #pragma once
 
 #include <charconv>
@@ -9,8 +9,8 @@
 
 namespace horocache {
 
-// The candidate with the smallest edit distance to `name`; empty if none is near (more than a third of the longer one's
-// length differs).
+// The candidate with the smallest edit distance to `name`; empty if none is near. A candidate is near if the distance
+// is at most a third of the longer name's length.
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 // `bytes` as part of one line, for names that come from users: escapes quotes, backslashes, bytes that are not UTF-8,
@@ -18,8 +18,8 @@ std::string Nearest(std::string_view name, const std::vector<std::string>& candi
 // separators of lines).
 std::string Printable(std::string_view bytes);
 
-// Prose as people see it: as Printable, but line feeds, tabs, quotes and backslashes stay. What was escaped before
-// stays as it is.
+// `bytes` as lines of text: escapes what Printable escapes, except line feeds, tabs, quotes and backslashes. Existing
+// escapes stay as they are.
 std::string PrintableLines(std::string_view bytes);
 
 // `bytes` as a string of JSON, with its quotes; escapes the characters that Printable escapes. Bytes that are not UTF-8
@@ -29,12 +29,12 @@ std::string JsonText(std::string_view bytes);
 // Nanoseconds as "30 s".
 std::string SecondsText(int64_t time_ns);
 
-// With a full stop where none is: for a reason that another sentence follows.
+// `text` with a full stop, unless it ends with punctuation, so that another sentence can follow it.
 std::string Sentence(std::string text);
 
 std::vector<std::string> Split(std::string_view text, char separator);
 
-// False unless all of `text` is the number.
+// Parses `text` as a number. False if a part of it, or all of it, is not a number.
 template <typename T>
 bool ParseNumber(std::string_view text, T* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);

@@ -18,7 +18,7 @@ pid_t ThisThread() {
 }
 
 void MakeRoomForExceptions() {
-  // Written to memory, as the compiler may leave out a call that nothing depends on.
+  // Stored in a volatile, because the compiler may leave out a call whose result is unused.
   [[maybe_unused]] volatile const int touched = std::uncaught_exceptions();
 }
 

@@ -1,4 +1,4 @@
-// A thread with a name that its destructor joins. The core detaches none but those that hang in the kernel.
+// A named thread that its destructor joins. The core detaches only threads that hang in the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -12,25 +12,26 @@
 
 namespace horocache {
 
-// The kernel's number of the calling thread, and whether a thread of this process still lives (or another has got its
-// number).
+// ThisThread returns the kernel's id of the calling thread. IsAlive is true while a thread of this process has the id
+// `thread`; another thread may have got the id meanwhile.
 pid_t ThisThread();
 bool IsAlive(pid_t thread);
 
-// The C library makes a thread's room for exceptions when the thread first throws, and ends the process where there is
-// no memory for it. After this there is room. Cheap.
+// Allocates the calling thread's room for exceptions now. The C library would allocate it when the thread first throws,
+// and end the process if memory has run out by then. Cheap.
 void MakeRoomForExceptions();
 
-// The processor time of one thread, for others to ask. Threads: Begin and End on that one, Ns on any.
+// The processor time of one thread, which other threads can read. Threads: that thread calls Begin and End, any thread
+// Ns.
 class ThreadCpuTime {
  public:
-  // First and last of what the thread does.
+  // The first and the last call of the thread.
   void Begin();
   void End();
-  int64_t Ns() const;  // since the thread was made; 0 before Begin
+  int64_t Ns() const;  // since the thread was created; 0 before Begin
 
  private:
-  static constexpr clockid_t kNone = CLOCK_REALTIME;  // no thread's
+  static constexpr clockid_t kNone = CLOCK_REALTIME;  // stands for "none": this clock does not measure a thread
   std::atomic<clockid_t> clock_{kNone};
   std::atomic<int64_t> at_end_ns_{0};
 };
@@ -38,16 +39,16 @@ class ThreadCpuTime {
 class NamedThread {
  public:
   NamedThread() = default;
-  // `name` has at most 15 bytes (the kernel's limit); signals are blocked in the thread, so that Python's handlers run
-  // in Python's threads. Throws std::system_error where no thread can be made.
+  // `name` has at most 15 bytes (the kernel's limit). Signals are blocked in the thread, so that Python's handlers run
+  // in Python's threads. Throws std::system_error if no thread can be made.
   NamedThread(const std::string& name, std::function<void()> body);
   ~NamedThread() { Join(); }
   NamedThread(NamedThread&&) = default;
   NamedThread& operator=(NamedThread&& other) noexcept;
 
   void Join();
-  // Nobody waits for it any more: for one that hangs in a call that cannot be ended. It must use nothing that goes.
-  // False if there is none.
+  // Detaches the thread, which hangs in a call that cannot be ended. The thread may use only memory that outlives it.
+  // False if the object has no thread.
   bool Abandon();
 
  private:

@@ -33,7 +33,7 @@ UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
 }
 
 void UniqueFd::Close() {
-  const int error = errno;  // destructors run between a failure and its message
+  const int error = errno;  // kept: destructors run between a failure and its message
   if (intact()) close(fd_);
   fd_ = -1;
   errno = error;

@@ -1,22 +1,23 @@
-// File descriptors that are known by more than their number.
+// File descriptors whose numbers are checked before use: they may stand for another file by then.
 //
 // Note [Descriptors of ours]
 // A program may close descriptors that it does not know (os.closerange, daemonizing code) and open files of its own
-// under the same numbers. So what is kept for long is looked at before it is used: nothing is read from, written into
-// or closed that is not the file it was. The kernel gives sockets, files and pipes identities of their own; eventfds
-// and (before Linux 6.9) pidfds share one, and are told from everything else, but not from each other.
+// under the same numbers. So a descriptor that horocache keeps for long is checked before it is used: horocache reads,
+// writes or closes it only if it is still the same file. The kernel gives sockets, files and pipes identities of their
+// own. Eventfds and (before Linux 6.9) pidfds share one identity, so they can be told from all other files, but not
+// from each other.
 #pragma once
 
 #include <sys/types.h>
 
 namespace horocache {
 
-// Which open file a number stands for.
+// The identity of the open file that a descriptor stands for.
 class FileIdentity {
  public:
-  FileIdentity() = default;  // none
+  FileIdentity() = default;  // no file
   explicit FileIdentity(int fd);
-  // Whether `fd` still stands for it.
+  // True if `fd` still stands for this file.
   bool Is(int fd) const;
 
  private:
@@ -26,7 +27,7 @@ class FileIdentity {
   mode_t kind_ = 0;
 };
 
-// A file descriptor that closes itself, and nobody else's.
+// Owns a file descriptor and closes it, unless its number stands for another file by then.
 class UniqueFd {
  public:
   explicit UniqueFd(int fd = -1) : fd_(fd), identity_(fd) {}
@@ -34,9 +35,9 @@ class UniqueFd {
   UniqueFd(UniqueFd&& other) noexcept : fd_(other.fd_), identity_(other.identity_) { other.fd_ = -1; }
   UniqueFd& operator=(UniqueFd&& other) noexcept;
   int get() const { return fd_; }
-  // There is one, and the program has not closed it.
+  // True if there is a descriptor and the program has not closed it.
   bool intact() const { return identity_.Is(fd_); }
-  // Does nothing where the number stands for something else by now.
+  // Does not close the descriptor if its number stands for another file by now.
   void Close();
   int release() {
     const int fd = fd_;

@@ -12,7 +12,8 @@
 namespace horocache {
 namespace {
 
-// Between two looks whether the descriptors are still there, and the longest sleep where the kernel has no memory.
+// kLookNs: the time between two checks that the descriptors still exist. kNoMemoryNs: the longest sleep while the
+// kernel has no memory.
 constexpr int64_t kLookNs = kNsPerS;
 constexpr int64_t kNoMemoryNs = 100 * kNsPerMs;
 
@@ -29,7 +30,7 @@ void Waker::Wake() {
   woken_.store(1);
   FutexWake(woken_);
   const char byte = 1;
-  // A full socket has woken the thread already.
+  // Fails if the socket is full: its bytes wake the thread already.
   if (intact()) static_cast<void>(send(sends_.get(), &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
@@ -43,13 +44,13 @@ void Waker::Sleep(std::vector<pollfd>* polled, int64_t timeout_ns) {
   polled->push_back({receives_.get(), POLLIN, 0});
   if (woken_.load() == 0) {
     const int found = poll(polled->data(), polled->size(), static_cast<int>((sleep_ns + kNsPerMs - 1) / kNsPerMs));
-    if (found < 0) {  // the kernel has no memory, or nothing is known of any of them
+    if (found < 0) {  // an interrupt, or no memory in the kernel: nothing is known of the descriptors
       for (pollfd& one : *polled) one.revents = 0;
       if (errno != EINTR) FutexWait(woken_, 0, kNoMemoryNs);
     }
   }
   polled->pop_back();
-  woken_.store(0);  // before the bytes: one that comes in between ends the next sleep
+  woken_.store(0);  // before the bytes are read: a Wake in between ends the next sleep
   std::array<char, 64> bytes;
   while (receives_.intact() && recv(receives_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
   }

@@ -1,10 +1,10 @@
-// How a thread that sleeps in poll() is woken by others, whatever the program does with descriptors.
+// Wakes a thread that sleeps in poll(), even if the program closes horocache's descriptors.
 //
-// A byte goes through a pair of sockets, and a word says why. Where the program has closed the sockets (see Note
-// [Descriptors of ours] in unique_fd.h), the kernel ends the poll, and from then on the thread sleeps on the word: new
-// descriptors would take numbers that the program counts on.
+// Wake sets a word and sends a byte through a pair of sockets. If the program has closed the sockets (see Note
+// [Descriptors of ours] in unique_fd.h), the kernel ends the poll, and from then on the thread sleeps on the word. The
+// sockets are not replaced: new ones would take numbers that the program counts on.
 //
-// Threads: Wake on any; everything else on the one that sleeps.
+// Threads: any thread calls Wake, the sleeping thread everything else.
 #pragma once
 
 #include <poll.h>
@@ -21,14 +21,14 @@ class Waker {
  public:
   Waker();
   void Wake();
-  // Sleeps until Wake was called, one of `polled` has an event, or the time has passed; may return early. One Wake ends
-  // one sleep, the next one if nobody sleeps. Without its descriptors it does not look at `polled`.
+  // Sleeps until Wake is called, one of `polled` has an event, or the time has passed; may return early. One Wake ends
+  // one sleep: the next one if no thread sleeps. Without its descriptors it ignores `polled`.
   void Sleep(std::vector<pollfd>* polled, int64_t timeout_ns);
-  // False: there were no descriptors left for it, or the program has closed them.
+  // False if no descriptors were left for the sockets, or if the program has closed them.
   bool intact() const { return receives_.intact() && sends_.intact(); }
-  // No other waker of this process has the same as long as this one is intact; below 0 without descriptors.
+  // A number that is unique among this process's wakers while this one is intact; below 0 without descriptors.
   int number() const { return receives_.get(); }
-  // For the child of a fork, where nobody sleeps.
+  // For the child of a fork, where no thread sleeps.
   void CloseInChild();
 
  private:

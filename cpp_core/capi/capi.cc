@@ -1,4 +1,4 @@
-// hc.h over Runtime. Nothing throws across this boundary.
+// Implements hc.h over Runtime. No exception crosses this boundary.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -59,7 +59,7 @@ Status CheckTensor(const hc_tensor& tensor, const std::string& what) {
 }
 
 Status FillOutput(const hc_tensor& output, size_t index, Operation* operation) {
-  if (output.data == nullptr) return Status::Ok();  // described as none
+  if (output.data == nullptr) return Status::Ok();  // this rank gets no result
   HC_RETURN_IF_ERROR(CheckTensor(output, "output " + std::to_string(index)));
   int64_t count = 1;
   for (int i = 0; i < output.ndim; ++i) count *= output.shape[i];
@@ -131,7 +131,7 @@ Status Fill(const hc_request& request, Operation* operation) {
   return Status::Ok();
 }
 
-// Runs f, whose Status becomes the answer; what it throws, too.
+// Runs `f` and returns the code of its Status; an exception becomes a Status, too.
 template <typename F>
 int Guarded(hc_error* error, F&& f) {
   try {
@@ -287,7 +287,7 @@ int hc_poll(hc_runtime* runtime, int64_t handle) {
 int hc_wait(hc_runtime* runtime, int64_t handle, double timeout_s, hc_go_on go_on, void* context) {
   Operation* operation = runtime->runtime->Find(handle);
   if (operation == nullptr) return -1;
-  // Another thread that waits may consume it: the record is then somebody else's.
+  // Another waiting thread may consume the handle; the record then belongs to another operation.
   const auto is_there = [&] { return runtime->runtime->Find(handle) == operation; };
   const auto goes_on = [&] { return is_there() && (go_on == nullptr || go_on(context) != 0); };
   const int64_t deadline_ns = timeout_s < 0 ? horocache::kNever : horocache::DeadlineNs(timeout_s);

@@ -1,4 +1,4 @@
-// Memory that the ranks of a host share, for hc.h.
+// Implements hc.h: memory that the ranks of a host share.
 #include <memory>
 #include <new>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "capi/wrap.h"
 #include "runtime/runtime.h"
 
-// Ends with the last pointer to it, also after hc_free.
+// The memory lives as long as its last shared pointer, also after hc_free.
 struct hc_memory {
   std::shared_ptr<std::byte> bytes;
 };

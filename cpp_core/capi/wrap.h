@@ -1,4 +1,4 @@
-// What hc.h calls a runtime.
+// Defines hc_runtime, the runtime of hc.h.
 #pragma once
 
 #include <memory>
@@ -7,5 +7,5 @@
 
 struct hc_runtime {
   horocache::runtime::Runtime* runtime;
-  std::unique_ptr<horocache::runtime::Runtime> owned;  // null where another binding owns it
+  std::unique_ptr<horocache::runtime::Runtime> owned;  // null if another binding owns the runtime
 };

@@ -12,7 +12,7 @@ namespace horocache::control {
 
 using wire::Signature;
 
-// ---- what the runtime says
+// ---- inputs from the runtime
 
 Status Controller::Impl::CheckOpen(const Signature& signature) const {
   if (closed) return {end.code(), Describe(signature) + " was submitted after the end: " + end.message()};
@@ -65,7 +65,7 @@ uint64_t Controller::Impl::Raised() const {
   if (closed) return 0;
   uint64_t raised = 0;
   if (flushed_unsent > 0 || !note.empty()) raised |= kUncached;
-  // What was submitted before join() needs this rank's data, so it runs before the others do without.
+  // The requests submitted before join() need this rank's data, so they run before the other ranks go on without it.
   if (join_state == JoinState::kSubmitted && table.empty()) raised |= kJoining;
   if (leaving) raised |= kLeaving;
   if (!abort_why.empty()) raised |= kError;
@@ -131,7 +131,7 @@ void Controller::Lose(const Status& why) {
   });
 }
 
-// ---- what the runtime is told
+// ---- outputs to the runtime
 
 bool Controller::NextPlan(Plan* plan) { return impl_->planner.Next(plan); }
 
@@ -158,7 +158,7 @@ uint64_t Controller::round() const { return impl_->round; }
 uint64_t Controller::cache_hash() const { return impl_->cache.hash(); }
 int64_t Controller::cache_size() const { return impl_->cache.size(); }
 
-// ---- what an Agreement uses
+// ---- for Agreements
 
 const ControllerConfig& Controller::config() const { return impl_->config; }
 bool Controller::waiting() const { return impl_->waiting; }

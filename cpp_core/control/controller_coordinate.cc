@@ -1,4 +1,4 @@
-// Rank 0's part of a round that gathers, and the look-out for stalls of every rank.
+// Rank 0's part of a round that gathers requests, and every rank's search for stalls.
 #include <algorithm>
 #include <map>
 
@@ -15,7 +15,7 @@ using wire::CacheBit;
 using wire::RequestList;
 using wire::ResponseList;
 
-// In order of rank; empty if a rank is missing or came twice.
+// Returns the lists in order of rank; empty if a rank's list is missing or came twice.
 std::vector<const RequestList*> SortByRank(std::span<const RequestList> lists, int size) {
   std::vector<const RequestList*> sorted(static_cast<size_t>(size));
   for (const RequestList& list : lists) {
@@ -42,7 +42,7 @@ std::string HashReport(const std::vector<const RequestList*>& lists, const RankN
          "avoids it, unless it is their tables of backends that differ.";
 }
 
-// The first reason why the set cannot go on.
+// True if the set cannot go on; *out then has the reason: different caches or, if they are equal, the ranks' aborts.
 bool FindFatal(const std::vector<const RequestList*>& lists, const RoundOutcome& outcome, const RankNames& names,
                ResponseList* out) {
   if (outcome.hashes_differ) {
@@ -133,7 +133,7 @@ Status Controller::Impl::NoteErased(const wire::Request& request, int rank, Resp
                                       " replaces cache bit " + std::to_string(bit) +
                                       ", which stands for something else."};
   }
-  out->erase.push_back(bit);  // again, where several ranks say so
+  out->erase.push_back(bit);  // several ranks may list it: the caller removes duplicates
   return Status::Ok();
 }
 
@@ -144,7 +144,8 @@ Status Controller::Impl::AddMerged(const MergedRequest& merged, const RankSet& j
   return coordinator.AddMerged(merged, joined_now, now_ns, &out->responses);
 }
 
-// What is pending on which ranks: uncached requests as the coordinator counts them, cached ones as the lists tell.
+// The pending operations with the ranks that have them: uncached ones as the coordinator counts them, cached ones as
+// the request lists report them.
 std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const RequestList*>& lists,
                                                         const ResponseList& out, int64_t now_ns) const {
   std::vector<PendingOp> ops;
@@ -157,7 +158,7 @@ std::vector<PendingOp> Controller::Impl::CollectPending(const std::vector<const 
   std::map<CacheBit, PendingOp> cached;
   const auto note = [&](CacheBit bit, int rank, bool stalled_there) {
     const ResponseCache::Entry* entry = cache.At(bit);
-    if (entry == nullptr) return;  // cannot be pending anywhere; whoever says so is wrong about itself alone
+    if (entry == nullptr) return;  // a free slot: pending nowhere, and only this rank is wrong about it
     PendingOp& op =
         cached.try_emplace(bit, PendingOp{*entry->signature, RankSet(config.size), false, false}).first->second;
     op.has.Add(rank);
@@ -183,7 +184,7 @@ void Controller::Impl::InspectStalls(const std::vector<const RequestList*>& list
   for (const wire::Response& response : out->responses) {
     for (const int32_t rank : response.ranks) ranks[static_cast<size_t>(rank)].all_waiting = false;
     if (!response.ranks.empty()) continue;
-    for (WaitingRank& rank : ranks) rank.all_waiting = false;  // everybody has it pending, and goes on
+    for (WaitingRank& rank : ranks) rank.all_waiting = false;  // all ranks have it pending, and go on
   }
   StallInspector::Verdict verdict =
       stalls.Inspect(CollectPending(lists, *out, now_ns), ranks, joined_now, look, now_ns);
@@ -205,8 +206,9 @@ int64_t Controller::Impl::OldestPendingNs() const {
   return oldest_ns;
 }
 
-// Some ranks may wait for each other while the rest compute: only the coordinator sees what all lack. It is asked when
-// a rank has stood still for a while, and once for each change, as most waits are for slow ranks.
+// Asks rank 0 to look for a deadlock. Some ranks may wait for each other in a circle while the rest compute, and only
+// the coordinator sees what all of them lack. A rank asks when it has waited for kStillNs without a change, and once
+// for each change, because most waits are for slow ranks.
 void Controller::Impl::LookForCircles(int64_t now_ns) {
   if (closed || !all_wait() || unflushed_since_ns != kNever) {
     still_since_ns = kNever;

@@ -17,8 +17,10 @@
 
 namespace horocache::control {
 
+// The bytes reserved for last_done, so that a name of usual length needs no allocation.
 inline constexpr size_t kUsualNameBytes = 256;
-inline constexpr int64_t kStillNs = 100'000'000;  // of waiting without a change, before somebody looks for circles
+// How long a rank waits without a change, in ns, before it asks rank 0 to look for a deadlock.
+inline constexpr int64_t kStillNs = 100'000'000;
 
 struct Controller::Impl {
   explicit Impl(ControllerConfig config_in)
@@ -34,11 +36,12 @@ struct Controller::Impl {
     last_done.reserve(kUsualNameBytes);
   }
 
-  // A join waits for everything that this rank submitted before it, is announced, and then holds until all have joined.
+  // A join waits until no earlier request of this rank is pending, is then announced to rank 0, and holds until all
+  // ranks have joined.
   enum class JoinState { kNone, kSubmitted, kAnnounced, kJoined };
 
   std::string own_name() const { return config.names.Text(config.rank); }
-  // What a rank did that has left.
+  // How messages describe a rank that has left.
   std::string left() const {
     return config.process_set == 0 ? "shut down" : "left process set " + std::to_string(config.process_set);
   }
@@ -50,10 +53,10 @@ struct Controller::Impl {
   Status CheckOpen(const wire::Signature& signature) const;
   void NoteSubmitted(int64_t now_ns);
   uint64_t Raised() const;
-  // The set has ended: everything pending fails with what `why` makes of it.
+  // Ends the set: every pending operation fails with the status that `why` returns for its signature.
   template <typename F>
   void End(const Status& status, F&& why);
-  void Moved();  // plans or failures were made: nobody is known to wait any more
+  void Moved();  // plans or failures were made, so all_waiting no longer holds
 
   // ---- controller_rounds.cc
   void WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
@@ -74,11 +77,11 @@ struct Controller::Impl {
   uint32_t RideWords(const wire::Signature& signature, wire::Choice choice) const;
   void WritePayload(std::vector<uint64_t>* payload) const;
   bool MayRide(std::span<const uint64_t> words) const;
-  // Fills `rides` with those of the agreed bits that ride.
+  // Fills `rides` with the agreed bits that run inline.
   void ChooseRides(std::span<const uint64_t> bits, std::span<const Snapshot> snapshots);
   size_t FindRides(const Snapshot& snapshot, uint8_t* offsets) const;
   bool Rides(wire::CacheBit bit) const { return next_ride < rides.size() && rides[next_ride] == bit; }
-  // Plans the next of them.
+  // Plans the next inline allreduce.
   void PlanRide(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
 
   // ---- controller_coordinate.cc
@@ -101,9 +104,10 @@ struct Controller::Impl {
 
   bool joined_here() const { return join_state == JoinState::kJoined; }
   bool has_pending() const { return !table.empty() || join_op != kNoOp; }
-  // What all ranks prove to each other in every round: that they have the same cache and choose by the same table.
+  // The hash that all ranks compare in every round: they have the same cache and the same selector.
   uint64_t proof() const { return cache.hash() ^ selector_hash; }
-  // Whether all threads here wait for what the control plane has; who waits for what already runs will go on.
+  // True if all threads here wait for operations that are pending in the control plane. A thread that waits for a
+  // running operation will go on.
   bool all_wait() const { return all_waiting && has_pending(); }
 
   const ControllerConfig config;
@@ -116,19 +120,19 @@ struct Controller::Impl {
   uint64_t round = 0;
   uint64_t changes = 0;
 
-  // What the runtime says.
+  // Inputs from the runtime.
   bool waiting = false;
   bool all_waiting = false;
   bool computes = false;
   std::string last_done;
   std::string note;
-  bool asked = false;
+  bool asked = false;  // other ranks ask for the stack traces of this rank
   bool leaving = false;
   std::string abort_why;
   bool closed = false;
   Status end;  // why, once closed
 
-  // Flushing. Requests that a flush has shown to the others raise the uncached flag.
+  // Flushing. Uncached requests that are flushed but not sent raise kUncached.
   int64_t unflushed_since_ns = kNever;
   size_t flushed_unsent = 0;
 
@@ -137,28 +141,30 @@ struct Controller::Impl {
   wire::Signature join_signature;
   RankSet joined;
   std::vector<int32_t> joined_list;                 // `joined` as a list, for plans
-  wire::DivideBy divide_by = wire::DivideBy::kAll;  // what the first that joined asked for
-  int divisor_ranks = 0;                            // by which an average divides
+  wire::DivideBy divide_by = wire::DivideBy::kAll;  // the choice of the first rank that joined
+  int divisor_ranks = 0;                            // the divisor of averages
 
   // Stalls.
   bool stalled = false;
-  int64_t over_limit_since_ns = kNever;  // if that is why
+  int64_t over_limit_since_ns = kNever;  // set if that is why `stalled` is raised
   int64_t next_inspect_ns = kNever;
   uint64_t raised_at_change = 0;
   uint64_t still_at_change = 0;
-  int64_t still_since_ns = kNever;  // all threads have waited since then, and nothing has changed
+  int64_t still_since_ns = kNever;  // since then all threads have waited and nothing has changed
 
-  // Rank 0 alone.
+  // Rank 0 only.
   Coordinator coordinator;
-  wire::Signature first_join;  // of those that have joined
+  wire::Signature first_join;  // the join of the first rank that has joined
   int first_joined = -1;
-  std::string join_mismatch;  // the first difference from it
+  std::string join_mismatch;  // the first difference of another join from first_join
+  // Every rank.
   const uint64_t selector_hash;
-  StallInspector stalls;
-  std::vector<uint64_t> agreed_bits;  // of this round
-  std::vector<wire::CacheBit> rides;  // those of them that ride, ascending
+  StallInspector stalls;              // knows of operations on rank 0 only
+  std::vector<uint64_t> agreed_bits;  // bit words of this round's AND
+  std::vector<wire::CacheBit> rides;  // the agreed bits that run inline, ascending
   size_t next_ride = 0;
-  std::vector<uint8_t> ride_offsets;  // of each rank's payload, where the data of each ride begins
+  // kMaxPayloadWords entries per rank: the word of its payload at which the data of each entry of `rides` begins.
+  std::vector<uint8_t> ride_offsets;
 };
 
 template <typename F>

@@ -1,4 +1,4 @@
-// Operations that need no exchange but the round: see Note [Operations that ride on a round] in controller.h.
+// Inline allreduces, which need no exchange but the round: see Note [Operations that ride on a round] in controller.h.
 #include <algorithm>
 
 #include "control/controller_impl.h"
@@ -10,8 +10,8 @@ namespace horocache::control {
 using wire::CacheBit;
 using wire::Signature;
 
-// The words of one rank's data if the operation may ride on a round, else 0. Who asks for an algorithm gets it; layers
-// are applied before the data comes here.
+// The number of words of one rank's data if the operation may run inline, else 0. An operation with an explicit
+// algorithm runs by that algorithm, not inline. Layers do not matter: they are applied before the data comes here.
 uint32_t Controller::Impl::RideWords(const Signature& signature, wire::Choice choice) const {
   const std::vector<BackendTraits>& backends = config.selector.backends();
   const bool plain = signature.op == wire::Op::kAllreduce && !signature.tensors.empty() &&
@@ -60,7 +60,7 @@ void Controller::Impl::ChooseRides(std::span<const uint64_t> bits, std::span<con
   }
 }
 
-// How many of the rides, from the first on, one rank's payload has; and where.
+// Returns how many of `rides`, from the first on, have their data in one rank's payload; writes the data's offsets.
 size_t Controller::Impl::FindRides(const Snapshot& snapshot, uint8_t* offsets) const {
   if (snapshot.words.size() <= kFirstBitWord) return 0;
   const size_t end = std::min(snapshot.payload.size(), kMaxPayloadWords);

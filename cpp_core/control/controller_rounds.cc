@@ -1,4 +1,4 @@
-// A round, step by step, as every rank takes it. See Note [The steps of a round] in controller.h.
+// The steps of a round on every rank. See Note [The steps of a round] in controller.h.
 #include <algorithm>
 #include <utility>
 
@@ -13,8 +13,8 @@ using wire::CacheBit;
 using wire::Response;
 using wire::Signature;
 
-// Algorithm 2 (CacheCoordination), SetBitVector: a bit for each cached request that is pending here, and the flags. The
-// paper's Intersect is the channel's AND.
+// Algorithm 2 (CacheCoordination), SetBitVector: a bit for each cached request that is pending here, and the flags. A
+// joined rank sets the bit of every entry. The paper's Intersect is the channel's AND.
 void Controller::Impl::WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const {
   words->assign(kFirstBitWord + cache.num_words(), 0);
   (*words)[kFlagWord] = EncodeFlags(raised | (waiting ? uint64_t{kWaiting} : 0), all_wait());
@@ -25,8 +25,8 @@ void Controller::Impl::WriteWords(uint64_t raised, std::span<const uint64_t> bit
   std::ranges::copy(shown, words->begin() + kFirstBitWord);
 }
 
-// Algorithm 2, DecodeBitVector, and Algorithm 1 (RunCycleOnce), GetResponses and PerformOperation for the bits that all
-// ranks have in common. Bits that are not stay pending (PushMessageToQueue).
+// Algorithm 2, DecodeBitVector; then Algorithm 1 (RunCycleOnce), GetResponses and PerformOperation for the bits that
+// all ranks have in common. This rank's other bits stay pending (PushMessageToQueue).
 RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
   RoundOutcome outcome;
   agreed_bits.clear();
@@ -67,7 +67,7 @@ void Controller::Impl::PlanHit(CacheBit bit, std::span<const Snapshot> snapshots
   planner.Add(op, entry->signature, entry->choice, entry->bytes);
 }
 
-// Algorithm 1, the worker's part of MasterWorkerCoordination: UncachedRequestList.
+// Algorithm 1, the worker's part of MasterWorkerCoordination: this rank's UncachedRequestList.
 void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list) {
   *list = {};
   list->process_set = config.process_set;
@@ -83,7 +83,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   if (outcome.hashes_differ) list->cache_hash = {proof()};
   table.Send([&](const Signature& signature) {
     wire::Request request{signature, wire::kNoBit};
-    // Looked up now, not at submission: the entry may have gone or come meanwhile.
+    // Looked up now, not at submission: the entry may have been erased or inserted meanwhile.
     CacheBit bit = wire::kNoBit;
     if (cache.Find(signature, &bit) != ResponseCache::Lookup::kMiss) request.changed_bit = bit;
     list->requests.push_back(std::move(request));
@@ -102,10 +102,10 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   if ((outcome.raised & kStalled) == 0) return;
   stalled = false;
   over_limit_since_ns = kNever;
-  if (all_wait()) raised_at_change = changes;  // the coordinator knows it now, whoever asked
+  if (all_wait()) raised_at_change = changes;  // the coordinator knows it now, whichever rank asked
 }
 
-// Algorithm 1, the end of the cycle: ResponseCache.put and PerformOperation for what the coordinator answered.
+// Algorithm 1, the end of the cycle: ResponseCache.put and PerformOperation for the coordinator's responses.
 Status Controller::Impl::Finish(const wire::ResponseList* responses) {
   ++round;
   ++counters.rounds;
@@ -116,9 +116,9 @@ Status Controller::Impl::Finish(const wire::ResponseList* responses) {
 }
 
 Status Controller::Impl::Apply(const wire::ResponseList& list) {
-  // A rank that aborts does not report it: meanwhile its program says why, and the lines would cut each other.
+  // An aborting rank does not log the report: its program prints the reason at the same time, and the lines would mix.
   if (!list.report.empty() && abort_why.empty()) reports.push_back(list.report);
-  note.clear();  // every rank's requests have travelled
+  note.clear();  // the coordinator has received all ranks' request lists
   asked |= std::ranges::find(list.laggards, config.rank) != list.laggards.end();
   if (list.fatal != StatusCode::kOk) {
     End({list.fatal, list.report}, [&](const Signature& signature) {
@@ -139,7 +139,7 @@ Status Controller::Impl::Apply(const wire::ResponseList& list) {
   for (const Response& response : list.responses) HC_RETURN_IF_ERROR(ApplyResponse(response));
   RunPlanner();
   if (!list.erase.empty() || !list.responses.empty() || !list.joined.empty()) {
-    // A request that lost its entry is shown to the others at once: they may wait for it.
+    // A request that lost its cache entry is shown to the other ranks at once, because they may wait for it.
     if (unflushed_since_ns == kNever) flushed_unsent = table.unsent();
     Moved();
   }
@@ -148,11 +148,11 @@ Status Controller::Impl::Apply(const wire::ResponseList& list) {
 }
 
 // Note [What an average divides by]
-// A rank says with its join whether averages go on to be divided by the number of all ranks or by those that still have
-// data. The first that joins decides, from the responses of that round on; it is the coordinator that tells which was
-// first. So every rank knows the same divisor for each operation without another word, cached or not, and the plan
-// carries it to the backends. A rank that joins with another wish takes part all the same, and the join fails for all
-// when it is complete.
+// A rank's join says whether averages are divided by the number of all ranks from then on, or by the number of ranks
+// that still have data. The first rank that joins decides, from the responses of that round on; the coordinator tells
+// all ranks its choice. So every rank knows the divisor of each operation, cached or not, without further
+// communication, and the plan carries it to the backends. A rank that joins with another choice takes part all the
+// same, and the join fails on all ranks when it is complete.
 Status Controller::Impl::ApplyJoined(const wire::ResponseList& list) {
   if (joined.empty()) divide_by = list.divide_by;
   for (const int32_t rank : list.joined) {

@@ -57,7 +57,7 @@ Status Coordinator::Add(int rank, const wire::Request& request, const RankSet& j
 }
 
 void Coordinator::NoteDefect(int rank, const Signature& signature, Pending* pending) const {
-  constexpr size_t kEnough = 1024;  // bytes
+  constexpr size_t kEnough = 1024;  // bytes of text after which further defects are left out
   if (signature.defect.empty() || pending->defects.size() > kEnough) return;
   pending->defects += (pending->defects.empty() ? "" : "; ") + names_.Text(rank) + " submitted " + signature.defect;
 }
@@ -87,7 +87,7 @@ Status Coordinator::AddMerged(const MergedRequest& merged, const RankSet& joined
 }
 
 void Coordinator::Respond(const RankSet& joined, std::vector<Response>* responses) {
-  if (joined.count() != joined_seen_) {  // a rank that joins completes what only it was missing in
+  if (joined.count() != joined_seen_) {  // a join may complete requests that only the joining rank lacked
     joined_seen_ = joined.count();
     for (const auto& [name, pending] : pending_) complete_.push_back(name);
   }
@@ -130,7 +130,7 @@ void Coordinator::FailConflict(int rank, const Signature& signature, const std::
   alone.Add(rank);
   std::vector<GroupConflicts::Failed> failed = {{signature, alone}};
   std::vector<std::string> all = names;
-  // Other ranks may have submitted the request in this rank's company before; it fails for them as well.
+  // Other ranks may have submitted the same request as this rank before; it fails for them as well.
   if (pending_.contains(signature.name)) all.push_back(signature.name);
   responses->push_back(MakeFailure(signature, StatusCode::kMismatch, message, {rank}));
   for (const std::string& name : all) {
@@ -154,7 +154,7 @@ Response Coordinator::Answer(const Pending& pending, const RankSet& joined) cons
   }
   Response response;
   response.signature = pending.signature;
-  if (pending.signature.op == wire::Op::kRegister) return response;  // moves no data
+  if (pending.signature.op == wire::Op::kRegister) return response;  // moves no data, so it needs no backend
   const StatusOr<wire::Choice> choice = selector_->Choose(pending.signature, SignatureBytes(pending.signature));
   if (!choice.ok()) return MakeFailure(pending.signature, choice.status().code(), choice.status().message());
   response.choice = *choice;

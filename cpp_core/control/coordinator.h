@@ -1,7 +1,8 @@
-// Counts, on rank 0 of a process set, who has submitted what, and turns what everybody has submitted into responses:
-// the coordinator of the paper's coordinator-worker step, asked only about requests that the caches do not know.
+// The coordinator of the paper's coordinator-worker step: counts, on rank 0 of a process set, which ranks have
+// submitted each request, and turns the requests that all ranks have submitted into responses. It gets only requests
+// that the response caches do not have.
 //
-// Role: coordinator (rank 0). Pure. Owns the requests until they are answered.
+// Threads: the thread that holds rank 0's progress lock. Pure. Owns the requests until they are answered.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +29,27 @@ class Coordinator {
     std::string mismatch;  // the first difference between two ranks' signatures
     int64_t first_ns = 0;
     uint64_t sequence = 0;
-    std::string defects = {};  // of the data of some ranks
+    std::string defects = {};  // why the data of some ranks cannot be used
   };
 
   // The selector and the names outlive it.
   Coordinator(int size, const Selector* selector, const RankNames* names)
       : size_(size), selector_(selector), names_(*names), conflicts_(size) {}
 
-  // A rank's request. Failures that are certain already go to *responses. Not ok: the rank broke the protocol.
+  // Counts one rank's request. Failures that are already certain are appended to *responses. Not ok: the rank broke the
+  // protocol.
   Status Add(int rank, const wire::Request& request, const RankSet& joined, int64_t now_ns,
              std::vector<wire::Response>* responses);
 
-  // The same for a request that several ranks made alike: in one go, where nothing else is known of it.
+  // As Add, for a request that several ranks made alike. The ranks are counted in one pass if nothing else about the
+  // request is known yet.
   Status AddMerged(const MergedRequest& merged, const RankSet& joined, int64_t now_ns,
                    std::vector<wire::Response>* responses);
 
   // Appends a response for every request that all ranks but the joined ones have submitted, in order of first arrival.
   void Respond(const RankSet& joined, std::vector<wire::Response>* responses);
 
-  // The request is failed by somebody else.
+  // Removes a request that has its response, for example one that the stall inspector fails.
   void Drop(const std::string& name);
 
   const StringMap<Pending>& pending() const { return pending_; }
@@ -62,7 +65,7 @@ class Coordinator {
   const RankNames& names_;
   GroupConflicts conflicts_;
   StringMap<Pending> pending_;
-  std::vector<std::string> complete_;  // candidates for Respond
+  std::vector<std::string> complete_;  // names that may be complete: candidates for Respond
   int joined_seen_ = 0;
   uint64_t next_sequence_ = 0;
 };

@@ -35,7 +35,7 @@ Plan& FusionPlanner::AddRide(OpId op, std::shared_ptr<const Signature> signature
   return plan;
 }
 
-// Not a stable sort, which allocates: the indices are the agreed order.
+// Sorts by priority and index, because a stable sort allocates; the indices are in agreed order.
 void FusionPlanner::Order() {
   std::ranges::sort(waiting_, [this](size_t a, size_t b) {
     const int32_t of_a = items_[a].priority, of_b = items_[b].priority;
@@ -98,8 +98,9 @@ int64_t FusionPlanner::EmitPieces(const Item& item, const std::vector<int32_t>& 
   }
 }
 
-// Look-ahead: what does not fit or match is set aside, and later operations may still join while the bytes in the plan
-// and those set aside together stay within the threshold. So no operation overtakes more than one plan's worth.
+// Plans the first waiting item and looks ahead for others that may join it. An item that does not fit or match is set
+// aside, and later items may still join while the bytes in the plan and the bytes set aside together stay within the
+// threshold. So no operation overtakes more than one plan's worth of others.
 void FusionPlanner::PlanFirst(const std::vector<int32_t>& joined) {
   const Item& first = items_[waiting_[0]];
   int64_t total = EmitPieces(first, joined);

@@ -1,13 +1,14 @@
-// Bins agreed operations into plans, in agreed order: tensor fusion.
+// Tensor fusion: packs agreed operations into plans, in agreed order.
 //
-// What was agreed on in one round is planned by descending priority, and in agreed order where that is equal. Nothing
-// that was planned before is overtaken.
+// The operations that one round agrees on are planned by descending priority, and in agreed order if their priority is
+// equal. They do not overtake operations that were planned before.
 //
-// The result depends on the agreed list and the configuration alone, so every rank makes the same plans. Groups are
-// kept whole, unless they are larger than the threshold: then they run back to back in pieces of at most the threshold
-// (a single tensor that is larger runs alone), and other operations may join the last piece.
+// The result depends only on the agreed operations and the configuration, so every rank makes the same plans. A group
+// stays whole unless it is larger than the threshold: then it runs back to back in pieces of at most the threshold (a
+// single larger tensor runs alone), and other operations may join the last piece. Example with a threshold of 10 bytes:
+// a group of tensors of 6, 6 and 3 bytes, followed by an operation of 1 byte, gives the plans {6} and {6, 3, 1}.
 //
-// Role: coordinator. Pure. Steady state reuses every vector.
+// Threads: the thread that holds the rank's progress lock. Pure. Steady state reuses every vector.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +26,17 @@ class FusionPlanner {
   FusionPlanner(int64_t threshold_bytes, bool disable_group_fusion, uint32_t epoch)
       : threshold_(threshold_bytes), disable_group_fusion_(disable_group_fusion), epoch_(epoch) {}
 
-  // The next agreed operation. `bytes` is SignatureBytes of its signature.
+  // Adds the next agreed operation. `bytes` is SignatureBytes of its signature.
   void Add(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int64_t bytes);
-  // Makes plans of what was added since the last call.
-  // Some ranks have joined; an average divides by `divisor_ranks`.
+  // Makes plans of all operations added since the last call. The ranks of `joined` have no data; an average divides by
+  // `divisor_ranks`.
   void Run(const std::vector<int32_t>& joined, int divisor_ranks);
-  // A plan for an operation that rides on its round, by itself, while nobody has joined; the caller fills in what rode.
+  // Adds a plan for one inline allreduce, while no rank has joined; the caller fills in the contributions.
   Plan& AddRide(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int divisor_ranks);
-  // A plan for kJoin, which never fuses.
+  // Adds a plan for kJoin, which never fuses.
   void AddJoin(OpId op, std::shared_ptr<const wire::Signature> signature, int32_t last_joined);
 
-  // The next plan, in order; swaps its vectors with those of *plan.
+  // Takes the next plan, in order; false if there is none. Swaps its vectors with those of *plan.
   bool Next(Plan* plan);
 
  private:
@@ -49,9 +50,9 @@ class FusionPlanner {
   };
 
   Plan& NewPlan(const Item& item, const std::vector<int32_t>& joined);
-  // Plans for all pieces of the item; the last stays open. Returns the bytes in the last.
+  // Makes plans for all pieces of the item; the last plan stays open. Returns the bytes in the last.
   int64_t EmitPieces(const Item& item, const std::vector<int32_t>& joined);
-  // Waiting items by descending priority, else in agreed order.
+  // Sorts the waiting items by descending priority, else in agreed order.
   void Order();
   void PlanFirst(const std::vector<int32_t>& joined);
   bool MayJoin(const Item& first, const Item& item) const;
@@ -59,11 +60,11 @@ class FusionPlanner {
   const int64_t threshold_;
   const bool disable_group_fusion_;
   const uint32_t epoch_;
-  int divisor_ranks_ = 0;  // of this run
+  int divisor_ranks_ = 0;  // of the current run
   uint64_t next_sequence_ = 0;
   std::vector<Item> items_;
   std::vector<size_t> waiting_;  // indices of items not yet planned
-  bool ordered_ = true;          // none of them has a higher priority than one before it
+  bool ordered_ = true;          // true if no waiting item has a higher priority than one before it
   std::vector<size_t> set_aside_;
   // Plans between head_ and tail_ are ready; those outside keep their vectors for reuse.
   std::vector<Plan> plans_;

@@ -45,7 +45,8 @@ void GroupConflicts::Remember(const std::vector<Failed>& failed, const std::stri
   if (late_.size() > kMostRemembered) late_.pop_front();
 }
 
-// Whether the rank owed a tensor of the request, and none of it was there before: then it owes these no more.
+// True if the rank owed a tensor of the request and had submitted none of the request's failed tensors before; it then
+// owes them no longer.
 bool GroupConflicts::Take(Late* late, size_t rank, const wire::Signature& signature) {
   if (late->num_owed[rank] == 0) return false;
   std::vector<bool>& owed = late->owed[rank];
@@ -60,7 +61,7 @@ bool GroupConflicts::Take(Late* late, size_t rank, const wire::Signature& signat
       again = true;
     }
   });
-  if (again) {  // what comes a second time is of the next step, and so is what comes with it
+  if (again) {  // a tensor submitted a second time is of the next step, and so is its whole request
     late->num_owed[rank] = 0;
     return false;
   }

@@ -1,9 +1,10 @@
-// Finds a tensor that is pending in different company on two ranks: under different groups, or alone on one and in a
-// group on another. Such requests can never be ready everywhere, so they fail at once.
+// Finds a tensor that two ranks have pending in different groups, or one rank by itself and another in a group. Such
+// requests can never be ready on all ranks, so they fail at once.
 //
-// A rank that had not submitted all of its part yet when the others' failed gets the same failure when it comes.
+// If a rank has not submitted all of its part when the requests of the other ranks fail, it gets the same failure when
+// it submits the rest.
 //
-// Role: coordinator (rank 0). Pure.
+// Threads: the thread that holds rank 0's progress lock. Pure.
 #pragma once
 
 #include <deque>
@@ -20,11 +21,12 @@ class GroupConflicts {
  public:
   explicit GroupConflicts(int size) : size_(size) {}
 
-  // The requests that are pending, by name; kept by the caller's Add and Remove.
+  // Add and Remove keep an index of the pending requests by all their names. The caller adds and removes each request.
   void Add(const wire::Signature& signature);
   void Remove(const wire::Signature& signature);
 
-  // Names of pending requests that share a tensor with this one under another name; `*key` is one such tensor.
+  // Returns the names of the pending requests that share a tensor with this one under another name; `*key` is one such
+  // tensor.
   std::vector<std::string> Find(const wire::Signature& signature, std::string* key) const;
 
   bool SomebodyLate() const { return !late_.empty(); }
@@ -33,19 +35,22 @@ class GroupConflicts {
     wire::Signature signature;
     RankSet ranks;
   };
-  // Ranks that had not submitted some of the tensors, and have not joined, are still to be told.
+  // Records the failure for the ranks that have not submitted some of the tensors and have not joined; TakeLate returns
+  // it to them.
   void Remember(const std::vector<Failed>& failed, const std::string& message, const RankSet& joined);
-  // Whether `rank` submits something that failed before it came; then gives the message.
+  // True if `rank` submits a request that failed before the rank submitted it; then writes the failure's message.
   bool TakeLate(int rank, const wire::Signature& signature, std::string* message);
 
  private:
+  // A conflict of which some ranks have yet to submit their part.
   struct Late {
     std::string message;
-    StringMap<size_t> keys;               // of all tensors that failed
-    std::vector<std::vector<bool>> owed;  // of each rank: which of them it has not submitted yet
-    std::vector<size_t> num_owed;         // of each rank
+    StringMap<size_t> keys;               // index of each tensor that failed
+    std::vector<std::vector<bool>> owed;  // by rank and index: true if the rank has not submitted the tensor yet
+    std::vector<size_t> num_owed;         // by rank
   };
   static bool Take(Late* late, size_t rank, const wire::Signature& signature);
+  // How many conflicts are remembered; the oldest is dropped first.
   static constexpr size_t kMostRemembered = 256;
 
   const int size_;

@@ -1,4 +1,4 @@
-// Hashes that are equal on every machine: what ranks compare must not depend on a standard library.
+// Hashes that are equal on every machine: ranks compare them, so they must not depend on the standard library.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,9 @@
 
 namespace horocache::control {
 
-// Reductions leave out who has no data, gathers take no rows from it, a barrier counts it as arrived. Only a root has a
-// part that nobody else can take. Who has joined cannot say whether it agrees.
+// Reductions leave joined ranks out, gathers take no rows from them, and a barrier counts them as arrived. Only a root
+// cannot be replaced, so an operation fails if its root has joined. A joined rank cannot vote, so changes of process
+// sets (kRegister) fail, too.
 Status CheckJoined(const wire::Signature& signature, const RankSet& joined, const RankNames& names) {
   if (signature.op == wire::Op::kRegister && !joined.empty()) {
     return UnsupportedError(Describe(signature) + ": " + names.Text(joined.ToVector()) +

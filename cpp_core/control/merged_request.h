@@ -1,5 +1,5 @@
-// A request that several ranks made alike, with those ranks as ascending half-open runs: a whole subtree of consecutive
-// ranks is one run.
+// A request that several ranks made alike, with those ranks as ascending half-open runs. A subtree of consecutive ranks
+// is one run.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ std::string NumberText(double value) {
 
 std::string DivideByText(wire::DivideBy divide_by) { return std::string(wire::DivideByName(divide_by)); }
 
-// Two ranks and the subject that they disagree about; makes the sentence.
+// Two ranks and the subject on which they disagree; writes the sentence.
 struct Pair {
   std::string subject;
   int rank_a, rank_b;
@@ -49,7 +49,8 @@ const std::string* FirstLacking(const Signature& from, const Signature& other) {
   return found == from.tensors.end() ? nullptr : &found->name;
 }
 
-// Which rank's group lacks which tensor. Empty if they have no name in common: names made of positions say nothing.
+// The tensors that each rank's group lacks. Empty if the groups have no name in common: names made from positions tell
+// the user nothing.
 std::string LackText(const Pair& pair, const Signature& a, const Signature& b) {
   std::unordered_set<std::string_view> names;
   for (const TensorMeta& tensor : a.tensors) names.insert(tensor.name);
@@ -91,7 +92,8 @@ std::string TensorDifference(Pair pair, const Signature& signature, const Tensor
   return {};
 }
 
-// The ranks of a process set, which a proposal carries as a shape; see Note [Process sets at run time].
+// Compares the ranks of a proposed process set, which the proposal carries as a shape; see Note [Process sets at run
+// time].
 std::string ProposalDifference(const Pair& pair, const Signature& a, const Signature& b) {
   const auto ranks = [](const Signature& s) {
     return s.tensors.empty() ? std::string("[]") : ShapeText(s.tensors.front().shape);

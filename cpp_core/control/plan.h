@@ -1,4 +1,4 @@
-// What the control plane decides: which operations run next, fused how, and which failed.
+// The control plane's decisions: which operations run next, how they are fused, and which failed.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace horocache::control {
 
-using OpId = uint64_t;  // the runtime's name for one submitted request (a tensor or a whole group)
+using OpId = uint64_t;  // the runtime's number of one submitted request (a tensor or a whole group)
 inline constexpr OpId kNoOp = 0;
 
-// One request, or a run of the tensors of a group that is larger than the fusion threshold.
+// One request, or a run of consecutive tensors of a group that is larger than the fusion threshold.
 struct PlanItem {
-  OpId op = kNoOp;                                   // kNoOp: this rank has joined and has no data of its own
+  OpId op = kNoOp;                                   // kNoOp if this rank has joined and has no data of its own
   std::shared_ptr<const wire::Signature> signature;  // shared with the response cache
   int first_tensor = 0;
   int num_tensors = 0;
-  bool last_piece = true;  // the op is complete when this piece is
+  bool last_piece = true;  // true if the op is complete when this piece is
 };
 
-// One fused operation. Equal on all ranks of the process set, but for `OpId`s.
+// One fused operation. Equal on all ranks of the process set, except for the `OpId`s and agreed_ns.
 struct Plan {
   wire::Op op = wire::Op::kAllreduce;
   wire::Choice choice;
@@ -31,11 +31,11 @@ struct Plan {
   wire::DeviceClass device_class = wire::DeviceClass::kCpu;
   std::vector<PlanItem> items;
   std::vector<int32_t> joined;  // ranks without data of their own
-  int divisor_ranks = 0;        // what an average divides by, see Note [What an average divides by]
-  int32_t last_joined = -1;     // for kJoin: a rank of the job
-  int64_t agreed_ns = 0;        // when this rank learned of it; filled by the runtime, for its timeline
-  // Of a plan that rode on its round, see Note [Operations that ride on a round] in controller.h: every rank's data, in
-  // rank order, each in as many words. Nothing is left to be exchanged.
+  int divisor_ranks = 0;        // the divisor of an average, see Note [What an average divides by]
+  int32_t last_joined = -1;     // for kJoin: the last rank that joined, as a rank of the job
+  int64_t agreed_ns = 0;        // when this rank learned of the agreement; set by the runtime, for its timeline
+  // For an inline allreduce, see Note [Operations that ride on a round] in controller.h: every rank's data, in rank
+  // order, the same number of words for each. No exchange is left to do. Empty for all other plans.
   std::vector<uint64_t> contributions;
   bool rides() const { return !contributions.empty(); }
 };

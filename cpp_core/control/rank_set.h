@@ -1,4 +1,4 @@
-// A set of ranks of a process set, and how ranks read in messages.
+// A set of ranks of a process set, and the names of ranks in messages.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class RankSet {
     if (!Has(rank)) ++count_;
     in_[static_cast<size_t>(rank)] = true;
   }
-  // Ranks of [begin, end), of which none is in the set.
+  // Adds the ranks of [begin, end), none of which may be in the set.
   void AddNew(int begin, int end) {
     std::fill(in_.begin() + begin, in_.begin() + end, true);
     count_ += end - begin;
@@ -47,14 +47,14 @@ class RankSet {
 // "rank 1" or "ranks 1, 3 and 7 more"; long lists are cut.
 std::string RankText(const std::vector<int32_t>& ranks);
 
-// How the ranks of a process set are called in messages: by their numbers in the job, whatever they are in the set.
+// The names of a process set's ranks in messages: their numbers in the job, not their numbers in the set.
 class RankNames {
  public:
-  RankNames() = default;  // of the global set, where both are the same
-  // `ranks` of the job, by rank within the set.
+  RankNames() = default;  // for the global set, in which both numbers are equal
+  // `ranks`: the numbers in the job, by rank within the set.
   RankNames(uint32_t process_set, std::vector<int> ranks) : process_set_(process_set), ranks_(std::move(ranks)) {}
 
-  // What is no rank of the set stays as it is: it may come from a peer.
+  // Returns a number that is not a rank of the set as it is: it may come from a peer.
   int Of(int rank) const {
     return rank >= 0 && rank < static_cast<int>(ranks_.size()) ? ranks_[static_cast<size_t>(rank)] : rank;
   }

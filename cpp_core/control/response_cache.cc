@@ -148,8 +148,8 @@ CacheBit ResponseCache::TakeSlot() {
   return bit;
 }
 
-// An evicted name that comes back soon means that the working set is larger than the cache. Names that never come back
-// (a step number in them, say) must not make it grow.
+// Doubles the capacity if the name was evicted recently, because then the working set is larger than the cache. Names
+// that never come back (for example, with a step number in them) must not make it grow.
 bool ResponseCache::GrowIfReturned(std::string_view name) {
   const uint64_t window = std::max(least_memory_, 4 * static_cast<uint64_t>(capacity_));
   while (!evicted_order_.empty() && evicted_order_.front().first + window < agreed_) {
@@ -186,7 +186,7 @@ void ResponseCache::UnindexKeys(CacheBit bit) {
   for (const CacheBit other : slots_[bit].overlaps) std::erase(slots_[other].overlaps, bit);
   ForEachKey(*slots_[bit].signature, [&](const std::string& key) {
     const auto found = by_key_.find(key);
-    if (found == by_key_.end()) return;  // a group may name a tensor twice
+    if (found == by_key_.end()) return;  // already erased: a group may name a tensor twice
     std::erase(found->second, bit);
     if (found->second.empty()) by_key_.erase(found);
   });

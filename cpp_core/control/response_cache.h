@@ -1,10 +1,11 @@
-// The responses that all ranks of a process set have agreed on before, and the bit that stands for each.
+// The paper's response cache: the responses that all ranks of a process set have agreed on before, and the cache bit
+// that stands for each.
 //
-// Every rank applies the same Touch, Erase and Insert calls in the same order, all taken from agreed words and the
-// agreed response list, so positions are equal on all ranks without further agreement. See Note [Cache positions are
+// Every rank applies the same Touch, Erase and Insert calls in the same order, all derived from AND-reduced bitvectors
+// and response lists, so positions are equal on all ranks without further agreement. See Note [Cache positions are
 // identical on all ranks] in controller.h.
 //
-// Role: coordinator. Pure: no clock, lock or I/O.
+// Threads: the thread that holds the rank's progress lock. Pure: no clock, lock or I/O.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@
 
 namespace horocache::control {
 
-// What a caller remembers of an entry that it found equal to its request.
+// A caller's record of the entry that was equal to its request; it saves a lookup by name.
 struct KnownEntry {
-  std::shared_ptr<const wire::Signature> signature;  // null: nothing
+  std::shared_ptr<const wire::Signature> signature;  // null: no entry is known
   wire::CacheBit bit = wire::kNoBit;
 };
 
@@ -38,41 +39,42 @@ class ResponseCache {
     wire::Choice choice;
     int64_t bytes = 0;
     uint64_t hash = 0;                     // of bit, signature and choice
-    uint32_t ride_words = 0;               // of a rank's data, if it may ride on a round; 0: it may not
-    std::vector<wire::CacheBit> overlaps;  // other entries with a tensor of the same name
+    uint32_t ride_words = 0;               // words of one rank's data if the operation may run inline, else 0
+    std::vector<wire::CacheBit> overlaps;  // other entries that share a request or tensor name
     wire::CacheBit newer = wire::kNoBit;   // neighbours in order of use
     wire::CacheBit older = wire::kNoBit;
   };
 
   struct Inserted {
     wire::CacheBit bit = wire::kNoBit;
-    // The entry that had to make room and whose bit this now is: who has it pending must submit it again.
+    // The evicted entry, whose bit the new entry has; null if there is none. A request of it that is pending here must
+    // be submitted again, as uncached.
     std::shared_ptr<const wire::Signature> evicted;
     bool grew = false;
   };
 
-  // The cache remembers evicted names for this many agreed responses, or for 4 x capacity if that is more. (With 4 x
-  // capacity alone, a job of more than five times as many operations as the default capacity would thrash for ever.)
+  // For how many agreed responses the cache remembers evicted names; it uses 4 x capacity if that is more. (With 4 x
+  // capacity alone, a job with more than five times as many operations as the default capacity would thrash forever.)
   static constexpr uint64_t kLeastMemory = 1 << 17;
 
-  // `capacity` 0 switches the cache off. A capacity that is `fixed` never grows.
+  // `capacity` 0 switches the cache off. A `fixed` capacity never grows.
   ResponseCache(int64_t capacity, bool fixed, uint64_t least_memory = kLeastMemory);
 
-  // kChanged: the name is known but its signature differs; the caller asks all ranks to drop the entry. One look-up, no
-  // allocation.
+  // Looks the request up by name. kChanged: the name is known but its signature differs; the caller asks all ranks to
+  // drop the entry. One lookup, no allocation.
   Lookup Find(const wire::Signature& signature, wire::CacheBit* bit) const;
-  // The same for a request that has not changed since *known was written, without a look at it if the entry is still
-  // there; a hit writes it.
+  // As above, for a request that has not changed since *known was written: if that entry is still in the cache, it is a
+  // hit without a lookup or a comparison. A hit writes *known.
   Lookup Find(const wire::Signature& signature, wire::CacheBit* bit, KnownEntry* known) const;
 
   // Null if the slot is free.
   const Entry* At(wire::CacheBit bit) const;
-  // The entries of which `name` is the name or a tensor; null if there is none.
+  // The entries whose name, or one of whose tensors' names, is `name`; null if there are none.
   const std::vector<wire::CacheBit>* WithKey(std::string_view name) const;
 
-  // The entries of these bit words were agreed on, and so used: ascending.
+  // Marks the entries of these bit words as used, in ascending order, because all ranks have agreed on them.
   void Touch(std::span<const uint64_t> bit_words);
-  // Takes the lowest free slot; when full, that of the least recently used entry.
+  // Takes the lowest free slot or, if the cache is full, the slot of the least recently used entry.
   Inserted Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice, uint32_t ride_words = 0);
   // False if the slot is free.
   bool Erase(wire::CacheBit bit);
@@ -80,12 +82,12 @@ class ResponseCache {
   bool enabled() const { return capacity_ > 0; }
   int64_t size() const { return size_; }
   int64_t capacity() const { return capacity_; }
-  // Words that hold a bit for every slot that was ever used; equal on all ranks.
+  // The number of words that hold one bit for every slot ever used; equal on all ranks.
   size_t num_words() const { return occupied_.size(); }
   std::span<const uint64_t> occupied() const { return occupied_; }
-  // The entries that may ride on a round.
+  // The bits of the entries that may run inline.
   std::span<const uint64_t> riding() const { return riding_; }
-  // Of contents and history, kept incrementally.
+  // The hash of contents and history, updated incrementally.
   uint64_t hash() const;
 
  private:
@@ -109,8 +111,8 @@ class ResponseCache {
   StringMap<wire::CacheBit> by_name_;
   StringMap<std::vector<wire::CacheBit>> by_key_;
 
-  // Hashes of names evicted lately, and after how many agreed responses. (Two names of one hash would at worst make the
-  // cache grow, on all ranks alike.)
+  // The hashes of recently evicted names, each with the value of agreed_ at its eviction. (If two names have the same
+  // hash, the cache may grow without need, on all ranks alike.)
   uint64_t agreed_ = 0;
   std::unordered_map<uint64_t, uint64_t> evicted_;
   std::deque<std::pair<uint64_t, uint64_t>> evicted_order_;

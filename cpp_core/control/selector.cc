@@ -36,7 +36,7 @@ std::vector<std::string> BackendNames(const std::vector<BackendTraits>& backends
   return names;
 }
 
-// "64k" as bytes; false if it is no size.
+// Parses a size such as "64k" into bytes; false if the text is not a size.
 bool ParseSize(std::string_view text, int64_t* bytes) {
   int shift = 0;
   if (!text.empty()) {
@@ -185,7 +185,7 @@ StatusOr<Selector::Rule> Selector::ParseRule(std::string_view rule) const {
 StatusOr<wire::Choice> Selector::Choose(const wire::Signature& signature, int64_t bytes) const {
   const auto can = [&](const BackendTraits& backend) { return Can(backend, signature, world_); };
   const auto choice = [](size_t backend, uint8_t algorithm) {
-    // One lane per backend: its index is the lane's.
+    // Each backend has one lane, with the backend's index.
     return wire::Choice{static_cast<uint8_t>(backend), algorithm, static_cast<uint16_t>(backend)};
   };
   if (!signature.backend.empty()) {

@@ -1,11 +1,12 @@
-// Rules that choose backend, algorithm and lane of an operation from (op, dtype, device class, world, bytes). Pure
-// data: equal tables give equal choices. Hash() is a part of what ranks compare in every round.
+// Rules that choose the backend, algorithm and lane of an operation from its op, dtype, device class, number of ranks
+// and bytes. Pure data: equal tables make equal choices. Ranks compare Hash(), together with the cache hash, in every
+// round.
 //
-// Text of an override: `op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]`, separated by semicolons. `*` is
-// any op; a device is a device class; ranks are the world's, such as 4ranks, 2-8ranks or 16-ranks; sizes are bytes and
-// take k, m, g (powers of 1024); `high` may be empty. Example: "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi".
-// Ops whose sizes differ by rank (allgather, alltoall, gather, scatter) take no size range: kInvalidArgument. A lane
-// belongs to a backend and is not chosen by itself.
+// Syntax of an override: `op[,dtype][,device][,ranks][:low-high]=backend[/algorithm]`, separated by semicolons. `*` is
+// any op. A device is a device class. Ranks are the number of ranks in the world, such as 4ranks, 2-8ranks or 16-ranks.
+// Sizes are bytes and take k, m, g (powers of 1024); `high` may be empty. Example:
+// "allreduce,float16,2-8ranks:0-64k=shm;allreduce=mpi". Ops whose sizes differ by rank (allgather, alltoall, gather,
+// scatter) take no size range: kInvalidArgument. A lane belongs to a backend and cannot be chosen separately.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@
 
 namespace horocache::control {
 
-// What a backend of this runtime can do, as the selector needs it. The order of backends is their index in wire::Choice
-// and is equal on all ranks.
+// The capabilities of a backend, as far as the selector needs them. A backend's index in the list is its number in
+// wire::Choice; the order is equal on all ranks.
 struct BackendTraits {
   std::string name;
   uint32_t ops = 0;             // bit per wire::Op
@@ -28,21 +29,21 @@ struct BackendTraits {
   int min_ranks = 1;
   int max_ranks = 1 << 30;
   std::vector<std::string> algorithms;  // names; index is Choice::algorithm
-  // An allreduce by its default algorithm is data::Fold over the ranks' tensors, in rank order: whoever has them can
-  // make the result.
+  // True if an allreduce by the default algorithm is data::Fold over the ranks' tensors, in rank order, so that any
+  // rank that has all ranks' tensors can compute the result by itself.
   bool plain_fold = false;
 };
 
 class Selector {
  public:
   Selector() = default;
-  // `note` ends the error for a backend that there is not.
+  // `note` is appended to the error for an unknown backend.
   static StatusOr<Selector> Parse(std::vector<BackendTraits> backends, int world, std::string_view overrides,
                                   std::string note = {});
 
-  // The backend that the signature names, as backend[/algorithm]; otherwise the first rule that applies, then the first
-  // backend that can. kUnsupported if no backend runs it, naming what was asked and what there is. `bytes` is ignored
-  // for ops whose sizes differ by rank.
+  // Chooses the backend that the signature names, as backend[/algorithm]; otherwise that of the first rule that applies
+  // and whose backend can run the operation; otherwise the first backend that can. kUnsupported if none can; the error
+  // names the request and the known backends. `bytes` is ignored for ops whose sizes differ by rank.
   StatusOr<wire::Choice> Choose(const wire::Signature& signature, int64_t bytes) const;
   uint64_t Hash() const;
   std::string ToString() const;  // the table, one rule a line
@@ -50,13 +51,13 @@ class Selector {
 
  private:
   struct Rule {
-    int op = -1;  // -1: any; dtype and device alike
+    int op = -1;  // -1: any, as for dtype and device
     int dtype = -1, device = -1;
-    int64_t min_ranks = 1, max_ranks = -1;  // of the world; max_ranks < 0: no limit
+    int64_t min_ranks = 1, max_ranks = -1;  // number of ranks; max_ranks < 0: no limit
     int64_t low = 0, high = -1;             // bytes, [low, high); high < 0: no limit
     uint8_t backend = 0, algorithm = 0;
   };
-  // `text` is backend[/algorithm]; returns what is wrong with it, empty if nothing is.
+  // Parses backend[/algorithm]. Returns the error text; empty if the text is valid.
   std::string ParseTarget(std::string_view text, Rule* parsed) const;
   StatusOr<Rule> ParseRule(std::string_view rule) const;
   static Status ParseTerm(std::string_view rule, std::string_view term, Rule* parsed);

@@ -10,7 +10,7 @@
 namespace horocache::control {
 namespace {
 
-constexpr size_t kMostAsked = 4;  // the stack of one laggard often explains the others
+constexpr size_t kMostAsked = 4;  // late ranks that are asked for stack traces; one stack often explains the others
 
 std::vector<int32_t> Lacking(const PendingOp& op, const RankSet& joined) {
   std::vector<int32_t> ranks;
@@ -20,8 +20,8 @@ std::vector<int32_t> Lacking(const PendingOp& op, const RankSet& joined) {
   return ranks;
 }
 
-// Two pending operations with a tensor in common: each waits for company that the other can never give. The text for
-// each operation that has such a counterpart, by its index.
+// Finds pending operations with a tensor in common: each waits for ranks that submit the tensor in the other. Returns,
+// by index, the error text of each operation that has such a counterpart; empty for the others.
 std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops, const RankNames& names) {
   std::vector<std::string> texts(ops.size());
   StringMap<size_t> first_with;  // key -> operation
@@ -42,13 +42,13 @@ std::vector<std::string> FindConflicts(const std::vector<PendingOp>& ops, const 
   return texts;
 }
 
-// Each rank that has an operation asks for a report, at about the same time, and again and again. The waits that are
-// reported double: with a limit of 10 s, after 10, 20, 40, 80 s.
+// True if a report is due. Each rank that has the operation asks for reports, at about the same time and repeatedly, so
+// the interval doubles: with a limit of 10 s, reports come after 10, 20, 40 and 80 s of waiting.
 bool IsDue(int64_t first_ns, int64_t last_ns, int64_t warn_ns, int64_t now_ns) {
   return last_ns == kNever || now_ns - last_ns >= last_ns - first_ns + warn_ns / 2;
 }
 
-// Whether a rank that has not submitted the operation never will.
+// True if a stuck rank has not submitted the operation, which can then never complete.
 bool IsDead(const PendingOp& op, const RankSet& stuck) {
   if (op.moving) return false;
   for (int rank = 0; rank < stuck.size(); ++rank) {
@@ -57,7 +57,8 @@ bool IsDead(const PendingOp& op, const RankSet& stuck) {
   return false;
 }
 
-// A rank that has nothing pending waits for something that the control plane has already let go, and will go on.
+// True if the rank is still stuck. A rank that has nothing pending waits for an operation that the control plane has
+// already handed out, and will go on.
 bool StaysStuck(int rank, const std::vector<PendingOp>& ops, const RankSet& stuck) {
   bool has_any = false;
   for (const PendingOp& op : ops) {
@@ -121,7 +122,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   constexpr size_t kMostReported = 32;
   StringMap<Reported> still;
   size_t due = 0;
-  int64_t longest_ns = 0;  // of the waits that are due, in whole warn_ns_
+  int64_t longest_ns = 0;  // of the waits that are due for a report, as a multiple of warn_ns_
   RankSet laggards(static_cast<int>(ranks.size()));
   for (size_t i = 0; i < ops.size(); ++i) {
     if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
@@ -174,7 +175,7 @@ std::string StallInspector::BeyondTheLimit(const Reported& reported, int64_t now
 }
 
 int64_t StallInspector::FailNs(const Reported& reported) const {
-  // The first report came when the operation had waited for warn_ns_ already.
+  // At the first report, the operation had already waited for warn_ns_.
   const int64_t waits_since_ns = reported.first_ns - warn_ns_;
   const bool computed = reported.idle_since_ns > reported.first_ns;
   return (computed ? reported.idle_since_ns : waits_since_ns) + std::max(fail_ns_, warn_ns_);

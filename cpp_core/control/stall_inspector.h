@@ -1,7 +1,7 @@
-// Looks, on rank 0, at what is pending where: reports what has waited for too long, finds what can never complete, and
-// fails it.
+// Inspects, on rank 0, which operations are pending on which ranks: reports those that have waited for too long, finds
+// those that can never complete, and fails them.
 //
-// Role: coordinator (rank 0). Pure.
+// Threads: the thread that holds rank 0's progress lock. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,50 +19,53 @@ namespace horocache::control {
 struct PendingOp {
   wire::Signature signature;
   RankSet has;           // the ranks that are known to have submitted it
-  bool stalled = false;  // on some rank, for longer than the limit
-  bool moving = false;   // something happens to it in this round
+  bool stalled = false;  // true if it is pending on some rank for longer than the limit
+  bool moving = false;   // true if this round agrees on it or erases its cache entry
 };
 
+// The state of one rank.
 struct WaitingRank {
-  bool all_waiting = false;  // every thread waits, and nothing of this round concerns it
+  bool all_waiting = false;  // true if every thread waits and this round has no result for the rank
   std::string last_done;
-  bool computes = false;  // its threads have run lately
+  bool computes = false;  // true if its threads have run lately
 };
 
 class StallInspector {
  public:
-  // Nanoseconds; fail_ns 0: never. Unless `fail_computing`, the limit counts anew from every look at which a rank that
-  // lacks the operation computes: it may submit it yet, and only the user knows whether it takes too long.
+  // Times in nanoseconds; fail_ns 0: never. Unless `fail_computing`, the limit starts again at every inspection at
+  // which a rank that lacks the operation computes: that rank may still submit it, and only the user knows whether it
+  // takes too long.
   StallInspector(int64_t warn_ns, int64_t fail_ns, bool fail_computing = false, RankNames names = {})
       : warn_ns_(warn_ns), fail_ns_(fail_ns), fail_computing_(fail_computing), names_(std::move(names)) {}
 
   struct Verdict {
     std::vector<wire::Response> failures;
     std::string report;
-    std::vector<int32_t> laggards;  // that the report names, ascending; not more than are worth asking where they are
+    // The late ranks that the report names, ascending; only as many as are asked for stack traces.
+    std::vector<int32_t> laggards;
   };
-  // `look` for stalls: some rank raised the flag. Deadlocks are looked for in any case; conflicts between groups with
-  // either.
+  // `look`: also look for stalls, because some rank raised kStalled. Deadlocks are always looked for, and conflicts
+  // between groups if `look` is true or a deadlock was found.
   Verdict Inspect(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
                   bool look, int64_t now_ns);
 
-  // When an operation that was reported is to fail, if it is still pending; kNever if none is.
+  // The time at which the next reported operation fails if it is still pending; kNever if there is none.
   int64_t NextFailNs() const;
 
  private:
   struct Reported {
-    int64_t first_ns, last_ns;  // the last is kNever before the first
-    int64_t idle_since_ns;      // no rank that lacks it has computed since
+    int64_t first_ns, last_ns;  // times of the first and last report; the last is kNever before the first report
+    int64_t idle_since_ns;      // since then no rank that lacks it has computed
   };
   Reported WhenReported(const PendingOp& op, const std::vector<WaitingRank>& ranks, const RankSet& joined,
                         int64_t now_ns) const;
-  // Why an operation that has waited for longer than the limit is still waited for; empty for all others.
+  // The reason, for an operation that has waited for longer than the limit and has not failed; empty for all others.
   std::string BeyondTheLimit(const Reported& reported, int64_t now_ns) const;
-  // Fails what has waited for too long and reports the rest.
+  // Fails the operations that have waited for too long and reports the rest.
   void Report(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks, const RankSet& joined,
               int64_t now_ns, std::vector<bool>* failed, Verdict* verdict);
-  int64_t FailNs(const Reported& reported) const;  // when it is to fail, if there is a limit
-  // For what the ranks that lack the operation wait, and who lacks that.
+  int64_t FailNs(const Reported& reported) const;  // when it fails, if there is a limit
+  // Text for messages: the operations that the ranks without `op` wait for, and the ranks that lack those.
   std::string WhatTheyWaitFor(const PendingOp& op, const std::vector<PendingOp>& ops,
                               const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
   std::string Describe(const PendingOp& op, const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
@@ -74,8 +77,13 @@ class StallInspector {
   StringMap<Reported> reported_;
 };
 
-// The operations that can never complete: greatest fixpoint over ranks that are stuck (all their threads wait, for
-// operations that all lack a stuck rank). Indices into `ops`.
+// Finds the operations that can never complete; returns their indices in `ops`. It computes the greatest fixpoint of
+// stuck ranks: a rank is stuck if all its threads wait, it has operations pending, and each of them lacks a stuck rank.
+// An operation that lacks a stuck rank can never complete.
+//
+// Example: rank 0 has only `a` pending, rank 1 only `b`, and all their threads wait. `a` lacks rank 1 and `b` lacks
+// rank 0, so both ranks are stuck and both operations are returned. If rank 1 computes, it is not stuck and may still
+// submit `a`, so neither is rank 0.
 std::vector<size_t> FindDeadlocked(const std::vector<PendingOp>& ops, const std::vector<WaitingRank>& ranks,
                                    const RankSet& joined);
 

@@ -1,4 +1,4 @@
-// A hash map by string that is looked up by string_view, without building a string.
+// A hash map with string keys and lookup by string_view, which builds no string.
 #pragma once
 
 #include <functional>

@@ -76,7 +76,7 @@ uint32_t TensorTable::KeepPayload(std::span<const std::byte> data) {
   const uint32_t index = free_payloads_.back();
   free_payloads_.pop_back();
   Payload& payload = payloads_[index];
-  payload[(data.size() - 1) / sizeof(uint64_t)] = 0;  // what the last word has besides
+  payload[(data.size() - 1) / sizeof(uint64_t)] = 0;  // zeroes the unused bytes of the last word
   std::memcpy(payload.data(), data.data(), data.size());
   return index;
 }

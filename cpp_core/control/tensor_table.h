@@ -1,9 +1,10 @@
-// What this rank has submitted and not yet planned or failed: cached requests by bit, the others by name.
+// The paper's tensor queue: the requests that this rank has submitted and that are neither planned nor failed. Cached
+// requests are found by their cache bit, the others by name.
 //
-// A group is one request here, so nothing of it is ready before all of it is; its members are indexed to find a tensor
+// A group is one request here, so no part of it is ready before all of it is. Its members are indexed to find a tensor
 // that is pending twice.
 //
-// Role: coordinator. Pure. Steady state (AddHit, TakeHit) allocates nothing.
+// Threads: the thread that holds the rank's progress lock. Pure. Steady state (AddHit, TakeHit) allocates nothing.
 #pragma once
 
 #include <array>
@@ -29,33 +30,33 @@ class TensorTable {
   struct Uncached {
     OpId op = kNoOp;
     wire::Signature signature;
-    bool sent = false;  // to the coordinator
+    bool sent = false;  // true once it is sent to the coordinator
   };
   using ByAge = std::multimap<int64_t, Uncached>;  // by the time of submission
   static constexpr uint32_t kNoPayload = ~uint32_t{0};
   struct Hit {
     OpId op = kNoOp;
     int64_t submitted_ns = 0;
-    uint32_t payload = kNoPayload;  // which of the payloads holds its data
+    uint32_t payload = kNoPayload;  // index of its data in payloads_
   };
 
   // The cache is read only; it outlives the table.
   explicit TensorTable(const ResponseCache* cache) : cache_(cache) {}
 
-  // kDuplicateName if the request's name or one of its tensors' is pending. `data`: what is to be reduced, if it is
-  // known; kept if the entry may ride on a round and it is as long as that says.
+  // Adds a cached request. kDuplicateName if its name or one of its tensors' names is pending. `data`: this rank's
+  // input, if it is known; kept if the entry may run inline and the length is the entry's.
   Status AddHit(OpId op, wire::CacheBit bit, int64_t now_ns, std::span<const std::byte> data = {});
   Status AddUncached(OpId op, const wire::Signature& signature, int64_t now_ns);
 
-  // The op that had the bit pending; kNoOp if none.
+  // Removes the pending request of the bit and returns its op; kNoOp if there is none.
   OpId TakeHit(wire::CacheBit bit);
-  // The op that has `name` pending uncached; kNoOp if none.
+  // Removes the pending uncached request `name` and returns its op; kNoOp if there is none.
   OpId TakeUncached(const std::string& name);
-  // The entry of `bit` is gone: if it was pending here it is now an uncached request, not sent yet, in the place of its
-  // age.
+  // The entry of `bit` was removed from the cache: if a request of it is pending here, it becomes an uncached request
+  // that is not sent yet and keeps its time of submission.
   void Demote(wire::CacheBit bit, const wire::Signature& signature);
 
-  // Makes the words of the hint those of everything pending.
+  // Sets flushed_words(), which the hint shows, to pending_words().
   void Flush();
   std::span<const uint64_t> pending_words() const { return pending_; }
   std::span<const uint64_t> flushed_words() const { return flushed_; }
@@ -64,10 +65,10 @@ class TensorTable {
   size_t hits_pending() const { return hits_pending_; }
   size_t unsent() const { return unsent_; }
   const Hit& hit(wire::CacheBit bit) const { return hits_[bit]; }
-  // The data of a pending hit, in whole words; empty if there is none.
+  // The kept data of a pending hit, in whole words; empty if there is none.
   std::span<const uint64_t> payload(wire::CacheBit bit) const;
   const ByAge& uncached() const { return uncached_; }
-  // Calls f(signature) for each request that was not sent yet, in order, and marks it as sent.
+  // Calls f(signature) for each request that is not sent yet, oldest first, and marks it as sent.
   template <typename F>
   void Send(F&& f) {
     for (auto& [submitted_ns, entry] : uncached_) {
@@ -76,7 +77,7 @@ class TensorTable {
     }
     unsent_ = 0;
   }
-  // Removes everything, calling f(op, signature): cached requests in cache order, then the others.
+  // Removes every request and calls f(op, signature) for it: cached requests in cache order, then the others.
   template <typename F>
   void Clear(F&& f);
 
@@ -92,7 +93,7 @@ class TensorTable {
 
   const ResponseCache* const cache_;
   std::vector<Hit> hits_;
-  std::vector<Payload> payloads_;  // as many as were ever pending at once
+  std::vector<Payload> payloads_;  // as many as were ever pending at the same time
   std::vector<uint32_t> free_payloads_;
   size_t hits_pending_ = 0;
   std::vector<uint64_t> pending_;

@@ -1,11 +1,16 @@
-// The layout of a rank's words: what one AND over all ranks decides. The bitvector of the paper's Algorithm 2.
+// The layout of a rank's bitvector (BitVector in the paper's Algorithm 2). The AND over all ranks' bitvectors decides a
+// round.
 //
-// Word 0 has the status flags, negated, so that AND over the ranks gives OR over the flags. Words 1 and 2 are the hash
-// of the response cache and its complement: they are complementary in the AND iff all ranks' hashes are equal. From
-// word 3 on, one bit per cache slot.
+// Word 0, the flag word, holds the status flags, negated, so that AND over the ranks gives OR over the flags. Words 1
+// and 2, the hash words, hold the hash of the response cache and of the selector, and its complement: they are
+// complementary in the AND iff the hashes of all ranks are equal. From word 3 on, there is one bit per cache slot.
 //
-// Behind the words of a snapshot travels its payload, which no AND touches: see Note [Operations that ride on a round]
-// in controller.h.
+// Example: rank 0 has the cache bits 0 and 2 pending (0b101), rank 1 the bits 0 and 1 (0b011). The AND is 0b001, so
+// both ranks run entry 0. If rank 1 also has an uncached request, kUncached is 0 in its negated flag word and therefore
+// in the AND: some rank raised the flag, and both ranks gather.
+//
+// A snapshot also carries a payload, which the AND leaves out: see Note [Operations that ride on a round] in
+// controller.h.
 #pragma once
 
 #include <bit>
@@ -17,18 +22,18 @@
 namespace horocache::control {
 
 enum WordFlag : uint64_t {
-  kUncached = 1 << 0,   // has requests that the caches do not know
-  kLeaving = 1 << 1,    // shuts down
-  kJoining = 1 << 2,    // has no more data
+  kUncached = 1 << 0,   // has uncached requests, or a note, to send
+  kLeaving = 1 << 1,    // leaves the process set
+  kJoining = 1 << 2,    // joins: has no more data
   kError = 1 << 3,      // aborts
-  kStalled = 1 << 4,    // has something pending for too long
-  kWaiting = 1 << 5,    // some thread waits: nobody should linger for long
-  kLingering = 1 << 6,  // holds submissions back for a while, and knows of nobody who waits
+  kStalled = 1 << 4,    // asks for a stall inspection: a request is pending for too long, or all threads wait
+  kWaiting = 1 << 5,    // a thread waits, so no rank should linger for long
+  kLingering = 1 << 6,  // delays its flush, and knows of no waiting rank
 };
-// Flags that need the coordinator: the round gathers.
+// The flags that need the coordinator: the round gathers requests.
 inline constexpr uint64_t kGatherFlags = kUncached | kLeaving | kJoining | kError | kStalled;
 inline constexpr uint64_t kAllFlags = kGatherFlags | kWaiting | kLingering;
-// Not negated, so that AND means that every rank says so: all its threads wait.
+// Not negated, so that in the AND it is set only if every rank sets it: all threads of all ranks wait.
 inline constexpr uint64_t kAllWaitBit = uint64_t{1} << 63;
 
 inline constexpr size_t kFlagWord = 0;
@@ -36,13 +41,13 @@ inline constexpr size_t kHashWord = 1;
 inline constexpr size_t kNotHashWord = 2;
 inline constexpr size_t kFirstBitWord = 3;
 
-// Of one snapshot: 512 bytes, for at most as many operations as it has words.
+// The most words in the payload of one snapshot (512 bytes), and so the most inline allreduces in one round.
 inline constexpr size_t kMaxPayloadWords = 64;
-// Of one operation.
+// The most bytes of one rank's data in one inline allreduce.
 inline constexpr size_t kMaxRideBytes = 64;
 inline constexpr size_t kMaxRideWords = kMaxRideBytes / sizeof(uint64_t);
 
-// What one rank published for a round.
+// The bitvector and the payload that one rank published for a round.
 struct Snapshot {
   std::vector<uint64_t> words;
   std::vector<uint64_t> payload;
@@ -60,7 +65,7 @@ inline bool AnyBit(std::span<const uint64_t> words) {
   return false;
 }
 
-// Calls f(bit) for each bit that is set in both, ascending, until it returns false.
+// Calls f(bit) for each bit that is set in both, ascending, until f returns false.
 template <typename F>
 void ForEachCommonBit(std::span<const uint64_t> a, std::span<const uint64_t> b, F&& f) {
   const size_t size = a.size() < b.size() ? a.size() : b.size();

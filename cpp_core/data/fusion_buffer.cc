@@ -13,7 +13,7 @@ constexpr int64_t kPage = 4096;
 
 Status FusionBuffer::Reserve(int64_t bytes) {
   if (bytes <= capacity_) return Status::Ok();
-  // Half as much again: a job whose sizes creep up does not grow the buffer at every step.
+  // Grows by at least half: a job whose sizes increase slowly does not reallocate at every step.
   const int64_t wanted = (std::max(bytes, capacity_ + capacity_ / 2) + kPage - 1) / kPage * kPage;
   memory_.reset();
   capacity_ = 0;

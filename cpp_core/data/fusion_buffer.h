@@ -1,6 +1,6 @@
-// One buffer for backends that cannot work on a list of segments: the segments' elements one after the other.
+// One buffer for backends that cannot work on a list of segments: it holds the segments' elements one after the other.
 //
-// Grows on demand and stays, so that a steady state allocates nothing. Role: that of its owner.
+// It grows on demand and never shrinks, so that a steady state allocates nothing. Role: that of its owner.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ namespace horocache::data {
 
 class FusionBuffer {
  public:
-  // Room for `bytes`, aligned to a page; what was in the buffer is lost if it has to grow.
+  // Makes room for `bytes`, aligned to a page. The contents are lost if the buffer has to grow.
   Status Reserve(int64_t bytes);
   std::byte* data() const { return memory_.get(); }
   int64_t capacity() const { return capacity_; }
 
-  // From the segments' inputs into the buffer. Segments without one leave a gap.
+  // Copies the segments' inputs into the buffer. The place of a segment without an input is left as it is.
   void Pack(const std::vector<Segment>& segments, int64_t element_bytes) const;
-  // From the buffer into the segments' outputs, where they have one.
+  // Copies the buffer into the segments' outputs, and skips segments without an output.
   void Unpack(const std::vector<Segment>& segments, int64_t element_bytes) const;
 
  private:

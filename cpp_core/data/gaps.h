@@ -1,6 +1,6 @@
-// Zeroes what the received parts of a result leave uncovered, a piece at a time.
+// Zero-fills the elements of a result that no received part covers, a piece at a time.
 //
-// Role: that of the operation it belongs to. Ownership: none of the memory.
+// Role: that of the operation it belongs to. Ownership: none; the result must outlive it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class GapFiller {
 
   bool done() const { return next_ == gaps_.size(); }
 
-  // Zeroes at most `most` elements, all in one gap; returns the bytes. Not done yet.
+  // Zeroes at most `most` elements of one uncovered range; returns the number of bytes zeroed. Requires !done().
   int64_t Fill(int64_t most) {
     RowPart& gap = gaps_[next_];
     const int64_t count = std::min(gap.count, most);

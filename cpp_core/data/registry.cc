@@ -1,5 +1,5 @@
-// The one list of backends. Their order is their number in wire::Choice, so it depends on nothing that may differ
-// between ranks.
+// The one list of backends. A backend's index in it is its number in wire::Choice, so the order must not depend on
+// anything that may differ between ranks.
 
 #include <memory>
 #include <utility>
@@ -12,7 +12,8 @@
 namespace horocache::data {
 namespace {
 
-// Of the data areas, for the fake device's own staging: two backends must not count tiles in the same memory.
+// The fake device's host backend gets 1 / kFakeDeviceShare of each data area for itself: two backends must not count
+// tiles in the same memory.
 constexpr size_t kFakeDeviceShare = 8;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The allreduce of an operation that rode on its round: all ranks' data is at hand, so it is one fold.
+// The fold of an inline allreduce: the data of all ranks came with the round, so every rank folds it by itself.
 //
-// Gives the bits of the shm backend: the same kernels, rank order and scaling; and its errors.
+// The result has the same bits as from the shm backend (same kernels, rank order and scaling), and errors are the same.
 //
 // Role: lanes.
 #pragma once
@@ -18,11 +18,11 @@ namespace horocache::data {
 
 class RideFold {
  public:
-  // The kernels live for ever.
+  // `kernels` must never be destroyed, which holds for all kernel sets.
   explicit RideFold(const KernelSet* kernels) : kernels_(kernels) {}
 
-  // `contributions`: the tensors of each rank, one after the other, in rank order, each rank's in as many words.
-  // `bytes`: of one rank's. Stores as many into `result`.
+  // `contributions`: the ranks' data in rank order, the same number of words for each rank; a rank's tensors lie one
+  // after the other. `bytes`: data bytes of one rank, which is also the number of bytes stored in `result`.
   Status Run(const wire::Signature& signature, int ranks, int divisor_ranks, std::span<const uint64_t> contributions,
              int64_t bytes, std::byte* result);
 

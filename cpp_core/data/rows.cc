@@ -8,7 +8,7 @@
 namespace horocache::data {
 namespace {
 
-// Of a tensor or a result: sums of a few such numbers do not overflow.
+// The most bytes that a tensor or a result may have: sums of a few such numbers do not overflow.
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 Status Wrong(const Collective& collective, int rank, const std::string& what) {
@@ -17,7 +17,7 @@ Status Wrong(const Collective& collective, int rank, const std::string& what) {
 
 std::string RowsText(int64_t rows) { return std::to_string(rows) + (rows == 1 ? " row" : " rows"); }
 
-// `what` is what the numbers are called.
+// Requires one number for each rank, none negative. `what` names the list in the error.
 Status CheckList(const Collective& collective, const std::vector<int64_t>& list, const char* what, int rank,
                  int ranks) {
   if (static_cast<int>(list.size()) != ranks) {
@@ -54,7 +54,7 @@ Status CheckSends(const Collective& collective, const std::vector<int64_t>& spli
   return Status::Ok();
 }
 
-// `planned`: rows of each part.
+// kInvalidArgument if two received parts overlap in the result. `planned`: rows of each part.
 Status CheckOverlaps(const Collective& collective, const std::vector<int64_t>& planned, int rank, int ranks) {
   const std::vector<int64_t>& starts = collective.receive_starts;
   std::vector<int> order(ranks);
@@ -76,7 +76,7 @@ Status CheckOverlaps(const Collective& collective, const std::vector<int64_t>& p
   return Status::Ok();
 }
 
-// What is expected must come.
+// kMismatch if a rank sends another number of rows than `rank` expects.
 Status CheckExpected(const Collective& collective, const std::vector<int64_t>& rows, int rank) {
   const std::vector<int64_t>& expected = collective.receive_rows;
   for (size_t q = 0; q < expected.size(); ++q) {

@@ -26,8 +26,8 @@ constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kMaxRegionBytes = int64_t{1} << 42;
-constexpr size_t kRingHeader = 3 * kCacheLine;  // head, tail, blocked: each has another writer
-// What fits into a word of MessageSlots.
+constexpr size_t kRingHeader = 3 * kCacheLine;  // head, tail, blocked: a line each, as their writers differ
+// Upper limits of what the bit fields of a slot's word can hold (SlotWord in shm_link.cc).
 constexpr int32_t kMaxMessageChunks = 1 << 11;
 constexpr int64_t kMaxMessageChunkBytes = 512 << 10;
 constexpr size_t kReserveStep = size_t{4} << 20;
@@ -42,7 +42,7 @@ Status NoMemory(const ArenaLayout& layout, size_t total, std::string_view what, 
                     "; lower HOROCACHE_SHM_BYTES or raise the memory limit");
 }
 
-// The kernel's internal tmpfs: no mount, no name, no size limit but the memory itself.
+// Opens a file of the kernel's internal tmpfs. It has no mount and no name, and only the memory limits its size.
 int OpenMemfd() {
 #ifndef MFD_NOEXEC_SEAL
   constexpr unsigned MFD_NOEXEC_SEAL = 0x8;
@@ -52,8 +52,8 @@ int OpenMemfd() {
   return memfd_create("horocache", MFD_CLOEXEC | MFD_ALLOW_SEALING);  // Linux before 6.3
 }
 
-// Takes the pages now, so that a lack of memory is an error here and not SIGBUS in the middle of a step. In steps: a
-// signal makes fallocate give back what the call had taken.
+// Allocates the pages now, so that a shortage is an error here and not a SIGBUS in the middle of a step. Returns 0 or
+// errno. Works in steps, because a signal makes fallocate give back all pages of the interrupted call.
 int Reserve(int fd, size_t total) {
   for (size_t at = 0; at < total;) {
     const size_t step = std::min(kReserveStep, total - at);
@@ -73,14 +73,14 @@ void Doorbell::RingForData() { Ring(kData); }
 
 void Doorbell::Ring(uint32_t wanted) {
   words_->rung.fetch_add(1, std::memory_order_seq_cst);
-  // Written, not only read: the one order of all writes to `armed` then also orders the caller's news against the look
-  // that a sleeper takes after arming.
+  // An addition of 0 instead of a load: as a write it takes part in the single order of all writes to `armed`. That
+  // also orders the caller's new work before the check that a sleeper makes after arming.
   if ((words_->armed.fetch_add(0, std::memory_order_seq_cst) & wanted) == 0) return;
-  // Several may ring at once; the one that takes the bits makes the system call.
+  // Several threads may ring at once; the one that gets the bits makes the system call.
   const uint32_t who = words_->armed.exchange(0, std::memory_order_seq_cst);
   if (who == 0) return;
-  // The bits may be of a sleeper that armed after the first addition, for what comes later: it must not fall asleep
-  // with its bits gone.
+  // The bits may belong to a sleeper that armed after the first addition and waits for later work. The second addition
+  // keeps it from sleeping with its bits cleared.
   words_->rung.fetch_add(1, std::memory_order_seq_cst);
   if (wakes_ != nullptr) wakes_->fetch_add(1, std::memory_order_relaxed);
   FutexWake(words_->rung, who);
@@ -108,10 +108,10 @@ struct Arena::Header {
   uint64_t total;
 };
 
-// Written once.
+// The first reason that a rank gives; written once.
 struct Arena::Reason {
   std::atomic<uint32_t> begun;
-  std::atomic<int32_t> code;  // last: the text counts from then on
+  std::atomic<int32_t> code;  // stored last: publishes the text
   std::array<char, 500> text;
 
   void Tell(StatusCode why_code, std::string_view why) {
@@ -132,7 +132,7 @@ struct Arena::Seat {
   alignas(kCacheLine) std::atomic<int64_t> ran_ns;
   alignas(kCacheLine) std::atomic<int64_t> computed_ns;
   std::atomic<int32_t> watcher;
-  Reason seen, left;  // why the job is lost, as the rank saw it, and as it said when it left
+  Reason seen, left;  // why the job is lost: when the rank noticed, and when it left
   alignas(kCacheLine) std::atomic<uint32_t> message_blocked;
 };
 
@@ -160,8 +160,8 @@ Arena::Places Arena::Place(const ArenaLayout& layout) {
   Places places;
   places.seats = RoundUp(sizeof(Header), kCacheLine);
   places.words = places.seats + ranks * sizeof(Seat);
-  // Round, counts and the first words share a line: a short snapshot costs its reader one miss, with the cache's first
-  // 64 entries and a payload of 16 bytes.
+  // `round`, `count` and the first words share a cache line, so that reading a short snapshot costs one cache miss. The
+  // line covers the first 64 cache entries and 16 bytes of payload.
   const size_t words = 2 + static_cast<size_t>(layout.max_words) + control::kMaxPayloadWords;
   places.words_stride = RoundUp(words * sizeof(uint64_t), kCacheLine);
   places.rings = places.words + 3 * ranks * places.words_stride;
@@ -186,7 +186,7 @@ size_t Arena::FileBytes() const {
 Status Arena::MapShared() {
   struct stat file{};
   if (fstat(fd_, &file) == 0) id_ = file.st_ino;
-  // A child of fork must neither write into the job's memory nor keep it alive.
+  // The reservation is not mapped in a child of fork, which must neither write into the job's memory nor keep it alive.
   base_ = static_cast<std::byte*>(MapReservation(fd_, 0, places_.total));
   if (base_ == nullptr) return NoMemory(layout_, places_.total, "map", errno);
   if (layout_.region_bytes > 0) {
@@ -201,11 +201,11 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   HC_RETURN_IF_ERROR(CheckLayout(&arena->layout_));
   arena->places_ = Place(arena->layout_);
   const size_t total = arena->places_.total;
-  // Beyond this limit the kernel would send SIGXFSZ, which ends the process.
+  // A file beyond this limit would bring SIGXFSZ, which ends the process.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     if (total > limit.rlim_cur) return NoMemory(arena->layout_, total, "create (ulimit -f forbids it)", EFBIG);
-    if (arena->FileBytes() > limit.rlim_cur) arena->layout_.region_bytes = 0;  // tensors are private then
+    if (arena->FileBytes() > limit.rlim_cur) arena->layout_.region_bytes = 0;  // tensors then stay in private memory
   }
   arena->fd_ = OpenMemfd();
   if (arena->fd_ < 0) {
@@ -216,7 +216,7 @@ StatusOr<std::shared_ptr<Arena>> Arena::CreateShared(const ArenaLayout& layout) 
   if (const int error = Reserve(arena->fd_, total); error != 0) {
     return NoMemory(arena->layout_, total, "reserve", error);
   }
-  // Nobody can shrink the file under a peer that has mapped it.
+  // Seals the size, so that no process can shrink the file under a peer that has mapped it.
   if (fcntl(arena->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Status(StatusCode::kInternal, std::string("sealing the arena failed: ") + std::strerror(errno));
   }
@@ -262,7 +262,7 @@ std::shared_ptr<Arena> Arena::CreateOnHeap(const ArenaLayout& layout) {
   arena->layout_ = layout;
   if (!CheckLayout(&arena->layout_).ok()) return nullptr;
   arena->places_ = Place(arena->layout_);
-  // Anonymous pages instead of operator new: zero without being touched.
+  // Anonymous pages instead of operator new: they are zero without being touched.
   void* memory =
       mmap(nullptr, arena->places_.total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -283,8 +283,8 @@ void Arena::CloseFd() {
   fd_ = -1;
 }
 
-// Zero bytes are the initial value of every word in the arena, so nothing is constructed: pages stay untouched until
-// their owner writes.
+// Nothing is constructed: zero bytes are the initial value of every word in the arena. So a page stays untouched until
+// its owner writes to it.
 Arena::Seat& Arena::seat(int rank) {
   return *reinterpret_cast<Seat*>(base_ + places_.seats + static_cast<size_t>(rank) * sizeof(Seat));
 }
@@ -337,7 +337,7 @@ Arena::Ring Arena::ring(int from, int to) {
 Arena::MessagePath Arena::message_path(int from, int to) {
   const auto sender = static_cast<size_t>(from);
   const auto receiver = static_cast<size_t>(to);
-  // A receiver's slots and words lie together: it looks at all of them again and again.
+  // A receiver's slots and `taken` words are contiguous, because it polls all of them.
   const size_t pair = receiver * static_cast<size_t>(layout_.ranks) + sender;
   auto* taken = reinterpret_cast<std::atomic<uint32_t>*>(base_ + places_.taken + receiver * places_.taken_stride);
   return {reinterpret_cast<MessageSlots*>(base_ + places_.slots) + pair, taken + sender};

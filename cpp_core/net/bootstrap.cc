@@ -21,10 +21,11 @@
 namespace horocache::net {
 namespace {
 
+// Pauses between two attempts to connect: the first one, and the limit up to which it doubles.
 constexpr int64_t kFirstNapNs = kNsPerMs / 2;
 constexpr int64_t kLongestNapNs = 10 * kNsPerMs;
 
-// Every rank but 0; and a second process that claims to be rank 0, to be told so.
+// The side of every rank but 0. A second process that claims to be rank 0 runs it, too, and gets the error from rank 0.
 class Worker {
  public:
   Worker(const BootstrapConfig& config, MeetingPlace place, int64_t deadline_ns)
@@ -35,7 +36,7 @@ class Worker {
  private:
   StatusOr<UniqueFd> Connect() const;
   StatusOr<Peers> Converse(Connection& connection);
-  // True when the verdict is there.
+  // True once the outcome, Ok or an error, has arrived in verdict_.
   StatusOr<bool> Handle(Connection& connection, Message message);
   Status TakeOffer(Message message);
   Status TakeDescriptors(Message message);
@@ -49,7 +50,7 @@ class Worker {
   int root_pid_ = 0;
   UniqueFd pidfd_;
   Peers peers_;
-  size_t awaited_ = 0;  // pidfds still to come
+  size_t awaited_ = 0;  // pidfds that have not arrived yet
   bool offered_ = false;
   bool answered_ = false;  // kReady was sent
   Status verdict_;
@@ -68,7 +69,7 @@ StatusOr<UniqueFd> Worker::Connect() const {
                           words_.Before() + "?");
     }
     if (Status stopped = Check(config_); !stopped.ok()) {
-      RemoveIfStale(place_);  // of a rank 0 that listened and died
+      RemoveIfStale(place_);  // the socket of a rank 0 that listened and died
       return stopped;
     }
     Nap(nap_ns);
@@ -98,7 +99,7 @@ StatusOr<Peers> Worker::Converse(Connection& connection) {
   while (true) {
     Connection::Io io = connection.Flush();
     Message message;
-    while (connection.Receive(&message, &io)) {  // what came before the end counts
+    while (connection.Receive(&message, &io)) {  // messages that arrived before the end count
       const StatusOr<bool> decided = Handle(connection, std::move(message));
       if (!decided.ok()) return decided.status();
       if (!*decided) continue;
@@ -112,7 +113,7 @@ StatusOr<Peers> Worker::Converse(Connection& connection) {
                           SecondsText(config_.timeout_ns) + "; is it stopped?");
     }
     if (NowNs() >= until_ns) {
-      // Rank 0 knows who is missing.
+      // Asks rank 0 for the outcome, which names the missing ranks.
       gave_up = true;
       connection.Queue(MessageType::kGiveUp, "");
       until_ns = NowNs() + kLastWordNs;
@@ -146,7 +147,7 @@ StatusOr<bool> Worker::Handle(Connection& connection, Message message) {
                                               std::to_string(static_cast<int>(message.type)) + " to a rank");
   }
   if (!answered_ && (!status.ok() || (offered_ && awaited_ == 0))) {
-    // A failure here is everybody's: it comes back as the verdict.
+    // A failure here fails start-up on every rank: rank 0 sends it back as the outcome.
     answered_ = true;
     connection.Queue(MessageType::kReady, EncodeStatus(status));
     connection.Flush();
@@ -176,7 +177,7 @@ Status Worker::TakeOffer(Message message) {
 }
 
 Status Worker::TakeDescriptors(Message message) {
-  if (answered_) return Status::Ok();  // the offer could not be taken
+  if (answered_) return Status::Ok();  // the offer has failed or is complete
   const std::optional<std::vector<uint32_t>> ranks = DecodeNumbers(message.payload);
   const bool good = offered_ && ranks && ranks->size() == message.fds.size() && ranks->size() <= awaited_ &&
                     std::ranges::all_of(*ranks, [&](uint32_t rank) { return rank < peers_.pidfds.size(); });

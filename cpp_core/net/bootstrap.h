@@ -1,8 +1,8 @@
 // Start-up on one host: rank 0 listens on a Unix socket in a directory of mode 0700, checks every peer's credentials,
-// compares handshakes, and hands over the arena and everybody's pidfd.
+// compares handshakes, and sends every rank the arena and the pidfds of all ranks.
 //
-// Nothing is inherited but environment variables, so any launcher and any wrapper (bash -c, numactl, a container's
-// init) will do. The socket is unlinked as soon as all ranks are connected.
+// A rank inherits only environment variables, so any launcher and any wrapper (bash -c, numactl, a container's init)
+// will do. Rank 0 removes the socket when start-up ends, or later if the ranks may belong to two jobs (late_claims.h).
 #pragma once
 
 #include <functional>
@@ -17,49 +17,52 @@
 
 namespace horocache::net {
 
-// What must be equal on all ranks, or start-up fails with a table of the differing values on every rank.
+// The values that must be equal on all ranks. If they differ, start-up fails on every rank with a table of the
+// differences.
 struct Handshake {
   std::string version;    // of horocache
   uint32_t protocol = 0;  // wire::kProtocolVersion
-  uint32_t epoch = 0;     // how many times this process has called init()
+  uint32_t epoch = 0;     // number of init() calls in this process
   std::string agree;      // Knobs::AgreeText(): lines "name=value"
 };
 
 class LateClaims;
 
+// The result of start-up: the shared memory, and the processes of the job's ranks on this host.
 struct Peers {
   std::shared_ptr<Arena> arena;
-  std::vector<UniqueFd> pidfds;  // by rank; this rank's too
+  std::vector<UniqueFd> pidfds;  // by rank, including this rank's
   std::vector<int> pids;         // by rank
-  std::vector<UniqueFd> links;   // stream sockets: on rank 0 one per rank (own: -1), elsewhere links[0] only; closed by
-                                 // the kernel when a rank ends
-  std::shared_ptr<LateClaims> late;  // on rank 0 of a job that may be two; null elsewhere
+  // Stream sockets. Rank 0 has one per rank (-1 for itself), the other ranks have only links[0], to rank 0. The kernel
+  // closes a rank's sockets when it ends.
+  std::vector<UniqueFd> links;
+  std::shared_ptr<LateClaims> late;  // on rank 0 if the ranks may belong to two jobs; else null
 
-  // For the child of a fork: closes every descriptor with nothing but close(2). The arena's memory is not mapped in the
-  // child at all; touching it there is a segmentation fault, and destroying the Arena object is harmless.
+  // For the child of a fork: closes every descriptor and does nothing else. The arena's memory is not mapped in the
+  // child: access to it is a segmentation fault, and destroying the Arena object is harmless.
   void CloseInChild();
 };
 
 struct BootstrapConfig {
   Identity identity;
   Handshake handshake;
-  ArenaLayout layout;     // rank 0's is used
-  std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR, or /tmp
+  ArenaLayout layout;     // rank 0's is used on all ranks
+  std::string directory;  // of the socket; empty: OwnDirectory of TMPDIR or /tmp
   int64_t timeout_ns = 30'000'000'000;
-  // How ranks read in messages, by their number here; empty: as they are.
+  // The numbers that messages show for the ranks, by rank of this start-up; empty: the ranks themselves.
   std::vector<int> job_ranks = {};
-  // What they come to, where that is not init(): "the meeting of process set 2".
+  // What messages call the event that the ranks start up for, as a noun phrase; empty: init().
   std::string meeting = {};
-  // Asked several times a second; start-up ends with what it says if that is not ok. May be null.
+  // Called several times a second; start-up ends with the returned status if it is not ok. May be null.
   std::function<Status()> check;
 };
 
-// horocache-<uid> below `base`: the directory that start-up makes, and removes when it is empty.
+// horocache-<uid> below `base`: the directory that start-up creates, and removes when it is empty.
 std::string OwnDirectory(const std::string& base);
 
-// Returns when all ranks are connected, agree, and have mapped the arena; this one has set its state(rank) to kRunning.
-// kStartup names the ranks that are missing, kVersionSkew the values that differ, on every rank. Two processes with one
-// rank are kStartup on both.
+// Returns when all ranks are connected, agree, and have mapped the arena; this rank has then set its state(rank) to
+// kRunning. On every rank, kStartup names the missing ranks and kVersionSkew lists the values that differ. If two
+// processes claim one rank, both get kStartup.
 StatusOr<Peers> Bootstrap(const BootstrapConfig& config);
 
 }  // namespace horocache::net

@@ -10,11 +10,12 @@
 namespace horocache::net {
 namespace {
 
+// Interval between calls of BootstrapConfig::check.
 constexpr int64_t kCheckNs = 100 * kNsPerMs;
 
 }  // namespace
 
-// What is no rank of the meeting stays as it is: it may come from a peer.
+// Returns a number that is not a rank of this start-up unchanged: a peer may have sent it.
 int MeetingWords::Of(int rank) const {
   const bool known = rank >= 0 && rank < static_cast<int>(config_.job_ranks.size());
   return known ? config_.job_ranks[static_cast<size_t>(rank)] : rank;
@@ -45,7 +46,7 @@ UniqueFd OpenPidfd(int pid) {
 #ifndef SYS_pidfd_open
   constexpr long SYS_pidfd_open = 434;  // the same number on every architecture
 #endif
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // the kernel sets close-on-exec
 }
 
 int64_t NextCheckNs(const BootstrapConfig& config) { return config.check ? NowNs() + kCheckNs : kNever; }

@@ -1,4 +1,4 @@
-// Small things that both halves of start-up use.
+// Helpers that rank 0's side of start-up and the other ranks' side share.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace horocache::net {
 
-// How ranks read in messages, and what they come to: init(), or the meeting of a process set.
+// Phrases for messages: the names of ranks, and the event that they start up for, init() or a process set.
 class MeetingWords {
  public:
   explicit MeetingWords(const BootstrapConfig& config) : config_(config) {}
 
   std::string Rank(int rank) const { return NameRanks({Of(rank)}) + OfAll(); }  // "rank 3 of 4"
   std::string Ranks(const std::vector<int>& ranks) const;
-  // Without the number of all.
+  // Without the number of all ranks.
   std::string Name(int rank) const { return NameRanks({Of(rank)}); }
   std::string Come() const { return config_.meeting.empty() ? "call init()" : "come to " + config_.meeting; }
   std::string Came() const { return config_.meeting.empty() ? "called init()" : "came to " + config_.meeting; }
@@ -31,11 +31,12 @@ class MeetingWords {
 };
 
 Hello OwnHello(const BootstrapConfig& config);
-UniqueFd OpenPidfd(int pid);          // -1 where the kernel has none or a container forbids it
-int PollTimeoutMs(int64_t until_ns);  // rounded up, so that the time has come when poll returns
+UniqueFd OpenPidfd(int pid);          // -1 if the kernel has no pidfds or a container forbids them
+int PollTimeoutMs(int64_t until_ns);  // rounded up, so that the time has passed when poll returns
 
-// How long start-up may wait before it asks BootstrapConfig::check again; and the question.
+// When BootstrapConfig::check is due next; kNever without one.
 int64_t NextCheckNs(const BootstrapConfig& config);
+// Calls BootstrapConfig::check; ok without one.
 Status Check(const BootstrapConfig& config);
 
 }  // namespace horocache::net

@@ -22,11 +22,11 @@
 namespace horocache::net {
 namespace {
 
-constexpr int64_t kSilenceNs = 5 * kNsPerS;  // a connection that has not said hello by then is dropped
-constexpr int64_t kGraceNs = kNsPerS / 2;    // after a failure, for ranks that are about to connect
-constexpr int64_t kTellNs = kNsPerS;         // for sending the verdict of a failure
-constexpr int64_t kSettleNs = 3 * kNsPerS;   // for claimants of a rank that are not started yet, where they are likely
-constexpr int64_t kRivalLookNs = 50 * kNsPerMs;  // between looks at processes that claim a rank and have not come
+constexpr int64_t kSilenceNs = 5 * kNsPerS;      // time for a new connection to send its hello
+constexpr int64_t kGraceNs = kNsPerS / 2;        // wait after a failure for ranks that are about to connect
+constexpr int64_t kTellNs = kNsPerS;             // limit for sending the outcome of a failure
+constexpr int64_t kSettleNs = 3 * kNsPerS;       // wait for the ranks of a second job, where one is likely
+constexpr int64_t kRivalLookNs = 50 * kNsPerMs;  // interval of the search for rivals (claimants.h)
 constexpr size_t kDescriptorsPerMessage = 64;
 
 class Root {
@@ -50,14 +50,14 @@ class Root {
     std::optional<Hello> hello;
     UniqueFd pidfd;
     bool ready = false;
-    bool gone = false;  // nothing more can be sent
+    bool gone = false;  // the connection ended or broke the protocol
     int rank() const { return static_cast<int>(hello->rank); }
   };
   enum class Phase { kGathering, kAttaching, kDeciding };
 
   bool Settled() const;
   bool EverybodyIsHere() const;
-  // By Note [One address, two jobs] in claimants.h.
+  // True if other jobs may have this job's name: see Note [One address, two jobs] in claimants.h.
   bool IsByHand() const { return !config_.identity.shared_claim.empty(); }
   bool AreOneJob();
   void FailTwice(const Client& client, int other_pid);
@@ -91,16 +91,16 @@ class Root {
   std::vector<std::unique_ptr<Client>> clients_;
   Status failure_;
   int64_t grace_until_ns_ = 0;
-  std::vector<Claimant> rivals_;  // as of the last look
+  std::vector<Claimant> rivals_;  // found by the last search
   int64_t look_again_ns_ = 0;
-  bool is_certain_ = true;  // that the ranks are of one job
-  int64_t settled_ns_ = 0;  // when a job that is not certain begins; 0: not all ranks have come
-  int strangers_ = 0;       // connections of another user
-  int garbage_ = 0;         // connections that did not say hello
+  bool is_certain_ = true;  // true: the ranks belong to one job
+  int64_t settled_ns_ = 0;  // when a job that is not certain may begin; 0: not all ranks have connected
+  int strangers_ = 0;       // refused connections of other users
+  int garbage_ = 0;         // dropped connections that did not say hello
 };
 
 void Root::Fail(Status status, int64_t grace_ns) {
-  // Once the verdict is on its way, a rank that ends is the liveness thread's to notice.
+  // Once the outcome is being sent, it is the peer monitor that detects the end of a rank.
   if (!failure_.ok() || phase_ == Phase::kDeciding) return;
   failure_ = std::move(status);
   grace_until_ns_ = NowNs() + grace_ns;
@@ -120,7 +120,7 @@ bool Root::Settled() const {
   return phase_ == Phase::kDeciding && (std::ranges::all_of(clients_, told) || NowNs() >= deadline_ns_);
 }
 
-// This process's first, then by rank.
+// Pids: this process's first, then by rank.
 std::vector<int> Root::Members() const {
   std::vector<std::pair<uint32_t, int>> by_rank = {{0, getpid()}};
   for (const auto& client : clients_) {
@@ -139,7 +139,8 @@ void Root::LookForRivals() {
   if (rivals_.empty() && !failure_.ok()) grace_until_ns_ = std::min(grace_until_ns_, NowNs() + kGraceNs);
 }
 
-// When all ranks have come. Fails if they seem to be of two jobs; false while that is not clear.
+// Called when all ranks have connected. True if they may begin. Fails start-up if they seem to belong to two jobs;
+// false while that is not clear.
 bool Root::AreOneJob() {
   if (!IsByHand()) return true;
   if (NowNs() < look_again_ns_) return false;
@@ -166,7 +167,7 @@ bool Root::AreOneJob() {
 }
 
 StatusOr<Peers> Root::Run() {
-  // The others can connect meanwhile: the socket listens.
+  // The socket already listens, so the other ranks can connect meanwhile.
   ArenaLayout layout = config_.layout;
   layout.ranks = size_;
   StatusOr<std::shared_ptr<Arena>> arena = Arena::CreateShared(layout);
@@ -194,12 +195,12 @@ void Root::Wait() {
     if (client->gone) continue;
     polled.push_back(
         {client->connection.fd(), static_cast<short>(client->connection.flushed() ? POLLIN : POLLIN | POLLOUT), 0});
-    polled.push_back({client->pidfd.get(), POLLIN, 0});  // -1 is skipped
+    polled.push_back({client->pidfd.get(), POLLIN, 0});  // poll skips -1
   }
   const bool settles = settled_ns_ > 0 && phase_ == Phase::kGathering && failure_.ok();
   if (!rivals_.empty() || settles) until = std::min(until, look_again_ns_);
   until = std::min(until, NextCheckNs(config_));
-  poll(polled.data(), polled.size(), PollTimeoutMs(until));  // the caller looks at everything, whatever happened
+  poll(polled.data(), polled.size(), PollTimeoutMs(until));  // the caller checks every descriptor in any case
 }
 
 void Root::Accept() {
@@ -221,7 +222,7 @@ void Root::Accept() {
       client->pid = credentials.pid;
       client->silent_until_ns = NowNs() + kSilenceNs;
       clients_.push_back(std::move(client));
-      Serve(*clients_.back());  // its hello is usually there already
+      Serve(*clients_.back());  // its hello has usually arrived
     }
   }
 }
@@ -236,7 +237,7 @@ void Root::Serve(Client& client) {
     HandleEnd(client, io);
     return;
   }
-  // The socket may live on in a forked child of the rank; its pidfd does not.
+  // A forked child of the rank may keep the socket open. The pidfd shows the end of the rank itself.
   pollfd ended{client.pidfd.get(), POLLIN, 0};
   if (client.pidfd.get() >= 0 && poll(&ended, 1, 0) == 1) HandleEnd(client, Connection::Io::kEnd);
 }
@@ -285,13 +286,13 @@ void Root::HandleHello(Client& client, Message message) {
     FailTwice(client, its.rank == 0 ? getpid() : other->pid);
     return;
   }
-  // The table is made when all that can be there are.
+  // Verdict() makes the table of differences later, from the hellos of all ranks that have connected by then.
   if (!Differences({&hello_, &its}).empty()) Fail(Status(StatusCode::kVersionSkew, ""));
 }
 
 void Root::FailTwice(const Client& client, int other_pid) {
   if (IsByHand()) LookForRivals();
-  // Those that have a rank of either job to claim hear of it when they come.
+  // Processes of either job that have not connected yet get the error when they connect.
   const int64_t grace_ns = rivals_.empty() ? kGraceNs : std::max<int64_t>(deadline_ns_ - NowNs(), 0);
   Fail(StartupError(
            ClaimedTwice(words_.Name(client.rank()), hello_.job, other_pid, client.pid, config_.identity.shared_claim)),
@@ -335,10 +336,10 @@ void Root::Advance() {
   }
   if (NowNs() >= deadline_ns_) Fail(Missing(""), 0);
   if (const Status stopped = Check(config_); !stopped.ok())
-    Fail(stopped, stopped.code() == StatusCode::kAborted ? 0 : kGraceNs);  // somebody waits for an interrupted one
+    Fail(stopped, stopped.code() == StatusCode::kAborted ? 0 : kGraceNs);  // the user waits after an interrupt
 }
 
-// See Note [Start-up]. The descriptors are borrowed by the queues; arena_, pidfd_ and clients_ outlive them.
+// See Note [Start-up]. The send queues borrow the descriptors; arena_, pidfd_ and clients_ outlive them.
 void Root::Offer() {
   phase_ = Phase::kAttaching;
   std::vector<uint32_t> numbers(static_cast<size_t>(size_) + 1);
@@ -365,7 +366,7 @@ void Root::Offer() {
       client->connection.Queue(MessageType::kDescriptors, EncodeNumbers(ranks), fds);
     }
   }
-  for (const auto& client : clients_) client->connection.Flush();  // an end is seen by the next Serve
+  for (const auto& client : clients_) client->connection.Flush();  // the next Serve detects a closed connection
 }
 
 std::string Root::Dropped() const {

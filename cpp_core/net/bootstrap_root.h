@@ -1,11 +1,11 @@
-// Rank 0's half of start-up. See bootstrap.h.
+// Rank 0's side of start-up. See bootstrap.h.
 //
 // Note [Start-up]
-// Every other rank connects and says hello with its handshake and its pidfd. When all are there and agree, rank 0
-// offers the arena, all pids and all pidfds; each attaches and says that it is ready, or why not. When all are, rank 0
-// gives the verdict. So a rank that returns from start-up knows that every other one can. Whatever fails, the verdict
-// is the same Status on every rank that is connected; rank 0 waits a moment for those that are about to connect, so
-// that they hear it too.
+// Every other rank connects and sends a hello with its handshake and its pidfd. When all have connected and agree, rank
+// 0 offers the arena, all pids and all pidfds. Each rank attaches and answers that it is ready, or why not. When all
+// are ready, rank 0 sends the outcome Ok (kVerdict). So a rank that returns from start-up knows that every other rank
+// can start. If anything fails, every connected rank gets the same Status as the outcome. Rank 0 waits a moment for
+// ranks that are about to connect, so that they get it, too.
 #pragma once
 
 #include <memory>

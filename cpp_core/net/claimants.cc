@@ -19,9 +19,9 @@
 namespace horocache::net {
 namespace {
 
-constexpr size_t kMaxFile = 1 << 20;  // of one file in /proc
+constexpr size_t kMaxFile = 1 << 20;  // bytes read of one file in /proc
 constexpr size_t kMaxCommand = 120;   // bytes of a command line in a message
-constexpr int kMaxDepth = 64;         // of a chain of parents
+constexpr int kMaxDepth = 64;         // parents that a search follows at most
 
 std::string ReadProc(int pid, const char* name) {
   const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
@@ -36,7 +36,8 @@ std::string ReadProc(int pid, const char* name) {
   return text;
 }
 
-// Of "pid (name) state parent ...", where the name may contain anything.
+// The parent's pid in /proc/<pid>/stat, "pid (name) state parent ..."; 0 if unknown. The name may contain any
+// character.
 int ParentOf(int pid) {
   const std::string stat = ReadProc(pid, "stat");
   const size_t name_end = stat.rfind(')');
@@ -52,7 +53,7 @@ std::vector<std::string> Texts(const std::string& zeros) {
   return texts;
 }
 
-// The rank that the process's environment claims, if it is one of this job.
+// The rank that the process's environment claims; none if the environment lacks a line of `claim`.
 std::optional<int> RankClaimed(int pid, const std::vector<std::string>& claim) {
   const std::vector<std::string> environment = Texts(ReadProc(pid, "environ"));
   const auto has = [&](const std::string& line) { return std::ranges::find(environment, line) != environment.end(); };
@@ -64,8 +65,8 @@ std::optional<int> RankClaimed(int pid, const std::vector<std::string>& claim) {
   return std::nullopt;
 }
 
-// What the interpreter runs: the first argument that is no option, or what follows -m or -c. The program, where there
-// are no arguments.
+// The program that an interpreter runs: the first argument that is not an option, or -m or -c with the argument after
+// it. Without arguments, the command itself.
 std::string ProgramOf(const std::vector<std::string>& command) {
   for (size_t i = 1; i < command.size(); ++i) {
     const bool follows = (command[i] == "-m" || command[i] == "-c") && i + 1 < command.size();
@@ -75,7 +76,7 @@ std::string ProgramOf(const std::vector<std::string>& command) {
   return command.empty() ? "" : command[0];
 }
 
-// A relative path means the file in the folder that the process was started in, if it is still there.
+// Makes a relative path absolute, from the process's working directory, if the file exists there.
 std::string Resolved(int pid, const std::string& program) {
   if (program.empty() || program[0] == '/' || program[0] == '-') return program;
   std::array<char, 4096> folder = {};
@@ -87,7 +88,7 @@ std::string Resolved(int pid, const std::string& program) {
   return stat(path.c_str(), &found) == 0 ? path : program;
 }
 
-// Numbers stand for what differs from rank to rank.
+// Replaces numbers by '#', because they may differ from rank to rank.
 std::string WithoutNumbers(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -104,7 +105,7 @@ std::string Shown(const std::vector<std::string>& command) {
   return "'" + Printable(text.substr(0, kMaxCommand)) + (text.size() > kMaxCommand ? "...'" : "'");
 }
 
-// In a job already: it has mapped one's memory, see Arena.
+// True if the process is in a job: it has mapped the memory of an Arena.
 bool IsInJob(int pid) { return ReadProc(pid, "maps").find("/memfd:horocache ") != std::string::npos; }
 
 std::vector<int> ProcessesOfUser() {
@@ -130,7 +131,7 @@ bool DescendsFrom(int pid, const std::set<int>& others) {
   return false;
 }
 
-// The first ancestor that is not a wrapper of the rank, that is, does not claim to be it.
+// The first ancestor that is not a wrapper of the rank. A wrapper claims the same rank.
 int StarterOf(int pid, const std::vector<std::string>& claim) {
   const std::optional<int> rank = RankClaimed(pid, claim);
   int starter = ParentOf(pid);
@@ -162,7 +163,7 @@ std::vector<Claimant> FindRivals(const std::vector<std::string>& claim, const st
     known.insert(pid);
     if (!IsInJob(pid)) found.push_back({pid, *rank, Shown(command)});
   }
-  // A rank's children have its environment.
+  // A rank's children inherit its environment and do not count.
   std::erase_if(found, [&](const Claimant& one) { return DescendsFrom(one.pid, known); });
   return found;
 }
@@ -178,10 +179,11 @@ Kinship FindKinship(const std::vector<std::string>& claim, const std::vector<int
     std::ranges::replace(command, program, Resolved(pid, program));
     commands.insert(WithoutNumbers(Join(command, std::string(1, '\0'))));
     const int starter = StarterOf(pid, claim);
-    const bool is_rank = std::ranges::find(members, starter) != members.end();  // which has started the others itself
+    const bool is_rank = std::ranges::find(members, starter) != members.end();  // a rank that started the others
     if (!is_rank) starters.insert(starter);
   }
-  // Process 1 of the machine takes over whose starter has ended; that of a container is often a script.
+  // Process 1 of the machine adopts processes whose starter has ended, so it is not a starter. Process 1 of a container
+  // is often the script that starts the ranks.
   const bool in_container = PidNamespace() != "pid:[4026531836]";
   kinship.one_starter = starters.size() == 1 && *starters.begin() >= (in_container ? 1 : 2);
   kinship.same_command = commands.size() == 1;

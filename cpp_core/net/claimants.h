@@ -1,19 +1,19 @@
-// Which processes of this host claim to be ranks of a job, by what /proc shows of them.
+// Finds the processes of this host that claim to be ranks of a job, by reading /proc.
 //
 // Note [One address, two jobs]
-// Ranks that were started by hand, or by a launcher without names for its jobs, have nothing in common but MASTER_ADDR
-// and MASTER_PORT. Two such jobs with the same address and port are one name, and ranks of both may meet: rank 0 of A
-// with rank 1 of B, while the other two have not come yet. So before rank 0 lets such a job begin, it looks for
-//   - rivals: processes with the same claim in their environment that run one of the ranks' programs, but are not among
-//     the ranks that have come, and in no job yet. Rank 0 waits until they have come too (then two processes claim one
-//     rank, which is an error on all of them), or have ended (then they do not count);
-//   - strangers: ranks with other programs or arguments that no one process has started. Numbers in arguments may
-//   differ,
-//     and so may everything if one launcher started all ranks.
-// What is then still not certain, because the ranks have several starters or run different things, begins some seconds
-// later, and is watched: rank 0 goes on listening for the time that the other ranks of either job may still take, and
-// ends the job if a second claimant comes. Containers of one host that share the directory do not meet: processes with
-// such a claim meet within a PID namespace.
+// Ranks that were started by hand, or by a launcher without names for its jobs, share only MASTER_ADDR and MASTER_PORT.
+// Two such jobs with the same address and port have the same name, so their ranks may mix: rank 0 of job A may find
+// rank 1 of job B while the other two ranks have not started yet. Before rank 0 lets such a job begin, it therefore
+// looks for
+//   - rivals: processes that have the same claim in their environment and run one of the ranks' programs, but have not
+//     connected and are not in a job yet. Rank 0 waits until they have connected (then two processes claim one rank,
+//     which is an error on all of them) or have ended (then they do not count);
+//   - strangers: ranks that run different commands and were started by different processes. They are an error. Numbers
+//     in the arguments may differ. If one launcher started all ranks, everything may differ.
+// If the ranks have several starters or run different commands, but not both, the job begins some seconds later. Rank 0
+// then keeps listening for as long as ranks of the other job may still start, and ends the job if a second process
+// claims a rank. Containers of one host that share the directory do not mix: the name of the start-up socket of such a
+// job includes the PID namespace.
 #pragma once
 
 #include <string>
@@ -21,23 +21,27 @@
 
 namespace horocache::net {
 
-// Of this process: equal for two of them iff they see each other in /proc. Empty where /proc does not tell.
+// The PID namespace of this process: equal for two processes iff they see each other in /proc. Empty if /proc does not
+// show it.
 std::string PidNamespace();
 
+// A process whose environment claims a rank.
 struct Claimant {
   int pid = 0;
   int rank = 0;
-  std::string command;  // printable
+  std::string command;  // printable, cut for messages
 };
 
-// `claim`: lines NAME=value that are in the environment of all claimants; RANK says which rank each claims. `members`:
-// the processes that have come.
+// The rivals of `members`, the pids of the processes that have connected. Descendants of members and of other claimants
+// do not count. `claim`: lines NAME=value that every claimant has in its environment, where RANK is the rank that it
+// claims.
 std::vector<Claimant> FindRivals(const std::vector<std::string>& claim, const std::vector<int>& members);
 
+// Properties that the members share.
 struct Kinship {
-  bool one_starter = false;           // one process has started them all, maybe through a wrapper each
-  bool same_command = false;          // but for numbers
-  std::vector<std::string> commands;  // by place in `members`, printable; empty where unknown
+  bool one_starter = false;           // one process started them all, possibly with a wrapper for each
+  bool same_command = false;          // except for numbers
+  std::vector<std::string> commands;  // by index in `members`, printable; empty: unknown
 };
 Kinship FindKinship(const std::vector<std::string>& claim, const std::vector<int>& members);
 

@@ -14,9 +14,9 @@
 namespace horocache::net {
 namespace {
 
-// The magic number stays the same in every version, so that different versions can tell each other so.
+// The magic number is the same in every version, so that two versions can report their mismatch to each other.
 constexpr std::array<char, 4> kMessageMagic = {'H', 'C', 'B', '1'};
-constexpr size_t kHeaderBytes = 12;  // magic, type, count of descriptors, 0, 0, length (little endian)
+constexpr size_t kHeaderBytes = 12;  // magic, type, number of descriptors, 0, 0, length (little endian)
 
 uint32_t Length(std::string_view header) {
   uint32_t length = 0;
@@ -61,7 +61,7 @@ Connection::Io Connection::Flush() {
       message.sent += static_cast<size_t>(sent);
       if (message.sent == message.bytes.size()) out_.pop_front();
     } else if (errno == ETOOMANYREFS) {
-      // Descriptors under way are limited per user; the others have to be received first.
+      // The kernel limits the descriptors in flight per user: peers must receive some first.
       Nap(kNsPerMs);
       return Io::kOk;
     } else if (errno == EAGAIN) {
@@ -101,8 +101,8 @@ Connection::Io Connection::CheckHeader() const {
 
 Connection::Io Connection::Fill() {
   std::array<char, 16384> buffer;
-  // Nothing of the next message: what a peer may send at once needs no room here, and what comes after start-up is for
-  // whoever gets the socket.
+  // No byte of the next message is read, so the buffer stays small however much a peer sends, and the bytes after
+  // start-up are left for the next owner of the socket.
   while (!HasMessage()) {
     const size_t message = kHeaderBytes + (in_.size() < kHeaderBytes ? 0 : Length(in_));
     iovec bytes{buffer.data(), std::min(message - in_.size(), buffer.size())};

@@ -1,6 +1,7 @@
-// Start-up messages over one non-blocking Unix stream socket, with descriptors.
+// Start-up messages, with descriptors, over one non-blocking Unix stream socket.
 //
-// The peer is the same user at most: everything it sends is bounded and checked. Used by one thread, which polls.
+// The peer is known only to run as the same user, so everything it sends is bounded and checked. Used by one thread,
+// which polls.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,12 @@
 namespace horocache::net {
 
 enum class MessageType : uint8_t {
-  kHello = 1,    // worker: who I am; its pidfd if it has one
-  kOffer,        // rank 0: the arena's descriptor and everybody's pid
-  kDescriptors,  // rank 0: pidfds of some ranks
-  kReady,        // worker: whether it could attach
-  kGiveUp,       // worker: its time is over
-  kVerdict,      // rank 0: start, or why not
+  kHello = 1,    // worker: its identity and handshake; its pidfd if it has one
+  kOffer,        // rank 0: the arena's descriptor and the pids of all ranks
+  kDescriptors,  // rank 0: the pidfds of some ranks
+  kReady,        // worker: Ok if it could attach, else the error
+  kGiveUp,       // worker: its time limit has passed
+  kVerdict,      // rank 0: the outcome, Ok to start or the error
 };
 
 struct Message {
@@ -32,13 +33,13 @@ struct Message {
 class Connection {
  public:
   static constexpr size_t kMaxPayload = 1 << 20;
-  static constexpr size_t kMaxFds = 128;  // of one message; the kernel takes 253
+  static constexpr size_t kMaxFds = 128;  // per message; the kernel allows 253
 
   enum class Io {
     kOk,
     kEnd,      // the peer closed the socket or ended
     kGarbage,  // the peer does not speak this protocol
-    kNoFds,    // this process may not open the descriptors that were sent
+    kNoFds,    // this process may not open as many files as the peer sent
   };
 
   explicit Connection(UniqueFd socket) : socket_(std::move(socket)) {}
@@ -46,14 +47,14 @@ class Connection {
   int fd() const { return socket_.get(); }
   UniqueFd TakeSocket() { return std::move(socket_); }
 
-  // `fds` are borrowed until they are flushed.
+  // Queues a message. `fds` are borrowed until it is flushed.
   void Queue(MessageType type, std::string_view payload, const std::vector<int>& fds = {});
   bool flushed() const { return out_.empty(); }
   Io Flush();
-  // Reads what is there until a message can be taken, and nothing of the next.
+  // Reads until one message is complete or no bytes are left; takes no byte of the next message.
   Io Fill();
   bool Take(Message* message);
-  // Both; *io stays as it is unless Fill fails.
+  // Fill and Take. Changes *io only if Fill fails.
   bool Receive(Message* message, Io* io);
 
  private:

@@ -19,7 +19,7 @@
 namespace horocache::net {
 namespace {
 
-// PIDFD_GET_INFO of Linux 6.13, and the exit status of Linux 6.15, for which build machines rarely have the header.
+// PIDFD_GET_INFO is in Linux 6.13, its exit status in Linux 6.15. Build machines rarely have the header.
 struct PidfdInfo {
   uint64_t mask;
   uint64_t cgroup;
@@ -30,7 +30,7 @@ static_assert(sizeof(PidfdInfo) == 64);
 constexpr uint64_t kInfoExit = 1 << 3;
 constexpr unsigned long kGetInfo = _IOC(_IOC_READ | _IOC_WRITE, 0xff, 11, sizeof(PidfdInfo));
 
-// Known once the parent has reaped the process.
+// The exit status, which a pidfd shows once the parent has reaped the process.
 std::optional<int> FromPidfd(int pidfd) {
   PidfdInfo info{};
   info.mask = kInfoExit;
@@ -38,11 +38,11 @@ std::optional<int> FromPidfd(int pidfd) {
   return info.exit_code;
 }
 
-// Known until then: the last field of a zombie's /proc/<pid>/stat.
+// The exit status before the parent reaps the process: the last field of a zombie's /proc/<pid>/stat.
 std::optional<int> FromProc(int pid) {
   const UniqueFd fd(open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 2048> buffer;
-  // For another user's process the kernel shows 0 instead.
+  // The kernel shows 0 for another user's process.
   struct stat owner{};
   if (fd.get() < 0 || fstat(fd.get(), &owner) != 0 || owner.st_uid != geteuid()) return std::nullopt;
   const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
@@ -83,7 +83,8 @@ std::string DescribeEnd(int pidfd, int pid) {
   std::optional<int> status = FromPidfd(pidfd);
   if (!status) {
     status = FromProc(pid);
-    // If it was reaped meanwhile, the number may already be another process's; the pidfd never is.
+    // If the parent has reaped the process meanwhile, another process may have its number. A pidfd never changes its
+    // process.
     if (const std::optional<int> reaped = FromPidfd(pidfd)) status = reaped;
   }
   if (!status) return "exited without shutdown()";

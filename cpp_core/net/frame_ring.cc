@@ -6,7 +6,7 @@
 namespace horocache::net {
 namespace {
 
-constexpr size_t kKeepBytes = 1 << 20;  // larger buffers are given back when they are empty
+constexpr size_t kKeepBytes = 1 << 20;  // larger buffers are freed when they are empty
 
 Status BadPositions(uint64_t head, uint64_t tail, size_t capacity) {
   return Status(StatusCode::kCorrupt, "a frame ring of " + std::to_string(capacity) + " bytes has head " +
@@ -31,7 +31,7 @@ StatusOr<bool> FrameWriter::Flush() {
   while (!empty()) {
     uint64_t tail = ring_.tail->load(std::memory_order_acquire);
     if (head_ - tail == ring_.capacity) {
-      // Say so first, then look again: either the receiver sees the word, or this sees the room.
+      // Sets `blocked` first, then checks again: either the receiver sees the flag, or the sender sees the room.
       ring_.blocked->store(1, std::memory_order_seq_cst);
       tail = ring_.tail->load(std::memory_order_seq_cst);
       if (head_ - tail == ring_.capacity) return moved;
@@ -82,7 +82,7 @@ StatusOr<bool> FrameReader::Pull() {
     if (available > 0 && raw_got_ < raw_.size()) {
       HC_RETURN_IF_ERROR(ReadHeader(available));
     } else if (available > 0) {
-      // Grows with what has arrived, not with what was announced.
+      // The buffer grows with the bytes that have arrived, not with the announced length.
       const size_t got = body_.size();
       const size_t count = std::min<size_t>(available, header_.length - got);
       body_.resize(got + count);

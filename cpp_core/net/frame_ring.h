@@ -1,9 +1,9 @@
-// The two ends of a byte ring of an arena: frames in, frames out, in chunks as large as there is room.
+// The two ends of one of the arena's frame rings. A frame passes in pieces, each as large as the free space.
 //
-// A frame is a header (length, from, to; 4 bytes each in the host's order) and its bytes. Every value that the peer may
-// have written is checked before it is used.
+// A frame is a header (length, from, to; 4 bytes each in the host's byte order) and its bytes. Every value that the
+// peer may have written is checked before it is used.
 //
-// Role: coordinator, one side each.
+// Threads: on each side, only the thread that holds the progress lock.
 #pragma once
 
 #include <array>
@@ -28,16 +28,17 @@ class FrameWriter {
  public:
   explicit FrameWriter(Arena::Ring ring);
 
-  // Queues; writes nothing yet.
+  // Queues a frame; writes nothing yet.
   void Append(const FrameHeader& header, std::string_view frame);
-  // Writes as far as there is room; true if any bytes moved. kCorrupt if the receiver's position is impossible.
+  // Writes as many bytes as there is room for; true if any bytes moved. kCorrupt if the receiver's position is
+  // impossible.
   StatusOr<bool> Flush();
   bool empty() const { return sent_ == queue_.size(); }
 
  private:
   Arena::Ring ring_;
   uint64_t head_ = 0;
-  std::string queue_;  // bytes of whole frames, the first `sent_` of them written
+  std::string queue_;  // whole frames; the first `sent_` bytes are written
   size_t sent_ = 0;
 };
 
@@ -45,16 +46,16 @@ class FrameReader {
  public:
   explicit FrameReader(Arena::Ring ring);
 
-  // Reads until one frame is complete or the ring is empty; true if any bytes moved. kCorrupt: impossible position or
-  // length.
+  // Reads until one frame is complete or the ring is empty; true if any bytes moved. kCorrupt if a position or a length
+  // is impossible.
   StatusOr<bool> Pull();
   bool ready() const { return ready_; }
   const FrameHeader& header() const { return header_; }
   std::string_view frame() const { return body_; }
-  // Swaps the frame out, so that its buffer and the caller's are used in turns.
+  // Swaps the frame with *frame, so that both buffers are reused.
   void Take(std::string* frame);
   void Drop();
-  // True once after the sender has been found waiting for the room that was made.
+  // True if the reader has made room for a waiting sender since the last call.
   bool TakeSenderBlocked();
 
  private:

@@ -11,8 +11,8 @@ namespace horocache::net {
 namespace {
 
 constexpr size_t kMaxShown = 120;  // bytes of one value in a message
-constexpr size_t kMaxLines = 40;   // of the table of differences
-constexpr size_t kMaxNamed = 8;    // ranks in one list
+constexpr size_t kMaxLines = 40;   // lines of the table of differences
+constexpr size_t kMaxNamed = 8;    // ranks named in one list
 constexpr auto kLastCode = static_cast<uint32_t>(StatusCode::kInternal);
 
 void Put(uint32_t number, std::string* out) {
@@ -59,7 +59,7 @@ std::string Shown(const std::string& value) {
   return "'" + Printable(value.substr(0, kMaxShown)) + (value.size() > kMaxShown ? "...'" : "'");
 }
 
-// Name to value of everything that must be equal.
+// All values that must be equal, by name.
 std::map<std::string, std::string> Values(const Hello& hello) {
   std::map<std::string, std::string> values;
   std::string_view rest = hello.handshake.agree;
@@ -98,7 +98,7 @@ std::string EncodeHello(const Hello& hello) {
   return out;
 }
 
-// Bytes after the last field are allowed: a later version may say more, and is then refused by its version.
+// Ignores bytes after the last field: a later version may send more, and its version is then refused.
 std::optional<Hello> DecodeHello(std::string_view payload) {
   Decoder decoder(payload);
   Hello hello;
@@ -173,7 +173,7 @@ Status ForOthers(const std::string& who, const Status& why) {
 }
 
 std::string Differences(const std::vector<const Hello*>& hellos, const std::vector<int>& job_ranks) {
-  // name -> value (or none) -> ranks
+  // name -> value (none: not set) -> ranks
   std::map<std::string, std::map<std::optional<std::string>, std::vector<int>>> table;
   std::vector<std::map<std::string, std::string>> values;
   for (const Hello* hello : hellos) {
@@ -193,7 +193,7 @@ std::string Differences(const std::vector<const Hello*>& hellos, const std::vect
   for (auto& [name, row] : table) {
     if (row.size() < 2) continue;
     if (++lines > kMaxLines) return text + "\n  ...";
-    // Rank 0's value first: it is the one that the others are compared with.
+    // Rank 0's value comes first, as the reference.
     std::vector<std::pair<std::vector<int>, std::string>> cells;
     for (auto& [value, ranks] : row) cells.emplace_back(ranks, value ? Shown(*value) : "no such value");
     std::ranges::sort(cells);

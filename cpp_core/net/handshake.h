@@ -1,4 +1,4 @@
-// What the start-up messages contain, and how two handshakes differ. Pure.
+// The contents of the start-up messages, and the comparison of handshakes. Pure.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct Hello {
   uint32_t rank = 0;
   uint32_t size = 0;
   uint32_t pid = 0;
-  std::array<uint8_t, 4> byte_order{};  // the bytes of the number 0x01020304 in memory
+  std::array<uint8_t, 4> byte_order{};  // the number 0x01020304 as it lies in memory
   std::string job;
   Handshake handshake;
 };
@@ -36,16 +36,17 @@ std::optional<std::vector<uint32_t>> DecodeNumbers(std::string_view payload);
 std::string EncodeTexts(const std::vector<std::string>& texts);
 std::optional<std::vector<std::string>> DecodeTexts(std::string_view payload);
 
-// One line per value that is not equal on all ranks, with who has what; empty if there is none. The first hello is rank
-// 0's.
-// `job_ranks`: how ranks read; empty: as they are.
+// A table with one line per value that is not equal on all ranks, and the ranks that have each variant; empty if all
+// are equal. The first hello is rank 0's. `job_ranks`: the numbers that the table shows for the ranks; empty: the ranks
+// themselves.
 std::string Differences(const std::vector<const Hello*>& hellos, const std::vector<int>& job_ranks = {});
 
-// "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 97 others".
+// Names ranks in messages: "rank 3", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 97 others".
 std::string NameRanks(const std::vector<int>& ranks);
-// A rank waits this much beyond its time limit for the verdict, which names the ranks that are missing.
+// How long a rank waits, after its own time limit, for rank 0's outcome, which names the missing ranks.
 inline constexpr int64_t kLastWordNs = 2 * kNsPerS;
-// `why` as others are told it: an interrupt is that of `who`, and everything else names ranks.
+// The status that the other ranks get for `why`: an interrupt (kAborted) is attributed to `who`; other messages already
+// name ranks.
 Status ForOthers(const std::string& who, const Status& why);
 
 }  // namespace horocache::net

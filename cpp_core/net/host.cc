@@ -15,7 +15,7 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
-// Changes with every start of the kernel; containers of one machine have the same.
+// Changes with every boot; all containers of one machine have the same.
 std::string BootId() {
   const std::unique_ptr<FILE, decltype(&fclose)> file(fopen("/proc/sys/kernel/random/boot_id", "re"), &fclose);
   std::array<char, 64> text = {};

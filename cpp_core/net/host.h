@@ -1,4 +1,4 @@
-// Which processes are on one host, that is, can share memory with each other.
+// Identifies the host of a process: processes of one host can share memory.
 #pragma once
 
 #include <string>
@@ -6,12 +6,11 @@
 namespace horocache::net {
 
 struct Host {
-  std::string key;   // equal for two processes iff they can meet on a Unix socket of the directory
+  std::string key;   // equal for two processes iff they can connect over a Unix socket in the directory
   std::string name;  // for messages
 };
 
-// This process's, by host name, boot and the file system that `directory` is on; `id`, if it is not empty, stands for
-// all of that.
+// The host of this process, by host name, boot and the file system of `directory`. A non-empty `id` replaces all three.
 Host FindHost(const std::string& id, const std::string& directory);
 
 }  // namespace horocache::net

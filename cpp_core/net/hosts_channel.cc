@@ -12,9 +12,9 @@
 namespace horocache::net {
 namespace {
 
-constexpr uint32_t kToAll = ~0u;  // in the place of `to`: the set is lost, for everybody on the host
+constexpr uint32_t kToAll = ~0u;  // in place of `to`: the set is lost, for every rank of the host
 
-// Before a frame inside a host, in front of each piece between hosts.
+// Precedes a frame inside a host, and each piece of a frame between hosts.
 struct Envelope {
   uint32_t from = 0;
   uint32_t to = 0;
@@ -22,7 +22,7 @@ struct Envelope {
 struct PieceHeader {
   Envelope envelope;
   uint32_t total = 0;   // bytes of the frame
-  uint32_t offset = 0;  // of the piece in it
+  uint32_t offset = 0;  // position of the piece in the frame, in bytes
 };
 
 std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -40,7 +40,7 @@ class HostsChannel final : public RuntimeChannel {
   int rank() const override { return config_.rank; }
   int size() const override { return static_cast<int>(config_.host_of.size()); }
 
-  // Nobody sees all ranks' words.
+  // No rank sees the words of all ranks, so the AND over them is not available.
   void SetHint(std::span<const uint64_t>) override {}
   void HintAnd(std::vector<uint64_t>* out) override { out->assign(1, ~uint64_t{0}); }
   bool TestRound(uint64_t, std::vector<uint64_t>*) override { return false; }
@@ -78,7 +78,7 @@ class HostsChannel final : public RuntimeChannel {
   }
 
  private:
-  // One frame on its way to another host, and one that comes in pieces.
+  // A frame to another host, which is sent in pieces.
   struct Outgoing {
     Envelope envelope;
     std::string frame;
@@ -86,7 +86,7 @@ class HostsChannel final : public RuntimeChannel {
   };
   struct Host {
     std::deque<Outgoing> out;
-    std::string in;
+    std::string in;  // the pieces that have arrived of one frame
   };
   struct Arrived {
     int from;
@@ -117,7 +117,7 @@ class HostsChannel final : public RuntimeChannel {
   const int own_host_;
   std::vector<int> local_of_;  // by rank: its number on its host
   std::vector<int> here_;      // ranks of this host
-  std::vector<Host> hosts_;    // on leaders
+  std::vector<Host> hosts_;    // by number of host; used on leaders
   std::deque<Arrived> arrived_;
   std::string scratch_;
   bool told_ = false;
@@ -160,7 +160,7 @@ std::vector<int> HostsChannel::NotRunning(int64_t now_ns, int64_t for_ns) const 
   return ranks;
 }
 
-// One step nearer to where it belongs.
+// Moves a frame one step towards its receiver.
 void HostsChannel::Pass(Envelope envelope, std::string_view frame) {
   const int to = static_cast<int>(envelope.to);
   if (to == config_.rank) {
@@ -191,7 +191,7 @@ bool HostsChannel::Receive(int* from, std::string* frame) {
   return true;
 }
 
-// Takes one frame that came inside the host, for this rank or to be passed on.
+// Takes one frame that arrived inside the host, and delivers or forwards it; false if there is none.
 bool HostsChannel::TakeLocal() {
   int from = -1;
   std::string frame;
@@ -203,7 +203,7 @@ bool HostsChannel::TakeLocal() {
     return true;
   }
   std::memcpy(&envelope, frame.data(), sizeof(envelope));
-  // What the leader sends comes from anywhere; the others send what is theirs.
+  // The leader forwards frames of all ranks; other ranks send only their own.
   const bool good = IsRank(envelope.from) && (envelope.to == kToAll || IsRank(envelope.to)) &&
                     (from == 0 || here_[static_cast<size_t>(from)] == static_cast<int>(envelope.from));
   if (!good) {
@@ -283,7 +283,7 @@ bool HostsChannel::Progress() {
   return moved;
 }
 
-// A leader tells the other leaders and the ranks of its host, another rank its leader.
+// A leader informs the other leaders and the ranks of its host; another rank informs its leader.
 void HostsChannel::TellLost(const Status& why) {
   if (std::exchange(told_, true)) return;
   const Envelope envelope{static_cast<uint32_t>(config_.rank), kToAll};

@@ -1,10 +1,11 @@
-// The control channel of a process set whose ranks are on several hosts: shared memory inside a host, and a link
-// between the hosts' leaders, each the lowest rank of its host.
+// The control channel of a process set with ranks on several hosts: shared memory inside a host, and a link between the
+// hosts' leaders. A leader is the lowest rank of its host.
 //
-// Words stay on their host, so only agreements that send frames between hosts run over it (leaders, coordinator, tree).
-// A frame from one host to another goes to its host's leader, over the link, and from there to its rank.
+// Control words stay on their host, so only agreements that send frames between hosts (leaders, coordinator, tree) run
+// over this channel. A frame to another host goes to the leader of the sender's host, over the link to the other
+// leader, and from there to its rank.
 //
-// Role: coordinator. Owns the host's channel and, on leaders, the link.
+// Threads: only the thread that holds the progress lock. Owns the host's channel and, on leaders, the link.
 #pragma once
 
 #include <memory>
@@ -18,12 +19,13 @@ namespace horocache::net {
 
 struct HostsConfig {
   int rank = 0;
-  std::vector<int> host_of;           // by rank; hosts are numbered in the order of their first rank
-  std::vector<int> ranks = {};        // of the job, ascending, by rank
-  const HostsWatch* watch = nullptr;  // of the job; outlives the channel
+  std::vector<int> host_of;           // by rank; hosts are numbered in the order of their lowest ranks
+  std::vector<int> ranks = {};        // by rank: its rank in the job; ascending
+  const HostsWatch* watch = nullptr;  // of the job; outlives the channel; may be null
 };
 
-// `local` connects the ranks of this host, in their order; `link` the leaders, by number of host: null on other ranks.
+// `local` connects the ranks of this host, in ascending order. `link` connects the leaders, by number of host; it is
+// null on other ranks.
 std::unique_ptr<RuntimeChannel> MakeHostsChannel(HostsConfig config, std::unique_ptr<RuntimeChannel> local,
                                                  std::unique_ptr<Link> link);
 

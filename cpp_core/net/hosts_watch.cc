@@ -12,21 +12,21 @@
 namespace horocache::net {
 namespace {
 
-// Between two looks at the clocks of this host and the link.
+// Interval between two steps, which read the clocks of this host and the link.
 constexpr int64_t kWatchNs = 10 * kNsPerMs;
-// A rank that has not stepped for so long does not run: one that sleeps looks up every 100 ms.
+// A rank that has not stepped for this long does not run. A sleeping rank steps every 100 ms.
 constexpr int64_t kNotRunningNs = 500 * kNsPerMs;
-// How often the speaker tells of ranks that do not run, and how often it speaks where nobody judges its silence.
+// Intervals between two reports: while ranks of the host do not run, and where silence does not count as a loss.
 constexpr int64_t kStoppedReportNs = 250 * kNsPerMs;
 constexpr int64_t kUnjudgedReportNs = kNsPerS;
-// How long a lost rank's report may delay the error on its own host.
+// How long the report on a lost rank may delay the error on its own host.
 constexpr int64_t kLastReportNs = 200 * kNsPerMs;
 constexpr int64_t kReportNapNs = 50 * kNsPerUs;
-constexpr size_t kMostLostTold = 16;  // told with one frame
+constexpr size_t kMostLostTold = 16;  // lost ranks in one report
 
 struct ReportHead {
-  uint32_t stopped = 0;  // entries that follow
-  uint32_t lost = 0;     // entries after these
+  uint32_t stopped = 0;  // number of StoppedEntry that follow
+  uint32_t lost = 0;     // number of LostEntry after those
 };
 struct StoppedEntry {
   uint32_t rank = 0;
@@ -35,7 +35,7 @@ struct StoppedEntry {
 };
 struct LostEntry {
   uint32_t rank = 0;
-  uint32_t bytes = 0;  // of the status that follows
+  uint32_t bytes = 0;  // bytes of the encoded Status that follows
 };
 
 template <typename T>
@@ -43,7 +43,7 @@ void AppendBytes(std::string* out, const T& value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Takes from the front; false if there is too little.
+// Takes a value from the front; false if there are too few bytes.
 template <typename T>
 bool TakeBytes(std::string_view* rest, T* value) {
   if (rest->size() < sizeof(T)) return false;
@@ -66,7 +66,7 @@ HostsWatch::HostsWatch(HostsWatchConfig config, std::unique_ptr<Link> link, int6
   }
   for (Host& host : hosts_) host.heard_ns = now_ns;
   for (size_t at = 0; at < HostAt(own_host_).ranks.size(); ++at) {
-    // Until a rank runs for the first time, its time is that of its first look by another.
+    // A rank that has not run yet gets the time at which the first HostsWatch on its host was made.
     int64_t never = 0;
     config_.arena->ran_ns(static_cast<int>(at)).compare_exchange_strong(never, now_ns);
   }
@@ -128,7 +128,7 @@ void HostsWatch::Speak(int64_t now_ns) {
   }
   const std::string body = stopped + lost;
   for (int to = 0; to < link_->size(); ++to) {
-    // A rank that takes nothing hears it the next time.
+    // If the link has no room, the next report repeats this one.
     if (IsHere(to) || link_->HasLeft(to)) continue;
     link_->TrySend(to, std::as_bytes(std::span(&head, 1)), std::as_bytes(std::span(body)));
   }
@@ -144,7 +144,7 @@ void HostsWatch::NoteLost(int rank, const Status& why, int64_t now_ns) {
   LookAround(now_ns);
   if (!speaker_) return;
   Speak(now_ns);
-  // The program may end at once when it sees the error, and the library with it.
+  // The program may end as soon as it sees the error, and the library with it.
   const int64_t deadline_ns = now_ns + kLastReportNs;
   while (link_->sending() && link_->broken().ok() && NowNs() < deadline_ns) {
     Listen(NowNs());
@@ -198,7 +198,7 @@ void HostsWatch::Judge(int64_t now_ns) {
     Host& host = HostAt(number);
     const auto has_left = [this](int rank) { return link_->HasLeft(rank); };
     if (number == own_host_ || host.lost || std::ranges::all_of(host.ranks, has_left)) continue;
-    // This rank was stopped itself for a while: what came meanwhile is still to be taken.
+    // This rank was stopped itself for a while, so reports that arrived meanwhile are still unread.
     if (now_ns - looked_ns_ > interval_ns) host.heard_ns = std::max(host.heard_ns, now_ns - interval_ns);
     if (now_ns - host.heard_ns < config_.silence_ns) continue;
     host.lost = true;

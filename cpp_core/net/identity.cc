@@ -25,7 +25,7 @@ std::string Text(const Environment& environment, const std::string& name) {
 
 bool Has(const Environment& environment, const std::string& name) { return environment.contains(name); }
 
-// Reads variables by name and remembers the first that is wrong, so that a launcher's block of reads needs one check.
+// Reads variables by name and keeps the first error, so that a launcher's block of reads needs one check.
 class Reader {
  public:
   Reader(const Environment& environment, std::string launcher)
@@ -63,7 +63,7 @@ class Reader {
   Status status_;
 };
 
-// The numbers as a launcher gave them, kUnset where it gave none, and the names to blame.
+// The numbers that a launcher gave (kUnset: none), and the variable names for error messages.
 struct Claim {
   std::string source, job, job_hint;
   bool starts_mpi = false;
@@ -75,8 +75,8 @@ struct Claim {
   std::string rank_names, local_names, cross_names;  // "RANK and WORLD_SIZE"
 };
 
-// Fills in what follows from the rest: a launcher that says nothing of hosts has one; one that gives local sizes but no
-// hosts is taken to place ranks in blocks.
+// Derives the missing numbers. A launcher that gives no hosts has one. If it gives local sizes but no hosts, its ranks
+// are taken to be placed in blocks.
 void Complete(Claim* claim) {
   if (claim->local_size == kUnset) claim->local_size = claim->cross_size > 1 ? 1 : claim->size;
   if (claim->local_rank == kUnset) claim->local_rank = claim->local_size == claim->size ? claim->rank : 0;
@@ -126,7 +126,7 @@ StatusOr<Identity> Finish(Claim claim) {
 }
 
 StatusOr<Identity> FromKnobs(const Knobs& knobs, const Environment& environment) {
-  // What the user has set is what messages name.
+  // Messages name the variables by the prefix that the user has set.
   const std::string prefix = !Has(environment, "HOROCACHE_RANK") && !Has(environment, "HOROCACHE_SIZE") &&
                                      (Has(environment, "HOROVOD_RANK") || Has(environment, "HOROVOD_SIZE"))
                                  ? "HOROVOD_"
@@ -145,7 +145,7 @@ StatusOr<Identity> FromKnobs(const Knobs& knobs, const Environment& environment)
                    "same text on every rank of the job (horocacherun does), and to another for every other job";
   claim.rank = knobs.rank;
   claim.size = knobs.size;
-  if (knobs.size != 1) {  // what is set besides it for a rank alone is left of the job that has started it
+  if (knobs.size != 1) {  // for a single rank, the other variables are left over from the job that started it
     claim.local_rank = knobs.local_rank;
     claim.local_size = knobs.local_size;
     claim.cross_rank = knobs.cross_rank;
@@ -157,7 +157,7 @@ StatusOr<Identity> FromKnobs(const Knobs& knobs, const Environment& environment)
   return Finish(std::move(claim));
 }
 
-// The folder that a torchrun makes for itself, from ".../<run id>_<random>/attempt_0/<local rank>/error.json".
+// The folder that torchrun makes for itself, from ".../<run id>_<random>/attempt_0/<local rank>/error.json".
 std::string FolderOfTorchrun(const Environment& environment) {
   std::string path = Text(environment, "TORCHELASTIC_ERROR_FILE");
   for (int level = 0; level < 3; ++level) path.resize(path.find_last_of('/') == path.npos ? 0 : path.find_last_of('/'));
@@ -199,7 +199,8 @@ StatusOr<Identity> FromTorchrun(const Knobs& knobs, const Environment& environme
   return Finish(std::move(claim));
 }
 
-// The number of tasks on node `node` by Slurm's notation "2(x3),1": three nodes with two tasks, one with one.
+// The number of tasks on node `node` in Slurm's notation: "2(x3),1" means three nodes with two tasks, then one with
+// one.
 std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
   const auto number = [&text]() -> std::optional<int64_t> {
     int64_t value = 0;
@@ -226,8 +227,8 @@ std::optional<int64_t> TasksOnNode(std::string_view text, int64_t node) {
   }
 }
 
-// Slurm numbers the steps that srun starts from 0; its batch script and interactive shell are steps with numbers near
-// 2^32.
+// True if srun started the step. Slurm numbers such steps from 0. Its batch script and interactive shell are steps with
+// numbers near 2^32.
 bool IsStepOfSrun(const std::string& step) {
   constexpr uint64_t kReserved = 0xfffffff0;
   uint64_t number = 0;
@@ -267,12 +268,14 @@ StatusOr<Identity> FromSlurm(const Knobs& knobs, const Environment& environment)
   return Finish(std::move(claim));
 }
 
-// Launchers that tell each process its rank and the size, and start MPI.
+// Launchers that give each process its rank and the size, and start MPI.
 struct MpiLauncher {
   const char *source, *mpi;
   const char *rank, *size;
   const char *local_rank, *local_size;
-  bool needs_both = false;  // rank and size: one of them alone is understood in another way, or of an outer launcher
+  // True: ignored unless rank and size are both set, as one without the other has another meaning or comes from an
+  // outer launcher.
+  bool needs_both = false;
 };
 constexpr std::array<MpiLauncher, 7> kMpiLaunchers = {{
     {"mpiexec", "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -282,7 +285,7 @@ constexpr std::array<MpiLauncher, 7> kMpiLaunchers = {{
      "MV2_COMM_WORLD_LOCAL_SIZE"},
     {"mpiexec", "", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", "MVP_COMM_WORLD_LOCAL_RANK",
      "MVP_COMM_WORLD_LOCAL_SIZE"},
-    // MPICH's and Intel's Hydra; PALS, PRRTE and all others that speak PMI.
+    // MPICH's and Intel's Hydra; then PALS, PRRTE and all others that speak PMI.
     {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"mpiexec", "", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
     {"flux", "", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "", "", true},
@@ -294,7 +297,7 @@ const MpiLauncher* FindMpiLauncher(const Environment& environment) {
     const int has = (Has(environment, launcher.rank) ? 1 : 0) + (Has(environment, launcher.size) ? 1 : 0);
     if (has < (launcher.needs_both ? 2 : 1)) continue;
     if (found == nullptr) found = &launcher;
-    // Of two that have the same numbers, the one that says more.
+    // Of two launchers with the same rank variable, prefers the one whose local rank is set.
     const bool same = std::string_view(found->rank) == launcher.rank;
     if (same && !Has(environment, found->local_rank) && Has(environment, launcher.local_rank)) found = &launcher;
   }
@@ -328,7 +331,7 @@ StatusOr<Identity> FromMpiexec(const MpiLauncher& launcher, const Knobs& knobs, 
 
 constexpr const char* kAlone = "HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 let this process run alone";
 
-// Variables that say which of several processes this is, and do not say of how many.
+// Variables that give the number of this process among several, but not how many there are; each with its launcher.
 constexpr std::array<std::pair<const char*, const char*>, 6> kUncounted = {
     {{"ALPS_APP_PE", "aprun"},
      {"PALS_RANKID", "PALS"},
@@ -354,7 +357,7 @@ StatusOr<Identity> FromUncounted(const std::string& name, const std::string& lau
   return identity;
 }
 
-// A rank whose launcher counts the ranks, but names it only by its number on its host.
+// An error if a launcher gives the number of ranks, but only this process's number on its host.
 Status CheckCount(const Environment& environment) {
   int64_t size = 0;
   if (!Has(environment, "LOCAL_RANK") || Has(environment, "RANK") ||
@@ -422,7 +425,7 @@ bool IsNested(const Knobs& knobs, const Environment& environment) {
          Text(environment, kOuterLauncher) != LauncherVariables(environment);
 }
 
-// Without what horocacherun has set for the rank in which another launcher was started.
+// Ignores the variables that horocacherun set for the rank in which another launcher was started.
 StatusOr<Identity> DetectNested(Knobs knobs, Environment environment) {
   environment.erase(kOuterLauncher);
   const bool torchrun = Has(environment, "TORCHELASTIC_RUN_ID");
@@ -434,8 +437,9 @@ StatusOr<Identity> DetectNested(Knobs knobs, Environment environment) {
   return DetectIdentity(knobs, environment);
 }
 
-// Inside salloc or sbatch, but outside a step that srun started, there is one process whatever SLURM_NTASKS says. Open
-// MPI's and MPICH's launchers start their daemons with srun, and their variables are then the ones that count ranks.
+// True if Slurm's variables count the ranks. Inside salloc or sbatch, but outside a step that srun started, there is
+// one process, independent of SLURM_NTASKS. Open MPI's and MPICH's launchers start their daemons with srun; then their
+// own variables count the ranks.
 bool CountsBySlurm(const Environment& environment, const MpiLauncher* mpi) {
   const bool has_daemons =
       mpi != nullptr && (std::string_view(mpi->rank) != "PMI_RANK" || Has(environment, "MPI_LOCALRANKID"));
@@ -455,7 +459,7 @@ StatusOr<Identity> DetectIdentity(const Knobs& knobs, const std::map<std::string
   if (CountsBySlurm(environment, mpi)) return FromSlurm(knobs, environment);
   if (mpi != nullptr) return FromMpiexec(*mpi, knobs, environment);
   const std::string step = Text(environment, "SLURM_STEP_ID");
-  const bool in_shell_of_slurm = !step.empty() && !IsStepOfSrun(step);  // which has variables of PMIx
+  const bool in_shell_of_slurm = !step.empty() && !IsStepOfSrun(step);  // such a shell has variables of PMIx
   for (const auto& [name, launcher] : kUncounted) {
     if (has(name) && !in_shell_of_slurm) return FromUncounted(name, launcher, environment);
   }

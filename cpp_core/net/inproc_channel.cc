@@ -33,7 +33,7 @@ enum class Kind : uint8_t { kHint, kSnapshot, kFrame, kRing };
 
 struct Event {
   int64_t due_ns = 0;
-  uint64_t order = 0;  // of sending; decides between events that are due at the same time
+  uint64_t order = 0;  // of sending; breaks ties between events that are due at the same time
   int from = 0, to = 0;
   Kind kind = Kind::kRing;
   uint64_t round = 0;
@@ -65,7 +65,7 @@ struct InprocNetwork::Impl {
   explicit Impl(const InprocConfig& given);
 
   bool words_travel() const { return config.max_delay_ns > 0 && config.delay_words; }
-  // What `reader` knows of `writer`. Where words are shared there is one view per writer.
+  // `reader`'s view of `writer`. Where words are shared, there is one view per writer.
   View& view(int reader, int writer) {
     return views[words_travel() && reader != writer ? static_cast<size_t>(reader) * size + writer
                                                     : static_cast<size_t>(writer) * own_stride];
@@ -82,11 +82,11 @@ struct InprocNetwork::Impl {
   int64_t now_ns = 0;
   uint64_t order = 0, messages = 0, bytes = 0, rings = 0;
   std::vector<View> views;
-  std::vector<int64_t> last_due_ns;  // per pair, so that later sends never overtake; empty without delays
+  std::vector<int64_t> last_due_ns;  // per pair, so that no send overtakes an earlier one; empty without delays
   std::priority_queue<Event, std::vector<Event>, Later> under_way;
   std::vector<std::unique_ptr<Channel>> channels;
   std::vector<char> dead, rung, listed;
-  std::vector<int> rung_ranks;  // each listed rank once; TakeRung may have emptied it since
+  std::vector<int> rung_ranks;  // each rank in `listed` once; TakeRung may have cleared its `rung` since
 };
 
 // One rank's end of the network. Owned by the network.
@@ -123,14 +123,14 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
       missing_round_ = round;
       missing_ = 0;
     }
-    // Ranks below missing_ are known to have published, so that testing again and again costs one look each.
+    // Ranks below missing_ have published, so repeated tests check each rank once.
     for (; missing_ < size(); ++missing_) {
       const Slot& slot = network_->view(rank_, missing_).slots[round & 1];
       if (!slot.filled || slot.round != round) return false;
     }
     for (int writer = 0; writer < size(); ++writer) {
       const Slot& slot = network_->view(rank_, writer).slots[round & 1];
-      if (slot.round != round) return false;  // overwritten: this rank tests a round that the others have left behind
+      if (slot.round != round) return false;  // overwritten: the other ranks have left this round behind
       AndInto(*slot.words, writer == 0, out);
     }
     return true;
@@ -190,7 +190,7 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
 
 InprocNetwork::Impl::Impl(const InprocConfig& given)
     : config(given), size(static_cast<size_t>(given.size)), own_stride(1), random(given.seed) {
-  if (words_travel()) own_stride = size + 1;  // the diagonal is what a rank knows of itself
+  if (words_travel()) own_stride = size + 1;  // the diagonal is each rank's view of itself
   views.resize(words_travel() ? size * size : size);
   if (config.max_delay_ns > 0) last_due_ns.resize(size * size, 0);
   dead.resize(size, 0);
@@ -205,7 +205,7 @@ void InprocNetwork::Impl::Write(int from, Kind kind, uint64_t round, std::span<c
   Event event{.from = from, .to = from, .kind = kind, .round = round};
   event.words = std::make_shared<const Words>(words.begin(), words.end());
   if (kind == Kind::kSnapshot) event.payload = std::make_shared<const Words>(payload.begin(), payload.end());
-  Deliver(event);  // a rank sees its own words at once, and where words are shared everybody does
+  Deliver(event);  // a rank sees its own words at once, and so does every rank where words are shared
   const uint64_t copies = words_travel() ? size - 1 : 1;
   messages += copies;
   bytes += copies * (words.size_bytes() + payload.size_bytes());
@@ -246,7 +246,7 @@ void InprocNetwork::Impl::Deliver(Event& event) {
     case Kind::kRing:
       break;
   }
-  // A rank need not be woken by what it wrote itself.
+  // A rank's own words do not wake it.
   const bool words = event.kind == Kind::kHint || event.kind == Kind::kSnapshot;
   if (!words || event.from != event.to) MarkRung(event.to);
 }

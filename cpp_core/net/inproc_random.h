@@ -1,4 +1,4 @@
-// The random numbers of everything that is simulated: the same on every platform and with every standard library.
+// Random numbers for simulation: the same on every platform and with every standard library.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class SeededRandom {
     return z ^ (z >> 31);
   }
 
-  // In [0, bound); 0 if bound is 0. The bias of the modulo is far below what a schedule could show.
+  // In [0, bound); 0 if bound is 0. The modulo's bias is too small to show in a schedule.
   uint64_t Below(uint64_t bound) { return bound == 0 ? 0 : Next() % bound; }
 
  private:

@@ -16,7 +16,7 @@
 namespace horocache::net {
 namespace {
 
-constexpr int64_t kHelloNs = 200 * kNsPerMs;  // from connecting to hello
+constexpr int64_t kHelloNs = 200 * kNsPerMs;  // time for a new connection to send its hello
 
 std::optional<Hello> AwaitHello(Connection& connection) {
   const int64_t until_ns = NowNs() + kHelloNs;

@@ -1,5 +1,5 @@
-// Goes on listening for a job that has begun, where its ranks may be of two jobs: see Note [One address, two jobs] in
-// claimants.h. Rank 0 has it.
+// Keeps listening for a job that has begun although its ranks may belong to two jobs. See Note [One address, two jobs]
+// in claimants.h. Rank 0 owns it.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace horocache::net {
 
 class LateClaims {
  public:
-  // `pids`: of the ranks, in their order. Nobody is expected to come after `until_ns`.
+  // `pids`: of the ranks, by rank. No process is expected to connect after `until_ns`.
   LateClaims(std::unique_ptr<Listener> listener, const BootstrapConfig& config, std::vector<int> pids,
              int64_t until_ns);
 
-  int fd() const { return listener_->fd(); }           // readable when somebody has come
-  bool intact() const { return listener_->intact(); }  // the program has not closed it
+  int fd() const { return listener_->fd(); }           // readable when a process has connected
+  bool intact() const { return listener_->intact(); }  // true: the program has not closed it
   int64_t until_ns() const { return until_ns_; }
 
-  // Takes in who has come. If it claims a rank of the job: tells it so, and returns what is wrong; else an empty text.
-  // Waits a moment for what it has to say.
+  // Accepts one connection and waits at most 200 ms for its hello. If the process claims a rank of the job, sends it
+  // the error and returns the error's text; else returns an empty text.
   std::string Look();
 
-  // In a child of fork: the parent listens on.
+  // For the child of a fork: the parent keeps listening.
   void CloseInChild() { listener_->CloseInChild(); }
 
  private:
@@ -37,10 +37,10 @@ class LateClaims {
   const int64_t until_ns_;
 };
 
-// "two processes claim rank 1 of job 'j': pid 7 and pid 8", and what to do where the job is one of `claim`.
+// "two processes claim rank 1 of job 'j': pid 7 and pid 8", and advice. `claim`: the job's Identity::shared_claim.
 std::string ClaimedTwice(const std::string& rank, const std::string& job, int one, int other,
                          const std::vector<std::string>& claim);
-// How jobs that have only `claim` in common can be told apart.
+// Advice on how to name jobs that have only `claim` in common.
 std::string TwoJobsAdvice(const std::vector<std::string>& claim);
 
 }  // namespace horocache::net

@@ -1,10 +1,10 @@
 // Frames between any two members of a group of processes: reliable, bounded in size, in order for each pair.
 //
-// Nothing blocks. What is sent may wait for room: the caller keeps it and tries again, so memory is bounded whatever a
-// peer does. A receiver takes every frame that has arrived, whether anybody waits for it or not, so senders always find
-// room again.
+// No call blocks. If a frame has no room, the caller keeps it and tries again, so memory stays bounded even if a peer
+// stops. A receiver takes every frame that has arrived, whether or not an operation waits for it, so senders always
+// find room again.
 //
-// Role: one thread at a time, the holder of the runtime's role.
+// Threads: only the thread that holds the progress lock.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace horocache::net {
 
 class Link {
  public:
-  // The frame's memory is valid during the call.
+  // The frame's memory is valid only during the call.
   using Sink = std::function<void(int from, std::span<const std::byte> frame)>;
 
   virtual ~Link() = default;
@@ -26,19 +26,20 @@ class Link {
   virtual int size() const = 0;
   virtual size_t max_frame_bytes() const = 0;
 
-  // Sends `head` and `body` as one frame; both are free again when it returns. False if there is no room now.
+  // Sends `head` and `body` as one frame; the caller may reuse both when it returns. False if there is not enough room
+  // now.
   virtual bool TrySend(int to, std::span<const std::byte> head, std::span<const std::byte> body) = 0;
-  // Hands over what has arrived, by a bounded amount; true if anything moved.
+  // Passes frames that have arrived to `sink`, a bounded number per call; true if anything moved.
   virtual bool Receive(const Sink& sink) = 0;
-  // Whether an arrival wakes nobody, so that Receive has to be called now and then.
+  // True if arrivals do not ring the doorbell, so the caller must call Receive from time to time.
   virtual bool must_poll() const = 0;
-  // Whether something that was sent moves only while Receive is called.
+  // True if a frame that was sent moves only while Receive is called.
   virtual bool sending() const { return false; }
-  // Not ok once a peer is lost or has written what no peer may write; names both ends.
+  // Not ok once a peer is lost or has written something invalid; names both ends.
   virtual const Status& broken() const = 0;
-  // This end leaves: its silence from now on is no loss. Waits for nothing.
+  // Announces that this end leaves, so that its silence is not taken for a loss. Does not wait.
   virtual void SayGoodbye() {}
-  // Whether the peer's goodbye has come, after everything else from it.
+  // True if the peer's goodbye has arrived; it follows all other frames of the peer.
   virtual bool HasLeft(int peer) const {
     static_cast<void>(peer);
     return false;

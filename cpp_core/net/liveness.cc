@@ -26,31 +26,33 @@
 namespace horocache::net {
 namespace {
 
-// A link closes, and a thread ends, a moment before its process's pidfd says how the process ended.
+// A pidfd shows how a process ended up to this long after its link has closed or its thread has ended.
 constexpr int64_t kPidfdFollowsNs = 100 * kNsPerMs;
-// A rank that ends after it has seen a loss is reported later than what it has seen.
+// Delay of the report on a rank that ends after it has seen a loss, so that the loss itself is reported first.
 constexpr int64_t kCauseFirstNs = 500 * kNsPerMs;
-// Between two looks at ranks that no descriptor tells of any more.
+// Interval between two checks of ranks that have no usable descriptor.
 constexpr int64_t kLookNs = 100 * kNsPerMs;
+// Pause before the thread tries again after memory ran out.
 constexpr int kNoMemoryMs = 100;
 constexpr const char* kClosed = "closed its connection without shutdown()";
 
-// What rank 0 tells the others over the links about a rank that is gone; they may have no pidfd of it.
+// A notice that a rank is gone. Rank 0 sends it over the links to the other ranks, which may have no pidfd of that
+// rank.
 struct Notice {
   uint32_t rank;
-  std::array<char, 124> how;  // ends with zeros
+  std::array<char, 124> how;  // padded with zeros, at least one
 };
 static_assert(sizeof(Notice) == 128);
 
 }  // namespace
 
 // Note [A rank whose descriptors were closed]
-// A program may close the descriptors that it does not know, ours among them. The rank then goes on, and so does the
-// job: a link that closes ends nothing while the rank's liveness thread, whose number is in the arena, is seen to live.
-// (If the process becomes another program, that thread is gone.) A rank that has lost descriptors of its own, and one
-// whose link has closed on the other side, looks at the others' threads several times a second instead.
+// A program may close descriptors that it does not know, including the core's. The rank and the job then go on: a
+// closed link is not a loss while the rank's monitor thread, whose thread id is in the arena, is seen alive. (If the
+// process executes another program, that thread is gone.) A rank that has lost descriptors of its own, or whose link
+// was closed on the other side, checks the others' monitor threads several times a second instead.
 //
-// Everything but `stopping` and the waker belongs to the thread.
+// Threads: `stopping` and the waker on any; everything else on the monitor thread.
 struct Liveness::Impl {
   Impl(Peers* peers_in, int rank_in, std::function<void(int, const std::string&)> on_lost_in,
        std::function<void(const std::string&)> on_late_in)
@@ -95,20 +97,20 @@ struct Liveness::Impl {
   const std::function<void(const std::string&)> on_late;
   std::atomic<bool> stopping{false};
   Waker waker;
-  std::vector<bool> done;        // by rank: gone, or left, or this one
+  std::vector<bool> done;        // by rank: gone, left, or this rank
   std::vector<bool> has_pidfd;   // by rank
   std::vector<bool> linked;      // by rank: its link is open
-  std::vector<bool> seen_alive;  // by rank: its liveness thread, from here
+  std::vector<bool> seen_alive;  // by rank: this rank has seen its monitor thread alive
   struct Later {
     int64_t at_ns;
-    std::string how;  // empty: the kernel is asked then
+    std::string how;  // empty: ask the kernel at that time
   };
-  std::vector<std::optional<Later>> later;  // by rank: what to report then if nothing better is known
-  std::vector<bool> ended;                  // by rank: its pidfd or its thread has said so
-  std::vector<std::string> received;        // by rank: a part of a notice
-  bool looks = false;                       // at threads, from time to time
+  std::vector<std::optional<Later>> later;  // by rank: the report at at_ns, unless more is known by then
+  std::vector<bool> ended;                  // by rank: its pidfd or its thread has shown the end
+  std::vector<std::string> received;        // by rank: the part of a notice that has arrived
+  bool looks = false;                       // true: also checks threads, every kLookNs
   std::vector<pollfd> polled;
-  NamedThread thread;  // last: joined before the rest goes
+  NamedThread thread;  // last: joined before the other members are destroyed
 };
 
 void Liveness::Impl::Run() {
@@ -116,7 +118,7 @@ void Liveness::Impl::Run() {
   while (!stopping.load(std::memory_order_acquire)) {
     try {
       Look();
-    } catch (const std::bad_alloc&) {  // it looks again, and sees the same
+    } catch (const std::bad_alloc&) {  // the next look sees the same events
       poll(nullptr, 0, kNoMemoryMs);
     }
   }
@@ -162,8 +164,8 @@ void Liveness::Impl::NoteLostDescriptors() {
   }
 }
 
-// Whether the rank's liveness thread does. Only where it has been seen before does that it is not there mean anything:
-// a process in another container has other numbers.
+// True if the rank's monitor thread is alive. False means something only if the thread was seen before: a process in
+// another container has other numbers.
 bool Liveness::Impl::Lives(size_t r) {
   const int32_t watcher = peers->arena->watcher(static_cast<int>(r)).load();
   const int pid = peers->pids[r];
@@ -193,7 +195,7 @@ void Liveness::Impl::OnPidfd(size_t r) {
     done[r] = true;
     return;
   }
-  if (Lives(r)) {  // so this number is not the pidfd any more
+  if (Lives(r)) {  // the descriptor's number is not the pidfd any more
     has_pidfd[r] = false;
     looks = true;
     return;
@@ -209,7 +211,7 @@ void Liveness::Impl::OnLink(size_t r) {
     OnClosed(r);
     return;
   }
-  if (rank == 0) return;  // workers send nothing; what a stranger to the protocol sends is dropped
+  if (rank == 0) return;  // workers send nothing, so unexpected bytes are dropped
   received[r].append(buffer.data(), static_cast<size_t>(got));
   while (received[r].size() >= sizeof(Notice)) {
     Notice notice;
@@ -228,7 +230,7 @@ void Liveness::Impl::OnNotice(const Notice& notice) {
 void Liveness::Impl::OnClosed(size_t r) {
   linked[r] = false;
   if (done[r]) return;
-  // A rank says that it leaves before it closes.
+  // A rank stores that it leaves before it closes its link.
   if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
     done[r] = true;
   } else if (has_pidfd[r] || Lives(r)) {
@@ -238,7 +240,7 @@ void Liveness::Impl::OnClosed(size_t r) {
   }
 }
 
-// The process has ended.
+// Handles the end of rank r's process.
 void Liveness::Impl::OnEnd(size_t r) {
   const std::string how = DescribeEnd(has_pidfd[r] ? peers->pidfds[r].get() : -1, peers->pids[r]);
   if (peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire) == RankState::kJobLost) {
@@ -266,7 +268,7 @@ void Liveness::Impl::LookAtThreads() {
     if (done[r] || later[r] || Lives(r) || !seen_alive[r]) continue;
     if (HasLeft(peers->arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) {
       done[r] = true;
-    } else {  // the kernel tells how when the other threads of the process have ended, too
+    } else {  // the kernel shows how it ended once the other threads of the process have ended, too
       later[r] = {NowNs() + kPidfdFollowsNs, ""};
     }
   }
@@ -275,14 +277,14 @@ void Liveness::Impl::LookAtThreads() {
 void Liveness::Impl::Gone(size_t r, const std::string& how) {
   on_lost(static_cast<int>(r), how);
   if (rank == 0) TellOthers(r, how);
-  done[r] = true;  // last: what throws for lack of memory is done again
+  done[r] = true;  // last: if memory runs out above, the next look does it again
 }
 
 void Liveness::Impl::TellOthers(size_t r, const std::string& how) {
   Notice notice{static_cast<uint32_t>(r), {}};
   std::memcpy(notice.how.data(), how.data(), std::min(how.size(), notice.how.size() - 1));
   for (size_t other = 0; other < done.size(); ++other) {
-    // A rank whose buffer is full of such notices knows enough.
+    // A rank whose socket buffer is full of notices already knows of losses.
     if (linked[other] && !done[other] && Link(other)->intact())
       send(Link(other)->get(), &notice, sizeof(notice), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -306,7 +308,7 @@ std::optional<EndedRank> FindEnded(const Peers& peers) {
     const UniqueFd& pidfd = peers.pidfds[r];
     pollfd polled{pidfd.get(), POLLIN, 0};
     if (!pidfd.intact() || poll(&polled, 1, 0) <= 0) continue;
-    // A rank that has nothing more to meet for may have done its work by now.
+    // A rank that needs no other rank any more may have finished its work and left.
     if (HasLeft(peers.arena->state(static_cast<int>(r)).load(std::memory_order_acquire))) continue;
     return EndedRank{static_cast<int>(r), DescribeEnd(pidfd.get(), peers.pids[r])};
   }

@@ -1,4 +1,4 @@
-// One thread that watches the other ranks' pidfds and links, and says which rank is gone.
+// The peer monitor: one thread that watches the other ranks' pidfds and links, and reports which rank is gone.
 #pragma once
 
 #include <functional>
@@ -12,23 +12,23 @@ namespace horocache::net {
 
 struct EndedRank {
   int rank;
-  std::string how;  // as Liveness says it
+  std::string how;  // as for Liveness's on_lost
 };
 
-// One look, for as long as no Liveness watches: the lowest rank that has ended and had not left.
+// Checks once, for use while no Liveness runs: the lowest rank that has ended without leaving.
 std::optional<EndedRank> FindEnded(const Peers& peers);
 
 class Liveness {
  public:
-  // `on_lost(rank, how)` runs on the liveness thread, once per rank, within milliseconds of the rank's end; `how` says
-  // what was seen ("exited without shutdown()", "was killed by signal 9", with the exit code where the kernel tells).
-  // Not called for ranks that HasLeft.
-  // `on_late(what)` runs there, too, when another process claims a rank of the job; see LateClaims.
+  // `peers` outlives this object. `on_lost(rank, how)` runs on the monitor thread, once per rank, within milliseconds
+  // of the rank's end. `how` says what was seen ("exited without shutdown()", "was killed by signal 9", with the exit
+  // code if the kernel shows it). Not called for ranks that have left (HasLeft).
+  // `on_late(what)` runs on the same thread, when another process claims a rank of the job; see LateClaims.
   Liveness(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
            std::function<void(const std::string& what)> on_late = nullptr);
-  ~Liveness();  // stops and joins
+  ~Liveness();  // stops and joins the thread
 
-  // For the child of a fork, where the thread does not exist: closes the descriptors. The object is then to be leaked.
+  // For the child of a fork, where the thread does not exist: closes the descriptors. The caller then leaks the object.
   void CloseInChild();
 
  private:

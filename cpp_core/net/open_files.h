@@ -1,4 +1,4 @@
-// Errors of a process that may not open more files.
+// Errors of a process that has reached its limit of open files.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace horocache::net {
 
 bool OutOfFiles(int error);
 
-// What the system says of `error`; with the limit and what to do where the process has too many files open.
+// The system's text for `error`. If this process has too many open files, also its limit and how to raise it.
 std::string ErrorText(int error);
 
-// For start-up of so many ranks: says also what it needs.
+// The error of a start-up of `ranks` ranks: the limit, and how many files the start-up needs.
 Status TooManyFiles(int ranks);
 
 }  // namespace horocache::net

@@ -29,7 +29,7 @@ std::shared_ptr<RegionBlock> RegionHeap::Allocate(size_t bytes) {
   std::span<std::byte> memory;
   {
     MutexLock lock(mutex_);
-    // The lowest piece that is large enough: what is large and lives long comes first and stays together.
+    // First fit by address: large pieces that live long are allocated first and stay together at the beginning.
     const auto found = std::ranges::find_if(free_, [rounded](const auto& piece) { return piece.second >= rounded; });
     if (found == free_.end()) return nullptr;
     const auto [at, size] = *found;
@@ -39,7 +39,7 @@ std::shared_ptr<RegionBlock> RegionHeap::Allocate(size_t bytes) {
   }
   bytes_ += static_cast<int64_t>(rounded);
   const bool committed = regions_->Commit(memory);
-  auto block = std::make_shared<RegionBlock>(shared_from_this(), memory);  // which gives the memory back
+  auto block = std::make_shared<RegionBlock>(shared_from_this(), memory);  // frees the memory when dropped
   if (!committed) return nullptr;
   MutexLock lock(mutex_);
   blocks_.emplace(memory.data(), block);
@@ -56,8 +56,8 @@ std::shared_ptr<RegionBlock> RegionHeap::Find(const std::byte* at) {
 }
 
 void RegionHeap::Free(std::span<std::byte> memory) {
-  if (getpid() != process_) return;  // a child of fork drops its copy of a tensor, not its parent's memory
-  regions_->Release(memory);         // before anybody can get it again
+  if (getpid() != process_) return;  // a child of fork drops its copy of a tensor, not the parent's memory
+  regions_->Release(memory);         // before it can be allocated again
   bytes_ -= static_cast<int64_t>(memory.size());
   MutexLock lock(mutex_);
   blocks_.erase(memory.data());

@@ -1,9 +1,9 @@
-// Hands out pieces of this rank's region.
+// Allocates pieces of this rank's region for tensors.
 //
-// A piece is a RegionBlock, held by the tensor that was made on it and, while it is in flight, by the operation: what
-// other ranks may write to is never handed out a second time meanwhile. It is given back when the last of them lets go.
+// A piece is a RegionBlock. The tensor that lies in it holds it, and so does an operation while it is in flight. So
+// memory that other ranks may write to is not allocated again before the last of them releases the block.
 //
-// Shared: any thread. The blocks own the heap, so that it lives as long as they do.
+// Threads: any. The blocks own the heap, so that it lives as long as they do.
 #pragma once
 
 #include <sys/types.h>
@@ -42,13 +42,14 @@ class RegionHeap : public std::enable_shared_from_this<RegionHeap> {
  public:
   RegionHeap(std::shared_ptr<Regions> regions, int rank);
 
-  // Zeros, whole pages; null if there is no room, no memory, or the heap is closed.
+  // Returns whole pages of zeros; null if the region is full, memory is short, or the heap is closed.
   std::shared_ptr<RegionBlock> Allocate(size_t bytes) HC_EXCLUDES(mutex_);
-  // The block that `at` lies in; null if there is none. Outside of the region it costs two comparisons.
+  // The block that contains `at`; null if there is none. An address outside the region costs two comparisons.
   std::shared_ptr<RegionBlock> Find(const std::byte* at) HC_EXCLUDES(mutex_);
-  // Nothing is handed out any more: a rank that did not take notice of an error may still write to what was.
+  // Makes Allocate return null from now on, because a rank that has not noticed an error may still write to freed
+  // blocks.
   void Close() { closed_ = true; }
-  // What is handed out now.
+  // Bytes that are allocated now.
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -61,7 +62,7 @@ class RegionHeap : public std::enable_shared_from_this<RegionHeap> {
   std::atomic<bool> closed_{false};
   std::atomic<int64_t> bytes_{0};
   Mutex mutex_;
-  std::map<std::byte*, size_t> free_ HC_GUARDED_BY(mutex_);  // neighbours are one piece
+  std::map<std::byte*, size_t> free_ HC_GUARDED_BY(mutex_);  // free pieces; adjacent ones are merged
   std::map<std::byte*, std::weak_ptr<RegionBlock>> blocks_ HC_GUARDED_BY(mutex_);
 };
 

@@ -19,10 +19,10 @@ namespace {
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
 #endif
-// In steps: a signal ends the call, which then begins again.
+// Bytes per call, because a signal ends the call, which then begins again.
 constexpr size_t kCommitStep = size_t{4} << 20;
 
-// The regions that children of fork inherit. One list per process, because a handler of fork takes no argument.
+// The regions that children of fork inherit. One list per process, because a fork handler takes no argument.
 struct Inherited {
   Mutex mutex;
   std::vector<const Regions*> all HC_GUARDED_BY(mutex);
@@ -68,7 +68,7 @@ std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {
 }
 
 Regions::~Regions() {
-  if (getpid() != process_) return;  // in a child of fork, other memory may lie where the ranges are not mapped
+  if (getpid() != process_) return;  // in a child of fork, other memory may lie at these addresses
   if (copy_ != nullptr) {
     MutexLock lock(inherited().mutex);
     std::erase(inherited().all, this);
@@ -82,8 +82,9 @@ void Regions::Inherit(int rank) {
   const auto at = static_cast<off_t>(offset_ + static_cast<size_t>(rank) * bytes_);
   void* copy = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), at);
   file_.Close();
-  if (copy == MAP_FAILED) return;  // a limit of the address space: children do not have the tensors
-  static_cast<void>(madvise(copy, bytes_, MADV_DONTDUMP));  // else a child's core dump has all of the range
+  // Without enough address space, children do not have the tensors.
+  if (copy == MAP_FAILED) return;
+  static_cast<void>(madvise(copy, bytes_, MADV_DONTDUMP));  // otherwise a child's core dump contains the whole range
   own_ = of(rank).data();
   copy_ = static_cast<std::byte*>(copy);
   static const int handled = pthread_atfork(&LockInherited, &UnlockInherited, &Regions::BecomePrivateInChild);
@@ -94,14 +95,14 @@ void Regions::Inherit(int rank) {
 
 void Regions::BecomePrivateInChild() HC_NO_THREAD_SAFETY_ANALYSIS {
   for (const Regions* regions : inherited().all) regions->BecomePrivate();
-  inherited().all.clear();  // a child of this child has what is mapped now
+  inherited().all.clear();  // the child's own children inherit its mapping as it is
   UnlockInherited();
 }
 
 void Regions::BecomePrivate() const {
   const size_t used = used_;
   if (used == 0 || mremap(copy_, used, used, MREMAP_MAYMOVE | MREMAP_FIXED, own_) == MAP_FAILED) return;
-  // Where the system promises no more memory than it has, it may refuse what the child could write.
+  // A system without overcommit may refuse the memory that the child could write.
   if (mprotect(own_, used, PROT_READ | PROT_WRITE) != 0) static_cast<void>(mprotect(own_, used, PROT_READ));
 }
 
@@ -116,7 +117,7 @@ bool Regions::Commit(std::span<std::byte> piece) const {
     if (madvise(piece.data() + at, step, MADV_POPULATE_WRITE) == 0) {
       at += step;
     } else if (errno == EINVAL) {
-      return true;  // an older kernel: pages come with the first access
+      return true;  // an older kernel allocates pages on the first access
     } else if (errno != EINTR && errno != EAGAIN) {
       return false;
     }
@@ -125,7 +126,7 @@ bool Regions::Commit(std::span<std::byte> piece) const {
 }
 
 void Regions::Release(std::span<std::byte> piece) const {
-  // Where that is refused, the memory goes with the mapping.
+  // If the call fails, the memory is freed with the mapping.
   static_cast<void>(madvise(piece.data(), piece.size(), shared_ ? MADV_REMOVE : MADV_DONTNEED));
 }
 

@@ -26,10 +26,14 @@ namespace {
 
 constexpr const char* kKnob = "HOROCACHE_RENDEZVOUS_DIR";
 constexpr int kBacklog = 4096;
-constexpr int kMostDirectories = 16;  // that are tried where other users have made the first
-constexpr int kMostAttempts = 1000;   // at what another process can undo
+// Directories that are tried if other users own the first ones.
+constexpr int kMostDirectories = 16;
+// Attempts at a step that another process can undo.
+constexpr int kMostAttempts = 1000;
+// How long RemoveIfStale waits for the listener of an ended process to close.
 constexpr int64_t kCleanupNs = 200 * kNsPerMs;
-constexpr std::chrono::minutes kOldSocket(1);  // most start-ups take less, and are not asked whether they live
+// The age from which a job's socket is probed. Most start-ups take less, so younger sockets are left alone.
+constexpr std::chrono::minutes kOldSocket(1);
 constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
 
 std::string Quoted(const std::string& path) { return "'" + Printable(path) + "'"; }
@@ -62,7 +66,8 @@ Status MakeDirectory(const std::string& directory) {
   return CannotMake(directory, errno);
 }
 
-// Whether rank 0 can make the directory, as far as another rank can tell: it would wait in vain.
+// kStartup if rank 0 cannot make the directory, as far as another rank can see; without the error, that rank would wait
+// in vain.
 Status CheckParent(const std::string& directory) {
   const size_t slash = directory.rfind('/');
   const std::string parent = slash == std::string::npos ? "." : directory.substr(0, slash + 1);
@@ -70,7 +75,7 @@ Status CheckParent(const std::string& directory) {
   return CannotMake(directory, errno);
 }
 
-// The place in a directory that may have another name than the one that was wanted.
+// The place in `directory`, which may differ from the one that was wanted.
 StatusOr<MeetingPlace> At(MeetingPlace place, const std::string& directory) {
   place.directory = directory;
   place.socket = directory + place.name;
@@ -86,7 +91,7 @@ Status BindError(const std::string& path) {
   return StartupError("cannot bind the start-up socket " + Quoted(path) + ": " + ErrorText(errno) + advice);
 }
 
-// A name in the directory that nobody else makes.
+// A private name in the directory: no other process makes the same.
 std::string NewName(const std::string& directory) {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number))
@@ -96,7 +101,7 @@ std::string NewName(const std::string& directory) {
   return directory + name;
 }
 
-// 0, or why it cannot be connected to.
+// Returns 0 if a process listens, else the errno of connecting.
 int Probe(const std::string& path) {
   const UniqueFd probe = NewSocket();
   if (probe.get() < 0) return errno;
@@ -104,16 +109,16 @@ int Probe(const std::string& path) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
 }
 
-// Removes a socket on which nobody listens. It is looked at once more where nobody else finds it, as its place may have
-// been taken meanwhile: then it goes back.
+// Removes a socket without a listener. Renames it to a private name and probes it again, because another process may
+// have taken its place meanwhile; then the socket gets its name back.
 void TakeAway(const std::string& directory, const std::string& path) {
   const std::string aside = NewName(directory);
-  if (rename(path.c_str(), aside.c_str()) != 0) return;  // somebody else was faster
+  if (rename(path.c_str(), aside.c_str()) != 0) return;  // another process was faster
   if (Probe(aside) != ECONNREFUSED) (void)!link(aside.c_str(), path.c_str());
   unlink(aside.c_str());
 }
 
-// What is left of jobs that were killed in the middle of start-up. See Note [No locks for the directory].
+// Removes the sockets of jobs that were killed during start-up. See Note [No locks for the directory].
 void RemoveOldSockets(const std::string& directory) {
   namespace fs = std::filesystem;
   const auto oldest = fs::file_time_type::clock::now() - kOldSocket;
@@ -129,7 +134,7 @@ void RemoveOldSockets(const std::string& directory) {
 
 enum class Bound { kYes, kBusy, kGone, kFailed };
 
-// Gives the listening socket `fresh` the name `path` if no other listening socket has it. errno tells what failed.
+// Gives the listening socket `fresh` the name `path`, unless another listening socket has it. errno says what failed.
 Bound TakeName(const std::string& directory, const std::string& fresh, const std::string& path) {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     if (link(fresh.c_str(), path.c_str()) == 0) return Bound::kYes;
@@ -146,7 +151,7 @@ Bound TakeName(const std::string& directory, const std::string& fresh, const std
   return Bound::kFailed;
 }
 
-// See Note [No locks for the directory]. kGone: another job has removed the empty directory, or the name.
+// See Note [No locks for the directory]. kGone: another process has removed the empty directory or the private name.
 Bound BindSocket(int fd, const MeetingPlace& place) {
   const std::string fresh = NewName(place.directory);
   const sockaddr_un address = Address(fresh);
@@ -244,15 +249,15 @@ void RemoveIfStale(const MeetingPlace& wanted) {
   bool missing = false;
   const StatusOr<MeetingPlace> place = Resolve(wanted, &missing);
   if (!place.ok() || missing) return;
-  // A process that ends closes its descriptors in any order: its listener may outlive its links for a moment.
+  // A process that ends closes its descriptors in any order, so its listener may outlive its links for a moment.
   const int64_t deadline_ns = NowNs() + kCleanupNs;
   int error = Probe(place->socket);
   for (; error != ECONNREFUSED && error != ENOENT; error = Probe(place->socket)) {
-    if (NowNs() >= deadline_ns) return;  // it lives
+    if (NowNs() >= deadline_ns) return;  // the listener is alive
     Nap(kNsPerMs);
   }
   if (error == ECONNREFUSED) TakeAway(place->directory, place->socket);
-  rmdir(place->directory.c_str());  // stays if another job's socket is in it
+  rmdir(place->directory.c_str());  // fails if another job's socket is in it
 }
 
 StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& wanted) {
@@ -264,11 +269,11 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& wanted) {
     UniqueFd socket = NewSocket();
     if (socket.get() < 0) {
       const Status failed = SocketError();
-      rmdir(place->directory.c_str());  // stays if another job's socket is in it
+      rmdir(place->directory.c_str());  // fails if another job's socket is in it
       return failed;
     }
     const Bound bound = missing ? Bound::kGone : BindSocket(socket.get(), *place);
-    if (bound == Bound::kGone) continue;  // looks whose directory is there now
+    if (bound == Bound::kGone) continue;  // the directory may be another one now
     if (bound == Bound::kBusy) return std::unique_ptr<Listener>();
     if (bound == Bound::kFailed) {
       const Status failed = BindError(place->socket);
@@ -284,9 +289,9 @@ StatusOr<std::unique_ptr<Listener>> Listener::Open(const MeetingPlace& wanted) {
 }
 
 Listener::~Listener() {
-  unlink(place_.socket.c_str());  // this process still listens, so nobody has taken its place
+  unlink(place_.socket.c_str());  // this process still listens, so the name is still its own
   socket_.Close();
-  rmdir(place_.directory.c_str());  // stays if another job's socket is in it
+  rmdir(place_.directory.c_str());  // fails if another job's socket is in it
 }
 
 }  // namespace horocache::net

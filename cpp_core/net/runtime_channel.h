@@ -1,4 +1,4 @@
-// A control channel as a daemon needs it: one that can break, and may have to be polled.
+// The control channel that a runtime uses: it can break, and it may need polling.
 #pragma once
 
 #include "base/status.h"
@@ -8,17 +8,19 @@ namespace horocache::net {
 
 class RuntimeChannel : public control::ControlChannel {
  public:
-  // Not ok once a peer wrote what no peer may write (kCorrupt), more was asked for than there is room for (kInternal),
-  // or a peer on another host is gone (kPeerLost). The channel then moves nothing more from or to that peer; the caller
-  // loses the process set with this status.
+  // Not ok once a peer has written something invalid (kCorrupt), a request exceeds the room (kInternal), or a peer on
+  // another host is gone (kPeerLost). The channel then moves nothing more from or to that peer, and the caller loses
+  // the process set with this status.
   virtual const Status& broken() const = 0;
-  // The process set cannot go on here: tells the ranks that cannot see why. Does nothing where all can.
+  // The process set cannot go on here: sends the reason to the ranks that cannot see it themselves. Does nothing if all
+  // can.
   virtual void TellLost(const Status& why) { static_cast<void>(why); }
-  // Whether news may arrive that wake nobody, so that Progress has to be called now and then.
+  // True if news may arrive without a ring, so the caller must call Progress from time to time.
   virtual bool must_poll() const { return false; }
-  // This rank leaves: its silence from now on is no loss. `job_lost`: others need not look for a cause here.
+  // Announces that this rank leaves, so that its silence is not taken for a loss. `job_lost`: it leaves because the job
+  // is lost, so the other ranks need not look for a cause here.
   virtual void SayGoodbye(bool job_lost) = 0;
-  // A rank that has said so and whose leaving this one sees; -1 if there is none.
+  // A rank that has said goodbye without a lost job, as far as this rank can see; -1 if there is none.
   virtual int Departed() = 0;
 };
 

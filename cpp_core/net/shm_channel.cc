@@ -73,11 +73,11 @@ class ShmChannel final : public RuntimeChannel {
   const size_t max_words_;
   std::vector<Arena::Words> hints_;
   std::vector<std::array<Arena::Words, 2>> snapshots_;
-  std::array<Result, 2> results_;  // of the last two rounds: their snapshots may be overwritten by then
+  std::array<Result, 2> results_;  // of the last two rounds, whose snapshots may be overwritten by then
   uint64_t hint_version_ = 0;
-  std::vector<Peer> peers_;  // rank 0 has one per other rank, the others have rank 0 alone
-  size_t next_ = 0;          // where Receive looks first
-  std::deque<std::string> own_;
+  std::vector<Peer> peers_;      // rank 0: every other rank; other ranks: rank 0 only
+  size_t next_ = 0;              // the index at which Receive begins
+  std::deque<std::string> own_;  // frames from this rank to itself
   Status broken_;
 };
 
@@ -122,7 +122,7 @@ void ShmChannel::Store(const Arena::Words& area, std::span<const uint64_t> words
   area.count->store(words.size() | uint64_t{payload.size()} << 32, std::memory_order_relaxed);
 }
 
-// Bounded whatever the peer wrote.
+// Bounds both counts, because the peer may have written any value.
 ShmChannel::Counts ShmChannel::CountsOf(const Arena::Words& area) const {
   const uint64_t counts = area.count->load(std::memory_order_relaxed);
   return {std::min<size_t>(counts & 0xffffffff, max_words_), std::min<size_t>(counts >> 32, control::kMaxPayloadWords)};
@@ -135,8 +135,8 @@ void ShmChannel::AndInto(const Arena::Words& area, std::vector<uint64_t>* out) c
 }
 
 void ShmChannel::SetHint(std::span<const uint64_t> words) {
-  // A reader may see a part of the old and a part of the new hint. It decides nothing by it that a round does not
-  // check.
+  // A reader may see a part of the old and a part of the new hint. A round checks everything that the reader concludes
+  // from it.
   const Arena::Words& area = hints_[static_cast<size_t>(rank_)];
   Store(area, words.first(std::min(words.size(), max_words_)), {});
   area.round->store(++hint_version_, std::memory_order_release);
@@ -150,7 +150,7 @@ void ShmChannel::HintAnd(std::vector<uint64_t>* out) {
     if (area.round->load(std::memory_order_acquire) != 0) {
       AndInto(area, out);
     } else {
-      std::fill(out->begin() + 1, out->end(), 0);  // never set: says nothing about word 0, and has nothing pending
+      std::fill(out->begin() + 1, out->end(), 0);  // never set: leaves word 0 as it is and has nothing pending
     }
   }
 }
@@ -246,7 +246,7 @@ bool ShmChannel::Flush(Peer& peer) {
   return *moved;
 }
 
-// Reads from the peer until a frame for this rank is complete or nothing is left.
+// Reads from the peer until a frame for this rank is complete or the ring is empty.
 bool ShmChannel::Pump(Peer& peer) {
   bool moved = false;
   while (!peer.lost && !peer.in.ready()) {
@@ -262,7 +262,7 @@ bool ShmChannel::Pump(Peer& peer) {
   return moved;
 }
 
-// True if the frame that is ready was not for this rank, and is on its way or refused.
+// True if the complete frame was not for this rank; it was forwarded or refused.
 bool ShmChannel::Pass(Peer& peer) {
   const FrameHeader header = peer.in.header();
   const auto size = static_cast<uint32_t>(size_);

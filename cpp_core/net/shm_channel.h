@@ -1,7 +1,7 @@
 // The control channel of ranks that share an arena (processes of one host, or runtimes of one process).
 //
-// Words are read where their writer put them. Frames travel through the byte rings between rank 0 and every other rank;
-// rank 0's channel passes on, in Progress, what two other ranks send each other.
+// Readers read words where their writer stored them. Frames travel through the frame rings between rank 0 and every
+// other rank. Rank 0 forwards the frames that two other ranks send each other, in Progress and Receive.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace horocache::net {
 
-// `doorbells`: where each rank sleeps, if not at the arena's own.
+// `doorbells`: each rank's doorbell, by rank; empty: the arena's own.
 std::unique_ptr<RuntimeChannel> MakeShmChannel(std::shared_ptr<Arena> arena, int rank,
                                                std::vector<Doorbell> doorbells = {});
 

@@ -13,14 +13,14 @@ namespace {
 constexpr size_t kSlots = MessageSlots::kCount;
 constexpr size_t kInlineBytes = sizeof(MessageSlots::bytes);
 constexpr uint32_t kNoChunk = 0xfff;
-// So that Receive returns after about 100 us, whatever senders do.
+// Frames per call of Receive. Bounds a call to about 100 us, even while senders keep sending.
 constexpr int kFramesPerReceive = 8;
 
-// What a slot's word says: 32, 12 and 20 bits. The stamp is the frame's number within its pair, from 1, modulo 2^32; a
-// slot that was never written has 0.
+// The fields of a slot's word: 32, 12 and 20 bits. The stamp is the frame's number within its pair, from 1, modulo
+// 2^32; 0 in a slot that was never written.
 struct SlotWord {
   uint32_t stamp = 0;
-  uint32_t chunk = kNoChunk;  // of the sender; kNoChunk: the frame lies beside the slots
+  uint32_t chunk = kNoChunk;  // of the sender; kNoChunk: the bytes lie beside the slots
   uint32_t bytes = 0;
 
   static SlotWord Unpack(uint64_t word) {
@@ -46,10 +46,10 @@ class ShmLink final : public Link {
   struct Out {
     Arena::MessagePath path;
     uint32_t sent = 0;
-    uint32_t freed = 0;                    // frames whose slots and chunks are this rank's again
-    std::array<uint32_t, kSlots> chunk{};  // by slot, of the frames not freed
-    size_t chunks = 0;                     // that the frames not freed occupy
-    bool beside = false;                   // one of them lies beside the slots
+    uint32_t freed = 0;                    // frames whose slots and chunks are free again
+    std::array<uint32_t, kSlots> chunk{};  // by slot: the chunk of each frame that is not freed
+    size_t chunks = 0;                     // number of chunks of the frames that are not freed
+    bool beside = false;                   // true: one of these frames lies beside the slots
     bool lost = false;
   };
   struct In {
@@ -71,8 +71,8 @@ class ShmLink final : public Link {
   const size_t chunk_bytes_;
   std::vector<Out> outs_;       // by receiver
   std::vector<In> ins_;         // by sender
-  std::vector<uint32_t> free_;  // chunks; the one used last, which is in the cache, is used next
-  size_t next_ = 0;             // where Receive looks first
+  std::vector<uint32_t> free_;  // free chunks; the last one freed, which is in the cache, is used next
+  size_t next_ = 0;             // the sender at which Receive begins
   Status broken_;
 };
 
@@ -96,7 +96,7 @@ void ShmLink::Break(int peer, const std::string& what) {
 
 // ---- sending
 
-// Takes back what the receiver has taken.
+// Frees the slots and chunks of the frames that the receiver has taken.
 void ShmLink::Free(int to) {
   Out& out = outs_[static_cast<size_t>(to)];
   const uint32_t taken = out.path.taken->load(std::memory_order_seq_cst);
@@ -161,7 +161,7 @@ bool ShmLink::TrySend(int to, std::span<const std::byte> head, std::span<const s
   if (out.lost) return false;
   if (out.freed != out.sent) Free(to);
   if (!Place(to, head, body)) {
-    // Say so first, then look again: either the receiver sees the word, or this sees the room.
+    // Sets `blocked` first, then checks again: either the receiver sees the word, or this rank sees the room.
     arena_->message_blocked(rank_).store(1, std::memory_order_seq_cst);
     FreeAll();
     if (!Place(to, head, body)) return false;
@@ -172,7 +172,8 @@ bool ShmLink::TrySend(int to, std::span<const std::byte> head, std::span<const s
 
 // ---- receiving
 
-// The next frame of a sender, if it is there. Nothing that a peer may have written is used before it is checked.
+// Finds the sender's next frame; false if it has not arrived. Checks every value that a peer may have written before
+// use.
 bool ShmLink::Find(int from, std::span<const std::byte>* frame) {
   const In& in = ins_[static_cast<size_t>(from)];
   const std::atomic<uint64_t>& slot = in.path.slots->words[in.taken % kSlots];
@@ -207,7 +208,8 @@ bool ShmLink::TakeOne(int from, const Sink& sink) {
   return true;
 }
 
-// Once for all that was taken from it: a sender that is woken for every frame sends one frame.
+// Rings once for all frames that were taken from the sender. A sender that is woken for every frame sends one at a
+// time.
 void ShmLink::RingIfBlocked(int from) {
   std::atomic<uint32_t>& blocked = arena_->message_blocked(from);
   const bool waits =

@@ -8,9 +8,9 @@ namespace {
 
 using Words = std::array<uint64_t, 15>;
 
-enum Field : size_t { kAt, kWhat, kHandle, kBytes, kTensors, kText };  // words of a record after its number
+enum Field : size_t { kAt, kWhat, kHandle, kBytes, kTensors, kText };  // indices of a record's words, after its number
 
-// With ".." for the middle if it is too long.
+// Copies at most `most` bytes of `text` to `out` and returns how many; a longer text has ".." in place of its middle.
 size_t Shorten(std::string_view text, size_t most, char* out) {
   if (text.size() <= most) {
     std::memcpy(out, text.data(), text.size());
@@ -35,7 +35,8 @@ void FlightRecorder::Add(const Event& event) {
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Record& record = ring_[number % kCapacity];
   uint64_t held = record.number.load(std::memory_order_relaxed);
-  // A claimed number is larger than any other, so that this one comparison is enough for both.
+  // True if another thread is writing the record (kClaimed is the highest bit) or has written a later event to it: this
+  // event is left out.
   if (held > number) return;
   if (!record.number.compare_exchange_strong(held, number | kClaimed, std::memory_order_acquire,
                                              std::memory_order_relaxed)) {
@@ -58,7 +59,7 @@ void FlightRecorder::Add(const Event& event) {
 FlightRecorder::Snapshot FlightRecorder::Take() const {
   Snapshot out;
   out.events.reserve(kCapacity);
-  out.texts.reserve(kCapacity);  // views point into it
+  out.texts.reserve(kCapacity);  // never reallocated: events have views of its elements
   const uint64_t end = next_.load(std::memory_order_acquire);
   for (uint64_t number = end > kCapacity ? end - kCapacity : 1; number < end; ++number) {
     const Record& record = ring_[number % kCapacity];

@@ -1,11 +1,13 @@
-// The last things that happened on a rank, always kept, for whoever asks once something has gone wrong.
+// The last events of a rank. They are recorded at all times, for the flight record that is written after an error or on
+// request.
 //
 // Note [Records without a lock]
-// A ring of records. A thread takes the next number, claims the record of that number, and writes it word by word, the
-// number last; a reader keeps the records whose number is the same before and after it has read them. Nobody waits: a
-// thread that finds its record claimed, by one that was stopped while a whole ring was written, leaves its event out.
+// The recorder is a ring of records. A writer takes the next number, claims the record of that number (event 5,000 goes
+// into record 904 of 4,096), and writes it word by word, the number last. A reader keeps the records whose number is
+// the same before and after it has read them. No thread waits: a writer leaves its event out if its record is claimed
+// by another thread, one that was stopped while the others wrote a whole ring.
 //
-// Shared: any thread.
+// Threads: any.
 #pragma once
 
 #include <array>
@@ -28,24 +30,24 @@ class FlightRecorder {
 
   struct Event {
     uint64_t number = 0;  // counts from 1
-    int64_t at_ns = 0;    // of the steady clock
+    int64_t at_ns = 0;    // time of the steady clock
     Kind kind = Kind::kNote;
-    wire::Op op = wire::Op::kAllreduce;  // and what follows: not of notes
+    wire::Op op = wire::Op::kAllreduce;  // op to bytes describe the operation; unused in notes
     uint32_t process_set = 0;
     uint32_t tensors = 0;
     int64_t handle = -1;
     int64_t bytes = 0;
-    std::string_view text;  // the name, or the note; a long one loses its middle
+    std::string_view text;  // name of the operation, or the note; a long text loses its middle
   };
 
   FlightRecorder() : ring_(kCapacity) {}
 
-  // `event.number` is given here.
+  // Records `event` under the next number; `event.number` is ignored.
   void Add(const Event& event);
   void Note(std::string_view text, int64_t now_ns) { Add({.at_ns = now_ns, .text = text}); }
 
   struct Snapshot {
-    std::vector<Event> events;  // oldest first; their texts are in `texts`
+    std::vector<Event> events;  // oldest first; their text views point into `texts`
     std::vector<std::string> texts;
   };
   Snapshot Take() const;
@@ -55,7 +57,7 @@ class FlightRecorder {
   static constexpr size_t kTextBytes = kTextWords * sizeof(uint64_t);
   static constexpr uint64_t kClaimed = uint64_t{1} << 63;
   struct alignas(kCacheLine) Record {
-    std::atomic<uint64_t> number{0};  // with kClaimed while it is written
+    std::atomic<uint64_t> number{0};  // with kClaimed while a thread writes the record
     std::array<std::atomic<uint64_t>, kWords - 1> words{};
   };
 

@@ -7,7 +7,7 @@
 namespace horocache::observe {
 namespace {
 
-// One object, member by member.
+// Writes a JSON object, member by member.
 class Object {
  public:
   explicit Object(std::string* out) : out_(out) { *out_ += '{'; }
@@ -22,7 +22,7 @@ class Object {
   }
   void Number(const char* key, int64_t value) { *Key(key) += std::to_string(value); }
   void Text(const char* key, std::string_view value) { *Key(key) += JsonText(value); }
-  // An array with a line for each element.
+  // Writes an array of objects, one line for each element.
   template <typename List, typename Write>
   void Array(const char* key, const List& list, Write&& write) {
     *Key(key) += '[';

@@ -1,4 +1,4 @@
-// What a rank tells about itself when it is asked, or has met an error: one object of JSON. Pure: no clock, no file.
+// The flight record of a rank, written on request or after an error: one JSON object. Pure: no clock, no file.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct FlightReport {
   TimelineHeader rank;
   int pid = 0;
   std::string job;
-  std::string why;     // the error, or that somebody asked
-  std::string stacks;  // of the program's threads, as Python prints them; empty if they could not be had
+  std::string why;     // the error, or that a user has asked for the record
+  std::string stacks;  // of the program's threads, as Python prints them; empty if not available
   int64_t now_ns = 0;
   std::vector<PendingOperation> pending;
   FlightRecorder::Snapshot last;

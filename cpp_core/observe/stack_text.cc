@@ -8,6 +8,7 @@
 namespace horocache::observe {
 namespace {
 
+// Limits of a summary: calls of the current thread, other threads, calls of each other thread.
 constexpr size_t kMostCalls = 24, kMostOtherThreads = 6, kMostOtherCalls = 4;
 
 struct Call {
@@ -18,7 +19,7 @@ struct Thread {
   std::vector<Call> calls;  // innermost first
 };
 
-// From:   File "train.py", line 3 in f
+// Parses a line such as `  File "train.py", line 3 in f`; false for other lines.
 bool ParseCall(std::string_view text, Call* call) {
   constexpr std::string_view kFile = "  File \"", kLine = "\", line ", kIn = " in ";
   const size_t line = text.rfind(kLine), in = line == text.npos ? line : text.find(kIn, line);

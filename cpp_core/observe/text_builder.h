@@ -1,5 +1,5 @@
-// Text from many short parts. Appended one by one to a string, each part would be checked for room; a timeline writes
-// some thirty for each event, and a job may have no core to spare.
+// Builds a text from many short parts, with one check for room per Append. A timeline appends some thirty parts for
+// each event, and a job may have no core to spare: a check for each part, as in std::string, would cost too much.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 
 namespace horocache::observe {
 
-// Parts that are written in another form than their own.
+// Parts that are converted when they are appended.
 struct UpperCase {
   std::string_view ascii;
 };
 struct Microseconds {
-  int64_t ns;  // with all digits
+  int64_t ns;  // appended in us with three decimals
 };
 
 class TextBuilder {
@@ -33,8 +33,8 @@ class TextBuilder {
   }
   bool empty() const { return size_ == 0; }
 
-  // Gives the text for the memory of `text`, so that neither is allocated anew: new pages cost as much as what is
-  // written on them.
+  // Exchanges the text for the memory of `text`, so that neither side allocates: touching new pages costs as much as
+  // writing the text. The builder is empty afterwards.
   void Swap(std::string* text) {
     text_.resize(size_);
     std::swap(text_, *text);
@@ -42,7 +42,7 @@ class TextBuilder {
   }
 
  private:
-  static constexpr size_t kDigits = 20;
+  static constexpr size_t kDigits = 20;  // of the longest integer, with its sign
 
   static size_t Most(char) { return 1; }
   static size_t Most(std::string_view text) { return text.size(); }
@@ -76,7 +76,7 @@ class TextBuilder {
     return std::to_chars(at, at + kDigits, value).ptr;
   }
 
-  std::string text_;  // longer than what is in it
+  std::string text_;  // its first size_ bytes are the text, the rest is room
   size_t size_ = 0;
 };
 

@@ -13,16 +13,16 @@
 namespace horocache::observe {
 namespace {
 
-constexpr int64_t kTextNs = 50 * kNsPerMs;  // what comes in that time is still in a cache when it becomes text
-constexpr int kTextsPerWrite = 4;
-constexpr size_t kMostRecords = 1 << 18;  // that wait to be written
+constexpr int64_t kTextNs = 50 * kNsPerMs;  // time between batches; records of that time are still in a cache
+constexpr int kTextsPerWrite = 4;           // batches for each write to the file
+constexpr size_t kMostRecords = 1 << 18;    // most records in the queue; later ones are dropped
 
 }  // namespace
 
 Status Timeline::Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) {
   MutexLock control(control_mutex_);
   if (on()) return InvalidArgumentError("the timeline is on already; stop it first");
-  EndThread();  // of one that could not go on
+  EndThread();  // of a timeline that an error has stopped
   if (ended_.load() == 0) {
     return InvalidArgumentError("the file of the timeline before this one is on a file system that does not answer");
   }
@@ -77,7 +77,7 @@ void Timeline::EndThread() {
   file_.reset();
 }
 
-// ---- the holder of the role
+// ---- the driving thread
 
 bool Timeline::Full() {
   const bool full = queue_.operations.size() + queue_.rounds.size() >= kMostRecords;
@@ -106,7 +106,7 @@ void Timeline::CloseInChild() {
   if (on_.exchange(false)) file_->CloseInChild();
 }
 
-// ---- the thread
+// ---- the timeline's thread
 
 void Timeline::Batch::Clear() {
   operations.clear();
@@ -122,7 +122,7 @@ void Timeline::Run() {
   for (int texts = 1; !stop; ++texts) {
     {
       MutexLock lock(queue_mutex_);
-      // Adopted: the lock above is the same mutex, and lets go of it at the end.
+      // Adopted: `lock` holds this mutex already, and unlocks it at the end of the block.
       std::unique_lock<std::mutex> waiting(queue_mutex_.native(), std::adopt_lock);
       wake_.wait_for(waiting, std::chrono::nanoseconds(kTextNs),
                      [this]() HC_NO_THREAD_SAFETY_ANALYSIS { return stop_; });

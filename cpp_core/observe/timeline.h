@@ -1,16 +1,16 @@
-// What a rank did, as a file in Chrome's trace format, which Perfetto opens: a row for each tensor, with the phases of
-// its operations under Horovod's names.
+// The timeline of a rank: a file in Chrome's trace format, which Perfetto opens. Each tensor has a row with the phases
+// of its operations, under Horovod's names.
 //
 // Note [A record for each operation]
-// The thread that drives the rank keeps the times of an operation in the operation, and hands over one record when it
-// ends; a thread of the timeline's turns records into text and writes it a few times a second. So an operation costs
-// one short critical section and a copy of its name, and what is pending appears when it ends. Records that come faster
-// than they can be written are dropped, and counted in the file.
+// The driving thread keeps the times of an operation in the operation, and hands over one record when it ends. A thread
+// of the timeline turns records into text and writes the text a few times a second. So an operation costs one short
+// critical section and a copy of its name, and a pending operation is not in the file until it ends. Records that come
+// faster than they can be written are dropped; the file tells how many.
 //
-// Times are those of CLOCK_MONOTONIC, which the processes of a host share; the file says how they differ from those of
-// rank 0's host.
+// Times are those of CLOCK_MONOTONIC, which the processes of a host share. The file tells by how much they differ from
+// the times of rank 0's host.
 //
-// Shared: Add and MarkRound by the holder of the role, the rest by any thread.
+// Threads: the driving thread calls Add and MarkRound, any thread the other functions.
 #pragma once
 
 #include <array>
@@ -31,33 +31,35 @@ namespace horocache::observe {
 
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
+  // How long Stop waits for the file system, in ns.
   static constexpr int64_t kPatienceNs = 3'000'000'000;
 
-  // Shared with its thread, which outlives the owner where the file is on a server that does not answer.
-  // `warn` is told, once, when nothing can be written any more; it owns what it uses. May be called on the timeline's
-  // thread.
+  // The timeline is shared with its thread, which outlives the owner if the file is on a server that does not answer.
+  // `warn` is called once, when nothing can be written any more, possibly on the timeline's thread; it must own
+  // everything that it uses.
   static std::shared_ptr<Timeline> Make(std::function<void(const std::string&)> warn,
                                         int64_t patience_ns = kPatienceNs) {
     return std::shared_ptr<Timeline>(new Timeline(std::move(warn), patience_ns));
   }
 
-  // kInvalidArgument if it is on already, or the file cannot be written.
+  // kInvalidArgument if the timeline is on already, if the file system of the previous file does not answer, or if the
+  // file cannot be written.
   Status Start(const std::string& path, bool mark_rounds, const TimelineHeader& header) HC_EXCLUDES(control_mutex_);
-  // Writes what there is, and gives up after the patience. False if it was not on.
+  // Writes the remaining records and ends the file; gives up after `patience_ns`. False if the timeline was not on.
   bool Stop() HC_EXCLUDES(control_mutex_);
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool marks_rounds() const { return marks_rounds_.load(std::memory_order_relaxed); }
 
   void Add(const OperationTrace& trace) HC_EXCLUDES(queue_mutex_);
   void MarkRound(uint32_t process_set, uint64_t round, int64_t now_ns) HC_EXCLUDES(queue_mutex_);
-  // In the child of a fork, after which nothing else may be called.
+  // For the child of a fork. No other function may be called afterwards.
   void CloseInChild() HC_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   Timeline(std::function<void(const std::string&)> warn, int64_t patience_ns)
       : warn_(std::move(warn)), patience_ns_(patience_ns) {}
 
-  // Texts are in the batch's own memory, one after the other.
+  // Records that wait for the thread. Their texts are in `texts`, one after the other.
   struct Batch {
     std::vector<OperationTrace> operations;
     std::vector<std::array<uint32_t, 4>> lengths;  // of name, op, backend, error
@@ -77,7 +79,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool Full() HC_REQUIRES(queue_mutex_);
   void Run();
   void AddText(const Batch& batch);
-  bool Write();  // false if nothing can be written any more
+  bool Write();  // false after an error, when nothing can be written any more
 
   const std::function<void(const std::string&)> warn_;
   const int64_t patience_ns_;
@@ -88,12 +90,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   bool stop_ HC_GUARDED_BY(queue_mutex_) = false;
   std::condition_variable wake_;
 
-  // Of the thread, while it runs.
+  // Used by the thread alone, while it runs.
   std::unique_ptr<TraceFile> file_;
   std::unique_ptr<TraceText> text_;
-  std::string news_;  // kept for its memory
+  std::string news_;  // text that is written next; a member for its memory
 
-  std::atomic<uint32_t> ended_{1};  // the thread has, or there was none yet
+  std::atomic<uint32_t> ended_{1};  // futex word: 1 if the thread has ended or was never started
 
   Mutex control_mutex_;
   NamedThread thread_ HC_GUARDED_BY(control_mutex_);

@@ -20,7 +20,8 @@ constexpr std::string_view kOpening = "[";
 constexpr std::string_view kClosing = "\n]\n";
 constexpr std::string_view kComma = ",\n";
 
-// What comes between what a copy has, which ends there, and more elements.
+// The text between the elements of a copy that ends at `end` and further elements. The first element has no comma
+// before it.
 std::string_view Separator(int64_t end) {
   return end == static_cast<int64_t>(kOpening.size()) ? kComma.substr(1) : kComma;
 }
@@ -28,7 +29,7 @@ std::string_view Separator(int64_t end) {
 }  // namespace
 
 StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& path) {
-  // Names are exchanged, so the name must be the file's own, not a link's.
+  // Resolved, because two directory entries are exchanged: the path must name the file itself, not a link to it.
   StatusOr<std::string> target = ResolvePath(path);
   if (!target.ok()) return target.status();
   std::unique_ptr<TraceFile> file(new TraceFile(std::move(*target)));
@@ -40,7 +41,8 @@ Status TraceFile::Failed(const char* what) const {
   return InvalidArgumentError(std::string("cannot ") + what + " '" + Printable(path_) + "': " + std::strerror(errno));
 }
 
-// The second copy of a trace whose process was killed: empty, or an array without space before its first element.
+// True if the file at the spare path is the second copy of a trace whose process was killed: an empty file, or an array
+// with a line feed and no other white space before its first element.
 bool TraceFile::SpareIsOurs() const {
   const UniqueFd there(open(spare_path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat about{};
@@ -104,7 +106,7 @@ TraceFile::~TraceFile() {
 
 void TraceFile::CloseInChild() {
   for (Copy& copy : copies_) copy.fd.Close();
-  exchanges_ = false;  // the other copy is the parent's
+  exchanges_ = false;  // the spare file belongs to the parent, so the destructor must not remove it
 }
 
 Status TraceFile::Write(Copy* copy, std::span<const std::string_view> pieces) {
@@ -129,7 +131,7 @@ Status TraceFile::WriteAll(const Copy& copy, std::span<iovec> parts) const {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       Status failed = Failed("write");
-      // What was written is taken back, so that the file stays whole; if even that fails, nothing more can be done.
+      // Takes back what was written, so that the file stays whole. An error here is ignored: nothing more can be done.
       if (done > 0 && ftruncate(copy.fd.get(), copy.end) == 0)
         static_cast<void>(!pwrite(copy.fd.get(), kClosing.data(), kClosing.size(), copy.end));
       return failed;

@@ -55,7 +55,7 @@ void TraceText::AddName(std::string_view what, int row, std::string_view name) {
 
 int TraceText::RowOf(uint32_t process_set, std::string_view name) {
   if (process_set == 0) return RowOf(name);
-  // Two sets may have tensors of one name.
+  // Tensors of different process sets may have the same name.
   return RowOf("set " + std::to_string(process_set) + ": " + std::string(name));
 }
 
@@ -97,7 +97,7 @@ void TraceText::AddPhase(Phase phase, const OperationTrace& trace, int row, int6
 
 void TraceText::AddPhases(const OperationTrace& trace, int row) {
   AddSpan(row, {"queue", trace.agreed_ns, trace.started_ns}, "QUEUE");
-  int64_t end_ns = trace.ended_ns;  // or the begin of the next phase that there was
+  int64_t end_ns = trace.ended_ns;  // end of a phase: the start of the next phase that took place
   std::array<int64_t, kNumPhases> ends_ns;
   for (size_t phase = kNumPhases; phase-- > 0;) {
     ends_ns.at(phase) = end_ns;

@@ -11,7 +11,7 @@
 namespace horocache::program {
 namespace {
 
-// Role: lanes. Owns the queue and the built-in backend; the memory belongs to the arena.
+// Threads: the driving thread. Owns the queue and the built-in backend; the arena owns the memory.
 class ProgramBackend final : public data::Backend {
  public:
   ProgramBackend(ProgramMeans means, int rank, int size, std::unique_ptr<Links> links)

@@ -1,4 +1,4 @@
-// The backend that runs compiled programs: through the memory of a host, and between hosts through MPI.
+// The backend that runs compiled programs: through shared memory within a host, and through MPI between hosts.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@
 namespace horocache::program {
 
 struct ProgramMeans {
-  data::SharedArea links;  // memory of the connections between this host's ranks, and nothing else's
-  // Of all ranks, for the connections between hosts and nothing else; empty on one host.
+  data::SharedArea links;  // memory for the connections between this host's ranks only
+  // Communicator of all ranks for the connections between hosts only; empty if the job has one host.
   net::Communicator comm;
-  std::vector<int> host_of;                 // by rank; empty on one host
-  std::unique_ptr<data::Backend> built_in;  // runs what no program can, and nothing else
+  std::vector<int> host_of;                 // by rank; empty if the job has one host
+  std::unique_ptr<data::Backend> built_in;  // runs only the operations that no program can run
   std::shared_ptr<const Library> library;
   const data::KernelSet* kernels = nullptr;
-  SharedMemorySource memory;                         // for what programs work on besides the user's tensors
-  std::function<void(const std::string& text)> log;  // told once why a program is not used; may be empty
+  SharedMemorySource memory;                         // allocates working memory besides the user's tensors
+  std::function<void(const std::string& text)> log;  // called once per reason why no program is used; may be empty
 };
 
-// What it can do, without one, on any number of ranks. Algorithm 0 takes the first program that fits, and the built-in
-// backend where none does; the others are the programs by name, in the order of the library.
+// Returns the backend's traits, for any number of ranks. Algorithm 0 runs the first program that fits, or the built-in
+// backend if none fits. Algorithm i > 0 runs the library's program i - 1 and has its name.
 control::BackendTraits ProgramTraits(const Library& library);
 
 std::unique_ptr<data::Backend> MakeProgramBackend(ProgramMeans means);

@@ -1,11 +1,12 @@
-// Links that pretend to be slower than they are: for programs on machines that are not at hand.
+// Links that simulate slower links, to time programs for machines that are not available.
 //
 // Note [Delays]
-// A message passes through a port: of a pair of ranks, or of a host that several ranks share. A port passes one message
-// at a time, in so many nanoseconds per byte and a gap; what has passed arrives after its latency, which messages do
-// not share. The sender does not wait but for slots. This is the model of horocache/lang/cost.py.
+// A message passes through a port, which belongs to a pair of ranks or to a host and then is shared by its ranks. A
+// port passes one message at a time: the bytes of a message pass in bytes * ns_per_byte. The message arrives latency_ns
+// later, and the port is free for the next message gap_ns later, so latencies overlap. The sender waits only for slots.
+// horocache/lang/cost.py uses the same model.
 //
-// Threads: each rank's links belong to one; ports are shared.
+// Threads: each rank's links belong to one thread; the ranks share the ports.
 #pragma once
 
 #include <atomic>
@@ -21,28 +22,28 @@ namespace horocache::program {
 struct PortModel {
   double latency_ns = 0;
   double ns_per_byte = 0;
-  double gap_ns = 0;  // of each message, for which the next one waits
+  double gap_ns = 0;  // per message; the next message waits for it
 };
 
 struct DelayModel {
   std::vector<PortModel> ports;
-  std::vector<int> port_of;  // by sender * ranks + receiver; -1: there is no delay
+  std::vector<int> port_of;  // by sender * ranks + receiver; -1: no delay
 };
 
-// What the links of all ranks share.
+// The state that the links of all ranks share.
 class Delays {
  public:
   Delays(DelayModel model, const Wirings& wirings, int slots);
 
-  // When a message that is sent now arrives.
+  // Occupies the port for a message that is sent now, and returns its arrival time.
   int64_t Send(int from, int to, int64_t bytes, int64_t now_ns);
-  // Of a message of a connection, named by its sender.
+  // Arrival time of message number `message` on a connection: sending end `end` of rank `from`.
   std::atomic<int64_t>& arrival(int from, int end, uint64_t message);
 
  private:
   const DelayModel model_;
   const int ranks_, ends_, slots_;
-  std::vector<std::atomic<int64_t>> free_ns_;     // by port: when it has passed what it was given
+  std::vector<std::atomic<int64_t>> free_ns_;     // by port: when it has passed all its messages
   std::vector<std::atomic<int64_t>> arrival_ns_;  // by sender, end and slot
 };
 

@@ -10,7 +10,7 @@
 namespace horocache::program {
 namespace {
 
-constexpr int64_t kStepCost = 64;  // of a step without bytes, in bytes that could be moved meanwhile
+constexpr int64_t kStepCost = 64;  // cost of a step besides its bytes, in bytes that could be moved in that time
 
 }  // namespace
 
@@ -92,7 +92,7 @@ bool Execution::RunStep(size_t strand, int64_t* budget) {
   return true;
 }
 
-// Messages are looked for before anything that others might wait for is taken.
+// Looks for the message first, before it takes anything that other ranks may wait for.
 bool Execution::CanRun(size_t strand, const Step& step, Due* due) {
   State& state = states_[strand];
   const int number = static_cast<int>(strand);
@@ -180,7 +180,7 @@ bool Execution::TakeBack(const Step& step, int64_t tile) {
   return free;
 }
 
-// True if there were any.
+// Forgets the direct messages that their receivers have popped. Returns true if there were any.
 bool Execution::DropTaken() {
   if (direct_.empty()) return false;
   return std::erase_if(direct_, [this](const DirectMessage& one) {
@@ -251,7 +251,7 @@ void Execution::Work(size_t strand, const Step& step, const std::byte* message, 
       call.stream_output = call.output == out && stream_slot;
       call.stream_second = stream_slot;
       if (step.finishes) call.scaling = site_.finish;
-      site_.fold(call);  // there is something to fold, of two inputs
+      site_.fold(call);  // without data::Fold: the call is neither empty nor a plain copy
       continue;
     }
     if (to != nullptr) data::Copy(to, from, bytes, false);

@@ -1,16 +1,18 @@
-// One run of a program on one rank: strands as state machines that are advanced in turns.
+// One run of a program on one rank: the thread blocks (`Strand`) are state machines that are advanced in turns.
 //
 // Note [Strands are polled]
-// A strand begins a step when what it waits for is over, when a message is there if it pops one, and goes on to the
-// next when it has pushed. What pops and pushes pops first: the slot that it empties may be what everybody waits for.
-// If the push has to wait, the value is kept where it was stored, or in memory of the strand's. All that strands wait
-// for stays true, so the order in which they are polled does not matter, and a run is stuck only if the program is.
+// A thread block begins a step when the steps that it waits for are done and, if the step pops, its message has
+// arrived. It goes on to the next step after the push. A step that pops and pushes pops first, because the slot that it
+// frees may be the one that all ranks wait for. If the push has to wait, the value stays where the step stored it, or
+// in memory of the thread block. A condition that a thread block waits for stays true once it is true, so the polling
+// order does not matter, and a run gets stuck only if the program does.
 //
 // Note [Tiles]
-// Messages are as long as slots, so chunks are cut into tiles; a strand runs all its steps for the first tile, then for
-// the second. Tiles of one chunk are different memory, also in scratch, so nothing orders them but each strand.
+// A message must fit into a slot, so chunks are cut into tiles. A thread block runs all its steps for the first tile,
+// then all for the second one, and so on. The tiles of a chunk are disjoint memory, also in scratch, so they need no
+// order beyond that of each thread block.
 //
-// Role: that of the lane. Ownership: none of the memory; the program outlives the run.
+// Threads: the driving thread. Ownership: none of the memory; the program must outlive the run.
 #pragma once
 
 #include <cstddef>
@@ -25,38 +27,38 @@
 
 namespace horocache::program {
 
-// What a run works on.
+// Inputs of a run.
 struct RunSite {
   const Program* program = nullptr;
   int rank = 0;
   Sizes sizes;
   data::FoldFunction fold = nullptr;  // null for programs that do not reduce
-  std::vector<std::byte*> buffers;    // by number; of at least the bytes that BufferBytes tells
+  std::vector<std::byte*> buffers;    // by number; each has at least BufferBytes bytes
   Connections* connections = nullptr;
   int64_t tile_elements = 1;
-  data::Scaling finish;  // of sums, by the steps that finish them
+  data::Scaling finish;  // applied to sums by the steps that finish them
 };
 
-// Elements of a fine chunk that travel in one message, at most, if messages have so many bytes. The same on all ranks:
-// messages are cut alike.
+// Returns the most elements of a fine chunk in one message of `message_bytes` bytes. Equal on all ranks, so that they
+// cut messages alike.
 int64_t TileElements(const Program& program, const Sizes& sizes, int64_t message_bytes);
-// How often a fine chunk is cut.
+// Returns the number of tiles of the largest fine chunk.
 int64_t TilesOf(const Sizes& sizes, int64_t tile_elements);
 
-// Bytes that a buffer of a rank has.
+// Returns the bytes of a rank's buffer.
 int64_t BufferBytes(const RankProgram& program, int buffer, const Sizes& sizes);
 
 class Execution {
  public:
   explicit Execution(RunSite site);
 
-  // Moves strands on, by about so many bytes at most; true if anything moved.
+  // Advances the thread blocks by about `*budget` bytes at most, and reduces the budget. Returns true if any advanced.
   bool Advance(int64_t* budget);
-  // Also nobody reads this rank's buffers any more.
+  // True if all steps are done and no receiver will read this rank's buffers any more.
   bool finished() const { return running_ == 0 && direct_.empty(); }
-  // For reports: a line for each strand that is not at its end, with what it waits for; at most `most`.
+  // For reports: one line for each unfinished thread block, with the reason of its wait; at most `most` lines.
   std::vector<std::string> Blocked(size_t most) const;
-  // Ranks of which a message or a free slot is awaited.
+  // Adds the ranks from which a message, a free slot or the end of a direct read is awaited.
   void AddWaitingFor(std::vector<int>* ranks) const;
 
  private:
@@ -64,38 +66,38 @@ class Execution {
   struct State {
     int64_t tile = 0;
     uint32_t step = 0;
-    bool popped = false;  // the step's message was taken, and is to be pushed
+    bool popped = false;  // true if the step has popped its message and still has to push
     Wait wait = Wait::kNone;
-    uint64_t pushed = 0;          // messages
-    std::vector<std::byte> held;  // what was popped and is stored nowhere
+    uint64_t pushed = 0;          // number of messages
+    std::vector<std::byte> held;  // the value to push, if it is stored nowhere else
   };
-  // A message that its receiver may read in this rank's buffers.
+  // A direct message that its receiver may still read in this rank's buffers.
   struct DirectMessage {
     int strand = 0;
     uint64_t number = 0;
     const std::byte* memory = nullptr;
     int64_t bytes = 0;
   };
-  // Some elements, side by side, of a tile of a fine chunk.
+  // Contiguous elements: the part of a fine chunk in one tile.
   struct Run {
     int64_t offset = 0;  // in the message, in elements
     int64_t begin = 0;   // within the fine chunk
     int64_t count = 0;
   };
 
-  // What a step has that can run.
+  // Message and slot of a step that can run.
   struct Due {
-    int64_t bytes = 0;                   // of its message
-    const std::byte* message = nullptr;  // that it pops
-    std::byte* slot = nullptr;           // for that which it pushes
-    bool keeps = false;                  // there is none yet
+    int64_t bytes = 0;                   // of the message
+    const std::byte* message = nullptr;  // the message to pop
+    std::byte* slot = nullptr;           // for the message to push
+    bool keeps = false;                  // true if no slot is free, so that the push has to wait
   };
 
   bool AdvanceStrand(size_t strand, int64_t* budget);
   bool CanRun(size_t strand, const Step& step, Due* due);
-  // True when the step is over.
+  // Returns true when the step is done.
   bool RunStep(size_t strand, int64_t* budget);
-  // The same for one whose message was taken when there was no slot.
+  // The same for a step that has popped and waits for a slot.
   bool PushKept(size_t strand, const Step& step, int64_t* budget);
   static bool Block(State* state, Wait wait) {
     state->wait = wait;
@@ -103,20 +105,20 @@ class Execution {
   }
   bool Ready(size_t strand, const Step& step) const;
   int64_t Done(size_t strand, int64_t tile, uint32_t step) const;
-  // Where the receiver can read what lies at `place`; null if it cannot.
+  // Returns the memory at `place` if the receiver can read the message there; else null.
   const std::byte* DirectAt(size_t strand, const Place& place, const Step& step, int64_t bytes) const;
-  // False if `memory` is null.
+  // Pushes the message at `memory` as a direct message; returns false if `memory` is null.
   bool PushDirect(size_t strand, const std::byte* memory, int64_t bytes);
-  // Null if it does not lie in one piece.
+  // Returns the memory of the step's tile at `place`; null if it is empty or not contiguous.
   const std::byte* OnePiece(const Place& place, const Step& step, int64_t tile) const;
   void Push(size_t strand, int64_t bytes);
-  // True if nobody reads, or will read, where the step stores.
+  // Takes direct messages back from the step's destination. Returns true if no receiver reads there, now or later.
   bool TakeBack(const Step& step, int64_t tile);
   bool DropTaken();
-  // Everything but waiting: reads message and memory, stores, and fills `slot` if it is not null. What stays in memory
-  // is not written around the caches: whoever reads it does so soon.
+  // Does the step except for waiting: reads message and memory, stores, and fills `slot` if it is not null. Stores to
+  // memory go through the caches, because the stored values are read soon.
   void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot);
-  // What the step left in its destination, as a message.
+  // Copies the value that the step has stored at its destination into `slot`.
   void Collect(size_t strand, const Step& step, std::byte* slot) const;
   Run RunOf(const Step& step, int64_t tile, int64_t index, int64_t offset) const;
   std::byte* At(const Place& place, int64_t index, int64_t begin) const;

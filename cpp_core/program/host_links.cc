@@ -29,14 +29,15 @@ int HostLinks::Behind() const {
   return behind < 0 ? behind : here_[static_cast<size_t>(behind)];
 }
 
-// Those inside hosts are numbered anew, on all ranks, so that the others take no memory.
+// Renumbers the connections within hosts, equally on all ranks, so that connections between hosts take no shared
+// memory.
 const Wirings& HostLinks::NearOf(const Wirings& wirings) {
   const auto [found, made] = near_wirings_.try_emplace(&wirings);
   Wirings& near = found->second;
   if (!made) return near;
   std::vector<Wiring> all = wirings.ranks;
   const auto number = [this](int rank, const std::vector<Endpoint>& ends, int32_t* count) {
-    std::vector<int32_t> numbers(ends.size(), -1);  // by their old ones
+    std::vector<int32_t> numbers(ends.size(), -1);  // new number of an end, by its old number
     for (const Endpoint& end : ends) {
       if (end.peer >= 0 && Near(rank, end.peer)) numbers[static_cast<size_t>(end.here)] = (*count)++;
     }

@@ -1,6 +1,6 @@
-// Links of ranks on several hosts: those of one host through its memory, the others through MPI.
+// Links between ranks on several hosts: through shared memory within a host, through MPI between hosts.
 //
-// Role: lanes.
+// Threads: the driving thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace horocache::program {
 
 class HostLinks final : public Links {
  public:
-  // `local` is memory of the ranks of this host, `host_of` is by rank, of which `comm` has all.
+  // `local` is the shared memory of this host's ranks. `comm` has all ranks, and `host_of` has the host of each.
   HostLinks(data::SharedArea local, net::Communicator comm, std::vector<int> host_of);
 
   int64_t MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) override;
@@ -50,7 +50,7 @@ class HostLinks final : public Links {
   }
 
  private:
-  // They are short, and what is under way has to fill the network.
+  // Slots per connection. Messages between hosts are short, so several must be in flight to fill the network.
   static constexpr int kSlots = 8;
 
   Connections& out(int strand) const { return *out_[static_cast<size_t>(strand)]; }
@@ -58,18 +58,18 @@ class HostLinks final : public Links {
   bool Near(int one, int other) const {
     return host_of_[static_cast<size_t>(one)] == host_of_[static_cast<size_t>(other)];
   }
-  // The wirings among the ranks of this host, by their numbers there; ends to other hosts are not connected.
+  // Returns the wirings between the ranks of this host, by local rank; ends to other hosts are left unconnected.
   const Wirings& NearOf(const Wirings& wirings);
 
   const int rank_;
   const std::vector<int> host_of_;
   std::vector<int> here_;      // ranks of this host
-  std::vector<int> local_of_;  // by rank: its number in here_; -1: it is elsewhere
+  std::vector<int> local_of_;  // by rank: its index in here_; -1: on another host
   std::vector<bool> far_ranks_;
   ShmLinks near_;
   MpiLinks far_;
   std::map<const Wirings*, Wirings> near_wirings_;
-  std::vector<Connections*> out_, in_;  // by strand
+  std::vector<Connections*> out_, in_;  // by thread block
 };
 
 }  // namespace horocache::program

@@ -34,7 +34,8 @@ bool WritesInput(const Program& program) {
   return !program.in_place && AnyStep(program, [](const Step& step) { return step.destination.buffer == kInput; });
 }
 
-// The buffers of every rank are those of the operation: what a program says of their sizes is not believed.
+// Fails unless the input and output of every rank have the sizes that the operation gives them: the sizes in a packed
+// program are not trusted.
 Status CheckExtents(const LibraryProgram& one) {
   const int64_t unit = int64_t{one.program.classes} * one.program.refinement;
   for (int rank = 0; rank < one.program.ranks; ++rank) {

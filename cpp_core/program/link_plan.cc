@@ -9,10 +9,10 @@
 namespace horocache::program {
 namespace {
 
-// Of a message without a tile of its own: a few of them stay in a core's cache.
+// Bytes of a message if the program does not set the tile size. A few such messages fit into a core's cache.
 constexpr int64_t kMessageBytes = 256 << 10;
-// The longest message that goes by LL128, if the program leaves it open. Measured, see docs/performance.md; so is that
-// LL gains nothing between processors that keep their caches in step.
+// The longest message, in bytes, for which kAuto chooses LL128. Measured, see docs/performance.md; the same measurement
+// shows that LL gains nothing between processors with coherent caches.
 constexpr int64_t kMostLL128Bytes = 512;
 
 Protocol ProtocolFor(Protocol wanted, int64_t message_bytes) {

@@ -1,4 +1,4 @@
-// How a program uses its links: the protocol, and how its messages are cut.
+// Chooses how a program uses its links: the protocol, the number of slots and the message size.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace horocache::program {
 
-// What the program asks for; zeros and kAuto leave it to PlanLinks.
+// The program's own choices; zeros and kAuto leave a choice to PlanLinks.
 struct LinkWish {
   Protocol protocol = Protocol::kAuto;
   int slots = 0;
   int64_t message_bytes = 0;
 };
 
-// False if there is no room; then `why` says so. The same on all ranks.
+// Fills `plan`. Returns false, with the reason in `why`, if the messages do not fit. Equal on all ranks.
 bool PlanLinks(const Program& program, const Wirings& wirings, const Sizes& sizes, const LinkWish& wish, Links* links,
                LinkPlan* plan, std::string* why);
 

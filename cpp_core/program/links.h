@@ -1,6 +1,6 @@
-// The connections of a process set's ranks, which run one program after another.
+// The connections between the ranks of a process set, which run one program after another.
 //
-// Role: lanes.
+// Threads: the driving thread.
 #pragma once
 
 #include <cstdint>
@@ -14,48 +14,48 @@
 
 namespace horocache::program {
 
-// How an operation uses the links; equal on all ranks.
+// How one operation uses the links; equal on all ranks.
 struct LinkPlan {
   const Wirings* wirings = nullptr;
   Protocol protocol = Protocol::kSimple;
   int slots = 1;
-  int64_t slot_bytes = 0;  // of data; not more than MostSlotBytes
-  int64_t tiles = 1;       // a connection carries as many messages for each of them
-  int64_t messages() const { return wirings->most_messages * tiles; }  // that a connection carries, at most
+  int64_t slot_bytes = 0;  // bytes of data per slot; at most MostSlotBytes
+  int64_t tiles = 1;       // each connection carries its messages once per tile
+  int64_t messages() const { return wirings->most_messages * tiles; }  // most messages of a connection
 };
 
-// Not ok: the links carry nothing any more.
+// If the status is not ok, the links carry nothing any more.
 struct LinkFailure {
   Status status;
-  int peer = -1;  // rank of the program with which it happened
+  int peer = -1;  // the program's rank at the other end of the failed connection
 };
 
 class Links : public Connections {
  public:
-  // For messages in shared memory, where the program's connections are wired so; not positive if there is no room. The
-  // same on all ranks. The wirings stay as long as the links.
+  // Returns the most data bytes of a slot in shared memory for a program with these wirings; not positive if there is
+  // no room. Equal on all ranks. The wirings must outlive the links.
   virtual int64_t MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) = 0;
-  // Of a message, whatever room there is.
+  // Returns the longest message, regardless of the room in shared memory.
   virtual int64_t most_message_bytes() const { return std::numeric_limits<int64_t>::max(); }
-  // Of a connection, if the program leaves it open.
+  // Returns the number of slots per connection for a program that does not set it.
   virtual int usual_slots() const = 0;
-  // Begins the next operation.
+  // Begins the next operation. Its slots may not be used until Ready returns true.
   virtual void Begin(const LinkPlan& plan) = 0;
-  // Whether its slots may be used; true from then on.
+  // Returns true once the operation's slots may be used.
   virtual bool Ready() = 0;
-  // For reports: a rank that has not ended the operation before the last one; -1: none.
+  // For reports: a rank that has not ended the operation two before the current one; -1: none.
   virtual int Behind() const = 0;
-  // Whether everything that was pushed has left; asked when everything was pushed and popped.
+  // Returns true if all pushed messages have left this rank. Called after the operation's last push and pop.
   virtual bool Settled() { return true; }
-  // For reports: ranks that have to take it.
+  // For reports: adds the ranks that have not yet taken such messages.
   virtual void AddUnsettled(std::vector<int>* ranks) const { static_cast<void>(ranks); }
   virtual void End() = 0;
-  // Wakes the ranks that may wait for what has happened since the last call.
+  // Wakes the ranks that may wait for a push, a pop or an end since the last call.
   virtual void Ring() = 0;
-  // Whether nobody is woken by what comes.
+  // True if arriving messages wake no thread, so that the caller has to poll.
   virtual bool must_poll() const { return false; }
   virtual LinkFailure failure() const { return {}; }
-  // An operation was given up half way: nothing goes on here, and others may still be sending.
+  // Gives the links up because an operation was abandoned half way. Other ranks may still be sending.
   virtual void Abandon() {}
 };
 

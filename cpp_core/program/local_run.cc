@@ -27,12 +27,12 @@ constexpr size_t kAreaBytes = 4 << 20;
 constexpr int64_t kBudgetBytes = 256 << 10;
 constexpr size_t kMostLines = 64;
 
-// Zeros. By calloc: most of a large area is never touched, and then takes no time.
+// Aligned zeros. Uses calloc, because pages that are never touched take no time; most of a large area is untouched.
 class Memory {
  public:
   Memory() = default;
   explicit Memory(size_t bytes) : whole_(std::calloc(bytes + kAlignment, 1)) {}
-  // Null if there is none.
+  // Null if the allocation failed.
   std::byte* get() const {
     const uintptr_t first = reinterpret_cast<uintptr_t>(whole_.get());
     return reinterpret_cast<std::byte*>(RoundUp(first, kAlignment));
@@ -46,7 +46,7 @@ class Memory {
   std::unique_ptr<void, Free> whole_;
 };
 
-// One rank: its links, its memory and the run that is under way.
+// One rank: its links, its memory and its current run.
 struct Rank {
   std::unique_ptr<ShmLinks> links;
   std::unique_ptr<DelayedLinks> delayed;
@@ -125,7 +125,7 @@ Status Host::Prepare() {
   data::SharedArea area;
   area.size = program_.ranks;
   area.data_bytes = kAreaBytes;
-  // All memory is the ranks' in common.
+  // The ranks share an address space, so the region of each rank is all of memory.
   area.regions.assign(ranks, {static_cast<std::byte*>(nullptr), std::numeric_limits<size_t>::max() / 2});
   for (size_t rank = 0; rank < ranks; ++rank) {
     areas_.emplace_back(kAreaBytes);
@@ -216,7 +216,7 @@ StatusOr<std::vector<int64_t>> Host::RunInTurns() {
       Begin(rank);
       going.push_back(rank);
     }
-    // Whoever could go on went on in the last so many turns, of each rank.
+    // The run is stuck after 64 turns per rank in which no rank has advanced.
     for (size_t idle = 0; !going.empty();) {
       const size_t place = random() % going.size();
       bool moved = false;

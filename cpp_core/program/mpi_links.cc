@@ -9,7 +9,7 @@
 namespace horocache::program {
 namespace {
 
-// Connections are numbered by their receiver.
+// Tags of a connection, from the number of its end at the receiver.
 int DataTag(int32_t number) { return 2 * number; }
 int CreditTag(int32_t number) { return 2 * number + 1; }
 
@@ -69,7 +69,7 @@ void MpiLinks::Begin(const LinkPlan& plan, const std::vector<bool>& far) {
   }
 }
 
-// As many as there are free slots.
+// Posts a receive for each free slot.
 void MpiLinks::Receive(End* end) {
   const uint64_t until = std::min(end->all, end->count + slots());
   for (; end->asked < until; ++end->asked) {
@@ -82,7 +82,7 @@ void MpiLinks::Receive(End* end) {
   }
 }
 
-// The next one, if there will be one more.
+// Posts the receive of the next credit, unless all have come.
 void MpiLinks::AwaitCredit(End* end) {
   end->credit.clear();
   if (end->credits >= end->all_credits) return;

@@ -1,16 +1,20 @@
-// Connections between ranks of different hosts: messages of MPI.
+// Connections between ranks of different hosts, over MPI messages.
 //
 // Note [Slots between hosts]
-// The receiver asks for as many messages to come as there are slots, and the sender keeps as many until the library has
-// taken them: never less room than slots in one place, for which programs are proved. A library may take a message long
-// before it is asked for and keep it, so slots alone would not bound what piles up with a receiver that is busy. On a
-// connection with more messages than a window, the receiver therefore sends a credit for every so many that it popped,
-// and the sender stays within them; only those credits are sent that the sender waits for before its last message, so
-// none is left over. A connection has two tags of its own: messages of one are in order, also those of operations that
-// follow each other. What begins with an operation is bounded, too: a rank can be ahead only by what the others have
-// submitted.
+// The receiver posts a receive for each free slot, and the sender has one send buffer per slot. So a connection never
+// has less room than one with slots in shared memory, for which programs are proved.
 //
-// Role: lanes. What is under way when the job is given up is left to the library, with its memory.
+// MPI may accept a message long before its receive is posted and buffer it, so slots alone do not bound the memory that
+// a busy receiver needs. On a connection with more messages than a window, the receiver therefore sends a credit for
+// every `share` messages that it pops, and the sender stays within the window. With 8 slots, the share is 4 and the
+// window 12: counted from 0, message 12 needs the first credit and message 16 the second. The receiver sends only
+// the credits that the sender needs before its last message, so none is left over at the end.
+//
+// A connection has two tags of its own, one for data and one for credits, so its messages stay in order, also across
+// operations. The number of operations in flight is bounded, too: a rank can be ahead only by operations that the other
+// ranks have submitted.
+//
+// Threads: the driving thread. If the job is abandoned, open requests and their memory are left to MPI.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +32,17 @@ namespace horocache::program {
 
 class MpiLinks final : public Connections {
  public:
-  // So long that libraries send them at once, see Note [Messages between hosts] in data/backends/mpi.
+  // Longest message in bytes: short enough that MPI libraries send it eagerly, see Note [Messages between hosts] in
+  // data/backends/mpi.
   static constexpr int64_t kMostMessageBytes = 60 << 10;
 
-  // Of the ranks of the programs, for nothing else.
+  // `comm` has the ranks of the programs and is used for nothing else.
   explicit MpiLinks(net::Communicator comm);
   ~MpiLinks() override;
 
-  // Only the ends whose peer is `far` are used.
+  // Uses only the ends whose peer is far; `far` is by rank.
   void Begin(const LinkPlan& plan, const std::vector<bool>& far);
-  // Everything that was sent has left.
+  // Returns true if all sends are complete.
   bool Settled();
   void AddUnsettled(std::vector<int>* ranks) const;
   const LinkFailure& failure() const { return failure_; }
@@ -53,28 +58,29 @@ class MpiLinks final : public Connections {
   struct alignas(kCacheLine) Line {
     std::byte bytes[kCacheLine];
   };
-  // One end of a connection, in this operation.
+  // One end of a connection, in the current operation.
   struct End {
     Endpoint wire;
-    uint64_t count = 0;                     // messages that were pushed or popped
-    uint64_t asked = 0;                     // messages that receives were started for
-    uint64_t all = 0;                       // messages
-    uint64_t credits = 0;                   // that are sent, or have come
-    uint64_t all_credits = 0;               // that will be
-    std::vector<net::MpiRequest> requests;  // by slot; null where nothing is under way
-    std::vector<net::MpiRequest> credit;    // that is awaited; or those that were sent
-    std::vector<int64_t> came;              // bytes, by slot; -1: not yet
-    std::vector<Line> memory;
+    uint64_t count = 0;                     // messages pushed or popped
+    uint64_t asked = 0;                     // messages whose receives were posted
+    uint64_t all = 0;                       // messages of the operation
+    uint64_t credits = 0;                   // credits sent (by the receiver) or received (by the sender)
+    uint64_t all_credits = 0;               // credits of the operation
+    std::vector<net::MpiRequest> requests;  // by slot; null if none is open
+    std::vector<net::MpiRequest> credit;    // sender: the receive of the next credit; receiver: sends of credits
+    std::vector<int64_t> came;              // bytes received, by slot; -1: not yet
+    std::vector<Line> memory;               // of the slots
   };
 
   void Prepare(std::vector<End>* ends, const std::vector<Endpoint>& wires, const std::vector<bool>& far);
   uint64_t slots() const { return static_cast<uint64_t>(plan_.slots); }
-  // Messages for which there is one credit.
+  // Messages per credit.
   uint64_t share() const { return slots() > 1 ? slots() / 2 : 1; }
+  // Messages that may be sent without a credit.
   uint64_t window() const { return slots() + share(); }
   size_t SlotOf(uint64_t message) const { return message % slots(); }
   std::byte* Memory(End* end, size_t slot) const { return end->memory[slot * slot_lines_].bytes; }
-  // True when it is complete, or there is none.
+  // Returns true if the request is complete or null.
   bool Complete(const End& end, net::MpiRequest* request, net::Mpi::Received* received);
   void Receive(End* end);
   void AwaitCredit(End* end);
@@ -85,7 +91,7 @@ class MpiLinks final : public Connections {
   net::Communicator comm_;
   LinkPlan plan_;
   size_t slot_lines_ = 0;
-  std::vector<End> out_, in_;  // by strand
+  std::vector<End> out_, in_;  // by thread block
   LinkFailure failure_;
 };
 

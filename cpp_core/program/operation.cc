@@ -1,4 +1,4 @@
-// How an operation finds its program, and what the ranks tell each other before. See operation_run.cc for the rest.
+// How an operation finds its program, and the exchange of sizes before. operation_run.cc has the run itself.
 #include "program/operation.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ bool ProgramOperation::Step(int64_t* budget) {
       return true;
     default:
       if (inner_->Test()) return EndInner();
-      *budget = 0;  // which it has used
+      *budget = 0;  // the inner operation has used it
       return inner_->progressed();
   }
 }
@@ -120,7 +120,7 @@ const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) 
   return nullptr;
 }
 
-// Why a program cannot run here; empty if it can.
+// Returns why the program cannot run this operation; empty if it can.
 std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
   if (one.op != collective_.op) return "it is for " + std::string(wire::OpName(one.op));
   if (one.program.ranks != size()) return "it is for " + std::to_string(one.program.ranks) + " ranks";
@@ -128,7 +128,7 @@ std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
   return "";
 }
 
-// Why a program that can run is not to run unless it is named; empty if it is.
+// Returns why a program that can run is not chosen automatically; empty if it may be.
 std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) const {
   const bool fits = bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes);
   if (!HasRows(one.op) && !fits) return "it is for other sizes";
@@ -139,7 +139,7 @@ std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) c
 
 // ---- where sizes differ by rank ----------------------------------------------------------------------------------
 
-// Whether each rank gets as many of so many rows.
+// True if every rank gets the same number of the `rows` rows.
 bool ProgramOperation::Even(int64_t rows) const {
   const std::vector<int64_t>& splits = collective_.splits;
   const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
@@ -195,7 +195,8 @@ bool ProgramOperation::Agree() {
   return asks ? Tell({status_.ok() ? 0 : bytes, 0}, State::kConfirm) : Place();
 }
 
-// Returns the bytes that it has. Without memory, status_ says so; a short operation goes on for the others.
+// Returns the size of the result in bytes. If the allocation fails, status_ has the error; a short operation still
+// runs, because the other ranks depend on it.
 int64_t ProgramOperation::AllocateResult() {
   const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   const int64_t bytes = places.output * elements_ * element_bytes_;

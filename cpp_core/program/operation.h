@@ -1,12 +1,13 @@
-// One operation of the program backend, and what the operations of a lane share.
+// One operation of the program backend, and the state that the operations of a lane share.
 //
 // Note [Programs and the built-in algorithm]
-// Whether an operation runs as a program follows from what all ranks know alike: the operation, its sizes, who has
-// joined. Where sizes differ by rank, the ranks tell each other theirs first, in a short allgather of the built-in
-// backend. All other operations, and those of which any rank wants something unusual, are the built-in's, with memory
-// of its own; so both count their own operations, and all ranks count alike.
+// All ranks decide alike whether an operation runs as a program, because they decide from common knowledge: the
+// operation, its sizes, the joined ranks. Where sizes differ by rank, the ranks first exchange them in a short
+// allgather of the built-in backend. All other operations, and those for which any rank needs something unusual, run on
+// the built-in backend. It has its own memory, so programs and the built-in backend count their operations separately,
+// and the counts agree on all ranks.
 //
-// Role: lanes.
+// Threads: the driving thread.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,9 @@ struct ProgramQueue final : data::OperationQueue {
   const int rank, size;
   ProgramMeans means;
   const std::unique_ptr<Links> links;
-  // Of the operation that runs: its inputs and outputs where they are not the user's, and scratch.
+  // Buffers of the running operation: its input and output where it cannot use the user's memory, and scratch.
   WorkBuffer input{&means.memory}, output{&means.memory}, scratch{&means.memory};
-  std::set<std::string> told;  // reasons, each is told once
+  std::set<std::string> told;  // reasons that were logged; each is logged once
 
  private:
   void OnDriven() override { links->Ring(); }
@@ -52,19 +53,19 @@ class ProgramOperation final : public data::QueuedOperation {
 
  private:
   enum class State { kBegin, kMeet, kConfirm, kBuiltIn, kWait, kLoad, kRun, kStore, kDone };
-  // What a rank tells of itself where sizes differ.
+  // A rank's contribution to the exchange of sizes.
   struct Facts {
-    int64_t elements = 0;  // in one place of its input; 0: it has no say
-    int64_t detail = 0;    // a hash of what must be equal; kUnusual: it wants what no program has
+    int64_t elements = 0;  // per place of its input, 0: no input. In kConfirm: result bytes it cannot allocate, or 0
+    int64_t detail = 0;    // hash of the values that must agree; kUnusual: no program supports the rank's arguments
   };
   static constexpr int64_t kUnusual = -1;
-  // Elements that are copied, and scaled or widened if they are to be.
+  // A copy between the user's memory and the program's, with scaling and conversion to or from float32 if needed.
   struct Move {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     int64_t elements = 0;
     data::Scaling scaling;
-    bool loads = false;
+    bool loads = false;  // true if it copies to the program's memory
   };
 
   bool Step(int64_t* budget) override;
@@ -72,13 +73,13 @@ class ProgramOperation final : public data::QueuedOperation {
 
   bool Begin();
   bool EndInner();
-  // Null if none fits; then `why` says why not.
+  // Returns the program to run, or null with the reason in `why`.
   const LibraryProgram* Choose(int64_t bytes, std::string* why) const;
   std::string Misfit(const LibraryProgram& one) const;
   std::string NotFor(const LibraryProgram& one, int64_t bytes) const;
   bool Even(int64_t rows) const;
   Facts OwnFacts() const;
-  // All ranks' facts_, before `next`.
+  // Starts an allgather of `facts` into facts_ and enters state `next`, which lasts until it is complete.
   bool Tell(const Facts& facts, State next);
   bool Agree();
   int64_t AllocateResult();
@@ -87,9 +88,10 @@ class ProgramOperation final : public data::QueuedOperation {
   bool EndBuiltIn();
   bool EndWith(Status status);
 
-  // Whether and how the program runs with so many elements in one place, see Sizes. The same on all ranks.
+  // Plans the run with `elements` elements per place (see Sizes). Returns false, with the reason in `why`, if the
+  // program cannot run. Equal on all ranks.
   bool Plan(int64_t elements, std::string* why);
-  // Finds memory for the buffers.
+  // Assigns memory to the program's buffers and begins the operation on the links.
   bool Place();
   Status PlaceBuffers();
   Status PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished);
@@ -98,7 +100,7 @@ class ProgramOperation final : public data::QueuedOperation {
   Status PlaceScratch(const RankProgram& mine);
   void PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements);
   bool StartRun();
-  // True when all are done.
+  // Continues the copies; true when all are done.
   bool Moved(const std::vector<Move>& moves, int64_t* budget);
   void MoveNow(const Move& move, int64_t at, int64_t count, int64_t* budget);
   void ScaleNow(const std::byte* from, std::byte* to, int64_t count, const data::Scaling& scaling) const;
@@ -108,26 +110,26 @@ class ProgramOperation final : public data::QueuedOperation {
   ProgramQueue& queue_;
   State state_ = State::kBegin;
   const LibraryProgram* program_ = nullptr;
-  int64_t total_ = 0;  // elements of the segments
+  int64_t total_ = 0;  // elements of all segments
   std::unique_ptr<data::Operation> inner_;
 
   Facts own_;
   std::vector<Facts> facts_;  // by rank
   data::VariableOutput told_;
-  int64_t elements_ = 0;  // in one place of an operation with rows
+  int64_t elements_ = 0;  // per place, for an operation with rows
 
   LinkPlan plan_;
   // Note [16 bits]
-  // Sums of float16 and bfloat16 are made in float32, as the built-in algorithm makes them: the inputs are widened
-  // before the program runs, and its result is rounded once.
+  // Programs fold float16 and bfloat16 in float32, like the built-in backend: the inputs are widened before the program
+  // runs, and the result is rounded once.
   bool widened_ = false;
-  int64_t run_bytes_ = 0;  // of an element while the program runs
+  int64_t run_bytes_ = 0;  // bytes per element while the program runs
   std::optional<RunSite> site_;
-  std::byte* result_ = nullptr;  // where the user wants it
+  std::byte* result_ = nullptr;  // the user's memory for the result, if it is in one piece
   std::unique_ptr<Execution> run_;
   std::vector<Move> loads_, stores_;
-  size_t move_ = 0;    // of them
-  int64_t moved_ = 0;  // elements of it
+  size_t move_ = 0;    // index of the current copy
+  int64_t moved_ = 0;  // elements of it that are done
 };
 
 }  // namespace horocache::program

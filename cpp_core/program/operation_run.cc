@@ -1,4 +1,4 @@
-// How an operation runs its program: sizes, connections and buffers, what is copied before and after.
+// How an operation runs its program: sizes, connections, buffers, and the copies before and after the run.
 #include <algorithm>
 #include <utility>
 
@@ -34,7 +34,7 @@ bool ProgramOperation::Place() {
   }
   if (collective_.output == nullptr && collective_.segments.size() == 1) result_ = collective_.segments[0].output;
   if (Status placed = PlaceBuffers(); !placed.ok()) {
-    queue_.Break(placed);  // the others count on this rank
+    queue_.Break(placed);  // the other ranks run the program and depend on this rank
     return EndWith(std::move(placed));
   }
   queue_.links->Begin(plan_);
@@ -67,15 +67,15 @@ Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
 }
 
 // Note [Where programs work]
-// A program works on the user's tensors where it may: it reads the input there if it neither stores into it nor needs
-// it scaled, and leaves the result there if there is one tensor and it has room for all that the program stores. What
-// is joined in place begins with a copy of the input in the output.
+// A program works on the user's tensors where it can. It reads the input there if it does not store into it and the
+// input needs no scaling or widening. It computes the result there if the result is one tensor with room for everything
+// that the program stores. If the program's input and output share a buffer, the input is first copied into it.
 Status ProgramOperation::PlaceBuffers() {
   const RankProgram& mine = program_->program.programs[static_cast<size_t>(rank())];
   const Joined joined = JoinedOf(*program_, rank());
   const int64_t elements = site_->sizes.Offset(int64_t{program_->program.classes} * program_->program.refinement);
-  std::byte* loaded = nullptr;    // where the input is to be copied to; null: it stays where it is
-  std::byte* finished = nullptr;  // where the result is in the end
+  std::byte* loaded = nullptr;    // destination of the input's copy; null: the program reads the user's input
+  std::byte* finished = nullptr;  // location of the result after the run
   site_->buffers.assign(mine.extents.size(), nullptr);
   HC_RETURN_IF_ERROR(PlaceScratch(mine));
   if (joined.joined) {
@@ -87,7 +87,7 @@ Status ProgramOperation::PlaceBuffers() {
   return Status::Ok();
 }
 
-// `bytes` are those of one place.
+// `bytes` is the size of one place.
 Status ProgramOperation::PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished) {
   const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   std::byte* memory = result_;
@@ -108,7 +108,7 @@ Status ProgramOperation::PlaceApart(int64_t bytes, std::byte** loaded, std::byte
   std::byte*& input = site_->buffers[kInput];
   std::byte*& output = site_->buffers[kOutput];
   if (places.input > 0 && stays) {
-    input = const_cast<std::byte*>(given);  // which the program only reads
+    input = const_cast<std::byte*>(given);  // the program only reads it
   } else if (places.input > 0) {
     HC_RETURN_IF_ERROR(PlacePrivately(&queue_.input, places.input * bytes, &input));
     *loaded = input;
@@ -179,7 +179,7 @@ void ProgramOperation::MoveNow(const Move& move, int64_t at, int64_t count, int6
     data::Widen(collective_.dtype, from, to, count);
     return ScaleNow(to, to, count, move.scaling);
   }
-  std::byte* const wide = const_cast<std::byte*>(from);  // memory of the operation
+  std::byte* const wide = const_cast<std::byte*>(from);  // the operation's own memory
   ScaleNow(wide, wide, count, move.scaling);
   data::Narrow(collective_.dtype, wide, to, count);
 }

@@ -19,7 +19,7 @@ std::string Where(int64_t rank, int64_t strand, int64_t step) {
   return "rank " + std::to_string(rank) + " strand " + std::to_string(strand) + " step " + std::to_string(step) + ": ";
 }
 
-// What is counted over all ranks.
+// Limits over all ranks, counted down while ranks are decoded.
 struct Budget {
   int64_t steps = kMaxProgramSteps;
   int64_t held = kMaxProgramChunks;   // fine chunks of buffers
@@ -41,7 +41,8 @@ Place TakePlace(Words* in, const RankProgram& program, int64_t count, bool wante
   return place;
 }
 
-// Chunks of other classes may be larger than the place.
+// Fails if a place in an input or output is sized for another class: a chunk of the step's class may be larger. Scratch
+// has room for every class.
 void CheckClass(Words* in, const Program& whole, const Step& step, const Place& place, const char* what) {
   const bool fixed = place.buffer == kInput || place.buffer == kOutput;
   if (whole.uniform || !fixed || place.index / whole.refinement % whole.classes == step.size_class) return;
@@ -101,7 +102,7 @@ void TakeStrand(Words* in, const Program& whole, int64_t rank, int64_t number, R
   program->strands.push_back(strand);
 }
 
-// Waits name other strands of the same rank, and steps that they have.
+// Fails if a wait names its own thread block, or a thread block or step that does not exist.
 void CheckWaits(Words* in, int64_t rank, const RankProgram& program) {
   for (size_t s = 0; s < program.strands.size(); ++s) {
     const Strand& strand = program.strands[s];
@@ -135,7 +136,8 @@ RankProgram TakeRank(Words* in, const Program& whole, int64_t rank, Budget* budg
   return program;
 }
 
-// What both ends of a message must know alike: its fine chunks, the size class of the first, and its part of a chunk.
+// The properties of a message that both ends must agree on: its number of fine chunks, the size class of the first one
+// and the position of the first one within its chunk.
 using Shape = std::tuple<int64_t, int32_t, int64_t>;
 
 Shape ShapeOf(const Program& program, const Step& step) {
@@ -145,7 +147,7 @@ Shape ShapeOf(const Program& program, const Step& step) {
 
 struct Ends {
   std::vector<Shape> pushes, pops;
-  bool sent = false, received = false;  // by a strand
+  bool sent = false, received = false;  // true if a thread block has this end
 };
 using Connections = std::map<std::tuple<int32_t, int32_t, int32_t>, Ends>;  // by sender, receiver and channel
 
@@ -171,7 +173,8 @@ bool AddStrand(Words* in, const Program& program, int32_t rank, const Strand& st
   return true;
 }
 
-// Every connection has one strand at each end, which count the same messages of the same shapes.
+// Fails unless every connection has one thread block at each end, and both ends have the same messages of the same
+// shapes.
 void CheckConnections(Words* in, const Program& program) {
   Connections connections;
   for (int32_t rank = 0; rank < program.ranks; ++rank) {

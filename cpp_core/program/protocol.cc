@@ -18,7 +18,7 @@ const std::atomic<Word>* At(const std::byte* memory) {
   return reinterpret_cast<const std::atomic<Word>*>(memory);
 }
 
-// Bytes of a line, and how many of them are data.
+// Bytes of a line, and the bytes of data in it.
 int64_t LineBytes(Protocol protocol) {
   return protocol == Protocol::kLL ? LowLatencyLine::kBytes : LowLatency128Line::kBytes;
 }

@@ -1,13 +1,14 @@
-// How the bytes of a message and the news that it is there reach the receiver.
+// How a message is encoded in its slot, and how the receiver sees that it has arrived. Simple, LL and LL128 are NCCL's
+// protocols.
 //
 // Note [Protocols]
-// Simple: a message lies in a slot, and a word elsewhere counts the messages. Two cache lines cross for the shortest
-// message, and as many as its bytes need for a long one.
-// LL ("low latency"): each word of 64 bits has 32 bits of data and 32 of a flag that the receiver waits for: one line
-// crosses for a short message, twice the lines for a long one.
-// LL128: each 128 bytes have 120 of data and a flag of 8, which is written last.
-// Direct: as Simple, but a message whose source lies in shared memory stays there; the slot says where.
-// The flag of a message was never before in its place, so what is left of earlier messages is no news.
+// Simple: the message lies in a slot, and a separate word counts the messages. The shortest message transfers two cache
+// lines; a long message transfers the lines of its bytes.
+// LL ("low latency"): each 64-bit word has 32 bits of data and a 32-bit flag that the receiver polls. A short message
+// transfers one line; a long message transfers twice the lines of its bytes.
+// LL128: each 128 bytes have 120 bytes of data and an 8-byte flag, which is written last.
+// Direct: like Simple, but a message whose source lies in shared memory stays there, and the slot holds its location.
+// A message's flag value is new at its address, so the receiver cannot mistake an earlier message for it.
 //
 // Values and functions on memory.
 #pragma once
@@ -24,7 +25,7 @@ inline constexpr int kNumProtocols = 5;
 struct LowLatencyLine {
   static constexpr int64_t kBytes = 8, kData = 4;
   static void Write(std::byte* line, const std::byte* data, int64_t bytes, uint64_t flag);
-  // False if the line with this flag is not there yet.
+  // Returns false if the line with this flag has not arrived.
   static bool Read(const std::byte* line, std::byte* data, int64_t bytes, uint64_t flag);
 };
 
@@ -34,9 +35,10 @@ struct LowLatency128Line {
   static bool Read(const std::byte* line, std::byte* data, int64_t bytes, uint64_t flag);
 };
 
-// Bytes that a slot takes for messages of so many bytes; a multiple of a cache line. The shortest has a line as well.
+// Returns the bytes of a slot for messages of `bytes` bytes, a multiple of a cache line. With LL and LL128 an empty
+// message has a line, too.
 int64_t EncodedBytes(Protocol protocol, int64_t bytes);
-// The most bytes of a message for which a slot of `room` bytes has room; a multiple of 8.
+// Returns the longest message, in bytes, that fits into a slot of `room` bytes; a multiple of 8.
 int64_t DecodedBytes(Protocol protocol, int64_t room);
 
 }  // namespace horocache::program

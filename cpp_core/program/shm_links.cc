@@ -9,7 +9,7 @@
 namespace horocache::program {
 namespace {
 
-// Of what is behind the words, in sixteenths: short messages need little.
+// Share of each part in the area after the words, in sixteenths. LL and LL128 carry short messages and need little.
 constexpr size_t kShares[] = {12, 1, 3};
 
 uintptr_t Address(const std::byte* memory) { return reinterpret_cast<uintptr_t>(memory); }
@@ -85,7 +85,8 @@ bool ShmLinks::Ready() {
   return ready_ = true;
 }
 
-// Flags begin again once both halves are clean: nobody reads this half any more, or yet.
+// Clears the LL flags of the current half, which no rank is reading: all ranks have ended the operation that used it
+// last, and the current operation does not use LL. Flags restart at 1 once both halves are cleared.
 void ShmLinks::CleanFlags() {
   const size_t bytes = PartBytes(kWithLL);
   std::byte* part = area_.data[static_cast<size_t>(area_.rank)] + PartOffset(kWithLL);
@@ -222,7 +223,7 @@ const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
   uint64_t there = where.load(std::memory_order_acquire);
   while (there != 0 && !where.compare_exchange_weak(there, there | kTaken, std::memory_order_acq_rel)) {
   }
-  if (there == 0) return peeked;  // it is in the slot, or was taken back
+  if (there == 0) return peeked;  // sent in the slot, or taken back into it
   return reinterpret_cast<const std::byte*>(RegionAt(end.peer) + (there >> 1) - 1);
 }
 
@@ -234,7 +235,7 @@ void ShmLinks::Pop(int strand) {
   Touch(end.peer);
 }
 
-// The shortest message has a line, too: that it came is news.
+// An empty message has a line, too: the line's flag announces it.
 template <typename Line>
 void ShmLinks::Encode(EndState* state, std::byte* slot, int64_t bytes, uint64_t flag) const {
   int64_t at = 0;

@@ -1,14 +1,15 @@
-// Connections between the ranks of one host.
+// Connections between the ranks of one host, in shared memory.
 //
 // Note [Who writes what]
-// Every word and slot is written by one rank: what is pushed by the sender, in its area; what was popped by the
-// receiver, in its own. (But for a mark on a direct message that its receiver begins to read.) A word is the number of
-// the operation and a count, so nothing is ever reset: a word of an earlier operation counts as 0, and one of a later
-// operation as everything, for its writer has ended this one. Slots of two operations that follow each other lie in
-// different halves of the area. Nobody begins an operation before all ranks have ended the one before the last, so what
-// is in a half has been read when it is written again.
+// Every word and slot has one writer. The sender writes the slots and the count of pushed messages, in its own area.
+// The receiver writes the count of popped messages, in its own area. (Exception: the receiver marks a direct message in
+// the sender's slot when it begins to read it.) A count is stored with the number of its operation, so it is never
+// reset: a word of an earlier operation counts as 0, and a word of a later operation counts as infinity, because its
+// writer has ended the current one. Consecutive operations use different halves of the area for their slots. A rank
+// uses the slots of operation k only after all ranks have ended operation k - 2, so all messages in a half have been
+// read before it is reused.
 //
-// Role: lanes. Ownership: none of the memory.
+// Threads: the driving thread. Ownership: none of the memory.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ class ShmLinks final : public Links {
   static constexpr int64_t kMostMessages = (1 << 24) - 1;
   static constexpr uint64_t kLastFlag = std::numeric_limits<uint32_t>::max();
 
-  // All ranks' areas of the same bytes. `last_flag` of LL is for tests.
+  // `area` has the areas of all ranks, which have equal sizes. `last_flag` is the largest flag of LL; tests lower it.
   explicit ShmLinks(data::SharedArea area, uint64_t last_flag = kLastFlag);
 
   int64_t MostSlotBytes(Protocol protocol, const Wirings& wirings, int slots) override;
@@ -57,33 +58,34 @@ class ShmLinks final : public Links {
     std::atomic<uint64_t> value{0};
   };
   struct Words {
-    Word ended;    // operations
+    Word ended;    // number of operations that this rank has ended
     Word reaches;  // 1: this rank can read the others' regions
     Word pushed[kMostEnds], popped[kMostEnds];
   };
-  // Of one end, in this operation.
+  // State of one end in the current operation.
   struct EndState {
-    uint64_t count = 0;              // messages that were pushed or popped
-    uint64_t seen = 0;               // of the other end's count, as last seen
-    int64_t decoded = 0;             // lines of the next message
-    std::vector<std::byte> message;  // of a protocol with lines
+    uint64_t count = 0;              // messages pushed or popped here
+    uint64_t seen = 0;               // the other end's count, as last read
+    int64_t decoded = 0;             // lines of the next message that have been decoded
+    std::vector<std::byte> message;  // with LL and LL128: the message before encoding or after decoding
   };
   static constexpr int kCountBits = 24;
-  // In front of a slot's bytes, with kDirect: where in the sender's region the message is, plus 1, and who has it; 0:
-  // it is in the slot.
+  // Precedes a slot's bytes with kDirect. 0: the message is in the slot. Else the upper 63 bits are the message's
+  // offset in the sender's region plus 1, and the lowest bit is kTaken.
   using Whereabouts = std::atomic<uint64_t>;
-  static constexpr uint64_t kTaken = 1;  // the receiver reads it
-  // Parts of an area behind its words. Memory with flags never holds anything else at their places.
+  static constexpr uint64_t kTaken = 1;  // the receiver is reading the direct message
+  // Parts of an area, after its words. LL and LL128 have a part each, so the positions of their flags never hold other
+  // data.
   enum Part { kPlain, kWithLL, kWithLL128, kNumParts };
 
   static Part PartOf(Protocol protocol);
   size_t PartOffset(Part part) const;
-  size_t PartBytes(Part part) const;  // of a half
+  size_t PartBytes(Part part) const;  // bytes of one half
   Words& words(int rank) const { return *reinterpret_cast<Words*>(area_.data[static_cast<size_t>(rank)]); }
   uint64_t CountOf(const Word& word) const;
   void Publish(Word* word, uint64_t count) const;
   std::byte* Slot(int rank, int end, uint64_t message) const;
-  // The same, without what is in front of its bytes.
+  // The slot's message bytes, after the Whereabouts if it has one.
   std::byte* SlotBytes(int rank, int end, uint64_t message) const;
   Whereabouts& whereabouts(int rank, int end, uint64_t message) const {
     return *reinterpret_cast<Whereabouts*>(Slot(rank, end, message));
@@ -104,10 +106,10 @@ class ShmLinks final : public Links {
   const uint64_t last_flag_;
   LinkPlan plan_;
   const Wiring* wiring_ = nullptr;
-  Protocol protocol_ = Protocol::kSimple;  // the plan's, but when flags are cleaned
-  uint64_t operation_ = 0;                 // counted from 1
+  Protocol protocol_ = Protocol::kSimple;  // the plan's; kSimple instead of kLL while flags are cleared
+  uint64_t operation_ = 0;                 // number of the current operation, from 1
   uint64_t first_flag_ = 1, next_flag_ = 1;
-  int cleaning_ = 0;  // operations for which LL is not used
+  int cleaning_ = 0;  // operations for which flags are still to be cleared and LL is not used
   bool ready_ = false;
   size_t encoded_ = 0;  // bytes of a slot
   std::vector<EndState> out_, in_;

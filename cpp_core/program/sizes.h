@@ -1,10 +1,11 @@
-// Where the elements of chunks lie: divides an operation's elements over size classes, fine chunks and tiles.
+// Offsets and sizes of chunks: divides an operation's elements over size classes, and each chunk over its fine chunks.
 //
 // Note [Uneven chunks]
-// `elements` are those of one chunk of every class: the whole tensor of an allreduce, one rank's part of an allgather.
-// They are divided over the classes, and a chunk over its fine chunks, at multiples of a cache line as long as there is
-// at least one for each; else at any element. So every number of elements works, and small chunks may be empty. All
-// ranks compute the same.
+// `elements` is the size of one place, which has one chunk of every class: the whole tensor of an allreduce, one rank's
+// part of an allgather. The place is cut into its chunks, and each chunk into its fine chunks. Cuts are at multiples of
+// a cache line if there is at least one line for each piece, and else at any element. For example, 100 float32 elements
+// (16 in a line) in 3 classes give chunks of 32, 32 and 36 elements; 2 elements give chunks of 1, 1 and 0. So every
+// number of elements works, and small chunks may be empty. All ranks compute the same cuts.
 //
 // Values.
 #pragma once
@@ -20,22 +21,23 @@ class Sizes {
   Sizes(int64_t elements, int64_t element_bytes, int32_t classes, int32_t refinement, bool uniform);
 
   int64_t element_bytes() const { return element_bytes_; }
-  // Of a fine chunk of this class; `part` counts within the chunk.
+  // Elements of fine chunk `part` of a chunk of this class.
   int64_t PartElements(int64_t size_class, int64_t part) const {
     return PartBegin(size_class, part + 1) - PartBegin(size_class, part);
   }
-  // The largest fine chunk.
+  // Elements of the largest fine chunk.
   int64_t MostPartElements() const { return most_part_; }
 
-  // The first element of a fine chunk of an input or output; of the one behind the last, how many elements there are.
+  // The first element of a fine chunk in an input or output. For the index after the last fine chunk, the number of
+  // elements in the buffer.
   int64_t Offset(int64_t fine) const {
     const int64_t chunk = fine / refinement_, size_class = chunk % classes_;
     return chunk / classes_ * elements_ + ClassBegin(size_class) + PartBegin(size_class, fine % refinement_);
   }
-  // The same in scratch, where every fine chunk has room for the largest: what lies there may be of any size class, and
-  // fine chunks side by side must not touch.
+  // The same for a scratch buffer, where every fine chunk has room for the largest one: it may hold any size class, and
+  // adjacent fine chunks must not overlap.
   int64_t ScratchOffset(int64_t fine) const { return fine * most_part_; }
-  // Whether a uniform program can run on this many elements as they are.
+  // False if the program is uniform and its fine chunks would differ in size.
   bool fits() const { return fits_; }
 
  private:
@@ -44,17 +46,19 @@ class Sizes {
   int64_t PartBegin(int64_t size_class, int64_t part) const {
     return Cut(ClassElements(size_class), refinement_, part);
   }
-  // Where piece `index` of `pieces` begins.
+  // The first element of piece `index` when `elements` elements are cut into `pieces` pieces.
   int64_t Cut(int64_t elements, int64_t pieces, int64_t index) const {
     const int64_t line = Line(elements, pieces);
     const int64_t lines = elements / line;
     return index == pieces ? elements : (lines / pieces * index + std::min(index, lines % pieces)) * line;
   }
 
-  // One piece of each size that Cut makes: the first ones have a line more, the last one has what is left over.
+  // The index of one piece of each size that Cut produces: the first pieces may have one line more, and the last piece
+  // has the remainder.
   std::array<int64_t, 3> Kinds(int64_t elements, int64_t pieces) const {
     return {0, elements / Line(elements, pieces) % pieces, pieces - 1};
   }
+  // The unit of cuts, in elements: a cache line, or one element if there are fewer lines than pieces.
   int64_t Line(int64_t elements, int64_t pieces) const {
     return elements >= pieces * line_elements_ ? line_elements_ : 1;
   }

@@ -1,4 +1,4 @@
-// Reads words of 64 bits from bytes that anybody may have made.
+// Reads 64-bit words from untrusted bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace horocache::program {
 
-// After the first failure every read gives zero.
+// A bounds-checked reader. After the first failure every read returns zero.
 class Words {
  public:
   explicit Words(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -18,20 +18,21 @@ class Words {
   int64_t left() const { return static_cast<int64_t>((bytes_.size() - at_) / sizeof(int64_t)); }
   bool at_end() const { return at_ == bytes_.size(); }
 
-  // A number in [least, most].
+  // Returns the next word. Fails if it is outside of [least, most].
   int64_t Take(int64_t least, int64_t most, const char* what);
   template <typename T>
   T TakeAs(int64_t least, int64_t most, const char* what) {
     return static_cast<T>(Take(least, most, what));
   }
-  // Of a list whose entries have at least `words` words each: nothing is allocated for what is not there.
+  // Returns the length of a list whose entries have at least `words` words each. Fails if the remaining words are too
+  // few for it, so the caller never allocates memory for missing entries.
   int64_t Count(int64_t most, int64_t words, const char* what);
-  // A number of bytes, and so many, filled up to whole words.
+  // Reads a byte count of at most `most`, and as many bytes, which are padded to whole words.
   std::span<const std::byte> TakeBytes(int64_t most, const char* what);
   void Fail(std::string why) {
     if (ok()) error_ = where_ + std::move(why);
   }
-  // Where in the whole what follows belongs to, for messages.
+  // Names the section that is read next; error messages begin with it.
   void At(std::string where) { where_ = std::move(where); }
 
  private:

@@ -15,7 +15,7 @@ constexpr int64_t kPage = 4096;
 
 Status WorkBuffer::Reserve(int64_t bytes) {
   if (bytes <= capacity_) return Status::Ok();
-  // Half as much again: a job whose sizes creep up does not grow the buffer at every step.
+  // Grows by at least one half, so that a job whose sizes creep up does not reallocate in every step.
   const int64_t wanted = RoundUp(std::max(bytes, capacity_ + capacity_ / 2), kPage);
   memory_.reset();
   capacity_ = 0;

@@ -1,6 +1,6 @@
-// Memory of operations that stays from one to the next, where the other ranks can read it if that is possible.
+// Memory that consecutive operations reuse. The other ranks of the host can read it if shared memory is available.
 //
-// Role: that of its owner.
+// Threads: the owner's.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace horocache::program {
 
-// Memory that the ranks of the host share; null if there is none. May be empty.
+// Allocates memory that the ranks of the host share; returns null if there is none. The function may be empty.
 using SharedMemorySource = std::function<std::shared_ptr<std::byte>(int64_t bytes)>;
 
 class WorkBuffer {
  public:
   explicit WorkBuffer(const SharedMemorySource* source) : source_(*source) {}
 
-  // Room for `bytes`; what was in the buffer is lost if it has to grow.
+  // Makes room for `bytes` bytes. If the buffer has to grow, its contents are lost.
   Status Reserve(int64_t bytes);
   std::byte* data() const { return memory_.get(); }
 

@@ -7,13 +7,16 @@
 
 namespace horocache::python {
 
-// GradientBucket, GradientSlot and GradientQueue; and gather_gradients(bucket), the tensors to submit, or None if one
-// of them needs a closer look; rearm_gradients(buckets, passes), for the next step; grad_references(param),
-// grad_is_alone(slot) and place_is_free(slot), which tell who else has a gradient or the place of one; and
-// is_at_place(slot). See gradients.h.
+// Adds GradientBucket, GradientSlot and GradientQueue (see gradients.h), and these functions:
+// * gather_gradients(bucket): the tensors to submit, or None if a gradient cannot be submitted as it is.
+// * rearm_gradients(buckets, passes): prepares the buckets for the next step.
+// * grad_references(param): reference count of a gradient.
+// * grad_is_alone(slot): true if only the parameter references the gradient and its memory.
+// * place_is_free(slot): true if only the slot references its bucket view and the view's memory.
+// * is_at_place(slot): true if the bucket view still has the memory that was allocated for it.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
-// run_program(packed, inputs, outputs, ...): a program with all its ranks in this process.
+// Adds run_program(packed, inputs, outputs, ...), which runs a program with all its ranks in this process.
 void BindPrograms(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);
 void BindSimulation(pybind11::module_& module);

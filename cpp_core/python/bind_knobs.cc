@@ -1,4 +1,4 @@
-// Knobs, identity and kernels as Python sees them.
+// Python bindings of knobs, identity and kernels.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

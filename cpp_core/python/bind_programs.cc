@@ -1,4 +1,4 @@
-// Programs outside of a job: what `horocache lang run` and `tune` use.
+// Python bindings to run programs outside of a job, for `horocache lang run` and `tune`.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -18,7 +18,7 @@ namespace py = pybind11;
 
 using Port = std::tuple<double, double, double>;  // latency in ns, ns per byte, gap in ns
 
-// The memory of arrays, which the caller keeps.
+// Returns the memory of the arrays; the caller keeps them alive.
 std::vector<std::span<std::byte>> MemoryOf(const std::vector<py::buffer>& arrays) {
   std::vector<std::span<std::byte>> memory;
   for (const py::buffer& array : arrays) {

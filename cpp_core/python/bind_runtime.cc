@@ -1,4 +1,4 @@
-// Runtime and Result as Python sees them.
+// Python bindings of Runtime and Result.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -18,7 +18,7 @@ namespace {
 // ---- Result: a tensor that the core allocated, exported without a copy
 
 const char* BufferFormat(DType dtype) {
-  // The buffer protocol has no bfloat16: its bits go out as uint16, and `dtype` tells what they are.
+  // The buffer protocol has no bfloat16: its bits are exported as uint16, and `dtype` has the real type.
   static constexpr std::array<const char*, kNumDTypes> kFormats = {"B", "b",  "h",  "i", "q", "e", "H", "f",
                                                                    "d", "Zf", "Zd", "?", "H", "I", "Q"};
   return kFormats.at(static_cast<size_t>(dtype));
@@ -47,7 +47,7 @@ void DropExported(dlpack::ManagedTensor* managed) {
 }
 
 void DropCapsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // somebody took it over and renamed it
+  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // a consumer has taken the tensor and renamed the capsule
   auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
   managed->deleter(managed);
 }
@@ -75,7 +75,7 @@ py::capsule ExportDlpack(const py::object& self, const py::kwargs&) {
   return py::reinterpret_steal<py::capsule>(capsule);
 }
 
-// A tensor on a part of the memory of another.
+// Returns a tensor on part of the memory of another, from element `first` on.
 PyResult PartOf(const PyResult& whole, int64_t first, std::vector<int64_t> shape) {
   int64_t count = 1, all = 1;
   for (const int64_t extent : shape) count *= extent;
@@ -110,7 +110,7 @@ double ToDouble(PyObject* number) {
   return value;
 }
 
-// Plain methods, without what a call through pybind11 costs, for what is called once per tensor.
+// Methods that are called once per tensor are plain C functions, which avoid the cost of a call through pybind11.
 
 template <typename Body>
 PyObject* WithPythonErrors(Body&& body) {
@@ -234,7 +234,7 @@ void AddFastMethods(const py::object& type) {
   }
 }
 
-// Runtimes of one process that share an arena on the heap; for tests, one thread per rank.
+// Starts `size` runtimes in this process, with a shared arena on the heap. For tests, with one thread per rank.
 std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& arguments,
                                                        const std::vector<std::vector<int>>& process_sets,
                                                        std::string_view packed) {
@@ -245,10 +245,10 @@ std::vector<std::unique_ptr<PyRuntime>> StartInProcess(int size, const Texts& ar
   std::vector<std::shared_ptr<net::Arena>> set_arenas;
   for (const std::vector<int>& ranks : process_sets) {
     net::ArenaLayout layout = runtime::LayoutFor(*knobs, static_cast<int>(ranks.size()));
-    layout.region_bytes = 0;  // tensors are in the job's memory
+    layout.region_bytes = 0;  // tensors are in the regions of the job's arena
     set_arenas.push_back(net::Arena::CreateOnHeap(layout));
   }
-  // Sets that are added later meet on a socket, whose name nobody else may have.
+  // Sets that are added later bootstrap over a socket whose name comes from the job's name, so that must be unique.
   const std::string job =
       "in-process." + std::to_string(getpid()) + "." + std::to_string(reinterpret_cast<uintptr_t>(arena.get()));
   std::vector<std::unique_ptr<PyRuntime>> runtimes;

@@ -1,4 +1,4 @@
-// The simulation of the control plane for Python: scenarios as dictionaries, results as dictionaries.
+// Python bindings of the control plane's simulation. Scenarios and results are dictionaries.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

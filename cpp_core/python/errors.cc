@@ -15,10 +15,10 @@ constexpr const char* kMemoryRanOut =
     "memory ran out on this rank; raise its limit (ulimit -v, the batch system's, the container's), or have it use "
     "less";
 
-PyObject* out_of_memory = nullptr;  // an OutOfMemoryError, for when there is no memory to make one; never freed
+PyObject* out_of_memory = nullptr;  // a preallocated OutOfMemoryError; never freed
 
 py::object MakeError(StatusCode code, const std::string& text) {
-  const py::str message(PrintableLines(text));  // names and reasons of others may hold anything
+  const py::str message(PrintableLines(text));  // names and messages from other ranks may contain any bytes
   return py::module_::import("horocache.errors").attr("error_for")(static_cast<int>(code), message);
 }
 
@@ -26,7 +26,7 @@ void Raise(PyObject* error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYP
 
 void RaiseOutOfMemory() { out_of_memory == nullptr ? static_cast<void>(PyErr_NoMemory()) : Raise(out_of_memory); }
 
-// Sets the exception for the code, or for what Python raises meanwhile.
+// Sets the exception for the code, or the exception that Python raises while it is made.
 void SetError(StatusCode code, const std::string& text) {
   try {
     Raise(MakeError(code, text).ptr());
@@ -56,7 +56,7 @@ void ThrowIfError(const Status& status) {
 void SetOutOfMemory() {
   try {
     SetError(StatusCode::kOutOfMemory, kMemoryRanOut);
-  } catch (const std::bad_alloc&) {  // there is none for the text, even
+  } catch (const std::bad_alloc&) {  // not even enough memory for the text
     RaiseOutOfMemory();
   }
 }

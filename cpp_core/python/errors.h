@@ -1,4 +1,4 @@
-// A Status as the Python exception of horocache.errors that stands for its code.
+// Converts a Status to the Python exception of horocache.errors for its code.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,13 +7,13 @@
 
 namespace horocache::python {
 
-// Throws if not ok. The GIL is held.
+// Throws if the status is not ok. Requires the GIL.
 void ThrowIfError(const Status& status);
 
-// Sets OutOfMemoryError, for a std::bad_alloc that has been caught. The GIL is held.
+// Sets OutOfMemoryError, for a caught std::bad_alloc. Requires the GIL.
 void SetOutOfMemory();
 
-// Makes the exception that SetOutOfMemory sets where there is no memory for another.
+// Allocates the exception that SetOutOfMemory sets if there is not enough memory for a new one.
 void PrepareOutOfMemory();
 
 }  // namespace horocache::python

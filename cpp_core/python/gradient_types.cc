@@ -1,7 +1,6 @@
-// GradientBucket, GradientSlot and GradientQueue as Python types, whose members Python reads and writes.
+// GradientBucket, GradientSlot and GradientQueue as Python types, whose members Python code reads and writes.
 //
-// One table for each type says which members there are; those that are objects are what the garbage collector has to
-// know of.
+// Each type has one table of its members. Members that are objects are visited by the garbage collector.
 #include <pybind11/pybind11.h>
 #include <structmember.h>  // needs Python.h
 

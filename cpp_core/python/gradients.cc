@@ -14,10 +14,11 @@ namespace py = pybind11;
 namespace horocache::python {
 namespace {
 
-// What is larger does not stay in a near cache until it is read.
+// Larger copies are written around the caches: they would not stay in a near cache until they are read. Also the size
+// of a batch of gradients that are moved into bucket views. In bytes.
 constexpr long long kNearBytes = 256 << 10;
 
-// Attribute names, made once.
+// Interned attribute names.
 PyObject* grad_text;
 PyObject* version_text;
 PyObject* is_neg_text;
@@ -33,12 +34,12 @@ GradientQueue* AsQueue(PyObject* object) { return reinterpret_cast<GradientQueue
 
 bool Has(PyObject* member) { return member != nullptr && member != Py_None; }
 
-// ---- a gradient's way
+// ---- the path of a gradient
 
-// New reference; null with an error.
+// Returns a new reference; null with an error set.
 PyObject* Grad(PyObject* param) { return PyObject_GetAttr(param, grad_text); }
 
-// -1 with an error.
+// Returns -1 with an error set if the tensor has no version.
 long long VersionOf(PyObject* tensor) {
   PyObject* number = PyObject_GetAttr(tensor, version_text);
   if (number == nullptr) return -1;
@@ -47,10 +48,11 @@ long long VersionOf(PyObject* tensor) {
   return version;
 }
 
-// What a tensor's type says about it; false if it says nothing, perhaps with an error.
+// Gets the DLPack description of a tensor from its type's exchange table. Returns false, perhaps with an error set, if
+// that fails.
 bool Describe(KnownType* known, PyObject* tensor, dlpack::Tensor* out) {
   if (Py_TYPE(tensor) != known->type) {
-    known->type = Py_TYPE(tensor);  // types stay for as long as the interpreter, for all practical purposes
+    known->type = Py_TYPE(tensor);  // no reference: in practice, types live as long as the interpreter
     known->table = FindTable(known->type);
   }
   return known->table != nullptr && known->table->tensor_from_object(tensor, out) == 0;
@@ -60,7 +62,7 @@ long long AddressOf(const dlpack::Tensor& tensor) {
   return static_cast<long long>(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
 }
 
-// Whether the slot's view, which is described, has the memory that was made for it.
+// Describes the slot's bucket view. Returns true if the view still has the memory that was allocated for it.
 bool IsAtPlace(const GradientSlot& slot, dlpack::Tensor* view) {
   if (!Has(slot.view)) return false;
   const bool known = Describe(&AsQueue(slot.queue)->gradients, slot.view, view);
@@ -76,7 +78,7 @@ bool IsAtPlace(const GradientSlot& slot) {
   return IsAtPlace(slot, &view);
 }
 
-// Steps between elements that are not there do not matter.
+// True if shape, strides, element type and device type are equal. Strides of size-1 dimensions are ignored.
 bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   if (a.ndim != b.ndim || a.dtype.code != b.dtype.code || a.dtype.bits != b.dtype.bits) return false;
   if (a.device.type != b.device.type || a.strides == nullptr || b.strides == nullptr) return false;
@@ -86,7 +88,8 @@ bool SameLayout(const dlpack::Tensor& a, const dlpack::Tensor& b) {
   return true;
 }
 
-// Whether the gradient is where it was and has its parameter's shape; no version counts what takes that away.
+// True if the gradient is at its recorded address and has its parameter's shape. Torch's version counter does not count
+// changes of address and shape.
 bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
   dlpack::Tensor tensor{}, parameter{};
   GradientQueue* queue = AsQueue(slot.queue);
@@ -95,26 +98,26 @@ bool HasItsMemory(const GradientSlot& slot, PyObject* grad) {
          std::equal(tensor.shape, tensor.shape + tensor.ndim, parameter.shape);
 }
 
-// How many tensors and the like are on the storage at this address; -1 where nobody can tell.
+// Returns torch's use count of the storage at this address; -1 if it is unknown.
 long UsersOf(const GradientQueue& queue, PyObject* storage) {
   PyObject* count = PyObject_CallOneArg(queue.users, storage);
   const long users = count == nullptr ? -1 : PyLong_AsLong(count);
   Py_XDECREF(count);
-  PyErr_Clear();  // a torch that counts in another way
+  PyErr_Clear();  // another version of torch may count in another way
   return users;
 }
 
-// Whether torch's answer is no; false, with an error, where there is none. Takes the reference.
+// True if `answer` is False; false for null, which is a call that failed with an error. Takes the reference.
 bool IsNo(PyObject* answer) {
   Py_XDECREF(answer);
   return answer == Py_False;
 }
 
-// Whether the gradient's values are what is in its memory, not the negatives of that.
+// True if the memory has the gradient's values, not their negatives.
 bool IsPlain(PyObject* grad) { return IsNo(PyObject_CallMethodNoArgs(grad, is_neg_text)); }
 
-// Whether nobody but its parameter and the caller has the gradient, or its memory, by a tensor of his own on it, say.
-// False, perhaps with an error, where that cannot be told.
+// True if, besides the caller, the parameter holds the only reference to the gradient and to its storage. False,
+// perhaps with an error set, if that is unknown.
 bool IsAlone(PyObject* grad, const GradientQueue& queue) {
   if (Py_REFCNT(grad) != queue.references) return false;
   const auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(grad, untyped_storage_text));
@@ -125,15 +128,17 @@ bool IsAlone(PyObject* grad, const GradientQueue& queue) {
   return resizable.ptr() == Py_True && address && UsersOf(queue, address.ptr()) == kOwnUsers;
 }
 
-// Whether nobody but the slot has the place: who kept the gradient of an earlier step shall keep its values.
+// True if only the slot uses its bucket view. A program may have kept the gradient of an earlier step, whose values
+// must then stay.
 bool PlaceIsFree(const GradientSlot& slot, const GradientQueue& queue, dlpack::Tensor* view) {
   if (!IsAtPlace(slot, view)) return false;
   if (Py_REFCNT(slot.view) != (slot.view == slot.compact ? 2 : 1)) return false;
   return Has(slot.storage) && UsersOf(queue, slot.storage) == slot.users;
 }
 
-// Copies a gradient that autograd has made into its place, if that is all there is to do; false if it is not: a program
-// may have seen it, and have other tensors on its memory, which have to have what is reduced.
+// Moves a gradient that autograd has allocated into its bucket view. Returns false, perhaps with an error set, if a
+// copy is not enough: a program may have other tensors on the gradient's memory, which must then show the reduced
+// values.
 bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   GradientQueue* queue = AsQueue(slot->queue);
   dlpack::Tensor from{}, to{};
@@ -147,7 +152,7 @@ bool MoveIntoPlace(GradientSlot* slot, PyObject* param, PyObject* grad) {
   return PyObject_SetAttr(param, grad_text, slot->view) == 0;
 }
 
-// Puts the gradient into shared memory, if it shall lie there and does not. False with an error.
+// Moves a gradient into its bucket view unless it is there. Returns false with an error set.
 bool Place(GradientSlot* slot, PyObject* param) {
   PyObject* grad = Grad(param);
   if (grad == nullptr) return false;
@@ -155,13 +160,14 @@ bool Place(GradientSlot* slot, PyObject* param) {
   const bool moved = there || MoveIntoPlace(slot, param, grad);
   Py_DECREF(grad);
   if (moved) return true;
-  PyErr_Clear();  // whatever it could not find out
+  PyErr_Clear();  // adopt() handles all cases that MoveIntoPlace cannot decide
   PyObject* done = PyObject_CallOneArg(AsQueue(slot->queue)->adopt, reinterpret_cast<PyObject*>(slot));
   Py_XDECREF(done);
   return done != nullptr;
 }
 
-// Puts those that wait for it into their places; after an error, the others stay where they are. False with an error.
+// Moves the waiting gradients into their bucket views. After an error the rest stay where they are; returns false with
+// the error set.
 bool PlaceAll(GradientQueue* queue) {
   if (!Has(queue->unplaced)) return true;
   bool good = true;
@@ -172,8 +178,8 @@ bool PlaceAll(GradientQueue* queue) {
   return PyList_SetSlice(queue->unplaced, 0, PyList_GET_SIZE(queue->unplaced), nullptr) == 0 && good;
 }
 
-// Puts a gradient of a group into its place together with others; see Note [Counting gradients down]. False with an
-// error.
+// Moves a gradient of a group into its bucket view in a batch; see Note [Counting gradients down]. Returns false with
+// an error set.
 bool PlaceLater(GradientSlot* slot) {
   GradientQueue* queue = AsQueue(slot->queue);
   if (PyList_Append(queue->unplaced, reinterpret_cast<PyObject*>(slot)) != 0) return false;
@@ -182,10 +188,10 @@ bool PlaceLater(GradientSlot* slot) {
   return queue->unplaced_bytes < kNearBytes || PlaceAll(queue);
 }
 
-// What can be submitted for a gradient that is not in its place: itself, or nothing. False with an error.
+// Determines if a gradient outside of its bucket view can be submitted as it is. Returns false with an error set.
 bool Inspect(GradientSlot* slot, PyObject* grad) {
-  if (grad == Py_None) return true;  // another hook has taken it away
-  // Complex numbers in memory may be the conjugates of a tensor's, which torch has to be asked.
+  if (grad == Py_None) return true;  // another hook has removed it
+  // The memory of a complex tensor may hold the conjugates of its values; only torch knows.
   constexpr int kComplexCode = 5;
   dlpack::Tensor tensor{};
   bool as_it_is = false;
@@ -193,13 +199,13 @@ bool Inspect(GradientSlot* slot, PyObject* grad) {
     slot->address = AddressOf(tensor);
     as_it_is = IsCompact(tensor) && tensor.dtype.code != kComplexCode;
   }
-  PyErr_Clear();  // a sparse one, say
+  PyErr_Clear();  // a sparse gradient, for example, has no description
   slot->version = VersionOf(grad);
   slot->irregular = slot->version < 0 || !IsPlain(grad) || !as_it_is;
   return PyErr_Occurred() == nullptr;
 }
 
-// Notes the gradient as the one that is in flight. False with an error.
+// Records the gradient as the slot's gradient in flight. Returns false with an error set.
 bool Depart(GradientSlot* slot, PyObject* param) {
   PyObject* grad = Grad(param);
   if (grad == nullptr) return false;
@@ -207,7 +213,7 @@ bool Depart(GradientSlot* slot, PyObject* param) {
   slot->irregular = 1;
   slot->address = 0;
   if (grad != slot->view || !IsAtPlace(*slot)) return Inspect(slot, grad);
-  slot->address = slot->place;  // as it was made: compact, and nobody's negative
+  slot->address = slot->place;  // a bucket view is compact and not negated
   slot->version = VersionOf(grad);
   slot->irregular = 0;
   return slot->version >= 0;
@@ -219,7 +225,7 @@ bool Called(PyObject* callable) {
   return done != nullptr;
 }
 
-// A gradient that travels alone is complete.
+// Queues a complete gradient without a group. Returns false with an error set.
 bool Hold(GradientSlot* slot, PyObject* param) {
   GradientQueue* queue = AsQueue(slot->queue);
   if (!Depart(slot, param) || PyList_Append(queue->slots, reinterpret_cast<PyObject*>(slot)) != 0) return false;
@@ -238,7 +244,7 @@ bool Note(PyObject* note, Py_ssize_t index) {
   return done != nullptr;
 }
 
-// False with an error.
+// Handles one call of a parameter's hook. Returns false with an error set.
 bool OnGradient(GradientSlot* slot, PyObject* param) {
   const bool later = slot->delay == 1 && AsBucket(slot->bucket)->group;
   if (slot->placed && !(later ? PlaceLater(slot) : Place(slot, param))) return false;
@@ -271,7 +277,7 @@ PyObject* CallSlot(PyObject* self, PyObject* arguments, PyObject*) {
 
 bool HasSlots(const GradientBucket& bucket) { return bucket.slots != nullptr && PyList_Check(bucket.slots); }
 
-// The gradients of a bucket, which are complete.
+// Returns the tensors to submit for a complete bucket, or None if a gradient cannot be submitted as it is.
 PyObject* Gather(PyObject*, PyObject* object) {
   GradientBucket* bucket = AsBucket(object);
   PyObject* slots = bucket->slots;
@@ -327,7 +333,7 @@ PyObject* Intern(const char* text) {
   return object;
 }
 
-// References to a parameter's gradient, that of the caller included.
+// Returns the reference count of a parameter's gradient, including the caller's reference.
 PyObject* GradReferences(PyObject*, PyObject* param) {
   PyObject* grad = Grad(param);
   if (grad == nullptr) return nullptr;
@@ -342,7 +348,7 @@ PyObject* GradIsAlone(PyObject*, PyObject* object) {
   if (grad == nullptr) return nullptr;
   const bool alone = IsAlone(grad, *AsQueue(slot->queue));
   Py_DECREF(grad);
-  PyErr_Clear();  // None, or a sparse one
+  PyErr_Clear();  // the gradient may be None or sparse
   return PyBool_FromLong(alone ? 1 : 0);
 }
 

@@ -1,4 +1,4 @@
-// horocache._core: the core as Python sees it.
+// horocache._core: the Python module of the C++ core.
 #include <pybind11/pybind11.h>
 
 #include <exception>

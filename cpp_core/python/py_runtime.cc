@@ -18,7 +18,7 @@ namespace {
 using runtime::Operation;
 using runtime::TensorArgument;
 
-// Bytes of a str (lone surrogates as the bytes they escape) or of bytes.
+// Assigns the bytes of a str or bytes object. Lone surrogates in a str become the bytes that they escape.
 void AssignText(py::handle text, std::string* out) {
   if (PyBytes_Check(text.ptr())) {
     out->assign(PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(text.ptr())));
@@ -29,7 +29,7 @@ void AssignText(py::handle text, std::string* out) {
     out->assign(bytes, static_cast<size_t>(length));
     return;
   }
-  PyErr_Clear();  // not UTF-8: the surrogateescape form of what the user has
+  PyErr_Clear();  // lone surrogates: the str holds bytes in surrogateescape form
   const py::object encoded =
       py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
   if (!encoded) throw py::error_already_set();
@@ -68,7 +68,7 @@ PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::ve
 PyRuntime::~PyRuntime() {
   if (runtime_ == nullptr) return;
   Stop();
-  const py::gil_scoped_release released;  // a link may wait for the others' goodbyes
+  const py::gil_scoped_release released;  // a link may wait for its peers' farewells
   runtime_.reset();
 }
 
@@ -89,7 +89,8 @@ void PyRuntime::Stop() {
   DropFinishedOwners();
 }
 
-// Where it leaves later it must outlive the interpreter, with the owners of what is pending.
+// If an exit handler stops the runtime later, this object must outlive the interpreter, with the owners of pending
+// tensors.
 bool PyRuntime::StopWithProcess() {
   bool later = false;
   {
@@ -101,7 +102,7 @@ bool PyRuntime::StopWithProcess() {
   return later;
 }
 
-// Leaks on purpose: in a forked child there are no threads to join, and nothing of the parent's may be torn down.
+// Leaks on purpose: the child of a fork has no threads to join and must not tear down the parent's resources.
 void PyRuntime::ForkedChild() {
   runtime_->ForkedChild();
   parents_ = runtime_.release();
@@ -259,12 +260,12 @@ void PyRuntime::StartTimeline(const std::string& path, bool mark_rounds) {
 
 void PyRuntime::StopTimeline() {
   runtime::Runtime& runtime = Get();
-  const py::gil_scoped_release released;  // it writes what there is
+  const py::gil_scoped_release released;  // it writes the pending records
   runtime.StopTimeline();
 }
 
 void PyRuntime::DropFinishedOwners() {
-  std::vector<void*> owners = std::exchange(owners_, {});  // a finalizer may come back here
+  std::vector<void*> owners = std::exchange(owners_, {});  // a finalizer may call this function again
   runtime_->TakeOwners(&owners);
   for (void* owner : owners) Py_DECREF(static_cast<PyObject*>(owner));
   owners.clear();

@@ -1,4 +1,4 @@
-// One rank's runtime behind Python objects: keeps tensors alive while the core works on them, and turns Status into
+// One rank's runtime as a Python object: keeps tensors alive while the core works on them, and converts Status to
 // exceptions.
 #pragma once
 
@@ -24,11 +24,11 @@ using Texts = std::map<std::string, std::string>;
 // A tensor that the core allocated, exported without a copy.
 struct PyResult {
   runtime::Result result;
-  std::shared_ptr<std::byte> memory = nullptr;  // of Runtime::Allocate; null: the result's own
+  std::shared_ptr<std::byte> memory = nullptr;  // from Runtime::Allocate; null: result.bytes has the elements
   std::byte* data() const { return memory != nullptr ? memory.get() : result.bytes.get(); }
 };
 
-// What an allreduce in place says besides its tensors.
+// The arguments of an in-place allreduce besides its tensors.
 struct InPlaceCall {
   PyObject* name = nullptr;     // borrowed
   PyObject* backend = nullptr;  // borrowed
@@ -37,17 +37,20 @@ struct InPlaceCall {
   bool wait_follows = false;
   uint32_t process_set = 0;
   int32_t priority = 0;
-  bool plain = false;          // the tensors are known to have their values in their memory
-  int64_t first_ready_ns = 0;  // as runtime::Operation has it
+  bool plain = false;          // true if the tensors are known to be not negated: their memory has their values
+  int64_t first_ready_ns = 0;  // see runtime::Operation
 };
 
 class Members;  // of a group
 struct GradientBucket;
 
-// Of bytes that horocache.lang has packed.
+// Decodes programs that horocache.lang has packed.
 std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs);
 
-// The GIL is held in every call. See _core.pyi for what the methods mean.
+// All calls require the GIL. _core.pyi documents the methods.
+//
+// The in-place and gradient functions are a fast path for the usual case. They report the cases that they do not
+// handle. For those the caller takes the general path (Submit and Wait), which makes a copy or raises the error.
 class PyRuntime {
  public:
   PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets, uint64_t communicator,
@@ -66,34 +69,37 @@ class PyRuntime {
                  const pybind11::object& send_starts, const pybind11::object& receive_rows,
                  const pybind11::object& receive_starts, int32_t priority, const std::string& divide_by, int32_t tag,
                  int64_t first_ready_ns);
-  // -1 if the tensor, the name or the backend's needs a closer look than this takes.
+  // Returns a handle, or -1 if the tensor, its name or the backend's name needs the general path.
   int64_t AllreduceInPlace(PyObject* tensor, const InPlaceCall& call);
-  // The same for each tensor of a list from that on for which there is no handle yet; appends theirs. False if it came
-  // to one that needs a closer look: then there is one handle for each before it. Tensors are of exactly this type.
+  // The same for each tensor of a list, beginning after as many tensors as `handles` has entries; appends their
+  // handles. Returns false at the first tensor that needs the general path or is not of exactly this type; then there
+  // is one handle for each tensor before it.
   bool AllreduceEachInPlace(PyObject* tensors, PyObject* names, PyObject* type, InPlaceCall call, PyObject* handles);
-  // One operation for all; `call.name` is as ranks compare it, and so are `names`, or None. -1 as above.
+  // Submits one operation for all tensors. `call.name` and `names` (which may be None) are names as the ranks compare
+  // them. Returns a handle, or -1 if the group needs the general path.
   int64_t AllreduceGroupInPlace(PyObject* tensors, PyObject* names, PyObject* type, const InPlaceCall& call);
-  // Gradients that travel alone, all in place and each under its own name; a list of GradientSlots. Returns those that
-  // need a closer look.
+  // Submits gradients without a group in place, each under its own name. `slots` is a list of GradientSlots. Returns
+  // those that need the general path.
   pybind11::list SubmitGradients(const pybind11::list& slots, int reduce_op, double prescale, double postscale,
                                  uint32_t process_set);
-  // The gradients of a GradientBucket as one operation; `plain`: they are what gather_gradients() found. None if it has
-  // to go the general way.
+  // Submits the gradients of a GradientBucket as one operation. `plain`: true if the tensors are the ones that
+  // gather_gradients() returned. Returns a handle, or None if the bucket needs the general path.
   pybind11::object SubmitGradientGroup(pybind11::handle bucket, pybind11::handle tensors, pybind11::handle name,
                                        pybind11::handle names, pybind11::handle type, bool plain, int reduce_op,
                                        double prescale, double postscale, uint32_t process_set);
-  // Waits for what was submitted, and consumes it: a list of GradientBuckets. Returns those that need a closer look:
-  // that went another way, have failed, or whose gradients were changed meanwhile.
+  // Waits for the operations of these GradientBuckets and consumes them. Returns the buckets that need the general
+  // path: they were not submitted as they are, have failed, or had gradients changed meanwhile.
   pybind11::list FinishGradients(const pybind11::list& buckets);
   pybind11::object Empty(std::vector<int64_t> shape, const std::string& dtype);
   bool IsShared(const pybind11::object& tensor);
   bool Poll(int64_t handle) { return IsDone(*FindOrThrow(handle)); }
   pybind11::object Wait(int64_t handle, double timeout_s);
-  // The same for many, up to the first that fails, is unknown or is to be finished by something else: `pending` has
-  // (what finishes it, what for) of each. Takes those that ended well out of it, and appends what for to `done`.
+  // Waits for each handle and consumes it, up to the first one that fails, is unknown or has another finisher than
+  // `finish`. `pending` maps a handle to (finisher, argument). Removes the handles that succeed from `pending` and
+  // appends their arguments to `done`.
   void WaitEach(const pybind11::tuple& handles, PyObject* pending, PyObject* finish, PyObject* done, double timeout_s);
 
-  // Process sets that come and go; see runtime::Runtime.
+  // Adding and removing process sets; see runtime::Runtime.
   int64_t ProposeSet(uint32_t number, std::vector<int> ranks);
   void DeclareSet(uint32_t number, std::vector<int> ranks);
   void MeetSet(uint32_t number);
@@ -108,29 +114,31 @@ class PyRuntime {
     ThrowIfError(Get().WatchStacks({file, ask, answer, signal, &PyGILState_Check}, own_folder));
   }
 
-  // Throws in a child of fork.
+  // Throws in the child of a fork.
   runtime::Runtime& Get();
-  // What can be asked in a child of fork, too, and is answered as in the parent; there nothing is alive.
+  // The runtime for queries that are allowed in the child of a fork, too. They are answered as in the parent, except
+  // that the child's runtime is not alive.
   const runtime::Runtime& Known() const { return runtime_ != nullptr ? *runtime_ : *parents_; }
-  // Addresses of a hc_api and of this as its hc_runtime.
+  // Returns the addresses of the hc_api and of this runtime's hc_runtime.
   std::pair<uintptr_t, uintptr_t> CApi();
 
  private:
   void Start(runtime::RuntimeConfig config);
   runtime::Operation* FindOrThrow(int64_t handle);
-  // Calls `call` without the GIL; `go_on` runs handlers of signals. Throws what they raise, else the outcome.
+  // Calls `call` without the GIL. `go_on` runs Python's signal handlers; it returns false if one raised. Throws the
+  // handler's exception, else the exception for the status that `call` returned.
   using PatientCall = std::function<Status(const std::function<bool()>& go_on)>;
   void CallPatiently(const PatientCall& call);
   void WaitUntilDone(runtime::Operation* operation, int64_t handle, double timeout_s);
   void Fill(runtime::Operation* operation, int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
             const pybind11::object& name, const pybind11::object& names, bool group);
-  void Describe(size_t index, runtime::Operation* operation);  // as view_ says
+  void Describe(size_t index, runtime::Operation* operation);  // from view_
   void FillTensor(runtime::Operation* operation, size_t index, const pybind11::object& input,
                   const pybind11::object& output);
   bool FillGroup(runtime::Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call);
   void FillMember(runtime::Operation* operation, size_t index, bool* same);
   bool ReadInPlace(PyObject* tensor, const InPlaceCall& call);  // into view_
-  // Waits; null if there is no such operation, or another thread has consumed it.
+  // Waits for the operation. Returns null if the handle is unknown or another thread has consumed the operation.
   runtime::Operation* Await(int64_t handle, double timeout_s);
   bool TakeIfGood(PyObject* pending, PyObject* number, const pybind11::object& item, double timeout_s);
   bool FinishGradient(GradientBucket* bucket);
@@ -141,12 +149,12 @@ class PyRuntime {
   void DropFinishedOwners();
 
   std::unique_ptr<runtime::Runtime> runtime_;
-  const runtime::Runtime* parents_ = nullptr;  // in a child of fork: never destroyed
+  const runtime::Runtime* parents_ = nullptr;  // in the child of a fork: the parent's runtime, never destroyed
   hc_runtime as_c_ = {};
   TensorCaster caster_;
   TensorView view_;
-  std::string text_;           // of the call under way
-  std::vector<void*> owners_;  // empty, with capacity
+  std::string text_;           // scratch memory of the current call
+  std::vector<void*> owners_;  // empty between calls; kept for its capacity
 };
 
 }  // namespace horocache::python

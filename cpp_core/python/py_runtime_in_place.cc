@@ -1,7 +1,7 @@
-// Allreduce in place of tensors that the core reads by itself: the way of nearly all gradients.
+// The fast path of in-place allreduce, for tensors that the core reads by itself. Nearly all gradients take it.
 //
-// Whatever is not usual about tensors or names, these functions leave alone (-1): the general way has the error for it,
-// or a copy.
+// If a tensor or a name is unusual, these functions return -1, and the caller takes the general path, which raises the
+// error or makes a copy.
 #include <string>
 #include <string_view>
 
@@ -19,7 +19,7 @@ using runtime::Prepared;
 
 constexpr std::string_view kAllreducePrefix = "allreduce.";
 
-// Appends text or bytes; false for what is neither, or cannot be encoded.
+// Appends a str or bytes object; returns false for other types and for a str that cannot be encoded.
 bool AppendText(PyObject* object, std::string* out) {
   if (PyBytes_Check(object)) {
     out->append(PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object)));
@@ -33,7 +33,8 @@ bool AppendText(PyObject* object, std::string* out) {
   return text != nullptr;
 }
 
-// The name of an allreduce as ranks compare it; none is left to the core.
+// Writes an allreduce's name as the ranks compare it. For None it is empty, and the core chooses a name. Returns false
+// if `name` is not text.
 bool NameAllreduce(PyObject* name, std::string* out) {
   out->clear();
   if (name == Py_None) return true;
@@ -46,7 +47,7 @@ bool ReadBackend(PyObject* backend, std::string* out) {
   return backend == Py_None || AppendText(backend, out);
 }
 
-// Gives the field its value; *same becomes false if it had another one.
+// Sets the field to `value`; sets *same to false if that changes it.
 template <typename Field, typename Value>
 void Keep(const Value& value, Field* field, bool* same) {
   if (*field == value) return;
@@ -54,7 +55,7 @@ void Keep(const Value& value, Field* field, bool* same) {
   *same = false;
 }
 
-// Gives the request what the call says besides names and tensors.
+// Sets the fields of the request that depend on neither names nor tensors.
 void KeepCall(const std::string& backend, const InPlaceCall& call, Operation* operation, bool* same) {
   wire::Signature& signature = operation->request.signature;
   Keep(backend, &signature.backend, same);
@@ -72,11 +73,11 @@ bool IsList(PyObject* object) { return PyList_CheckExact(object) || PyTuple_Chec
 
 }  // namespace
 
-// What is in two lists or tuples, or in the first alone: held, as another thread may change a list while a tensor is
-// asked about itself.
+// The tensors and names of a group; the names may be missing. Copies the lists, because another thread may change them
+// while Python code runs for a tensor.
 class Members {
  public:
-  // False if that is not what they are, or they differ in length.
+  // Returns false if an argument is not a list or tuple, or if their lengths differ.
   bool Read(PyObject* tensors, PyObject* names) {
     if (!IsList(tensors) || (names != Py_None && !IsList(names))) return false;
     tensors_ = Hold(tensors);
@@ -211,7 +212,8 @@ py::object PyRuntime::SubmitGradientGroup(py::handle bucket, py::handle tensors,
   return handle < 0 ? py::object(py::none()) : py::int_(handle);
 }
 
-// See Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
+// Fills a group's record; see Note [Groups that are sent again] in operation_table.h. `text_` is the group's name.
+// Returns false if the group needs the general path.
 bool PyRuntime::FillGroup(Operation* operation, const Members& members, PyObject* type, const InPlaceCall& call) {
   wire::Signature& signature = operation->request.signature;
   Prepared& prepared = operation->prepared;
@@ -247,7 +249,7 @@ bool PyRuntime::FillGroup(Operation* operation, const Members& members, PyObject
   return true;
 }
 
-// As view_ says.
+// Fills a member from view_; sets *same to false if its request differs from the previous one.
 void PyRuntime::FillMember(Operation* operation, size_t index, bool* same) {
   runtime::TensorArgument& tensor = operation->tensors[index];
   const wire::TensorMeta& meta = operation->request.signature.tensors[index];

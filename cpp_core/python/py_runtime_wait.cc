@@ -1,4 +1,4 @@
-// How operations end for Python: one by one, or many in one call.
+// Waits for operations and consumes them, one by one or many in one call.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using runtime::Operation;
 
 namespace {
 
-// Lets other threads of the interpreter run as long as it lives. However the block ends, the GIL is there again. A
-// daemon thread that finds the interpreter at its end stays here: Python would end the thread in the middle of C++.
+// Releases the GIL for its lifetime; the destructor always takes it again. A daemon thread that needs the GIL when the
+// interpreter is finalizing sleeps here for ever: Python would end the thread in the middle of C++ code.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -30,7 +30,7 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
-  // With the GIL for once; `act` raises nothing.
+  // Calls `act` with the GIL. `act` must not throw.
   template <typename Act>
   bool WithGil(Act&& act) {
     Restore();
@@ -75,13 +75,14 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
   {
     WithoutGil without;
     const auto goes_on = [&] {
-      // Another thread that waited for it may have consumed it: the record is then somebody else's.
+      // Another waiting thread may have consumed the operation. Its record may then belong to another operation.
       return without.WithGil([&] { return PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation; });
     };
-    // By reference: as a value it would be too large for a function to hold without asking for memory.
+    // By reference: std::function would allocate memory to hold a copy.
     done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
   }
-  if (PyErr_Occurred() != nullptr) throw py::error_already_set();  // a signal's handler raised; it may be done by now
+  if (PyErr_Occurred() != nullptr)
+    throw py::error_already_set();  // from a signal handler, even if the operation is done
   if (done) return;
   FindOrThrow(handle);
   const std::string late = control::Describe(operation->request.signature) + " (handle " + std::to_string(handle) +
@@ -92,7 +93,7 @@ void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeo
 }
 
 py::object PyRuntime::Consume(Operation* operation) {
-  // Dropped last: a finalizer may come back here.
+  // Destroyed last, because a finalizer may call this object again.
   const auto owner =
       py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
   const Status status = operation->status;
@@ -135,12 +136,13 @@ void PyRuntime::WaitEach(const py::tuple& handles, PyObject* pending, PyObject* 
   }
 }
 
-// Waits for the operation and consumes it, if it ends well; else `pending` has the item as before.
+// Waits for the operation. Consumes it and removes it from `pending` if it succeeds; else `pending` has the item as
+// before.
 bool PyRuntime::TakeIfGood(PyObject* pending, PyObject* number, const py::object& item, double timeout_s) {
   const auto put_back = [&] {
     if (PyDict_SetItem(pending, number, item.ptr()) != 0) throw py::error_already_set();
   };
-  // Taken out first: a second thread that waits for the same handle finds nothing.
+  // Removed first, so that a second thread that waits for the same handle does not find it.
   if (PyDict_DelItem(pending, number) != 0) throw py::error_already_set();
   Operation* operation = nullptr;
   try {
@@ -160,13 +162,13 @@ bool PyRuntime::TakeIfGood(PyObject* pending, PyObject* number, const py::object
 py::list PyRuntime::FinishGradients(const py::list& buckets) {
   py::list others;
   for (size_t i = 0; i < buckets.size(); ++i) {
-    const py::object item = buckets[i];  // held: other threads run while this one waits
+    const py::object item = buckets[i];  // a reference: other threads run while this one waits
     if (!FinishGradient(reinterpret_cast<GradientBucket*>(item.ptr()))) others.append(item);
   }
   return others;
 }
 
-// False if it needs a closer look.
+// Returns false if the bucket needs the general path.
 bool PyRuntime::FinishGradient(GradientBucket* bucket) {
   if (!bucket->direct || bucket->handle == nullptr || bucket->handle == Py_None) return false;
   Operation* const operation = Await(PyLong_AsLongLong(bucket->handle), -1.0);

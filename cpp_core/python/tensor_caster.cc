@@ -12,14 +12,14 @@ namespace {
 
 std::string TypeName(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-// Takes the pending Python error as a status.
+// Converts the pending Python error to a status.
 Status FetchError(PyObject* object) {
   py::error_already_set error;
   return InvalidArgumentError("cannot read a " + TypeName(object) + " as a tensor: " + error.what());
 }
 
 bool AreCompact(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
-  // Without elements there are no strides; torch has any for such tensors.
+  // The strides of an empty tensor do not matter; torch gives it arbitrary ones.
   if (std::find(shape, shape + ndim, 0) != shape + ndim) return true;
   int64_t expected = unit;
   for (int i = ndim - 1; i >= 0; --i) {
@@ -65,7 +65,7 @@ Status FromDlpack(PyObject* object, const dlpack::Tensor& tensor, TensorView* vi
   return Status::Ok();
 }
 
-// The buffer protocol's format characters, by kind and size.
+// Returns the dtype for a format of the buffer protocol: the character gives the kind, `item_bytes` the width.
 std::optional<DType> FromFormat(std::string_view format, int64_t item_bytes) {
   if (!format.empty() && (format[0] == '<' || format[0] == '=' || format[0] == '@')) format.remove_prefix(1);
   if (format == "Zf") return DType::kComplex64;
@@ -146,7 +146,7 @@ const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
   if (known == types_.end()) {
     Type found{FindTable(type)};
     if (found.table != nullptr) found.is_negated = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "is_neg");
-    PyErr_Clear();  // a framework may have no such tensors
+    PyErr_Clear();  // a framework without negated tensors has no is_neg
     Py_INCREF(type);
     known = types_.emplace(type, found).first;
   }
@@ -157,10 +157,10 @@ const TensorCaster::Type& TensorCaster::TypeOf(PyTypeObject* type) {
 Status TensorCaster::Read(PyObject* object, TensorView* view) { return ReadAs(TypeOf(Py_TYPE(object)), object, view); }
 
 bool TensorCaster::ReadInPlace(PyObject* object, TensorView* view) {
-  // Asked first: another thread may run meanwhile, and use the same view.
+  // Called before the read: another thread may run during the call and use the same view.
   if (PyObject* const is_negated = TypeOf(Py_TYPE(object)).is_negated; is_negated != nullptr) {
     PyObject* const negated = PyObject_CallOneArg(is_negated, object);
-    PyErr_Clear();  // whoever cannot tell may be
+    PyErr_Clear();  // if the call fails, the tensor may be negated
     Py_XDECREF(negated);
     if (negated != Py_False) return false;
   }
@@ -186,7 +186,7 @@ Status TensorCaster::ReadAs(const Type& type, PyObject* object, TensorView* view
       PyBuffer_Release(&buffer);
       return status;
     }
-    PyErr_Clear();  // an element type that the buffer protocol cannot name; the next way says what it is
+    PyErr_Clear();  // the buffer protocol has no name for this element type; the next method may
   }
   try {
     if (py::hasattr(object, "__array_interface__")) return FromArrayInterface(object, view);

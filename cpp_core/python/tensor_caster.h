@@ -1,6 +1,6 @@
 // Reads a Python tensor's memory, dtype and shape without any framework's headers.
 //
-// In this order: the DLPack C exchange table of the tensor's type (torch), the buffer protocol (NumPy),
+// Tries in this order: the DLPack C exchange table of the tensor's type (torch), the buffer protocol (NumPy),
 // __array_interface__ for NumPy's bfloat16 extension type, __dlpack__(). The tensor is borrowed: the caller keeps it
 // alive.
 #pragma once
@@ -28,35 +28,34 @@ struct TensorView {
   bool writable = true;
 };
 
-// The exchange table of a type; null where the type has none.
+// Returns a type's DLPack exchange table; null if it has none.
 const dlpack::ExchangeApi* FindTable(PyTypeObject* type);
-// Whether its elements lie one after the other in row-major order.
+// True if the elements are contiguous in row-major order.
 bool IsCompact(const dlpack::Tensor& tensor);
 
 class TensorCaster {
  public:
-  // The GIL is held. kInvalidArgument for what is no tensor, not contiguous, or of a dtype that DType lacks;
-  // kUnsupported for a device without backend.
+  // Requires the GIL. Fails with kInvalidArgument if the object is not a tensor, is not contiguous or has a dtype that
+  // DType lacks, and with kUnsupported for a device without a backend.
   Status Read(PyObject* object, TensorView* view);
-  // True if a result may be stored in the memory that was read, and nothing but its bits makes the values: false for
-  // what is read-only, and for tensors that may be the negative or the conjugate of their memory. False, too, where
-  // Read fails.
+  // Reads the tensor. Returns true if a result may be stored in its memory, and the memory has exactly its values.
+  // False if the tensor is read-only, may be the negative or the conjugate of its memory, or cannot be read.
   bool ReadInPlace(PyObject* object, TensorView* view);
-  // The same for a tensor that is known to have its values in its memory.
+  // The same for a tensor whose memory is known not to be negated.
   bool ReadPlainInPlace(PyObject* object, TensorView* view);
 
  private:
   struct Type {
     const dlpack::ExchangeApi* table = nullptr;
-    PyObject* is_negated = nullptr;  // the method that tells; null where tensors cannot be
+    PyObject* is_negated = nullptr;  // the method is_neg; null if tensors of the type cannot be negated
   };
-  // Looked at once for each type.
+  // Examines each type once.
   const Type& TypeOf(PyTypeObject* type);
   Status ReadAs(const Type& type, PyObject* object, TensorView* view);
 
-  // Types live as long as the interpreter for all practical purposes, but hold a reference.
+  // Holds references to the types, which in practice live as long as the interpreter.
   std::unordered_map<PyTypeObject*, Type> types_;
-  PyTypeObject* last_type_ = nullptr;  // most tensors are of one type
+  PyTypeObject* last_type_ = nullptr;  // saves the look-up, because most tensors are of one type
   Type last_;
 };
 

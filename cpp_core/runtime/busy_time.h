@@ -1,9 +1,11 @@
-// For how long at least one lane of a rank has had something to do: the union over its lanes.
+// The time during which at least one lane of a rank was busy: the union over its lanes.
 //
-// One word, so that who reads it meanwhile sees a whole state: the time so far, or while a lane is busy, which makes it
-// negative, that less the time since when.
+// The state is a single atomic word, so a concurrent reader always sees a consistent value. While every lane is idle,
+// the word is the total busy time in nanoseconds. While a lane is busy, the word is that total minus the steady-clock
+// time at which the busy period began, which makes it negative. For example, the first busy period, from 100 to 130,
+// sets the word to -100 and then to 30.
 //
-// Shared: written by the holder of the role, read by anybody.
+// Shared: written by the driving thread, read by any thread.
 #pragma once
 
 #include <atomic>
@@ -15,14 +17,14 @@ namespace horocache::runtime {
 
 class BusyTime {
  public:
-  // A lane gets something to do, or has nothing any more; times of the steady clock.
+  // Called when a lane becomes busy or idle. `now_ns` is a steady-clock time.
   void Begin(int64_t now_ns) {
     if (busy_lanes_++ == 0) Shift(-now_ns);
   }
   void End(int64_t now_ns) {
     if (--busy_lanes_ == 0) Shift(now_ns);
   }
-  // Until now, with what is not over.
+  // The total until now, including the current busy period.
   int64_t TotalNs() const {
     const int64_t word = word_.load(std::memory_order_acquire);
     return word < 0 ? word + NowNs() : word;
@@ -31,7 +33,7 @@ class BusyTime {
  private:
   void Shift(int64_t by_ns) { word_.store(word_.load(std::memory_order_relaxed) + by_ns, std::memory_order_release); }
 
-  int busy_lanes_ = 0;  // of the holder of the role
+  int busy_lanes_ = 0;  // used by the driving thread only
   std::atomic<int64_t> word_{0};
 };
 

@@ -11,7 +11,7 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr size_t kMostNoteBytes = 4096;  // so that one write() takes all of it
+constexpr size_t kMostNoteBytes = 4096;  // one write() takes all of it
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void CauseNote::Failed(const Status& why) {
 
 void CauseNote::Tell(std::string_view kind, std::string_view why) {
   if (told_.exchange(true)) return;
-  // If this cannot be written, the launcher goes by the order in which the ranks end.
+  // If the note cannot be written, the launcher goes by the order in which the ranks end.
   const UniqueFd file(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return;
   std::string text = std::string(kind) + " " + std::to_string(NowNs()) + "\n" + std::string(why);

@@ -1,12 +1,12 @@
-// Tells horocacherun whether this rank failed by itself or because of another one.
+// Tells horocacherun whether this rank failed by itself or because of another rank.
 //
-// The rank that ends first is often not the one to blame: the others see its error at once, while its own interpreter
-// still waits for threads and exit handlers. So the first thing that goes wrong on a rank is written to a file in the
-// launcher's folder, before the program sees it: "follows" if an operation failed because another rank died, left or
-// aborted, "raised" if this rank aborts the job. The exit code and the text of the error do not matter then: frameworks
-// wrap it in errors of their own.
+// The rank that ends first is often not the cause: the other ranks see its error at once and may end while its own
+// interpreter still waits for threads and exit handlers. So each rank writes its first failure to a file in the
+// launcher's folder before the program sees the error. The file says "follows" if an operation failed because another
+// rank died, left or aborted, and "raised" if this rank aborts the job. The launcher then needs neither the exit code
+// nor the text of the final exception, which frameworks wrap in their own errors.
 //
-// Shared: any thread may tell. One per runtime.
+// Shared: any thread may report. One object per runtime.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@ namespace horocache::runtime {
 
 class CauseNote {
  public:
-  // `folder`: of the launcher, which reads FOLDER/cause.RANK; empty: nobody wants to know. What an earlier runtime of
-  // this rank has told is forgotten.
+  // `folder` is the launcher's, which reads FOLDER/cause.RANK; empty: notes are off. Removes the note of an earlier
+  // runtime of this rank.
   CauseNote(const std::string& folder, int rank);
 
   void Raised(std::string_view why) { Tell("raised", why); }
-  // Tells if another rank is the reason.
+  // Writes a note if `why` shows that another rank is the cause.
   void Failed(const Status& why);
 
  private:

@@ -13,13 +13,13 @@ namespace {
 
 using net::Doorbell;
 
-// How long all must have waited before a deadlock counts as certain.
+// How long all threads must have waited before a deadlock counts as certain.
 constexpr int64_t kStuckNs = 200 * kNsPerMs;
-// Between two looks at the threads of the process.
+// Interval between two checks of the process's threads.
 constexpr int64_t kLookNs = 100 * kNsPerMs;
-// How long one waits for a pass to end.
+// How long AwaitPass waits at most for a pass to end.
 constexpr int64_t kLongestPassNs = 100 * kNsPerMs;
-// Enough for the text of an error for each of thousands of operations.
+// Memory reserved for GiveUp: enough for the error texts of thousands of operations.
 constexpr size_t kReserveBytes = size_t{1} << 20;
 
 }  // namespace
@@ -59,7 +59,7 @@ Status CoordinatorLoop::Stop() {
   stop_.store(true);
   doorbell_.Ring();
   thread_.Join();
-  // A thread that waits may hold the role: until it has taken the order above, which ends its wait.
+  // A waiting thread may hold the lock until it takes the order above, which ends its wait.
   while (!role_.TryTake()) Nap(kOrderNapNs);
   try {
     TakeOrders();
@@ -70,7 +70,7 @@ Status CoordinatorLoop::Stop() {
     GiveUp(thrown);
   }
   const Status end = End();
-  // Where the job is lost, the others may not say goodbye, and this rank does not wait for them.
+  // If the job is lost, the other ranks may not say goodbye, and this rank does not wait for them.
   const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
   if (watch_ != nullptr && together) watch_->SayGoodbye();
   role_.Release();
@@ -192,7 +192,7 @@ void CoordinatorLoop::Leave(int64_t deadline_ns) {
   }
 }
 
-// ---- the holder of the role
+// ---- the driving thread
 
 void CoordinatorLoop::TakeOrders() {
   if (!ordered_.exchange(false)) return;
@@ -217,10 +217,10 @@ void CoordinatorLoop::TakeOrders() {
   if (leave) {
     for (const auto& set : sets_) set->Leave(NowNs());
   }
-  // A farewell would say that this rank has ended well. A rank that aborts says nothing but why, by the sets' last
-  // round.
+  // A farewell means that this rank has ended well. A rank that aborts sends none; the sets' last round carries its
+  // reason.
   if (leave && !aborts_) {
-    TakeSubmissions(NowNs());  // messages that were sent before go before the farewell
+    TakeSubmissions(NowNs());  // earlier messages go before the farewell
     messages_->Leave(NowNs());
   }
   for (const auto& [number, text] : told) {
@@ -299,7 +299,7 @@ const Status& CoordinatorLoop::End() const { return given_up_.ok() ? sets_.front
 
 bool CoordinatorLoop::StepAll(int64_t now_ns) {
   TakeOrders();
-  TakeWaits();  // before the submissions: who is seen to wait has all of his taken
+  TakeWaits();  // before the submissions: a visible waiter's submissions are already queued
   TakeSubmissions(now_ns);
   EraseLeft();
   StepWatch(now_ns);
@@ -322,7 +322,7 @@ bool CoordinatorLoop::StepAll(int64_t now_ns) {
   return true;
 }
 
-// Who aborts cannot go on with anything, and no rank without it: also sets that it is not in end, on every rank.
+// An abort ends every process set on every rank, including sets without the aborting rank.
 void CoordinatorLoop::SpreadAbort() {
   const Status& end = End();
   if (end.code() != StatusCode::kAborted) return;
@@ -332,7 +332,8 @@ void CoordinatorLoop::SpreadAbort() {
 }
 
 bool CoordinatorLoop::StepMessages(int64_t now_ns) {
-  // A rank that leaves tells each rank that nothing follows; every other end of the global set is one of the job.
+  // A rank that shuts down sends its peers farewells. Any other end of the global set ends the whole job, messages
+  // included.
   const Status& end = End();
   if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->Lose(end, now_ns);
   return messages_->Step(now_ns);

@@ -1,4 +1,4 @@
-// Who drives a rank, and how it waits: see Note [The role] in coordinator_loop.h.
+// How threads drive a rank and wait: see Note [The role] in coordinator_loop.h.
 
 #include <algorithm>
 #include <new>
@@ -12,21 +12,22 @@ namespace {
 
 using net::Doorbell;
 
-// A sleeper looks up this often whatever happens, so that a lost wake-up or a lost rank costs time, never for ever.
+// The longest sleep. It bounds the delay after a lost wake-up or the loss of a rank.
 constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
-// Between two looks for news that wake nobody.
+// The shortest and the longest nap between two polls for news that rings no doorbell.
 constexpr int64_t kShortestNapNs = 20 * kNsPerUs;
 constexpr int64_t kLongestNapNs = kNsPerMs;
-// Where nothing is going on: a nap costs the kernel up to 50 us, which would be 5 % of a core. So naps become longer
-// with the silence, and the first news after it are late by a twentieth of it at most.
+// The longest nap while nothing is pending, and the ratio of silence to nap. A nap costs up to 50 us of kernel time,
+// which is 5 % of a core if naps last 1 ms. So naps grow with the silence, and the first news after it is late by at
+// most 1/20 of the silence.
 constexpr int64_t kIdleNapNs = 10 * kNsPerMs;
 constexpr int64_t kSilencePerNap = 20;
-// After a submission; of the next one nobody knows until it is over.
+// The nap after a submission. The next submission is seen only when the nap ends.
 constexpr int64_t kExpectingNapNs = 300 * kNsPerUs;
-// A library that moves data only while it is called is called for so long without a pause; after that, whoever is
-// waited for is late.
+// MPI makes progress only inside calls. It is polled without a pause for this long; then the peer counts as late, and
+// the driving thread sleeps between polls.
 constexpr int64_t kDrivingNs = 5 * kNsPerMs;
-// How long a waiting thread tries to get the role before it sleeps.
+// How long a waiting thread tries to take the progress lock before it sleeps.
 constexpr int64_t kPatienceNs = 50 * kNsPerUs;
 }  // namespace
 
@@ -45,7 +46,7 @@ bool CoordinatorLoop::Wait(Operation* operation, int64_t deadline_ns, WaitKind k
   return IsDone(*operation);
 }
 
-// True when the operation is done; the thread then no longer counts as waiting.
+// Returns true if the operation is done; the thread then no longer counts as waiting.
 bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
   const auto finished = [operation] { return IsDone(*operation); };
   if (config_.waiter_drives && TryTakePatiently(finished)) {
@@ -55,13 +56,13 @@ bool CoordinatorLoop::WaitSlice(Operation* operation, int64_t deadline_ns) {
     const bool done = finished();
     if (done) {
       StopWaiting();
-      Step(NowNs());  // the others learn that nobody waits here any more
+      Step(NowNs());  // the other ranks see that this thread no longer waits
     }
     HandBack();
     return done;
   }
   if (!finished()) {
-    doorbell_.Ring();  // the holder learns that somebody waits
+    doorbell_.Ring();  // the driving thread sees that this thread waits
     operation->sleepers.fetch_add(1);
     metrics_->waits_asleep.Add(1);
     FutexWait(operation->done, 0, deadline_ns - NowNs());
@@ -78,7 +79,7 @@ void CoordinatorLoop::StartWaiting(const Operation* operation, WaitKind kind) {
     MutexLock lock(threads_mutex_);
     try {
       waiters_.push_back({ThisThread(), operation, operation->waits_in.load(std::memory_order_relaxed), kind});
-    } catch (const std::bad_alloc&) {  // it waits as well, and a deadlock that it is in is seen after the stall limit
+    } catch (const std::bad_alloc&) {  // the wait works without this entry; a deadlock then ends at the stall limit
     }
   }
   waits_changed_.store(true);
@@ -95,7 +96,7 @@ void CoordinatorLoop::StopWaiting() {
   waits_changed_.store(true);
 }
 
-// The coordinator thread gives the role up when it finds that somebody waits, so a moment's patience saves a hand-over.
+// The progress thread releases the progress lock when it finds a waiting thread, so a short retry saves a hand-over.
 bool CoordinatorLoop::TryTakePatiently(const std::function<bool()>& finished) {
   if (role_.TryTake()) return true;
   const int64_t until_ns = NowNs() + kPatienceNs;
@@ -134,7 +135,7 @@ bool CoordinatorLoop::StepPatiently(const std::function<bool()>& finished) {
   return false;
 }
 
-// With no collective under way, what peers do in the data plane is none of this rank's business.
+// Without a running collective, the progress of peers in the data plane does not concern this rank.
 uint32_t CoordinatorLoop::Armed(uint32_t who) const { return LanesBusy() ? who | Doorbell::kData : who; }
 
 int64_t CoordinatorLoop::LongestNapNs(int64_t now_ns) const {
@@ -158,7 +159,7 @@ void CoordinatorLoop::Sleep(uint32_t who, int64_t deadline_ns) {
   const uint32_t seen = doorbell_.Rung();
   doorbell_.Arm(Armed(who));
   const int64_t now_ns = NowNs();
-  if (Step(now_ns)) {  // something came between the last look and the arming
+  if (Step(now_ns)) {  // news came between the last step and the arming
     doorbell_.Disarm();
     return;
   }
@@ -188,10 +189,11 @@ void CoordinatorLoop::Drive(uint32_t who, int64_t deadline_ns, const std::functi
 }
 
 void CoordinatorLoop::HandBack() {
-  // From here on peers wake the coordinator thread, which sleeps or is about to.
+  // From here on, peers wake the progress thread, which sleeps or is about to.
   doorbell_.Arm(Doorbell::kBackground);
   const auto has_pending = [](const auto& set) { return set->HasPending(); };
-  // Messages that came before that woke nobody. Those that wait for a peer need no thread until it rings.
+  // Messages that arrived before the arming have woken no thread. Messages that wait for a peer need no thread until
+  // the peer rings.
   const bool messages = HasMessagesUnderWay();
   const bool more =
       messages || std::ranges::any_of(sets_, has_pending) || LanesBusy() || ordered_.load() || waiting_.load() > 0;
@@ -199,13 +201,13 @@ void CoordinatorLoop::HandBack() {
   if (more || table_->HasQueued()) doorbell_.Ring();
 }
 
-// Steps while anything moves, and for a while longer where a collective is under way.
+// Steps while anything moves, and polls for a while longer if a collective or a message is under way.
 void CoordinatorLoop::StepOn() {
   const auto wanted = [this] { return stop_.load() || (config_.waiter_drives && waiting_.load() > 0); };
   while (Step(NowNs()) && !stop_.load()) {
   }
   if (!given_up_.ok() || (!LanesBusy() && !messages_->Transferring())) return;
-  // Without a core to spare, patience would be at the cost of the thread that computes.
+  // Without a spare core, polling would take time from the thread that computes.
   if (config_.spare_core || DrivesLibrary()) StepPatiently(wanted);
 }
 
@@ -219,7 +221,7 @@ void CoordinatorLoop::Run() {
       continue;
     }
     if (slept) metrics_->wakeups.Add(1);
-    if (rung) StepOn();  // a nap that just ended rarely brings news: one look, below, is enough
+    if (rung) StepOn();  // after a nap without a ring, news is rare, and the step below is enough
     const uint32_t seen_now = doorbell_.Rung();
     doorbell_.Arm(Armed(Doorbell::kBackground));
     const int64_t now_ns = NowNs();
@@ -237,8 +239,7 @@ void CoordinatorLoop::Run() {
     rung = true;
     if (!slept) continue;
     lingers_.store(lingers);
-    // Looked at after `lingers_` is set: either this thread sees the submission, or the submitter sees that it must
-    // ring.
+    // Checked after lingers_ is set: either this thread sees the submission, or the submitter sees that it must ring.
     if (!table_->HasQueued()) {
       doorbell_.Sleep(seen_now, Doorbell::kBackground, sleep_ns);
       rung = doorbell_.Rung() != seen_now;

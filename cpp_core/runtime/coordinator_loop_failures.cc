@@ -1,4 +1,5 @@
-// How this rank's part of the job ends when it cannot go on: see Note [Exceptions in a pass] in coordinator_loop.h.
+// The end of this rank's part of the job when it cannot continue: see Note [Exceptions in a pass] in
+// coordinator_loop.h.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -9,7 +10,7 @@
 namespace horocache::runtime {
 namespace {
 
-// How long the other ranks have to find out by themselves why a rank has left a job that is lost.
+// How long this rank tries to find the cause by itself after another rank has left a lost job.
 constexpr int64_t kFindOutNs = 500 * kNsPerMs;
 
 Status WhyGivenUp(const std::string& own_rank, const std::exception& thrown) {
@@ -28,7 +29,7 @@ void CoordinatorLoop::GiveUp(const std::exception& thrown) {
   const auto without_memory = [](auto&& act) {
     try {
       act();
-    } catch (const std::exception&) {  // the arena tells what this would have told
+    } catch (const std::exception&) {  // the arena carries the reason instead
     }
   };
   reserve_.reset();
@@ -51,7 +52,7 @@ void CoordinatorLoop::GiveUp(const std::exception& thrown) {
   without_memory([&]() HC_NO_THREAD_SAFETY_ANALYSIS { job_end_ = given_up_; });
 }
 
-// Nobody waits for what can never be.
+// Fails operations that were submitted after GiveUp, because they can never run.
 bool CoordinatorLoop::StepGivenUp() {
   TakeOrders();
   if (!table_->HasQueued()) return false;
@@ -69,7 +70,8 @@ bool CoordinatorLoop::HasMessagesUnderWay() {
   return false;
 }
 
-// What another rank says about its end ends this rank's part, too, unless the job ends here by itself.
+// If another rank of this host has given up its part of the job, ends this rank's part with the same reason, unless the
+// job ends here by itself.
 void CoordinatorLoop::CheckGivenUpElsewhere(int64_t now_ns) {
   if (!given_up_elsewhere_fn_ || job_ended_) return;
   Status why = given_up_elsewhere_fn_();

@@ -1,4 +1,4 @@
-// Sets that come and go: see Note [Process sets at run time] in process_sets.h.
+// Adding and removing process sets: see Note [Process sets at run time] in process_sets.h.
 #include <algorithm>
 #include <utility>
 
@@ -8,13 +8,13 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr int64_t kAskNs = 100 * kNsPerMs;  // between two questions whether to go on
+constexpr int64_t kAskNs = 100 * kNsPerMs;  // interval between two calls of go_on
 
 }  // namespace
 
 // ---- any thread
 
-// Returns when the holder of the role has taken it, so that what this thread submits next finds things as ordered.
+// Returns when the driving thread has taken the order, so that it precedes everything that the caller submits next.
 void CoordinatorLoop::Order(SetOrder order) {
   DestroyUnclaimed();
   uint64_t number = 0;
@@ -76,7 +76,7 @@ std::unique_ptr<CoordinatorLoop::Gone> CoordinatorLoop::TakeGone(uint32_t number
   return gone;
 }
 
-// What interrupted removals left.
+// Destroys the sets whose Remove was interrupted.
 void CoordinatorLoop::DestroyUnclaimed() {
   std::vector<uint32_t> numbers;
   {
@@ -90,7 +90,7 @@ void CoordinatorLoop::DestroyUnclaimed() {
   }
 }
 
-// ---- the holder of the role
+// ---- the driving thread
 
 void CoordinatorLoop::AddSet(SetParts parts) {
   const size_t number = parts.config.process_set;
@@ -113,7 +113,7 @@ void CoordinatorLoop::TakeSetOrders() {
     SetLoop* const set = SetOf(order.number);
     if (order.kind == SetOrder::Kind::kAdd) {
       AddSet(std::move(*order.parts));
-      // Without all ranks of the job it would not get far; who made it is told.
+      // The set needs all ranks of the job, so it ends with the job. Add returns the reason.
       if (const Status& end = End(); !end.ok()) sets_.back()->Lose(end);
     } else if (set != nullptr && order.kind == SetOrder::Kind::kLeave) {
       set->Leave(NowNs());

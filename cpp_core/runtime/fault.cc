@@ -56,7 +56,7 @@ Status FaultInjector::Trigger(std::string_view place) const {
     if (fault.action == "exit") _exit(3);
     if (fault.action == "memory") throw std::bad_alloc();
     if (fault.action == "stop") {
-      raise(SIGSTOP);  // stops all threads, and goes on with SIGCONT
+      raise(SIGSTOP);  // stops all threads until SIGCONT
       continue;
     }
     return {fault.action == "drop" ? kDrop : StatusCode::kAborted, "injected at " + std::string(place)};

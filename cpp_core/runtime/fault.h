@@ -1,12 +1,15 @@
-// Faults that tests inject by name and place, so that none of them sleeps and hopes.
+// Injects faults by name and place, so that tests need no sleeps.
 //
-// Text: `place[:rank[:count]]=action`, separated by semicolons; without a rank on every rank, `count` is the
-// how-manieth time (from 1). Places: submit (a request is submitted), start (a collective is about to start), data (it
-// has started and is not finished), done (it has finished). Actions: kill (SIGKILL), stop (SIGSTOP; SIGCONT continues),
-// exit (status 3, without shutdown), error (the rank aborts), memory (there is none: std::bad_alloc), drop (at `data`:
-// the collective is given up half way, as when a library fails).
+// The knob's text is a list of `place[:rank[:count]]=action`, separated by semicolons. Without a rank, the fault
+// applies to every rank. It fires at the `count`-th visit of the place (from 1, the default).
 //
-// Shared: submit is any thread's place, the others the role's.
+// * Places: submit (a request is submitted), start (a collective is about to start), data (it has started and is not
+//   finished), done (it has finished).
+// * Actions: kill (SIGKILL), stop (SIGSTOP; SIGCONT continues), exit (status 3, without shutdown), error (the rank
+//   aborts), memory (std::bad_alloc), drop (only at `data`: the collective is given up half way, as when a library
+//   fails).
+//
+// Shared: any thread reaches `submit`; the driving thread reaches the other places.
 #pragma once
 
 #include <atomic>
@@ -21,12 +24,12 @@ namespace horocache::runtime {
 
 class FaultInjector {
  public:
-  // kInvalidArgument for what does not parse, with what is allowed.
+  // Returns kInvalidArgument, with the allowed syntax, if `text` cannot be parsed.
   static StatusOr<FaultInjector> Parse(std::string_view text, int rank);
 
   static constexpr StatusCode kDrop = StatusCode::kInternal;
-  // Does what is due at this place; kAborted for `error`, kDrop for `drop`. Nothing but a branch when there is no
-  // fault.
+  // Triggers the fault that is due at this place. Returns kAborted for `error` and kDrop for `drop`. Costs one branch
+  // without faults.
   Status At(std::string_view place) const { return faults_.empty() ? Status::Ok() : Trigger(place); }
 
  private:
@@ -39,7 +42,7 @@ class FaultInjector {
 
   Status Trigger(std::string_view place) const;
 
-  std::vector<Fault> faults_;  // of this rank
+  std::vector<Fault> faults_;  // of this rank only
 };
 
 }  // namespace horocache::runtime

@@ -44,9 +44,9 @@ net::MpiNeeds NeedsOf(const Knobs& knobs, const std::string& launcher) {
   return needs;
 }
 
-// An MPI that the program has initialised counts only if nobody else says how many ranks there are: under our own
-// launcher a program may use mpi4py's functions for itself. A launcher's MPI is of no use to a rank alone, which is
-// often one that somebody has started by hand with what is left of a launcher's variables.
+// True if the job uses MPI. An MPI that the program has initialised counts only if no launcher gives the number of
+// ranks, because under horocacherun a program may use mpi4py for itself. A single rank does not use the MPI of its
+// launcher: it is often a process started by hand that has inherited some of the launcher's variables.
 bool WantsMpi(const JobConfig& config) {
   if (config.knobs.mpi == "off") return false;
   if (config.knobs.mpi == "on" || config.communicator != 0) return true;
@@ -54,14 +54,14 @@ bool WantsMpi(const JobConfig& config) {
   return config.identity.starts_mpi && config.identity.size != 1;
 }
 
-// Whether the ranks are on one host and find each other by the launcher's variables, and MPI is only what the launcher
-// offers.
+// True if MPI is optional: the ranks are on one host and find each other by the launcher's variables, and the user has
+// not asked for MPI.
 bool CanDoWithoutMpi(const JobConfig& config) {
   const bool asked = config.knobs.mpi == "on" || config.communicator != 0 || !config.knobs.mpi_library.empty();
   return !asked && config.identity.size > 0 && config.identity.cross_size == 1 && !config.identity.job.empty();
 }
 
-// What is wrong with MPI, and how to do without it.
+// Adds to an error of MPI how to run without MPI, if that is possible.
 Status WithoutMpi(const JobConfig& config, const Status& failed) {
   if (config.identity.size == 0) return {failed.code(), failed.message() + " " + config.identity.no_job};
   if (config.identity.cross_size > 1) return failed;
@@ -72,7 +72,7 @@ Status WithoutMpi(const JobConfig& config, const Status& failed) {
 
 std::string NameOf(const net::Mpi& mpi) { return "'" + mpi.path() + "' (" + mpi.Version() + ")"; }
 
-// A job inside the job. Nothing is known of hosts here: without MPI there is one.
+// Returns this rank's identity in a job of `ranks` only. Used without MPI, so all ranks are on one host.
 StatusOr<net::Identity> SubJob(net::Identity identity, const std::vector<int>& ranks) {
   const auto found = std::ranges::find(ranks, identity.rank);
   if (found == ranks.end()) {
@@ -98,7 +98,7 @@ Status CheckRanks(const std::vector<int>& ranks, int size) {
   return Status::Ok();
 }
 
-// The communicator whose ranks are the job's: a copy, so that nobody else's messages meet ours.
+// Makes the communicator of the job's ranks: a copy, so that messages of other libraries cannot mix with ours.
 StatusOr<net::Communicator> JobCommunicator(const JobConfig& config, const net::Introduction& own, net::Mpi* mpi) {
   const int64_t timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   const net::MpiComm base =
@@ -123,7 +123,7 @@ net::Handshake HandshakeOf(const JobConfig& config, uint32_t epoch, const std::s
   return {config.version, wire::kProtocolVersion, epoch, config.knobs.AgreeText() + config.agree + more};
 }
 
-// Ranks, sizes and hosts as MPI says.
+// Takes ranks, sizes and hosts from MPI.
 Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
   const net::Introduction& own =
       job->introduction = {HandshakeOf(config, job->epoch, "MPI library=" + mpi->Version() + "\n"),
@@ -154,7 +154,7 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
   return Status::Ok();
 }
 
-// As the launcher says: all ranks on this host.
+// Takes ranks and sizes from the launcher's variables; all ranks are on this host.
 Status MeetHere(const JobConfig& config, Job* job) {
   if (config.communicator != 0) {
     return {StatusCode::kInvalidArgument, "init() got an MPI communicator, but HOROCACHE_MPI is off"};
@@ -180,7 +180,7 @@ Status MeetHere(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
-// Ranks that meet in shared memory are on one host, whatever found that out.
+// The line by which the handshake compares HOROCACHE_HOST_ID: ranks that bootstrap with each other are on one host.
 std::string HostLine(const Knobs& knobs) {
   return knobs.host_id.empty()
              ? ""
@@ -194,13 +194,14 @@ net::BootstrapConfig BootstrapFor(const JobConfig& config, uint32_t epoch, net::
   bootstrap.identity = std::move(identity);
   bootstrap.handshake = HandshakeOf(config, epoch, agree);
   const std::string& base = config.knobs.rendezvous_dir;
-  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);  // what the user gave is not ours to remove
+  // A subfolder, because start-up removes its folder and must keep the user's.
+  if (!base.empty()) bootstrap.directory = net::OwnDirectory(base);
   bootstrap.timeout_ns = Nanoseconds(config.knobs.start_timeout, kNsPerS);
   bootstrap.check = config.check;
   return bootstrap;
 }
 
-// Some ranks of one host, by their number among themselves.
+// The identity of a rank in a bootstrap of some ranks of one host.
 net::Identity LocalIdentity(int rank, int size, std::string job, const std::string& source) {
   return {rank, size, rank, size, 0, 1, std::move(job), source};
 }
@@ -209,7 +210,7 @@ std::string HostSuffix(const Job& job) {
   return job.one_host() ? "" : ":host" + std::to_string(job.identity.cross_rank);
 }
 
-// Hears meanwhile of failures on other hosts.
+// Bootstraps the ranks of this host, and watches for start failures on other hosts meanwhile.
 StatusOr<net::Peers> BootstrapBesideMpi(const JobConfig& config, net::BootstrapConfig bootstrap, Job* job) {
   const net::Watchdog watchdog =
       net::Watchdog::OfStep(job->identity.rank, bootstrap.timeout_ns, "the ranks of a host met");
@@ -238,13 +239,13 @@ Status ShareMemory(const JobConfig& config, Job* job) {
   return Status::Ok();
 }
 
-// Of the communicator of all ranks, by all of them.
+// Copies the communicator of all ranks; all of them call it.
 StatusOr<net::Communicator> AnotherCopy(const JobConfig& config, const Job& job) {
   return net::CopyForAll(&job.mpi.mpi(), job.mpi.get(), job.introduction,
                          Nanoseconds(config.knobs.start_timeout, kNsPerS), config.check);
 }
 
-// Of this host.
+// Physical memory of this host.
 int64_t MemoryBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
 
 }  // namespace
@@ -291,7 +292,7 @@ StatusOr<Job> AssembleJob(const JobConfig& config) {
     const bool interrupted = shared.code() == StatusCode::kAborted;
     const Status own(interrupted ? StatusCode::kPeerLost : shared.code(), NotStarted(job, shared));
     TellFailure(job, job.failed_elsewhere.ok() ? own : shared);
-    job.mpi.Abandon();  // a late note must not reach the next job
+    job.mpi.Abandon();  // a late failure note must not reach the next job
     return shared;
   }
   return job;
@@ -373,7 +374,7 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
   site.ranks = sets.ranks(number);
   site.rank = sets.RankIn(number, job.identity.rank);
   site.arena = number == 0 ? job.peers.arena : std::move(arena);
-  std::map<int, int> hosts;  // of the job: numbers within the set
+  std::map<int, int> hosts;  // host of the job to host of the set
   std::vector<int> here;
   for (const int rank : site.ranks) {
     const int host = job.host_of[static_cast<size_t>(rank)];
@@ -394,8 +395,8 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
                                        std::to_string(number) + HostSuffix(job),
                                    job.identity.source),
                      "ranks=" + ListText(site.ranks) + "\n");
-    bootstrap.layout.message_chunks = 0;  // messages go through the memory of all ranks...
-    bootstrap.layout.region_bytes = 0;    // ... and tensors are in it
+    bootstrap.layout.message_chunks = 0;  // messages use the arena of the whole job ...
+    bootstrap.layout.region_bytes = 0;    // ... and so do the regions of tensors
     bootstrap.job_ranks = std::move(here);
     bootstrap.meeting = "the meeting of " + sets.Describe(number);
     StatusOr<net::Peers> peers = net::Bootstrap(bootstrap);
@@ -410,7 +411,7 @@ StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const Proce
 
 namespace {
 
-// Makes the communicators of a set, in one order on all its ranks.
+// Makes the communicators of a set. All ranks of the set make them in the same order.
 class SetConnector {
  public:
   SetConnector(const JobConfig& config, const Job& job, uint32_t process_set)
@@ -420,11 +421,11 @@ class SetConnector {
         limit_ns_(Nanoseconds(config.knobs.start_timeout, kNsPerS)),
         tag_(kMostOfSet * static_cast<int>(process_set)) {}
 
-  // Of all its ranks.
+  // A communicator of all ranks of the set.
   Status Connect(const std::vector<int>& ranks, net::Communicator* out) {
     return whole_ ? Take(AnotherCopy(config_, job_), out) : ConnectSome(ranks, out);
   }
-  // Of some of them, called by these alone.
+  // A communicator of some ranks of the set; only these ranks call it.
   Status ConnectSome(const std::vector<int>& ranks, net::Communicator* out) {
     net::Mpi& mpi = job_.mpi.mpi();
     HC_RETURN_IF_ERROR(
@@ -454,7 +455,6 @@ class SetConnector {
 
 }  // namespace
 
-// The set's own communicators.
 Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
   if (job.mpi.empty()) return Status::Ok();
   SetConnector connector(config, job, site->process_set);
@@ -468,7 +468,7 @@ Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site) {
   std::vector<int> leaders;
   std::vector<std::string> names;
   for (size_t rank = 0; rank < site->ranks.size(); ++rank) {
-    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first of its host
+    if (site->host_of[rank] != static_cast<int>(leaders.size())) continue;  // not the first rank of its host
     leaders.push_back(site->ranks[rank]);
     names.push_back(job.NameOf(site->ranks[rank]));
   }

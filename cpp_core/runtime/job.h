@@ -1,7 +1,8 @@
-// Start-up: who the ranks of the job are, on which hosts, and what connects them.
+// Start-up of a job: finds its ranks and their hosts, and connects them.
 //
-// Ranks of one host meet on a Unix socket and share memory. Where MPI is used, all ranks meet over it first: its ranks
-// are the job's, and it tells which of them share a host. See docs/decisions/0008-mpi-by-dlopen.md.
+// The ranks of one host bootstrap over a Unix socket and share memory. Where MPI is used, all ranks first connect over
+// MPI: its ranks are the job's ranks, and this exchange finds out which ranks share a host. See
+// docs/decisions/0008-mpi-by-dlopen.md.
 #pragma once
 
 #include <cstdint>
@@ -25,72 +26,77 @@ namespace horocache::runtime {
 
 struct JobConfig {
   const Knobs& knobs;
-  net::Identity identity;  // as the launcher's variables say
+  net::Identity identity;  // from the launcher's variables
   uint32_t epoch = 0;
   std::string version;
   std::string agree;          // lines "name=value" that must be equal on all ranks, besides the knobs
-  uint64_t communicator = 0;  // an MPI communicator of the program, whose ranks are the job's; 0: none
-  std::vector<int> ranks;     // the job is these ranks of what it would be otherwise; empty: all
+  uint64_t communicator = 0;  // MPI communicator of the program, whose ranks form the job; 0: none
+  std::vector<int> ranks;     // the subset of ranks that forms the job; empty: all ranks
   const program::Library* programs = nullptr;
   std::function<Status()> check = nullptr;  // see net::BootstrapConfig and net::WaitCheck
 };
 
 struct Job {
   net::Identity identity;
-  std::vector<int> host_of;             // by rank; hosts are numbered in the order of their first rank
-  std::vector<std::string> host_names;  // by host
-  std::vector<int> here;                // the ranks of this host, ascending: by local rank
+  std::vector<int> host_of;             // host of each rank; hosts are numbered in the order of their first rank
+  std::vector<std::string> host_names;  // by host number
+  std::vector<int> here;                // ranks of this host, ascending, by local rank
   net::Peers peers;                     // by local rank
-  net::Communicator mpi;                // of the job's ranks; empty where MPI is not used
-  net::Introduction introduction;       // of this rank, over MPI
-  std::string no_mpi;       // why the launcher's MPI is not used, and is not needed; empty: it is, or there is none
-  std::string doubt;        // why this rank may be wrong about being alone; empty: it is not
-  net::ClockOffset clock;   // of this host; see CompareClocks
-  Status failed_elsewhere;  // why the job does not start, if another rank has told this one over MPI
-  // Tells this job from those that the same processes had before. Over MPI a new name and new communicators do that,
-  // and processes may have been in different numbers of jobs.
+  net::Communicator mpi;                // connects the ranks of the job; empty if MPI is not used
+  net::Introduction introduction;       // of this rank, sent over MPI
+  std::string no_mpi;                   // why the launcher's MPI cannot be used; set only if the job does without MPI
+  std::string doubt;                    // why this rank, which runs alone, may belong to a larger job; empty: no doubt
+  net::ClockOffset clock;               // of this host, see CompareClocks
+  Status failed_elsewhere;              // the start failure that another rank has reported over MPI; ok: none
+  // Distinguishes this job from earlier jobs of the same processes. 0 with MPI: there a new job name and new
+  // communicators do that, and the processes may have taken part in different numbers of jobs.
   uint32_t epoch = 0;
 
   bool one_host() const { return host_names.size() <= 1; }
-  // "rank 2 (host b)"; the host only where there are several.
+  // "rank 2 (host b)"; the host is named only in jobs on several hosts.
   std::string NameOf(int rank) const;
   std::vector<std::string> Names() const;  // by rank
 };
 
-// The layout of the memory that so many ranks share.
+// The layout of the memory that `ranks` ranks of one host share.
 net::ArenaLayout LayoutFor(const Knobs& knobs, int ranks);
 
+// Connects this rank with the other ranks of the job: over MPI if it is used, and through shared memory within the
+// host.
 StatusOr<Job> AssembleJob(const JobConfig& config);
 
-// Tells the ranks of this host, through shared memory, why this rank cannot go on.
+// Tells the ranks of this host, through shared memory, why this rank cannot continue.
 void TellHere(const Job& job, const Status& why);
-// What others are told of this rank when its start has failed.
+// The error text that other ranks show if this rank's start fails.
 std::string NotStarted(const Job& job, const Status& why);
 // Tells other ranks over MPI why this rank's start has failed: the first rank of each other host, which passes it on
-// through its host's shared memory; and all ranks of this host while they do not share memory yet. Only the first rank
-// of a host to fail calls it.
+// through its host's shared memory, and the ranks of this host while they do not share memory yet. Once the ranks of a
+// host share memory, only the first rank to fail calls this.
 void TellFailure(const Job& job, const Status& why);
-// Why the start of another rank has failed, if it has told this one.
+// Returns the start failure that another rank has reported to this one; ok: none.
 Status HearFailure(Job* job);
 
-// Compares the clocks of the hosts, over MPI. All ranks call it at the same time, when those of each host have met.
+// Compares the clocks of the hosts over MPI. All ranks call it at the same time, after the bootstrap of each host.
 Status CompareClocks(const JobConfig& config, Job* job);
 
-// A job of runtimes in one process, which share `arena`.
+// Returns a job whose ranks are runtimes of one process that share `arena`.
 Job JobInProcess(const net::Identity& identity, std::shared_ptr<net::Arena> arena);
 
-// Between all ranks of a job on several hosts, for messages; null on one host. All ranks call it at the same time.
+// Makes the link between all ranks of a job on several hosts, for messages; null on one host. All ranks call it at the
+// same time.
 StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job& job);
 
-// What tells this host of the others' ranks; null on one host. All ranks call it at the same time.
+// Makes the watch that reports lost and stopped ranks of other hosts; null on one host. All ranks call it at the same
+// time.
 StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job);
 
-// Where the ranks of a process set meet: those of each host among themselves. Its members call this at the same time,
-// for one set after the other in ascending order. This avoids circles: no rank of the lowest incomplete set can wait in
-// a higher one. `arena` is the set's memory, if it exists already.
+// Bootstraps a process set: the members on each host connect with each other. All members call this at the same time,
+// and ranks call it for their sets one after the other in ascending order. That order prevents circular waits: no rank
+// of the lowest incomplete set can wait in a higher one. `arena` is the set's shared memory if it exists already.
 StatusOr<SetSite> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,
                             std::shared_ptr<net::Arena> arena = nullptr);
-// Connects its hosts, over MPI. All members call it, sets in the same order. kStartup names one that does not come.
+// Makes the set's MPI communicators and the link between its hosts; does nothing without MPI. All members call it, for
+// all sets in the same order. Returns kStartup, naming the rank, if a member does not join in time.
 Status ConnectSet(const JobConfig& config, const Job& job, SetSite* site);
 
 }  // namespace horocache::runtime

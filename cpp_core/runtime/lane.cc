@@ -13,7 +13,7 @@
 namespace horocache::runtime {
 namespace {
 
-// Rounds go on between steps, so a long queue of small operations must not keep the role for itself.
+// Limits the tasks of one step, so that a long queue of small operations does not delay rounds.
 constexpr int kTasksPerStep = 32;
 
 bool HasData(wire::Op op) { return op != wire::Op::kBarrier && op != wire::Op::kJoin && op != wire::Op::kRegister; }
@@ -25,7 +25,7 @@ int64_t Elements(const std::vector<int64_t>& shape, size_t from = 0) {
 }
 
 StatusOr<std::byte*> Allocate(int64_t bytes, Result* result) {
-  const size_t rounded = RoundUp(static_cast<size_t>(bytes) + 1, kCacheLine);  // 0 bytes have an address, too
+  const size_t rounded = RoundUp(static_cast<size_t>(bytes) + 1, kCacheLine);  // an empty result has an address, too
   result->bytes.reset(static_cast<std::byte*>(std::aligned_alloc(kCacheLine, rounded)));
   result->size_bytes = bytes;
   if (result->bytes != nullptr) {
@@ -115,7 +115,7 @@ void Lane::BuildFused(const control::Plan& plan, data::Collective* collective) c
       if (operation != nullptr) {
         const TensorArgument& tensor = operation->tensors[i];
         segment = {tensor.input, tensor.output, tensor.count};
-        // Bindings make a new tensor for the result of an operation that is not in place.
+        // For an operation that is not in place, the binding has just allocated the output.
         if (tensor.output != tensor.input && tensor.output != nullptr)
           PreferHugePages(tensor.output, static_cast<size_t>(tensor.count) * DTypeBytes(collective->dtype));
       } else {
@@ -173,12 +173,12 @@ bool Lane::TestCollective() {
   segments_ = running_->TakeSegments();
   running_.reset();
   if (!status.ok() && !backend_->broken().ok()) fault_ = backend_->broken();
-  // After an error, too: it may be one of this rank alone, and the others go on.
+  // Continues after an error, too: the error may concern this rank only, and the other ranks continue.
   task_ = NextTensor() ? &Lane::StartCollective : &Lane::CompletePlan;
   return true;
 }
 
-// Backends know no names.
+// Backends do not know the names of operations.
 Status Lane::Named(const Status& status) const {
   const auto& items = plans_.front().items;
   if (items.size() != 1 || items[0].signature == nullptr) return status;
@@ -210,7 +210,7 @@ Status Lane::Inject(std::string_view place) {
   return fault;
 }
 
-// Moves the cursor; false if the plan's tensors are all done.
+// Advances to the next tensor; false if the plan has none left.
 bool Lane::NextTensor() {
   const control::Plan& plan = plans_.front();
   if (control::Fuses(plan.op) || !HasData(plan.op)) return false;

@@ -59,7 +59,7 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   return options;
 }
 
-// Of the set's ranks on this host.
+// The shared data areas of the set's ranks on this host.
 data::SharedArea LocalArea(const SetSite& site) {
   data::SharedArea area;
   area.rank = site.local_rank;
@@ -71,7 +71,7 @@ data::SharedArea LocalArea(const SetSite& site) {
   return area;
 }
 
-// Of all ranks of the set: those on several hosts share no memory.
+// The data areas of all ranks of the set: none if the set is on several hosts, which share no memory.
 data::SharedArea AreaOf(const SetSite& site, const data::SharedArea& local) {
   if (site.one_host()) return local;
   data::SharedArea area;
@@ -80,7 +80,7 @@ data::SharedArea AreaOf(const SetSite& site, const data::SharedArea& local) {
   return area;
 }
 
-// With `local` memory of this host.
+// `local`: the shared memory of this host.
 data::MpiMeans MpiFor(const SetSite& site, SetComms comms, data::SharedArea local) {
   data::MpiMeans means;
   means.all = std::move(comms.all);
@@ -93,7 +93,7 @@ data::MpiMeans MpiFor(const SetSite& site, SetComms comms, data::SharedArea loca
   return means;
 }
 
-// Words stay on their host, so between hosts leaders speak for theirs.
+// Bitvectors stay on their host, so between hosts the leaders speak for their ranks.
 control::AgreementConfig AgreementFor(const Knobs& knobs, const SetSite& site) {
   control::AgreementConfig agreement;
   agreement.strategy = knobs.agreement == "bits" && !site.one_host() ? "leaders" : knobs.agreement;
@@ -110,7 +110,8 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetSite* site) {
                                std::move(site->link));
 }
 
-// Of its memory, a fourth is the built-in backend's, which runs what the programs leave to it.
+// Makes the backend of compiled programs. A fourth of its memory goes to its built-in backend, which runs operations
+// without a suitable program.
 StatusOr<std::unique_ptr<data::Backend>> MakeProgramRunner(SetSite* site, const data::SharedArea& local,
                                                            data::BackendOptions options, program::ProgramMeans means) {
   options.fakedevice_delay_ns = -1;
@@ -133,7 +134,7 @@ std::function<void(const std::string&)> WarningsOf(const Logger* logger) {
 
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means,
                                         const program::Library* programs) {
-  std::string rules = knobs.select;  // the first that applies counts
+  std::string rules = knobs.select;  // the first rule that applies wins
   if (!means.memory && means.mpi) {
     if (knobs.hierarchical_allreduce) rules += ";allreduce=mpi/twolevel";
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";

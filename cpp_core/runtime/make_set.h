@@ -1,5 +1,5 @@
-// Puts the parts of one process set together: the one place that knows which channel, agreement and backends a set of
-// ranks gets.
+// Builds the parts of one process set. This is the only place that chooses the channel, agreement and backends for a
+// set of ranks.
 #pragma once
 
 #include <cstdint>
@@ -25,44 +25,45 @@ class HostsWatch;
 
 namespace horocache::runtime {
 
-// What a backend over MPI works with.
+// The communicators that a backend over MPI uses.
 struct SetComms {
-  net::Communicator all;      // of the set's ranks
-  net::Communicator leaders;  // of the lowest rank of each host; empty on other ranks, and on one host
+  net::Communicator all;      // of all ranks of the set
+  net::Communicator leaders;  // of the lowest rank of each host; empty on other ranks and on one host
 };
 
-// Where a set's ranks meet.
+// The ranks of a process set as this rank sees them after the bootstrap, and the means to reach them.
 struct SetSite {
   uint32_t process_set = 0;
   uint32_t epoch = 0;
-  std::vector<int> ranks;             // of the job, ascending
-  int rank = 0;                       // of this process, within the set
+  std::vector<int> ranks;             // ranks of the job, ascending, by rank within the set
+  int rank = 0;                       // of this process within the set
   std::vector<int> host_of;           // by rank within the set; hosts are numbered in the order of their first rank
-  int local_rank = 0;                 // of this process, among the set's ranks on its host
-  std::shared_ptr<net::Arena> arena;  // of the set's ranks on this host alone
-  // By local rank: where each sleeps. A rank has one doorbell, whatever sets it is in.
+  int local_rank = 0;                 // of this process among the set's ranks on this host
+  std::shared_ptr<net::Arena> arena;  // shared by the set's ranks on this host only
+  // The doorbell of each local rank. A rank has one doorbell for all its sets.
   std::vector<net::Doorbell> doorbells;
-  std::vector<std::span<std::byte>> regions;  // by local rank; empty if there are none
-  SetComms mpi;                               // for the mpi backend; empty if there is none
-  SetComms program_mpi;                       // the same for programs, if they are to run between hosts
-  net::Communicator program_links;            // of the set's ranks, for the same
-  std::unique_ptr<net::Link> link;            // between the hosts' leaders
-  const net::HostsWatch* watch = nullptr;     // of the job; null on one host
+  std::vector<std::span<std::byte>> regions;  // shared regions, by local rank; empty: none
+  SetComms mpi;                               // for the mpi backend; empty: none
+  SetComms program_mpi;                       // for programs that run between hosts; empty: none
+  net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
+  std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
+  const net::HostsWatch* watch = nullptr;     // of the whole job; null on one host
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };
 
-// The programs that sets may run, and what they need.
+// The compiled programs that sets may run, and their resources.
 struct SetPrograms {
   std::shared_ptr<const program::Library> library;  // null: none
   program::SharedMemorySource memory;
   const Logger* logger = nullptr;  // outlives the sets
 };
 
-// On every rank of the set alike; the parts belong to the caller.
+// Makes the parts of a set. All ranks of the set pass equal settings. The caller owns the parts.
 StatusOr<SetParts> MakeSet(const Knobs& knobs, SetSite site, SetPrograms programs);
 
-// How a set of so many ranks chooses backends; kInvalidArgument for a rule that is wrong.
+// Makes the selector, the rules by which a set of `ranks` ranks chooses backends. Returns kInvalidArgument for a bad
+// rule.
 StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::BackendMeans means,
                                         const program::Library* programs);
 

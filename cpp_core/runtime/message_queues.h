@@ -1,8 +1,9 @@
-// Which receive gets which message: the first posted gets the first that arrived, for each source, process set and tag.
+// Matches receives with messages: for each source, process set and tag, the first posted receive gets the first message
+// that arrived.
 //
-// For one key either receives wait for messages or messages for receives, never both. Pure: no clock, no I/O.
+// For one key, either receives wait for messages or messages wait for receives, never both. Pure: no clock, no I/O.
 //
-// Role: the holder of the runtime's role. Owns what arrived; the operations belong to the table.
+// Role: the driving thread. Owns the arrived messages; the operation table owns the operations.
 #pragma once
 
 #include <compare>
@@ -25,34 +26,34 @@ struct MessageKey {
   auto operator<=>(const MessageKey&) const = default;
 };
 
-// A message that nobody has asked for yet.
+// A message without a matching receive so far.
 struct Arrival {
-  enum class Kind { kWhole, kAnnounced, kLost };  // kLost: was announced, and its sender has left
+  enum class Kind { kWhole, kAnnounced, kLost };  // kLost: was announced, then its sender left
   Kind kind = Kind::kWhole;
   DType dtype = DType::kFloat32;
   int64_t count = 0;
-  uint64_t id = 0;                 // if announced
-  std::vector<std::byte> payload;  // if whole
+  uint64_t id = 0;                 // of an announced message
+  std::vector<std::byte> payload;  // of a whole message
 };
 
 class MessageQueues {
  public:
-  // Only where TakeArrival has nothing for the key.
+  // Requires that TakeArrival has returned nothing for the key.
   void Post(const MessageKey& key, Operation* receive);
-  // The first posted receive, which is no longer posted then; null if there is none.
+  // Removes and returns the first posted receive; null if there is none.
   Operation* TakePosted(const MessageKey& key);
-  // Takes a receive back; false if it is not posted.
+  // Removes a posted receive; false if it is not posted.
   bool Withdraw(const MessageKey& key, const Operation* receive);
 
-  // Only where TakePosted has nothing for the key.
+  // Requires that TakePosted has returned null for the key.
   void Keep(const MessageKey& key, Arrival arrival);
   std::optional<Arrival> TakeArrival(const MessageKey& key);
 
-  // The source has left. What it had announced is lost; whole messages stay. Appends the receives that waited for it,
-  // which are no longer posted then.
+  // Handles a source that has left: its announced messages become lost, whole messages stay, and the receives posted
+  // for it are removed and appended to *receives.
   void Close(int source, std::vector<Operation*>* receives);
   void Clear() { queues_.clear(); }
-  // Forgets what came for a process set that is gone; calls f(source, bytes) for every whole message.
+  // Drops the messages that arrived for a removed process set. Calls f(source, bytes) for every whole message.
   template <typename F>
   void DropArrivals(uint32_t process_set, F&& f) {
     for (auto& [key, queue] : queues_) {
@@ -81,7 +82,8 @@ class MessageQueues {
 
   Queue& At(const MessageKey& key);
 
-  // Empty queues stay, so that a tag that is used in every step costs no allocation; swept when there are many.
+  // Empty queues stay in the map, so that a tag used in every step costs no allocation. At `sweep_at_` keys, the empty
+  // ones are removed.
   std::map<MessageKey, Queue> queues_;
   size_t sweep_at_ = 1024;
 };

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kBetweenRecordsNs = kNsPerS;
 constexpr int kBacklog = 8;
-constexpr timeval kSendTimeout{2, 0};  // who asks and does not read gets no more
+constexpr timeval kSendTimeout{2, 0};  // a client that stops reading is dropped
 
 std::string ErrorText() { return std::generic_category().message(errno); }
 
@@ -37,7 +37,7 @@ void SendAll(int socket, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return;  // who asked has gone, or does not read
+    if (sent <= 0) return;  // the client has gone or does not read
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
 }
@@ -47,7 +47,7 @@ void SendAll(int socket, std::string_view bytes) {
 Observer::Observer(const std::string& socket_name, std::string record_path, Means means)
     : record_(std::move(record_path)), means_(std::move(means)) {
   if (!socket_name.empty()) Listen(socket_name);
-  polled_.reserve(2);  // and the waker's: the thread sleeps without memory, too
+  polled_.reserve(2);  // with the waker's entry; sleeping then needs no memory
   thread_ = NamedThread("hc-observer", [this] { Run(); });
 }
 
@@ -63,13 +63,14 @@ void Observer::Stop() {
 }
 
 void Observer::Listen(const std::string& base) {
-  // A process may have several runtimes of one rank, each with an open descriptor of its own.
+  // The descriptor's number makes the name unique: a process may have several runtimes of one rank, with one waker
+  // each.
   const std::string name = base + "." + std::to_string(waker_.number());
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), length);  // a zero before it: not a file
+  std::memcpy(address.sun_path + 1, name.data(), length);  // a leading zero byte: not a file
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
   const auto* bound = reinterpret_cast<const sockaddr*>(&address);
   if (socket.get() < 0 || bind(socket.get(), bound, size) != 0 || listen(socket.get(), kBacklog) != 0) {
@@ -102,7 +103,7 @@ void Observer::NoteError(const Status& why) {
   waker_.Wake();
 }
 
-// Called before the error is shown, which is the last thing that a program prints, and what a launcher repeats.
+// Called before the error is shown, so that the error remains the program's last output, which launchers repeat.
 void Observer::TellPath() {
   if (!noted_.load()) return;
   std::string text;
@@ -121,7 +122,7 @@ void Observer::CloseInChild() {
   listener_.Close();
 }
 
-// ---- the thread
+// ---- the observer's thread
 
 Observer::Asked Observer::TakeAsked() {
   MutexLock lock(mutex_);
@@ -129,7 +130,7 @@ Observer::Asked Observer::TakeAsked() {
 }
 
 int64_t Observer::SleepNs() const {
-  if (unwritten_.empty()) return kNever;  // until somebody asks
+  if (unwritten_.empty()) return kNever;  // until a request
   return std::clamp<int64_t>(written_ns_ + kBetweenRecordsNs - NowNs(), 0, kBetweenRecordsNs);
 }
 
@@ -146,7 +147,7 @@ void Observer::Run() {
       if (stop) return;
       Tell(asked.sets);
       if (polled_[0].revents != 0 && listener_.intact()) Answer();
-    } catch (const std::bad_alloc&) {  // who asked may ask again
+    } catch (const std::bad_alloc&) {  // the client may ask again
     }
   }
 }

@@ -1,11 +1,11 @@
-// Tells about a live rank: to whoever asks on its socket (`horocache dump`), to the other ranks when they ask where
-// this one is, and to a file when an operation has failed.
+// Reports the state of a live rank: to clients of its socket (`horocache dump`), to other ranks that ask for this
+// rank's stacks, and to a file when an operation has failed.
 //
-// One thread, which sleeps until somebody asks, so that neither the role nor a thread of the user ever waits for a
-// file, a socket or a stack. The socket has a name in the kernel's abstract space, "horocache.PID.RANK": it is gone
-// with the process, and only the same user (or root) is answered.
+// The observer's thread sleeps until it gets a request, so the driving thread and the user's threads never wait for a
+// file, a socket or a stack. The socket has a name in the kernel's abstract namespace, "horocache.PID.RANK", so it
+// vanishes with the process. Only the same user and root get an answer.
 //
-// Shared: any thread may ask. Owns its thread.
+// Shared: any thread may send requests. Owns its thread.
 #pragma once
 
 #include <poll.h>
@@ -28,36 +28,38 @@ namespace horocache::runtime {
 class Observer {
  public:
   struct Means {
-    // The flight record, as JSON: why it is wanted, and the stacks of the program's threads.
+    // Returns the flight record as JSON. `why`: the reason for it; `stacks`: those of the program's threads.
     std::function<std::string(const std::string& why, const std::string& stacks)> record;
-    // May take a second; empty if they cannot be had. Null where nobody knows stacks.
+    // Returns the stacks of the program's threads; empty if unavailable. May take a second. May be null.
     std::function<std::string()> stacks;
+    // Logs the stacks on every rank of the set.
     std::function<void(uint32_t process_set, const std::string& stacks)> tell;
+    // Logs a warning on this rank.
     std::function<void(const std::string&)> warn;
   };
 
-  // `record_path`: the file for errors; empty: none. What cannot be had (descriptors, a name) is warned of, and done
-  // without.
+  // `record_path` is the file for flight records; empty: none. If a resource is unavailable (descriptors, the socket's
+  // name), logs a warning and works without it.
   Observer(const std::string& socket_name, std::string record_path, Means means);
   ~Observer() { Stop(); }
-  // Writes what is still to be written, and joins the thread; later questions get no answer, and later
-  // failures are not noted. Idempotent.
+  // Writes a pending record and joins the thread. Later requests get no answer, and later failures are not recorded.
+  // Idempotent.
   void Stop() HC_EXCLUDES(mutex_);
 
-  // The ranks of the set want to know where this rank is.
+  // Queues an answer to the ranks of the set, which have asked for this rank's stacks.
   void AskStacks(uint32_t process_set) HC_EXCLUDES(mutex_);
-  // Something has failed: the record is written, at most once a second. Cheap. The program may go on, so where the
-  // record is said only of an error that ends the job.
+  // Records a failure: the thread writes the flight record, at most once a second. Cheap. Logs the record's path only
+  // for an error that ends the job, because the program may handle other errors.
   void NoteError(const Status& why) HC_EXCLUDES(mutex_);
-  // This rank ends with an error: says where the record is, once, if there is one.
+  // Logs the path of the record, once, if an error was recorded. For a rank that ends with an error.
   void TellPath() HC_EXCLUDES(mutex_);
-  // In the child of a fork, where the thread does not exist.
+  // For the child of a fork, where the thread does not exist.
   void CloseInChild();
 
  private:
   struct Asked {
     std::vector<uint32_t> sets;
-    std::string error;  // the first since the last record
+    std::string error;  // the first error since the last record
     bool stop = false;
   };
 
@@ -70,7 +72,7 @@ class Observer {
   void WriteRecord();
   std::string Stacks() const { return means_.stacks ? means_.stacks() : std::string(); }
 
-  RecordFile record_;  // of the thread, but for its path
+  RecordFile record_;  // used by the thread, except for its path
   const Means means_;
   Waker waker_;
   UniqueFd listener_;
@@ -79,14 +81,14 @@ class Observer {
   Mutex mutex_;
   Asked asked_ HC_GUARDED_BY(mutex_);
   bool told_path_ HC_GUARDED_BY(mutex_) = false;
-  std::string no_record_ HC_GUARDED_BY(mutex_);  // why there is none
+  std::string no_record_ HC_GUARDED_BY(mutex_);  // why the record could not be written
 
-  // Of the thread.
+  // Used by the thread only.
   std::vector<pollfd> polled_;
-  std::string unwritten_;   // why a record is due; empty if none is
-  int64_t written_ns_ = 0;  // when the last one was
+  std::string unwritten_;   // the error of the record that is due; empty: none is due
+  int64_t written_ns_ = 0;  // time of the last record
 
-  NamedThread thread_;  // last: it uses everything above
+  NamedThread thread_;  // last, because it uses all members above
 };
 
 }  // namespace horocache::runtime

@@ -15,10 +15,10 @@ namespace {
 
 using Kind = observe::FlightRecorder::Kind;
 
-// Of a name in the map, beside its text: a node, the text's allocation, a bucket.
+// Memory of a name in the map besides its text: a node, the text's allocation, a bucket.
 constexpr size_t kBytesOfName = 96;
 constexpr size_t kManyGroups = 256;
-constexpr size_t kMostPending = 4096;  // that are worth telling
+constexpr size_t kMostPending = 4096;  // limit of listed operations
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Operation* OperationTable::New() {
 
 Operation* OperationTable::TakeFree() {
   if (free_slots_.empty()) {
-    // Recycle must find room.
+    // Recycle must find room without allocating.
     if (free_slots_.capacity() <= slots_.size()) free_slots_.reserve(2 * slots_.size() + 1);
     slots_.push_back({std::make_unique<Operation>()});
     return Take(static_cast<int>(slots_.size()) - 1);
@@ -51,13 +51,14 @@ Operation* OperationTable::NewGroup(std::string_view name) {
   const auto known = groups_.find(name);
   if (known != groups_.end() && known->second != kNoSlot) return Take(std::exchange(known->second, kNoSlot));
   Operation* const operation = TakeFree();
-  if (known != groups_.end()) return operation;  // another of the name is in flight, perhaps in another process set
+  if (known != groups_.end()) return operation;  // another group of the name is in flight, maybe in another process set
   if (groups_.size() >= kManyGroups) ForgetGroups();
   operation->prepared.home = &groups_.emplace(name, kNoSlot).first->second;
   return operation;
 }
 
-// Those that nothing is in flight of: a program that makes new names all the time shall not fill the table.
+// Frees the records of groups that are not in flight. Otherwise a program that keeps making new names would fill the
+// table.
 void OperationTable::ForgetGroups() {
   std::erase_if(groups_, [this](const auto& group) HC_NO_THREAD_SAFETY_ANALYSIS {
     if (group.second == kNoSlot) return false;
@@ -90,7 +91,8 @@ void OperationTable::GiveName(Operation* operation) {
   for (size_t i = 0; i < signature.tensors.size(); ++i) NameMember(i, false, &signature);
 }
 
-// Each sweep frees at least half of the names' bytes or doubles the limit, so that a name costs a constant on average.
+// Removes the free names. Each sweep frees at least half of the names' bytes or doubles the limit, so the cost per name
+// is constant on average.
 void OperationTable::SweepNames(Names* names) {
   names->bytes = 0;
   std::erase_if(names->in_flight, [&](const auto& entry) {
@@ -130,8 +132,8 @@ void OperationTable::FreeNames(Operation* operation) {
   for (bool* flag : operation->claimed) *flag = false;
 }
 
-// Claims the names of an unchanged request, whose flags are known. False if that cannot be done, and nothing is
-// claimed.
+// Claims the names of an unchanged request by their known flags. Returns false, with nothing claimed, if the flags are
+// out of date or a name is in flight.
 bool OperationTable::ClaimAgain(Operation* operation) {
   if (!operation->prepared.same_request || operation->prepared.names_epoch != names_epoch_) return false;
   if (std::ranges::any_of(operation->claimed, [](const bool* taken) { return *taken; })) return false;
@@ -157,7 +159,7 @@ Status OperationTable::ClaimNames(Operation* operation) {
 
 Status OperationTable::Add(Operation* operation, int64_t now_ns, bool* first) {
   MutexLock lock(mutex_);
-  // What is queued will be run, so from there on nothing throws.
+  // A queued operation runs in any case, so nothing may throw once it is queued.
   if (queued_.size() == queued_.capacity()) queued_.reserve(2 * queued_.size() + 1);
   HC_RETURN_IF_ERROR(ClaimNames(operation));
   if (!operation->prepared.same_request) {
@@ -212,7 +214,7 @@ std::vector<observe::PendingOperation> OperationTable::Pending() const {
   MutexLock lock(mutex_);
   for (const Slot& slot : slots_) {
     const Operation& operation = *slot.operation;
-    // Between its submission and its return to the pool a record's request does not change.
+    // A record's request does not change between its submission and its return to the pool.
     if (!slot.used || operation.submitted_ns == 0 || IsDone(operation) || pending.size() == kMostPending) continue;
     const wire::Signature& signature = operation.request.signature;
     pending.push_back({.name = signature.name,
@@ -235,7 +237,7 @@ void OperationTable::Finish(Operation* operation, Status status) {
   if (!status.ok()) {
     try {
       on_failure_(status);
-    } catch (const std::bad_alloc&) {  // the flight record lacks it, then
+    } catch (const std::bad_alloc&) {  // the flight record then lacks this failure
     }
   }
   {
@@ -298,7 +300,7 @@ void OperationTable::ForgetSet(uint32_t process_set) {
   MutexLock lock(mutex_);
   if (process_set >= names_.size()) return;
   Names& names = names_[process_set];
-  // What is in flight points to its flags.
+  // Operations in flight point to flags in the map.
   if (std::ranges::any_of(names.in_flight, [](const auto& entry) { return entry.second; })) return;
   names = Names();
   ++names_epoch_;

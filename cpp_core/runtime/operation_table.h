@@ -1,15 +1,16 @@
 // All operations that are not yet consumed, by handle, and the names that are in flight.
 //
 // Note [Groups that are sent again]
-// A training loop sends the same groups in every step: the same members, under the same names, mostly from the same
-// memory. So the table keeps a record that has carried a group for the next group of that name (NewGroup), with all
-// that was found out about it. Who fills the record compares instead of writing, and says in `prepared` what has not
-// changed: then no name is made, looked up or hashed, and the response cache's entry is recognised by its address.
+// A training loop submits the same groups in every step: the same members under the same names, mostly from the same
+// memory. So the table keeps the record of a group for the next group of that name (NewGroup), together with everything
+// found out about it. The binding that fills the record compares the new group with the old one instead of writing it,
+// and marks in `prepared` what is unchanged. For an unchanged request, no name is built, looked up or hashed, and the
+// response cache recognises its entry by address.
 //
-// Names are of a process set: the same one may be in flight in two.
+// Names belong to a process set: two sets may have the same name in flight.
 //
-// Shared: user threads submit and consume, the holder of the role finishes. One mutex guards slots and names; it is
-// held for a few instructions. Owns the records; Runtime owns the table.
+// Shared: user threads submit and consume operations, the driving thread finishes them. One mutex guards slots and
+// names and is held only briefly. The table owns the records; Runtime owns the table.
 #pragma once
 
 #include <array>
@@ -35,51 +36,50 @@ namespace horocache::runtime {
 
 class OperationTable {
  public:
-  // `recorder` and `metrics` outlive the table; `on_failure` is told of every operation that fails, by who holds the
-  // role.
+  // `recorder` and `metrics` outlive the table. The driving thread calls `on_failure` for every operation that fails.
   OperationTable(observe::FlightRecorder* recorder, Metrics* metrics, std::function<void(const Status&)> on_failure)
       : recorder_(recorder), metrics_(metrics), on_failure_(std::move(on_failure)) {}
 
-  // A record to fill; its containers may hold stale values. Give it to Add or Recycle.
+  // Returns a record to fill; its containers may hold stale values. The caller passes it to Add or Recycle.
   Operation* New() HC_EXCLUDES(mutex_);
-  // One for a group of this name: what an earlier one left, if `prepared.filled`.
+  // Returns a record for a group of this name. If `prepared.filled`, it still holds an earlier group of the name.
   Operation* NewGroup(std::string_view name) HC_EXCLUDES(mutex_);
 
-  // Names the operation if it has no name, gives it a handle and queues it. kDuplicateName if its name, or a member's,
-  // is in flight; messages have no names. `*first` tells whether the queue was empty.
+  // Names the operation if it has no name, and queues it. Returns kDuplicateName if its name or a member's name is in
+  // flight; messages have no names. Sets *first to true if the queue was empty.
   Status Add(Operation* operation, int64_t now_ns, bool* first) HC_EXCLUDES(mutex_);
 
-  // Moves the queued operations to *out (cleared first), in order of submission.
+  // Moves the queued operations to *out, in order of submission. Clears *out first.
   void Drain(std::vector<Operation*>* out) HC_EXCLUDES(mutex_);
   bool HasQueued() const { return queued_count_.load(std::memory_order_seq_cst) != 0; }
 
-  // Null if the handle is unknown or was consumed.
+  // Returns null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) HC_EXCLUDES(mutex_);
-  // The controller's name for an operation. A record lives until its handle is consumed, which is after the controller
-  // has let go of it.
+  // The controller's identifier of an operation. A record lives until its handle is consumed, and by then the
+  // controller has dropped the identifier.
   static uint64_t IdOf(Operation* operation) { return reinterpret_cast<uintptr_t>(operation); }
   static Operation* FromId(uint64_t id) { return reinterpret_cast<Operation*>(static_cast<uintptr_t>(id)); }
 
-  // The data plane has begun with it.
+  // Records that the data plane has started the operation.
   void NoteStarted(const Operation& operation, int64_t now_ns) const;
-  // Marks it done, frees its names and wakes who waits for it. Throws nothing.
+  // Marks the operation done, frees its names and wakes the threads that wait for it. Does not throw.
   void Finish(Operation* operation, Status status) HC_EXCLUDES(mutex_);
-  // Finishes everything that was submitted and is not done, whoever knows of it, also without memory. By who holds the
-  // role.
+  // Fails every submitted operation that is not done, even if memory has run out. Called by the driving thread.
   void FailAll(const Status& why) HC_EXCLUDES(mutex_);
-  // Operations finished since the last call whose `owner` is still set; cheap when there is none.
+  // Moves the owners of the operations finished since the last call to the end of *owners. Cheap if there are none.
   void TakeOwners(std::vector<void*>* owners) HC_EXCLUDES(mutex_);
-  // What is submitted and not finished, for people.
+  // The submitted, unfinished operations, for flight records and dumps.
   std::vector<observe::PendingOperation> Pending() const HC_EXCLUDES(mutex_);
-  // How many names it keeps of a process set, in flight or free.
+  // The number of names that the table stores for a process set, in flight or free.
   size_t KeptNames(uint32_t process_set) const HC_EXCLUDES(mutex_);
-  // The process set is gone: frees what its names take.
+  // Frees the memory of a removed process set's names.
   void ForgetSet(uint32_t process_set) HC_EXCLUDES(mutex_);
-  // The handle is consumed; the record goes back to the pool. `owner` must have been taken.
+  // Consumes the handle and returns the record to the pool. The caller must have taken `owner` before.
   void Recycle(Operation* operation) HC_EXCLUDES(mutex_);
 
  private:
-  // A handle is slot + generation << kSlotBits, so that a consumed handle is never mistaken for a new one.
+  // A handle is slot | generation << kSlotBits. The generation keeps a consumed handle distinct from later ones of the
+  // slot.
   static constexpr int kSlotBits = 24;
   struct Slot {
     std::unique_ptr<Operation> operation;
@@ -88,12 +88,12 @@ class OperationTable {
   };
   using Numbers = std::priority_queue<int, std::vector<int>, std::greater<>>;
 
-  static constexpr size_t kLeastNameBytes = 16 << 20;  // about 100,000 usual names
+  static constexpr size_t kLeastNameBytes = 16 << 20;  // about 100,000 names of usual length
 
-  // Of one process set.
+  // The names of one process set.
   struct Names {
-    // Names stay in the map when they are free, so that a name used in every step costs no allocation. When they take
-    // `sweep_at` bytes, the free ones go: a job whose names are new in every step takes no more.
+    // Free names stay in the map, so that a name used in every step costs no allocation. When the map takes `sweep_at`
+    // bytes, the free names are removed. This bounds the memory of a job that uses new names in every step.
     control::StringMap<bool> in_flight;
     size_t bytes = 0;
     size_t sweep_at = kLeastNameBytes;
@@ -122,16 +122,16 @@ class OperationTable {
   mutable Mutex mutex_;
   std::vector<Slot> slots_ HC_GUARDED_BY(mutex_);
   std::vector<int> free_slots_ HC_GUARDED_BY(mutex_);
-  // By name of a group: the slot of the record that waits for the next one; kNoSlot while it is in use.
+  // By group name: the slot of the record that is ready for the next group; kNoSlot while it is in use.
   static constexpr int kNoSlot = -1;
   control::StringMap<int> groups_ HC_GUARDED_BY(mutex_);
   std::vector<Operation*> queued_ HC_GUARDED_BY(mutex_);
   std::atomic<size_t> queued_count_{0};
   std::deque<Names> names_ HC_GUARDED_BY(mutex_);   // by process set
-  uint64_t names_epoch_ HC_GUARDED_BY(mutex_) = 0;  // grows when names leave the maps
+  uint64_t names_epoch_ HC_GUARDED_BY(mutex_) = 0;  // incremented when names are removed from the maps
   struct Finished {
     Operation* operation;
-    int64_t handle;  // tells whether the record has been used again since
+    int64_t handle;  // differs from the record's handle if the record has been reused since
   };
   std::vector<Finished> finished_ HC_GUARDED_BY(mutex_);
   std::atomic<size_t> finished_count_{0};

@@ -9,7 +9,7 @@
 namespace horocache::runtime {
 namespace {
 
-// So that Step returns after about 100 us, however much there is to send.
+// Limits the sending part of a step to about 100 us, however much is queued.
 constexpr int kFramesPerStep = 8;
 
 }  // namespace
@@ -23,7 +23,7 @@ PointToPoint::PointToPoint(PointToPointConfig config, OperationTable* table, Met
   for (size_t rank = 0; rank < config_.routes.size(); ++rank) {
     const Route& route = config_.routes[rank];
     if (route.number < 0) {
-      peers_[rank].left = true;  // nothing comes from there, and nothing goes there
+      peers_[rank].left = true;  // unreachable: nothing is sent there, and nothing comes from there
       continue;
     }
     rank_of_[route.link][static_cast<size_t>(route.number)] = static_cast<int>(rank);
@@ -82,7 +82,7 @@ void PointToPoint::Submit(Operation* operation, int64_t now_ns) {
 bool PointToPoint::Step(int64_t now_ns) {
   now_ns_ = now_ns;
   if (!failed_.ok()) return false;
-  const bool received = Receive();  // first: what came may be answered at once
+  const bool received = Receive();  // first, because an arrival may be answered at once
   if (broken_.ok()) return SendOut() || received;
   Lose(broken_, now_ns);
   return true;
@@ -114,7 +114,7 @@ void PointToPoint::SubmitSend(Operation* operation) {
 
 void PointToPoint::Queue(int to, const FrameHead& head, Operation* eager) {
   Peer& peer = PeerOf(to);
-  if (peer.left || peer.told) return;  // it will not look, or was told that nothing follows
+  if (peer.left || peer.told) return;  // the peer reads nothing more, or has got this rank's farewell
   peer.queue.push_back({head, eager});
   Activate(to);
 }
@@ -130,10 +130,10 @@ bool PointToPoint::HasOutgoing(int rank) const {
   return !peer.queue.empty() || !peer.ready.empty() || farewell;
 }
 
-// Ranks take turns frame by frame, so that one that takes a large message does not hold up the others.
+// Ranks take turns frame by frame, so that a large message to one rank does not delay the others.
 bool PointToPoint::SendOut() {
   int sent = 0;
-  // Ends when none of the active ranks had room, too.
+  // Also ends when no active rank had room.
   for (size_t refused = 0; sent < kFramesPerStep && refused < active_.size();) {
     const int rank = active_.front();
     active_.pop_front();

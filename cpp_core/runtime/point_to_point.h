@@ -1,20 +1,25 @@
-// Messages from one rank to another: matches sends with receives and moves their bytes over links, without rounds.
+// Point-to-point messages: matches sends with receives and moves their bytes over links, without rounds.
 //
 // Note [Eager and announced messages]
-// A message of up to kEagerBytes travels at once and is kept by its receiver until a recv asks for it; its send is
-// complete when the link has it. What may be kept is bounded: a sender has a credit of kCreditBytes with each receiver,
-// which comes back on whatever frame goes the other way. A larger message, and one beyond the credit, is announced. Its
-// receiver answers with a grant when a matching recv is posted, and then the payload goes in pieces from tensor to
-// tensor; the send is complete when the link has the last piece. Frames of a pair keep their order, and so heads of
-// messages do: first in, first out for each source, destination, process set and tag.
+// An eager message has at most kEagerBytes. It travels at once, and its send is complete when the link has taken it.
+// The receiver stores it until a matching recv is posted. The stored bytes are bounded: a sender has a credit of
+// kCreditBytes with each receiver, which the receiver returns in the head of any frame to the sender.
 //
-// A grant says what the receiver expects, so if that is something else both sides know, and each fails its own side.
-// An eager message was complete at its sender, so there the receiver alone fails.
+// A message that is larger, or exceeds the credit, is announced. Its receiver answers with a grant when a matching recv
+// is posted. Then the payload travels in pieces, from tensor to tensor, and the send is complete when the link has
+// taken the last piece. For example, a send of 1 MiB is one kAnnounce frame, one kGrant frame back, and then kData
+// frames of the link's maximum size.
 //
-// Nothing here blocks, and no clock is read: Step moves what can be moved, `now_ns` comes in. What peers send is
-// checked before it is used; what no peer may send breaks the engine.
+// The frames of a pair of ranks keep their order, and so do the heads of its messages: first in, first out for each
+// source, destination, process set and tag.
 //
-// Role: the holder of the runtime's role. Owns the links; the operations belong to the table.
+// A grant states the element type and count that the receiver expects. On a mismatch both sides know, and each fails
+// its own operation. An eager send is already complete at its sender, so on a mismatch only the receive fails.
+//
+// Nothing here blocks or reads a clock: Step moves the bytes that can be moved, and `now_ns` is an argument. Everything
+// that peers send is checked before use; an invalid frame breaks the engine.
+//
+// Role: the driving thread. Owns the links; the operation table owns the operations.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +45,7 @@
 
 namespace horocache::runtime {
 
-// How a rank is reached: which link, and its number within that link's group; below 0: not at all.
+// The way to a rank: the link, and the rank's number in that link's group. A negative number means unreachable.
 struct Route {
   size_t link = 0;
   int number = -1;
@@ -49,14 +54,15 @@ struct Route {
 struct PointToPointConfig {
   int rank = 0;
   std::vector<std::unique_ptr<net::Link>> links;
-  std::vector<Route> routes;  // by rank of the job, this one included
+  std::vector<Route> routes;  // by rank of the job, this rank included
   bool stall_check = true;
   int64_t stall_warn_ns = 0;
-  int64_t stall_fail_ns = 0;  // 0: never
-  // Unless `stall_fail_computing`, the limit counts from when the peer last computed, as far as `computed_ns` knows.
+  int64_t stall_fail_ns = 0;  // 0: no limit
+  // If false, the limit for an unmatched message counts from when the peer last computed, as returned by `computed_ns`.
   bool stall_fail_computing = true;
   std::function<int64_t(int rank)> computed_ns;
-  // Whether a rank has left, for one that could not say farewell because this rank took no frames; may be null.
+  // True if a rank has left. Detects a rank whose farewell frame found no room because this rank took no frames. May be
+  // null.
   std::function<bool(int rank)> has_left;
   observe::Timeline* timeline = nullptr;  // null: none
 };
@@ -65,71 +71,75 @@ class PointToPoint {
  public:
   static constexpr int64_t kEagerBytes = 16 << 10;
   static constexpr int64_t kCreditBytes = 4 << 20;
-  // What keeping a message costs besides its payload: empty messages are bounded, too.
+  // Credit that a message costs besides its payload, so that stored empty messages are bounded, too.
   static constexpr int64_t kKeepBytes = 128;
 
   PointToPoint(PointToPointConfig config, OperationTable* table, Metrics* metrics);
 
-  // Takes an operation that CheckMessage accepts, with a rank that can be reached; finishes it, now or later.
+  // Takes an operation that CheckMessage has accepted and whose peer is reachable. Finishes it now or later.
   void Submit(Operation* operation, int64_t now_ns);
-  // Moves what can be moved, by a bounded amount; true if anything moved.
+  // Moves a bounded number of bytes; true if anything moved.
   bool Step(int64_t now_ns);
-  // Reports what has waited for too long, ends what has waited longer than that, and what waits for a rank that left.
+  // Queues warnings about messages that wait for too long, fails messages past the limit, and closes peers that have
+  // left.
   void Check(int64_t now_ns);
-  // The next warning for people; false if there is none.
+  // Takes the next warning for the log; false if there is none.
   bool NextReport(std::string* text);
 
-  // This rank leaves: what has no partner yet fails, what is under way goes on, then everybody is told.
+  // Starts to leave: queued eager sends and granted sends go on, every other pending message fails, and then every peer
+  // gets a farewell.
   void Leave(int64_t now_ns);
-  // Everybody has been told, or nobody can be any more.
+  // True if the engine has ended, or if this rank leaves and every peer has got its farewell or has left.
   bool HasLeft() const;
-  // The job cannot go on, or this rank has stopped: what has arrived is still delivered, everything else that is
-  // pending fails with `why`, and so does all that is submitted later. The first reason counts.
+  // Ends the engine because the job cannot continue or this rank has stopped. Messages that have arrived are still
+  // delivered. Every other pending operation and every later one fails with `why`. Only the first call counts.
   void Lose(const Status& why, int64_t now_ns);
 
-  // The process set is gone: what has no partner yet in it fails with kShutDown, and what came for nobody is dropped.
+  // Ends a removed process set: its unmatched messages fail with kShutDown, and its unclaimed arrivals are dropped.
   void EndSet(uint32_t process_set, const std::string& why, int64_t now_ns);
 
-  // Nothing more is sent or received. Who cannot be trusted to take it is not told.
+  // Says goodbye on all links; nothing is sent or received afterwards. Skipped if the job was lost, because then the
+  // peers may not say goodbye.
   void SayGoodbye();
 
-  // Bytes are under way from or to this rank.
+  // True if bytes are on their way from or to this rank.
   bool Transferring() const;
-  // Step has to be called now and then: somebody waits for what may arrive without waking anybody, or what was sent
-  // moves only then. While nobody here waits, what others send stays where it is, and their credit bounds it.
+  // True if Step must be called regularly: this rank waits for frames that ring no doorbell, or has sent frames that
+  // move only during calls. While this rank waits for nothing, frames from peers stay in the link, bounded by the
+  // peers' credit.
   bool must_poll() const;
 
  private:
   struct Outgoing {
     FrameHead head;
-    Operation* eager = nullptr;  // whose payload goes with it
+    Operation* eager = nullptr;  // the operation whose payload the frame carries; null: none
   };
-  struct Sending {  // an announced message
+  struct Sending {  // an announced message on its sender
     Operation* operation;
     int64_t moved_ns;
     size_t sent_bytes = 0;
     bool granted = false;
   };
-  struct Receiving {       // a granted message
-    Operation* operation;  // null: nobody wants it any more
+  struct Receiving {       // a granted message on its receiver
+    Operation* operation;  // null: the receive was given up, drop the payload
     int64_t moved_ns;
     size_t bytes;
     size_t received_bytes = 0;
   };
   struct Peer {
-    std::deque<Outgoing> queue;           // first in, first out
+    std::deque<Outgoing> queue;           // frames to send, first in, first out
     std::map<uint64_t, Sending> sending;  // by id
-    std::deque<uint64_t> ready;           // those granted, taking turns
-    int64_t credit = kCreditBytes;        // for eager messages to it
+    std::deque<uint64_t> ready;           // granted ids that have payload left, taking turns
+    int64_t credit = kCreditBytes;        // this rank's eager credit with the peer
     std::map<uint64_t, Receiving> receiving;
-    int64_t held_bytes = 0;      // of its credit with this rank, that it has used and not got back
-    uint32_t owed_bytes = 0;     // of these, what can go back
-    bool credit_queued = false;  // a frame for that alone
-    bool active = false;         // in active_
+    int64_t held_bytes = 0;      // the peer's eager credit that is in use on this rank
+    uint32_t owed_bytes = 0;     // the part of held_bytes that the next frame returns
+    bool credit_queued = false;  // true if a kCredit frame is queued
+    bool active = false;         // true if the peer is in active_
     bool left = false;
-    bool told = false;  // that this rank has left
+    bool told = false;  // true if the farewell to the peer was sent
   };
-  // Where a pending operation stands.
+  // The stage of a pending operation.
   enum class Stage { kQueued, kAnnounced, kSending, kPosted, kReceiving };
   struct Pending {
     Operation* operation;
@@ -172,27 +182,27 @@ class PointToPoint {
   bool ReceiveAll();
   void FindPending(std::vector<Pending>* out) const;
   void Abandon(const Pending& pending);
-  // When the pending operation is to fail, if there is a limit.
+  // The time at which the pending operation fails; requires stall_fail_ns > 0.
   int64_t FailNs(const Pending& pending) const;
   std::string StallText(const Pending& pending, int64_t now_ns) const;
 
   PointToPointConfig config_;
   OperationTable* const table_;
   Metrics* const metrics_;
-  std::vector<std::vector<int>> rank_of_;  // by link and number within it
+  std::vector<std::vector<int>> rank_of_;  // rank of the job, by link and number within it
   bool must_poll_ = false;
 
   std::vector<Peer> peers_;  // by rank
   MessageQueues queues_;
-  std::deque<int> active_;  // ranks that something is to be sent to, taking turns
+  std::deque<int> active_;  // ranks with frames or payload to send, taking turns
   uint64_t next_id_ = 1;
-  int64_t pending_ = 0;  // operations submitted and not finished
+  int64_t pending_ = 0;  // submitted, unfinished operations
   int64_t now_ns_ = 0;
   bool leaving_ = false;
-  Status failed_;  // why nothing can be submitted any more
-  Status broken_;  // why a link or a peer's frame cannot be trusted; Step then loses everything
+  Status failed_;  // why the engine has ended; ok while it runs
+  Status broken_;  // why a link or a peer's frame is invalid; the next Step then ends the engine
 
-  int64_t next_check_ns_ = kNever;  // nothing is overdue before
+  int64_t next_check_ns_ = kNever;  // time of the next stall check
   int64_t next_warning_ns_ = 0;
   std::deque<std::string> reports_;
 };

@@ -1,4 +1,4 @@
-// How messages end that are not delivered: a rank leaves, the job is lost, somebody waits for too long.
+// Undelivered messages: a rank leaves, the job is lost, or a message waits for too long.
 #include <algorithm>
 #include <utility>
 
@@ -9,9 +9,10 @@
 namespace horocache::runtime {
 namespace {
 
-// Reports name so many messages; the rest is a number.
+// How many messages a report names; it only counts the others.
 constexpr size_t kMostNamed = 4;
-// Before a rank counts as gone, what it has sent is taken; others go on sending meanwhile.
+// Limit of receive calls that take the frames of a departed rank before it counts as gone. Other ranks keep sending
+// meanwhile.
 constexpr int kMostLooks = 1000;
 
 }  // namespace
@@ -24,7 +25,7 @@ void PointToPoint::Leave(int64_t now_ns) {
   std::vector<Pending> pending;
   FindPending(&pending);
   for (const Pending& one : pending) {
-    if (one.stage == Stage::kQueued || one.stage == Stage::kSending) continue;  // these need nothing of anybody else
+    if (one.stage == Stage::kQueued || one.stage == Stage::kSending) continue;  // these need no recv or send any more
     Abandon(one);
     Finish(one.operation,
            {StatusCode::kShutDown, "horocache was shut down on rank " + std::to_string(config_.rank) + " while " +
@@ -40,7 +41,7 @@ void PointToPoint::EndSet(uint32_t process_set, const std::string& why, int64_t 
   FindPending(&pending);
   for (const Pending& one : pending) {
     if (one.operation->process_set != process_set) continue;
-    if (one.stage != Stage::kAnnounced && one.stage != Stage::kPosted) continue;  // these have a partner
+    if (one.stage != Stage::kAnnounced && one.stage != Stage::kPosted) continue;  // these need no partner any more
     Abandon(one);
     Finish(one.operation, {StatusCode::kShutDown, why + " while " + DescribeMessage(*one.operation) +
                                                       " was pending on rank " + std::to_string(config_.rank) + "."});
@@ -58,14 +59,14 @@ bool PointToPoint::HasLeft() const {
   return leaving_;
 }
 
-// Where the job ended on all ranks, the others say goodbye as well.
+// If the job has ended on all ranks, the peers say goodbye as well.
 void PointToPoint::SayGoodbye() {
   const StatusCode end = failed_.code();
   if (end != StatusCode::kOk && end != StatusCode::kShutDown && end != StatusCode::kAborted) return;
   for (const auto& link : config_.links) link->SayGoodbye();
 }
 
-// The peer has left: nothing more comes from it, and it takes nothing.
+// Closes a peer that has left: it sends and takes nothing more.
 void PointToPoint::Close(int rank) {
   Peer& peer = PeerOf(rank);
   if (std::exchange(peer.left, true)) return;
@@ -98,7 +99,7 @@ void PointToPoint::LookForLeft() {
   }
 }
 
-// Takes what has arrived; false if more comes all the time.
+// Takes all frames that have arrived; false if frames keep coming.
 bool PointToPoint::ReceiveAll() {
   for (int looks = 0; looks < kMostLooks; ++looks) {
     if (!broken_.ok() || !Receive()) return true;
@@ -138,7 +139,7 @@ void PointToPoint::OnRefuse(int from, const FrameHead& head) {
                                            " had given its send up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
 }
 
-// ---- what is pending
+// ---- pending operations
 
 bool PointToPoint::Transferring() const {
   return !active_.empty() || std::ranges::any_of(peers_, [](const Peer& peer) { return !peer.receiving.empty(); });
@@ -163,7 +164,7 @@ void PointToPoint::FindPending(std::vector<Pending>* out) const {
   }
 }
 
-// Forgets an operation that is about to be finished before its time.
+// Removes the state of an operation that is about to finish early.
 void PointToPoint::Abandon(const Pending& pending) {
   const int rank = PeerRank(*pending.operation);
   Peer& peer = PeerOf(rank);
@@ -173,7 +174,7 @@ void PointToPoint::Abandon(const Pending& pending) {
       std::erase_if(peer.queue, [&](const Outgoing& outgoing) { return outgoing.eager == pending.operation; });
       return;
     case Stage::kAnnounced:
-      peer.sending.erase(pending.id);  // a grant will be refused
+      peer.sending.erase(pending.id);  // a later grant will be refused
       return;
     case Stage::kSending:
       peer.sending.erase(pending.id);
@@ -184,7 +185,7 @@ void PointToPoint::Abandon(const Pending& pending) {
       queues_.Withdraw(KeyOf(*pending.operation), pending.operation);
       return;
     case Stage::kReceiving:
-      peer.receiving.at(pending.id).operation = nullptr;  // what still comes is dropped
+      peer.receiving.at(pending.id).operation = nullptr;  // later payload is dropped
       return;
   }
 }
@@ -193,7 +194,7 @@ void PointToPoint::Abandon(const Pending& pending) {
 
 int64_t PointToPoint::FailNs(const Pending& pending) const {
   int64_t since_ns = pending.since_ns;
-  // A peer that computes may have the message's other side to come. What is under way moves without its threads.
+  // A peer that computes may still post the other side of the message. A transfer needs none of the program's threads.
   const bool awaits_peer = pending.stage == Stage::kPosted || pending.stage == Stage::kAnnounced;
   if (awaits_peer && !config_.stall_fail_computing && config_.computed_ns)
     since_ns = std::max(since_ns, config_.computed_ns(PeerRank(*pending.operation)));

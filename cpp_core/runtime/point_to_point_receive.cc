@@ -1,4 +1,4 @@
-// What arrives at a rank, and what becomes of it: the receiving half of PointToPoint.
+// The receiving half of PointToPoint: recv operations and frames from peers.
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -144,7 +144,7 @@ void PointToPoint::OnGrant(int from, const FrameHead& head) {
   Peer& peer = PeerOf(from);
   const auto found = peer.sending.find(head.id);
   if (found == peer.sending.end() && head.id < next_id_) {
-    // This rank gave the message up. If it is leaving, its farewell says so.
+    // This rank has given up the message. If it is leaving, its farewell says so.
     if (!leaving_) Queue(from, {.kind = FrameKind::kRefuse, .id = head.id});
     return;
   }

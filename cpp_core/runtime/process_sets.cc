@@ -83,7 +83,7 @@ Status ProcessSets::Declare(uint32_t number, std::vector<int> ranks) {
 }
 
 void ProcessSets::Put(uint32_t number, std::vector<int> ranks) {
-  // Other ranks have used the numbers between.
+  // Other ranks have used the numbers in between.
   if (sets_.size() <= number) sets_.resize(number + 1, {{}, State::kClosed});
   sets_[number] = {std::move(ranks)};
 }
@@ -116,7 +116,7 @@ const ProcessSets::Set* ProcessSets::FindOpen(uint32_t number) const {
 int ProcessSets::CountOpen() const { return static_cast<int>(std::ranges::count(sets_, State::kOpen, &Set::state)); }
 
 Status ProcessSets::CheckMember(uint32_t number, int rank, std::string_view what) const {
-  if (number == 0 && rank < size_) return Status::Ok();  // without the lock: most operations are its
+  if (number == 0 && rank < size_) return Status::Ok();  // without the lock: the usual case
   MutexLock lock(mutex_);
   const Set* set = FindOpen(number);
   if (set == nullptr) {

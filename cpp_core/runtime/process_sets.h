@@ -1,23 +1,26 @@
-// The process sets of a job, as all its ranks know them: which ranks, under which numbers.
+// The registry of a job's process sets: the number and the ranks of each set.
 //
 // Note [Process sets at run time]
-// A set that is added while the job runs comes into being in three steps. Every rank of the job, member or not,
-// proposes it: an operation of the global set whose signature holds the number and the ranks, so that ranks that
-// propose different sets get a mismatch. When that operation is done, the members of each host meet, as they would have
-// in init(), while everything else goes on. When all ranks know that this went well everywhere, the members connect
-// their hosts and take the set in. If anything went wrong on one rank, all drop the set.
+// A set is added to a running job in three steps.
 //
-// A set is removed in two. All ranks agree, as above; then its members leave it as they would leave the job, so nobody
-// gives up memory that another still reads.
+// * All ranks of the job, members or not, propose the set by an operation of the global set (Runtime::ProposeSet). The
+//   operation's signature holds the number and the ranks, so ranks that propose different sets get a mismatch.
+// * When that operation is done, the members on each host bootstrap as in init(), while everything else continues
+//   (MeetSet).
+// * When all ranks know that every bootstrap has succeeded, the members connect their hosts and start to drive the set
+//   (EnterSet). If a step has failed on any rank, all ranks drop the set (DropSet).
 //
-// Numbers count up and are not used again. Ranks may have counted differently, because one of them was interrupted, so
-// before a proposal they agree on the greatest of their next numbers.
+// A set is removed in two steps. All ranks agree on it (ProposeRemoval). Then its members leave the set as they would
+// leave the job (LeaveSet), so that no rank frees memory that another member still reads.
 //
-// The members of a set can also make it among themselves, for a caller whose other ranks know nothing of it: they
-// declare it instead of proposing it, and have agreed on ranks and number, and tell each other how it went, by means of
-// their own. They leave it in the same way.
+// Numbers count up and are never reused. Counts may differ between ranks, because a call may have been interrupted on
+// some of them. So before a proposal the ranks agree on the maximum of their next numbers.
 //
-// Shared: any thread asks and changes it; one mutex.
+// The members can also create a set by themselves, without the other ranks. They declare the set instead of proposing
+// it (DeclareSet). They agree on ranks and number, and exchange the outcome, by their own means. They leave the set in
+// the same way.
+//
+// Shared: any thread reads and changes the registry; one mutex.
 #pragma once
 
 #include <cstdint>
@@ -33,37 +36,38 @@ namespace horocache::runtime {
 // Number 0 is the global set; the others count from 1.
 class ProcessSets {
  public:
-  // Of a job of `size` ranks, which has the global set alone.
+  // Starts with the global set of a job of `size` ranks.
   explicit ProcessSets(int size);
 
-  // The lowest number that a new set can have here.
+  // The lowest unused number on this rank.
   uint32_t next() const HC_EXCLUDES(mutex_);
-  // kInvalidArgument, naming the set, unless it has distinct ranks of the job, ascending, differs from those that there
-  // are and from the global one, and the number is new. It can be used once it is open.
+  // Registers a set. Its operations are accepted once it is open. Returns kInvalidArgument, naming the set, unless the
+  // ranks are distinct ranks of the job in ascending order, no proposed or open set has the same ranks, and the number
+  // is new.
   Status Propose(uint32_t number, std::vector<int> ranks) HC_EXCLUDES(mutex_);
-  // As Propose, for a set that its members make among themselves: another may have the same ranks, and the number may
-  // be one that was passed over here.
+  // Registers a set that its members create by themselves. Unlike with Propose, another set may have the same ranks,
+  // and the number may be one that this rank has skipped.
   Status Declare(uint32_t number, std::vector<int> ranks) HC_EXCLUDES(mutex_);
   void Open(uint32_t number) HC_EXCLUDES(mutex_);
-  // From now on operations on it are refused.
+  // Closes a set: its later operations are refused.
   void Close(uint32_t number) HC_EXCLUDES(mutex_);
 
-  // Of proposed and open ones.
+  // The ranks of a proposed or open set.
   std::vector<int> ranks(uint32_t number) const HC_EXCLUDES(mutex_);
-  // Empty if it is not open.
+  // The ranks of an open set; empty if the set is not open.
   std::vector<int> OpenRanks(uint32_t number) const HC_EXCLUDES(mutex_);
-  // kInvalidArgument if there is no such set, or the rank is no member of it; `what` is the subject of the message.
+  // Returns kInvalidArgument unless the set is open and the rank is a member. `what` is the subject of the error text.
   Status CheckMember(uint32_t number, int rank, std::string_view what) const HC_EXCLUDES(mutex_);
-  // kInvalidArgument unless the number is that of a set that was proposed, or is open, and not the global one.
+  // Returns kInvalidArgument unless the number is that of a proposed or open set other than the global one.
   Status CheckPending(uint32_t number) const HC_EXCLUDES(mutex_);
-  // kInvalidArgument for the global set, and if the number is no open one.
+  // Returns kInvalidArgument unless the number is that of an open set other than the global one.
   Status CheckRemovable(uint32_t number) const HC_EXCLUDES(mutex_);
   // The rank's number within the set; -1 if it is not a member.
   int RankIn(uint32_t number, int rank) const HC_EXCLUDES(mutex_);
-  // "process set 2 (ranks 0, 3)"
+  // Returns text such as "process set 2 (ranks 0, 3)".
   std::string Describe(uint32_t number) const HC_EXCLUDES(mutex_);
 
-  // For Handshake::agree: a line for each set but the global one. Of sets as they were given, good or not.
+  // Text for Handshake::agree: one line for each set but the global one. The sets are not checked.
   static std::string AgreeText(const std::vector<std::vector<int>>& sets);
 
  private:
@@ -83,7 +87,7 @@ class ProcessSets {
 
   const int size_;
   mutable Mutex mutex_;
-  std::vector<Set> sets_ HC_GUARDED_BY(mutex_);  // by number
+  std::vector<Set> sets_ HC_GUARDED_BY(mutex_);  // by set number
 };
 
 }  // namespace horocache::runtime

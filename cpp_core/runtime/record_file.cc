@@ -33,7 +33,7 @@ Status WriteAll(int file, std::string_view bytes) {
 }  // namespace
 
 Status RecordFile::ReplaceFile(const std::string& path, std::string_view bytes) {
-  std::error_code ignored;  // making the file tells
+  std::error_code ignored;  // MakeFile reports the error
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string fresh = path + ".new";
   const StatusOr<UniqueFd> file = MakeFile(fresh, 0600);

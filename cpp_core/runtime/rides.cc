@@ -10,7 +10,7 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr std::string_view kBackend = "round";  // on the timeline, where others have the name of what moved the data
+constexpr std::string_view kBackend = "round";  // on the timeline, in place of a backend's name
 
 size_t BytesOf(const Operation& operation, size_t index) {
   return static_cast<size_t>(operation.tensors[index].count) *
@@ -68,8 +68,8 @@ Status Rides::Fold(const control::Plan& plan, Operation* operation) {
   }
   ++counters_.operations;
   counters_.payload_bytes += at;
-  // This rank's data: kept at submission, put behind the words, published; every rank's: read, put into the plan; the
-  // result: folded, and stored where it belongs.
+  // Copies: this rank's data is stored at submission, put behind the bitvector and published (3). The data of every
+  // rank is read and put into the plan (2 per rank). The result is reduced and stored in the outputs (2).
   counters_.bytes_copied += (3 + 2 * static_cast<uint64_t>(size_) + 2) * at;
   return Status::Ok();
 }

@@ -1,7 +1,7 @@
-// Runs what rode on its round, see Note [Operations that ride on a round] in controller.h: all that a lane does for a
-// plan, at once, as there is nothing to wait for.
+// Runs inline allreduces, whose data came with their round; see Note [Operations that ride on a round] in controller.h.
+// All ranks' data is present, so the operation completes at once and needs no lane.
 //
-// Role: lanes (the holder of the runtime's role). The operations belong to the table.
+// Role: lanes (the driving thread). The operation table owns the operations.
 #pragma once
 
 #include <array>
@@ -23,14 +23,16 @@
 
 namespace horocache::runtime {
 
-// An operation's tensors, one after the other.
+// The tensors of one operation, concatenated.
 using RideData = std::array<std::byte, control::kMaxRideBytes>;
-// Copies what is to be reduced, if it is short enough to ride, and returns it; else nothing.
+// Copies the operation's inputs to *data if it is an allreduce small enough to run inline, and returns the copy.
+// Returns an empty span otherwise.
 std::span<const std::byte> CopyRideData(const Operation& operation, RideData* data);
 
 class Rides {
  public:
-  // `rank` counts within the set; `names` tells how its ranks read in messages. All outlive the rides.
+  // `rank` is the rank within the set; `names` gives the names of the set's ranks in messages. All arguments outlive
+  // this object.
   Rides(const data::KernelSet* kernels, int rank, int size, const control::RankNames* names, OperationTable* table,
         Metrics* metrics, const FaultInjector* faults, observe::Timeline* timeline)
       : fold_(kernels),
@@ -42,16 +44,16 @@ class Rides {
         faults_(faults),
         timeline_(timeline) {}
 
-  // Folds, and completes the operation.
+  // Reduces the data of all ranks and completes the operation. `plan.rides()` must be true.
   void Run(const control::Plan& plan);
 
   const data::DataCounters& counters() const { return counters_; }
-  // Why this rank cannot go on, once; ok if it can.
+  // Returns the error after which this rank cannot continue, and clears it; ok if there is none.
   Status TakeFault() { return std::exchange(fault_, Status::Ok()); }
 
  private:
   Status Fold(const control::Plan& plan, Operation* operation);
-  // The fault that is due at this place, which ends the job.
+  // Triggers the fault that is due at this place. Every fault ends the job.
   Status Inject(std::string_view place);
 
   data::RideFold fold_;

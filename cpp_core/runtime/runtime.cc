@@ -40,7 +40,7 @@ LogLevel ParseLevel(const std::string& name) {
 
 LoopConfig LoopFor(const Knobs& knobs, const net::Identity& identity) {
   LoopConfig out;
-  // With more ranks than cores, a rank that spins keeps the core from the rank it waits for.
+  // With more ranks than cores, a spinning rank keeps the core from the rank that it waits for.
   out.spin_ns = identity.local_size > UsableCores() ? 0 : Nanoseconds(knobs.spin_us, kNsPerUs);
   out.yield_ns = Nanoseconds(knobs.yield_us, kNsPerUs);
   out.spare_core = identity.local_size < UsableCores();
@@ -67,7 +67,7 @@ StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config)
 Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
   HC_RETURN_IF_ERROR(FaultInjector::Parse(knobs.fault, 0).status());
   HC_RETURN_IF_ERROR(data::FindKernels(knobs.kernels).status());
-  // Of the set that has every backend. Rules may name programs that are not loaded yet.
+  // Checks the rules for a set that has every backend. Rules that may name programs are checked when these are loaded.
   if (!knobs.programs.empty() && programs == nullptr) return Status::Ok();
   return SelectorFor(knobs, 1, {.memory = true, .mpi = true}, programs).status();
 }
@@ -83,7 +83,7 @@ Runtime::Runtime(RuntimeConfig config, Job job)
 
 Runtime::~Runtime() {
   Stop();
-  if (observer_ != nullptr) observer_->Stop();  // it asks the other members
+  if (observer_ != nullptr) observer_->Stop();  // its callbacks use the other members
 }
 
 Status Runtime::CheckPrograms() const {
@@ -102,7 +102,7 @@ Status Runtime::CheckPrograms() const {
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const std::function<bool()>& go_on) {
-  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get()));  // before the other ranks are met
+  HC_RETURN_IF_ERROR(CheckKnobs(config.knobs, config.programs.get()));  // before this rank contacts others
   bool interrupted = false;
   const auto check = [&]() -> Status {
     interrupted = interrupted || (go_on && !go_on());
@@ -125,7 +125,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeConfig config, const st
   }
   if (!runtime->job_.doubt.empty()) runtime->logger_.Warning(runtime->job_.doubt);
   if (!knobs.timeline.empty() && knobs.timeline != "DYNAMIC") {
-    // A job can do without.
+    // The job works without a timeline.
     const Status started = runtime->StartTimeline(knobs.timeline, knobs.timeline_mark_cycles);
     if (!started.ok()) runtime->logger_.Warning("there will be no timeline: " + started.message());
   }
@@ -149,17 +149,19 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
   }
 }
 
-// The other ranks count on this one by now. The parts that are there already would leave the job in order.
+// Tells the other ranks that this rank's start has failed. They already count on this rank, and without this notice the
+// existing parts would leave the job as if it had ended well.
 void Runtime::TellNotStarted(const Status& why) {
-  // Either this rank has lost another one, or the others lose this one now; but all refuse the same arguments.
+  // Either this rank has lost another rank, or the other ranks now lose this one, and MPI_Finalize would hang. Invalid
+  // arguments are the exception: all ranks reject them.
   if (why.code() != StatusCode::kInvalidArgument) net::LeaveMpiUnfinalized();
-  const bool is_first = WhyJobLost(/*running=*/false).ok();  // of this host, to say it
-  Status told = why;                                         // it names the rank that is lost
+  const bool is_first = WhyJobLost(/*running=*/false).ok();  // no rank of this host has reported a failure before
+  Status told = why;                                         // kPeerLost names the lost rank
   if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok())
     told = {StatusCode::kPeerLost, NotStarted(job_, why)};
   TellHere(job_, is_first ? told : Status::Ok());
   if (is_first) TellFailure(job_, told);
-  job_.mpi.Abandon();  // a late note must not reach the next job
+  job_.mpi.Abandon();  // a late failure note must not reach the next job
 }
 
 JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
@@ -169,7 +171,7 @@ JobConfig Runtime::JobConfigOf(const RuntimeConfig& config) {
           agree,        config.communicator, config.ranks, config.programs.get()};
 }
 
-// Messages reach the ranks of this host through shared memory, the others over MPI.
+// Makes the engine for messages. Ranks of this host are reached through shared memory, other ranks over MPI.
 StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& job_config) {
   PointToPointConfig config;
   config.rank = job_.identity.rank;
@@ -216,7 +218,7 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetSite s
   return MakeSet(config_.knobs, std::move(site), {config_.programs, std::move(memory), &logger_});
 }
 
-// What needs no other rank.
+// The parts of the progress engine that need no other rank.
 CoordinatorLoop::Parts Runtime::PartsOfLoop() {
   CoordinatorLoop::Parts parts;
   AddNews(&parts);
@@ -228,10 +230,11 @@ CoordinatorLoop::Parts Runtime::PartsOfLoop() {
   return parts;
 }
 
-// What the loop tells, and hears, besides what it does.
+// Sets the functions by which the progress engine reports events and learns of other ranks' failures.
 void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
   parts->on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
-  // The program may end as soon as it sees the error, and must not be taken for its cause.
+  // Noted before the program sees the error. The program may end at once, and then this rank must not be taken for the
+  // cause.
   parts->on_lost = [arena = job_.peers.arena, own = job_.identity.local_rank](const Status& why) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
@@ -252,7 +255,7 @@ Status Runtime::MakeLoop(const JobConfig& config) {
   StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(config, job_);
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
-  // The same on all ranks by now, so an error is everybody's.
+  // The sets are equal on all ranks by now, so an error occurs on all ranks.
   for (const std::vector<int>& ranks : config_.process_sets) {
     const uint32_t number = sets_.next();
     HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
@@ -290,7 +293,8 @@ int Runtime::mpi() const {
   return job_.mpi.mpi().QueryThread() == net::MpiThreads::kMultiple ? 2 : 1;
 }
 
-// What a rank of this host has said that cannot go on; `running`: or one that has only seen that it will not.
+// Returns the reason if another rank of this host has left a lost job; ok otherwise. With `running`, a rank counts as
+// soon as it has seen the loss.
 Status Runtime::WhyJobLost(bool running) const {
   net::Arena& arena = *job_.peers.arena;
   for (int rank = 0; rank < arena.layout().ranks; ++rank) {
@@ -300,10 +304,11 @@ Status Runtime::WhyJobLost(bool running) const {
   return Status::Ok();
 }
 
-// Which rank of this host has given up, or has ended, for as long as nothing else watches them.
+// Returns an error if a rank of this host has ended or cannot continue. Used during start-up, before the peer monitor
+// runs.
 Status Runtime::LostHere() const {
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
-  HC_RETURN_IF_ERROR(WhyJobLost(/*running=*/true));  // what it has said before it ended counts
+  HC_RETURN_IF_ERROR(WhyJobLost(/*running=*/true));  // a reason that the rank gave before it ended comes first
   if (!ended) return Status::Ok();
   return {StatusCode::kPeerLost, Ended(ended->rank, ended->how) + kCannotGoOn};
 }
@@ -350,7 +355,7 @@ Status Runtime::Check(const Operation& operation) const {
   return Status::Ok();
 }
 
-// Whether the message can go where it is to go.
+// Checks that the message can reach its peer.
 Status Runtime::CheckRoute(const Operation& operation) const {
   HC_RETURN_IF_ERROR(CheckMessage(operation, job_.identity.size));
   if (operation.process_set == 0) return Status::Ok();
@@ -417,17 +422,17 @@ bool Runtime::StopWithProcess() {
   leaves_with_.store(getpid());
   const bool at_exit = liveness_ != nullptr && job_.mpi.empty() && loop_->WhyLost().ok() && !loop_->AnybodyWaits();
   if (at_exit && on_exit(&Runtime::OnExit, this) == 0) {
-    observer_->Stop();  // Python, which writes the stacks, ends now
+    observer_->Stop();  // the interpreter, which writes the stacks, ends now
     return true;
   }
   Stop();
   return false;
 }
 
-// Python and its objects are gone.
+// Runs when the interpreter and its objects are gone.
 void Runtime::OnExit(int code, void* runtime) {
   auto* const self = static_cast<Runtime*>(runtime);
-  if (self->leaves_with_.load() != getpid()) return;  // stopped, or a child of fork
+  if (self->leaves_with_.load() != getpid()) return;  // stopped already, or a forked child
   constexpr int kCodeBits = 0xff;
   if ((code & kCodeBits) != 0) self->Abort("it ended with exit code " + std::to_string(code & kCodeBits));
   self->Stop();
@@ -445,7 +450,7 @@ void Runtime::LeaveJob() {
   }
   liveness_.reset();
   job_.peers.late.reset();
-  observer_->Stop();  // what fails from here on is no error
+  observer_->Stop();  // later failures belong to the shutdown
   const StatusCode end = loop_->Stop().code();
   timeline_->Stop();
   const bool together = end == StatusCode::kOk || end == StatusCode::kShutDown || end == StatusCode::kAborted;

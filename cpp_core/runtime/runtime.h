@@ -1,6 +1,6 @@
-// One rank's daemon: puts the parts together, starts them in one place and stops them in one place.
+// The daemon of one rank: creates and starts its parts in one place, and stops them in one place.
 //
-// Owns everything; there are no singletons, so tests run several runtimes in one process (with an arena on the heap).
+// Owns all parts. It has no global state, so tests run several runtimes in one process, with an arena on the heap.
 // Threads: any.
 #pragma once
 
@@ -42,11 +42,11 @@ struct RuntimeConfig {
   net::Identity identity;
   uint32_t epoch = 0;
   std::string version;
-  // Shared by the runtimes of one process instead of a start-up over a socket; null for real jobs.
+  // Shared by runtimes of one process, which then need no bootstrap over a socket; null for real jobs.
   std::shared_ptr<net::Arena> arena = nullptr;
-  // Ranks of each process set besides the global one, equal on all ranks.
+  // The ranks of each process set besides the global one; equal on all ranks.
   std::vector<std::vector<int>> process_sets = {};
-  // With `arena`: one for each process set.
+  // With `arena`: one arena for each process set.
   std::vector<std::shared_ptr<net::Arena>> set_arenas = {};
   // See JobConfig.
   uint64_t communicator = 0;
@@ -54,101 +54,108 @@ struct RuntimeConfig {
   std::shared_ptr<const program::Library> programs = nullptr;  // null: none
 };
 
-// Of rank 1, for "trace.json": "trace.rank1.json". A device, as /dev/null, takes those of all ranks.
+// The file for a rank's timeline: for rank 1 and "trace.json", "trace.rank1.json". A device such as /dev/null takes the
+// timelines of all ranks.
 std::string TimelinePath(const std::string& path, int rank);
 
-// kInvalidArgument for what Knobs::Parse cannot see: rules of the selector, faults, kernels.
+// Returns kInvalidArgument for errors that Knobs::Parse cannot detect, in selector rules, faults and kernels.
 Status CheckKnobs(const Knobs& knobs, const program::Library* programs = nullptr);
 
 class Runtime {
  public:
-  // `go_on` is asked several times a second while other ranks are waited for, but within MPI; false ends that with
-  // kAborted.
+  // Starts a rank. `go_on` is called several times a second while this rank waits for others, except inside MPI calls.
+  // If it returns false, Start ends with kAborted.
   static StatusOr<std::unique_ptr<Runtime>> Start(RuntimeConfig config, const std::function<bool()>& go_on = nullptr);
   ~Runtime();
 
   const net::Identity& identity() const { return job_.identity; }
   const Knobs& knobs() const { return config_.knobs; }
-  // With whatever operations that are done have added to them.
+  // The metrics, which include every operation that is done.
   const Metrics& metrics() const {
     loop_->AwaitPass();
     return metrics_;
   }
   bool alive() const { return alive_; }
-  // A step of an optimizer, for the metrics; the core needs no notion of it.
+  // Counts a step of an optimizer. The core uses it only for the metrics.
   void CountStep() { metrics_.steps.Add(1); }
   void CountPlaced(uint64_t bytes) { metrics_.bytes_placed.Add(bytes); }
-  // 0 without MPI, 1 if one thread at a time may call it, 2 if any may.
+  // 0 without MPI; 1 if one thread at a time may call MPI; 2 if any thread may.
   int mpi() const;
 
-  // A record to fill in: request, tensors, splits, owner.
+  // Returns a record; the caller fills in request, tensors, splits and owner.
   Operation* NewOperation() { return table_.New(); }
   Operation* NewGroup(std::string_view name) { return table_.NewGroup(name); }
-  // Checks and queues it; the handle is operation->handle. After an error the record is back in the pool and `owner` is
-  // the caller's again. `wait_follows`: the caller waits for it next, so that nobody is woken for it now.
+  // Checks and queues the operation; its handle is operation->handle. On an error the record returns to the pool, and
+  // `owner` belongs to the caller again. `wait_follows`: the caller waits for the operation next, so no thread is woken
+  // for it now.
   Status Submit(Operation* operation, bool wait_follows);
-  // The operation of a handle, or null if it is unknown or was consumed.
+  // Returns the operation of a handle; null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
   // See CoordinatorLoop::Wait.
   bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr) {
     return loop_->Wait(operation, deadline_ns, kind, go_on);
   }
   void Recycle(Operation* operation) { table_.Recycle(operation); }
-  // Memory for a tensor, of whole cache lines: shared with the other ranks of this host, so that collectives work on it
-  // where it is. Private memory, with one warning, where there is none left to share. It lives as long as the pointer,
-  // also after Stop. Null if there is no memory at all.
+  // Returns memory for a tensor, in whole cache lines. It is shared with the other ranks of this host, so that
+  // collectives work on it in place. If no shared memory is left, it is private, with one warning. It lives as long as
+  // the pointer, also after Stop. Returns null if all memory is used up.
   std::shared_ptr<std::byte> Allocate(int64_t bytes);
-  // Whether the memory is shared with other ranks.
+  // True if the memory is shared with other ranks.
   bool IsShared(const std::byte* memory) { return heap_ != nullptr && heap_->Find(memory) != nullptr; }
   void TakeOwners(std::vector<void*>* owners) { table_.TakeOwners(owners); }
 
-  // Of a process set; empty where there is none of that number.
+  // The ranks of an open process set; empty if there is none with that number.
   std::vector<int> RanksOf(uint32_t number) const { return sets_.OpenRanks(number); }
 
-  // ---- process sets that come and go: see Note [Process sets at run time] in process_sets.h
-  // Every rank of the job calls these, in the same order. `handle` is that of the operation in which the ranks agree;
-  // MeetSet, then EnterSet when it has succeeded on all ranks, and LeaveSet follow when the operation has succeeded.
-  // `go_on` is asked several times a second; false ends the call with kAborted.
+  // ---- adding and removing process sets: see Note [Process sets at run time] in process_sets.h
+  //
+  // All ranks of the job call these functions in the same order. To add a set: ProposeSet; MeetSet when the operation
+  // of `handle`, in which the ranks agree, has succeeded; EnterSet when MeetSet has succeeded on all ranks. To remove
+  // it: ProposeRemoval; LeaveSet when its operation has succeeded. `go_on` is called several times a second; if it
+  // returns false, the call ends with kAborted.
   uint32_t NextSet() const { return sets_.next(); }
   Status ProposeSet(uint32_t number, std::vector<int> ranks, int64_t* handle);
-  // Instead, by the members alone: no operation, and "all ranks" below means the members.
+  // Replaces ProposeSet if only the members know the set. No operation is run; "all ranks" then means all members.
   Status DeclareSet(uint32_t number, std::vector<int> ranks);
   Status MeetSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
   Status EnterSet(uint32_t number);
   Status ProposeRemoval(uint32_t number, int64_t* handle);
   Status LeaveSet(uint32_t number, const std::function<bool()>& go_on = nullptr);
-  // Undoes the first three, however far they came; what is pending in the set fails. On all ranks, or none.
+  // Undoes ProposeSet or DeclareSet, MeetSet and EnterSet, whichever were called; operations pending in the set fail.
+  // All ranks must call it, or none.
   Status DropSet(uint32_t number);
 
   // ---- the timeline of this rank; see observe/timeline.h
-  // Rank 0 writes `path`, the others next to it; see TimelinePath. kInvalidArgument if one is written already, or
-  // cannot be.
+  // Rank 0 writes `path`, the other ranks write files next to it, see TimelinePath. Returns kInvalidArgument if a
+  // timeline is being written already, or if the file cannot be written.
   Status StartTimeline(const std::string& path, bool mark_rounds);
   void StopTimeline() { timeline_->Stop(); }
-  // From now on stall reports and dumps show the stacks of the program's threads. Calls of files below `own_folder` are
-  // this library's own.
+  // Enables stacks of the program's threads in stall reports and dumps. Frames of files below `own_folder` count as
+  // this library's.
   Status WatchStacks(const StackSource& source, const std::string& own_folder) HC_EXCLUDES(stacks_mutex_);
-  // The last events, and what is pending, as JSON; see observe/flight_text.h.
+  // Returns the last events and the pending operations as JSON; see observe/flight_text.h.
   std::string FlightRecord(const std::string& why, const std::string& stacks) const;
 
-  // Says once where the flight record is, if there is one.
+  // Logs the path of the flight record, once, if an error was recorded.
   void TellRecord() const { observer_->TellPath(); }
-  // All ranks' pending operations fail with kAborted.
+  // Aborts the job: pending operations of all ranks fail with kAborted.
   void Abort(const std::string& why);
-  // Leaves the job and joins all threads; what is pending fails with kShutDown. Idempotent.
+  // Leaves the job and joins all threads; pending operations fail with kShutDown. Idempotent.
   void Stop();
-  // The same for a process that is about to end. Its exit code is known when it calls exit(): then the others hear that
-  // this rank has left, or that it has failed. Returns true then; the object must live until the end.
-  // False: it has been stopped at once, because somebody waits, or MPI may not be there any more at exit().
+  // As Stop, for a process that is about to end. Returns true if an exit handler will stop the runtime. The exit code
+  // is known there, so the other ranks learn whether this rank has left or failed. The object must then live until the
+  // process ends. Returns false if the runtime has been stopped at once instead: if a thread waits for an operation, if
+  // MPI may be gone when exit handlers run, or if the job is lost.
   bool StopWithProcess();
-  // In the child of a fork: closes what must not be kept open. The object must not be used, or destroyed, afterwards.
+  // For the child of a fork: closes the descriptors that the child must not keep. The object must not be used or
+  // destroyed afterwards.
   void ForkedChild();
 
  private:
   Runtime(RuntimeConfig config, Job job);
   JobConfig ConfigOfJob() const { return JobConfigOf(config_); }
   static JobConfig JobConfigOf(const RuntimeConfig& config);
-  // Whether the job has the number of ranks that each program needs.
+  // Fails if a required program is for another number of ranks than that of the job and its sets.
   Status CheckPrograms() const;
   Status MakeParts(const std::function<Status()>& check);
   void TellNotStarted(const Status& why);
@@ -179,24 +186,24 @@ class Runtime {
   Job job_;
   ProcessSets sets_;
   Mutex met_mutex_;
-  std::map<uint32_t, SetSite> met_ HC_GUARDED_BY(met_mutex_);  // of sets whose ranks on this host have met
+  std::map<uint32_t, SetSite> met_ HC_GUARDED_BY(met_mutex_);  // bootstrapped sets that were not entered yet
   Logger logger_;
   Metrics metrics_;
   Mutex stacks_mutex_;
-  std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null where nobody knows them
+  std::unique_ptr<StackSignal> stacks_ HC_GUARDED_BY(stacks_mutex_);  // null before WatchStacks
   std::string own_folder_ HC_GUARDED_BY(stacks_mutex_);
   const std::shared_ptr<observe::Timeline> timeline_;
   CauseNote cause_;
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
   OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
-  std::shared_ptr<net::RegionHeap> heap_;  // null where nothing is shared
+  std::shared_ptr<net::RegionHeap> heap_;  // null without shared regions
   std::atomic<bool> warned_private_{false};
   std::unique_ptr<net::HostsWatch> watch_;  // null on one host
   std::unique_ptr<CoordinatorLoop> loop_;
   std::unique_ptr<net::Liveness> liveness_;
   std::atomic<bool> alive_{false};
-  std::atomic<pid_t> leaves_with_{0};  // the process at whose end it leaves the job
+  std::atomic<pid_t> leaves_with_{0};  // the process whose exit handler stops this runtime; 0: none
 };
 
 }  // namespace horocache::runtime

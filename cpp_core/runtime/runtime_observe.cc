@@ -1,4 +1,4 @@
-// What a runtime tells about itself: the timeline, the flight record, where its threads are.
+// The runtime's diagnostics: timeline, flight record, stacks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ std::string Runtime::FlightRecord(const std::string& why, const std::string& sta
 std::string Runtime::RecordPath() const {
   const std::string& folder = config_.knobs.flight_record;
   if (folder.empty() || folder == "off") return "";
-  std::string job = job_.identity.job;  // chosen by who started it: may hold anything
+  std::string job = job_.identity.job;  // comes from the launcher or the user: may hold any character
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
   std::ranges::replace_if(job, [&](char c) { return !is_plain(static_cast<unsigned char>(c)); }, '_');
   return folder + "/flight-" + job + "-rank" + std::to_string(job_.identity.rank) + ".json";
@@ -75,7 +75,7 @@ std::unique_ptr<Observer> Runtime::MakeObserver() {
 }
 
 void Runtime::NoteError(const Status& why) {
-  if (alive_) cause_.Failed(why);  // after shutdown(), errors are this rank's own doing
+  if (alive_) cause_.Failed(why);  // after shutdown(), this rank causes the errors itself
   observer_->NoteError(why);
 }
 

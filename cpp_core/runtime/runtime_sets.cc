@@ -1,4 +1,4 @@
-// Process sets that come and go: see Note [Process sets at run time] in process_sets.h.
+// Adding and removing process sets: see Note [Process sets at run time] in process_sets.h.
 #include <utility>
 
 #include "runtime/runtime.h"
@@ -12,7 +12,7 @@ std::string NameOf(uint32_t number, const std::string& what) {
 
 }  // namespace
 
-// An operation without data: that all ranks give the same signature is all that it does.
+// Submits an operation without data, which only checks that all ranks give the same signature.
 Status Runtime::SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle) {
   Operation* operation = table_.New();
   wire::Signature& signature = operation->request.signature;

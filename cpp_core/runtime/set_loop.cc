@@ -11,6 +11,7 @@
 namespace horocache::runtime {
 namespace {
 
+// How long an operation of an aborted set may make no progress before the set is lost.
 constexpr int64_t kAbortGraceNs = kNsPerS;
 
 }  // namespace
@@ -43,8 +44,7 @@ bool SetLoop::Has(int world_rank) const { return std::ranges::find(config_.ranks
 
 void SetLoop::Submit(Operation* operation, int64_t now_ns) {
   const uint64_t op = OperationTable::IdOf(operation);
-  const int64_t since_ns =
-      std::min(operation->submitted_ns, now_ns);  // later than this look's time if it came during it
+  const int64_t since_ns = std::min(operation->submitted_ns, now_ns);  // submitted_ns may be later than this pass
   RideData data;
   const std::span<const std::byte> copied = CopyRideData(*operation, &data);
   control::KnownEntry* const known = operation->prepared.home == nullptr ? nullptr : &operation->prepared.entry;
@@ -60,7 +60,7 @@ void SetLoop::Leave(int64_t now_ns) {
 
 void SetLoop::Lose(const Status& why) {
   if (!lost_.ok()) return;
-  // What the lost rank had done its part of is all in memory and can still end well.
+  // Operations for which the lost rank has done its part have all their data in memory, and can still succeed.
   for (Lane& lane : lanes_) {
     while (lane.Step()) {
     }
@@ -115,8 +115,8 @@ bool SetLoop::HandOut() {
     const size_t backend = plan_.choice.backend;
     lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
   }
-  if (!lost_.ok()) FailLanes();  // what was agreed before the loss cannot run any more
-  // Before the failures, after which the program writes of them, too: then neither cuts the other's lines.
+  if (!lost_.ok()) FailLanes();  // plans agreed on before the loss cannot run any more
+  // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
   std::string report;
   while (controller_->NextReport(&report)) logger_->Warning(report);
   control::Failure failure;
@@ -162,7 +162,8 @@ void SetLoop::FailLanes() {
   }
 }
 
-// A rank that aborts does its part of what was agreed before if it can. If it cannot, this will not end by itself.
+// Loses an aborted set whose operations make no progress. The aborting rank does its part of the agreed operations if
+// it can; if it cannot, they would never end.
 void SetLoop::EndAborted(int64_t now_ns) {
   const auto stuck = [now_ns](const Lane& lane) {
     return !lane.idle() && now_ns - lane.StillSinceNs() > kAbortGraceNs;
@@ -199,8 +200,9 @@ void SetLoop::Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns
   }
 }
 
-// Ranks that leave together close their rounds first; then nobody looks any more. What a rank says before it leaves
-// comes before its leaving, so that is looked at twice, with a step in between.
+// Loses the set if a member has left it alone. Members that leave together close their rounds first, which ends this
+// check. A rank's last messages arrive before its departure is visible, so the departure counts when it is seen for the
+// second time, after another step.
 void SetLoop::CheckDeparted() {
   if (config_.process_set == 0 || left_ns_ > 0 || !lost_.ok() || controller_->closed()) return;
   const int rank = channel_->Departed();
@@ -224,7 +226,7 @@ void SetLoop::CheckLeaving(int64_t now_ns) {
           waited_ns, now_ns);
 }
 
-// ---- what the rank's loop asks
+// ---- state, for the progress engine
 
 bool SetLoop::LanesBusy() const {
   return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });

@@ -1,15 +1,14 @@
 // One process set on one rank: its controller, agreement, channel, backends and lanes.
 //
 // Note [What belongs to a set and what to the rank]
-// Who drives, where a rank sleeps, what was submitted and which threads wait belong to the rank: CoordinatorLoop has
-// them once, and steps every set that the rank is a member of. What ranks agree on, and what runs because of it,
-// belongs to a set. Sets share the doorbell, the operation table, the metrics and nothing else, so a set that fails
-// leaves the others alone, and sets that cross each other in any way need no order between them: each moves whenever it
-// can, and none is ever waited for. Inside a set ranks have numbers of their own; whatever leaves it (messages,
-// metrics) names ranks of the job.
+// The progress lock, the doorbell, submissions and waiting threads belong to the rank: CoordinatorLoop has them once,
+// and steps every set of the rank. The negotiation and the execution of operations belong to a set. Sets share the
+// doorbell, the operation table and the metrics, and nothing else. So a set that fails leaves the other sets alone.
+// Sets may overlap in any way and need no order between them: each moves whenever it can, and the engine never waits
+// for one. Inside a set, ranks have their own numbers; messages and metrics name ranks of the job.
 //
-// Role: the holder of the rank's role, see Note [The role] in coordinator_loop.h. Owns the set's parts; the operations
-// belong to the table.
+// Role: the driving thread, see Note [The role] in coordinator_loop.h. Owns the set's parts; the operation table owns
+// the operations.
 #pragma once
 
 #include <cstdint>
@@ -35,35 +34,35 @@ namespace horocache::runtime {
 
 struct SetConfig {
   uint32_t process_set = 0;
-  std::vector<int> ranks;  // of the job, by rank within the set
-  int rank = 0;            // of this process, within the set
+  std::vector<int> ranks;  // ranks of the job, by rank within the set
+  int rank = 0;            // of this process within the set
   bool stall_check = true;
   int64_t stall_warn_ns = 0;
   int64_t stall_fail_ns = 0;
 };
 
-// What a set is made of, on a rank that is a member of it.
+// The parts of a set on a member rank.
 struct SetParts {
   SetConfig config;
   std::unique_ptr<control::Controller> controller;
   std::unique_ptr<control::Agreement> agreement;
   std::unique_ptr<net::RuntimeChannel> channel;
   std::vector<std::unique_ptr<data::Backend>> backends;
-  const data::KernelSet* kernels = nullptr;  // for what needs no backend
+  const data::KernelSet* kernels = nullptr;  // for inline allreduces, which use no backend
 };
 
-// What all sets of a rank share; outlives them.
+// The objects that all sets of a rank share. They outlive the sets.
 struct SetContext {
   OperationTable* table = nullptr;
   Metrics* metrics = nullptr;
   const FaultInjector* faults = nullptr;
   const Logger* logger = nullptr;
   observe::Timeline* timeline = nullptr;
-  // The other ranks want to know where this one is; answered with Tell. By the holder of the role.
+  // Called by the driving thread when other ranks ask for this rank's stacks; answered by Tell.
   std::function<void(uint32_t process_set)> on_question;
-  // An operation was given up half way: other ranks may go on to write its results.
+  // Called when a running operation was abandoned: other ranks may still write to its results.
   std::function<void()> on_given_up;
-  // The set is lost, before anybody who waits for an operation of it is told. By the holder of the role.
+  // Called by the driving thread when the set is lost, before any waiter of its operations is notified.
   std::function<void(const Status& why)> on_lost;
 };
 
@@ -76,7 +75,7 @@ class SetLoop {
 
   // ---- orders
   void Submit(Operation* operation, int64_t now_ns);
-  // Whether a thread of this rank waits for an operation of this set.
+  // Tells the set whether a thread of this rank waits for one of its operations.
   void SetWaiting(bool waiting) { waiting_ = waiting; }
   void Leave(int64_t now_ns);
   void SetComputes(bool computes) { controller_->SetComputes(computes); }
@@ -84,61 +83,62 @@ class SetLoop {
     aborts_ = true;
     controller_->Abort(why);
   }
-  // What is going on here was left half done: tells those ranks that cannot see why. Nothing else of it is looked at
-  // again, and what is pending is the caller's to end.
+  // Abandons the set, whose state is half changed, and tells the ranks that cannot see the reason. The set is not
+  // stepped again; the caller fails its pending operations.
   void GiveUp(const Status& why);
-  // For the people of all ranks of the set, who are told which rank says it.
+  // Logs `text` on all ranks of the set, with this rank's name.
   void Tell(const std::string& text) { controller_->Tell(OwnRank() + " " + text); }
-  // Everything pending fails with `why`; what was agreed before and needs nobody any more still ends well. The first
-  // reason counts.
+  // Ends the set: everything pending fails with `why`. Operations that were agreed on and have the data of all ranks
+  // still succeed. Only the first reason counts.
   void Lose(const Status& why);
 
   // ---- driving
   struct Progress {
-    bool moved = false;    // call again at once
-    bool planned = false;  // something was agreed
+    bool moved = false;    // true if the caller should step again at once
+    bool planned = false;  // true if operations were agreed on
   };
-  // One pass over everything. `stuck`: every thread of this rank waits for this set, and nothing more will come from
-  // here by itself.
+  // One pass over the set. `stuck`: all threads of this rank wait for this set, and none of them will submit more by
+  // itself.
   Progress Step(int64_t now_ns, bool stuck);
-  // Hands out what the controller has decided: plans to the lanes, failures to the table; true if there was a plan.
+  // Executes the controller's decisions: queues plans in lanes and fails operations. Returns true if there was a plan.
   bool HandOut();
-  // Why this rank cannot go on, once: an injected fault; ok if it can.
+  // Returns the error after which this rank cannot continue, and clears it; ok if there is none.
   Status TakeFault();
-  // Reports, and after the limit ends, what does not move in the data plane, and ranks that do not leave when all do;
-  // ends the set if a rank has left it without the others.
+  // Warns about operations that make no progress and about ranks that do not leave when all should. Loses the set after
+  // the time limit, or at once if a member has left the set alone.
   void CheckOverdue(int64_t now_ns);
 
-  // ---- what the rank's loop asks
+  // ---- state, for the progress engine
   bool LanesBusy() const;
   bool HasPending() const { return controller_->HasPending(); }
   bool alone() const { return config_.ranks.size() == 1; }
   bool HasUnflushed() const { return controller_->HasUnflushed(); }
   bool Ended() const { return (controller_->closed() || !lost_.ok()) && !LanesBusy(); }
   int64_t NextWakeNs() const;
-  // Whether there may be news that wake nobody; and whether something that runs goes on only while it is stepped.
+  // must_poll: true if news may arrive without a ring of the doorbell. lanes_must_poll: true if a running operation
+  // makes progress only when it is stepped.
   bool must_poll() const { return channel_->must_poll() || lanes_must_poll(); }
   bool lanes_must_poll() const;
-  // Adds whom this rank waits for, as ranks of the job: those that do not do their part of what runs, or, if nothing
-  // runs, those that have nothing to say to the round that this rank has begun.
+  // Adds the ranks of the job that this rank waits for: those that delay the running operations, or, if nothing runs,
+  // those that have not published their snapshot of the round that this rank has begun.
   void Blame(std::vector<int>* blamed);
   const Status& end() const { return controller_->end(); }
   std::string OwnRank() const { return names_.Text(config_.rank); }
-  // Why it was lost; ok if it was not.
+  // Returns why the set was lost; ok if it was not.
   const Status& lost() const { return lost_; }
-  // A library still uses memory of its backends.
+  // True if a library may still use memory of the set's backends.
   bool broken() const;
   const control::ControllerCounters& counters() const { return controller_->counters(); }
   void AddDataCounters(data::DataCounters* sum) const;
 
  private:
-  // Runs the plan at hand, which rode on its round.
+  // Runs plan_, an inline allreduce.
   void Ride();
   void FailOperation(uint64_t op, const Status& status);
   void FailLanes();
   void CheckDeparted();
   void CheckLeaving(int64_t now_ns);
-  // Warns of what is overdue, not too often, and ends the set after the limit.
+  // Warns about an overdue event, at most once per stall_warn_ns, and loses the set after the limit.
   void Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns);
   void MarkRound(int64_t now_ns);
   void EndAborted(int64_t now_ns);
@@ -161,13 +161,13 @@ class SetLoop {
   control::Plan plan_;
   bool waiting_ = false;
   bool aborts_ = false;
-  Status lost_;   // why the set cannot go on; ok while it can
-  Status fault_;  // that a lane met, not taken yet
+  Status lost_;   // why the set cannot continue; ok while it can
+  Status fault_;  // of a lane or an inline allreduce; cleared by TakeFault
   int64_t warned_ns_ = 0;
-  int64_t left_ns_ = 0;         // since when this rank has wanted to leave; 0: it does not
-  bool saw_departed_ = false;   // once already
-  uint64_t marked_rounds_ = 0;  // on the timeline
-  std::vector<int> late_;       // ranks that something here waits for
+  int64_t left_ns_ = 0;         // since when this rank has been leaving; 0: it is not leaving
+  bool saw_departed_ = false;   // true if the channel has reported a departed rank once
+  uint64_t marked_rounds_ = 0;  // rounds marked on the timeline so far
+  std::vector<int> late_;       // scratch of Blame
 };
 
 }  // namespace horocache::runtime

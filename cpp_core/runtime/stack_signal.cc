@@ -16,12 +16,12 @@
 namespace horocache::runtime {
 namespace {
 
-// Who wants the interpreter's lock has it after some milliseconds, on a machine with much to do after some more.
+// Time limits of the two ways. A thread gets the interpreter's lock after some milliseconds, on a busy machine later.
 constexpr int kThreadPatienceMs = 600;
 constexpr int64_t kSignalPatienceNs = 400 * kNsPerMs;
 constexpr off_t kMostBytes = 1 << 20;
 
-// A handler has no other way to reach anything.
+// Globals, because a signal handler gets no other state.
 using Handler = void (*)(int);
 std::atomic<Handler> interpreters{nullptr};
 std::atomic<int (*)(void)> keeps_lock{nullptr};
@@ -64,11 +64,11 @@ StatusOr<std::unique_ptr<StackSignal>> StackSignal::Arm(const StackSource& sourc
 }
 
 std::string StackSignal::Dump() {
-  // The program may have closed them, and have files of its own under these numbers.
+  // The program may have closed the descriptors, and opened its own files under their numbers.
   const bool asks = source_.ask >= 0;
   if (!file_.Is(source_.file) || (asks && !(ask_.Is(source_.ask) && answer_.Is(source_.answer)))) return "";
   if (asked_ && Answered(0)) asked_ = false;
-  // Of one that came too late last time.
+  // Discards an answer that came too late last time.
   if (ftruncate(source_.file, 0) != 0 || lseek(source_.file, 0, SEEK_SET) != 0) return "";
   return AskThread() || SendSignal() ? ReadAll(source_.file) : "";
 }

@@ -1,17 +1,19 @@
-// The stacks of the program's threads, also while a thread keeps the interpreter's lock, or waits in native code.
+// Reads the stacks of the program's threads, also while a thread holds the interpreter's lock or waits in native code.
 //
 // Note [Whose frames may be read]
-// Frames may be read while no thread changes them: with the interpreter's lock. Whoever reads those of a thread that
-// runs may find memory that was given back, and the process dies of its own report.
-// So a thread of the interpreter is asked first. It has the lock as soon as whoever has it runs code of the interpreter
-// or gives it up. If it does not answer, some thread keeps the lock in native code, and then no frames change. If that
-// is the main thread, a signal is sent to it, from whose handler the interpreter can write all stacks (Python's
-// faulthandler does). If it is another one, nobody can tell from outside that it is not about to go on: there are no
-// stacks.
-// Both write into a file without a name. System calls that the signal interrupts are restarted where the kernel can do
-// that. A handler of a signal belongs to the process, so what it needs does, too.
+// Frames may be read only while no thread changes them, that is, under the interpreter's lock. A reader without the
+// lock may follow the frames of a running thread into freed memory, and crash the process.
 //
-// One thread at a time; owns none of the descriptors.
+// So a thread of the interpreter is asked first. It gets the lock as soon as the lock's holder executes the
+// interpreter's code or releases the lock. If that thread does not answer, some thread holds the lock in native code,
+// and then no frames change. If the holder is the main thread, a signal to it runs a handler from which the interpreter
+// can write all stacks, as Python's faulthandler does. If the holder is another thread, it may continue at any moment,
+// so stacks are unavailable.
+//
+// Both ways write to an unnamed file. System calls that the signal interrupts are restarted where the kernel can do
+// that. A signal handler belongs to the process, and so does the state that it uses.
+//
+// Threads: one at a time. Owns none of the descriptors.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +25,22 @@
 
 namespace horocache::runtime {
 
-// How an interpreter tells its stacks.
+// The interpreter's means to write stacks.
 struct StackSource {
-  int file = -1;  // where they are written
-  // Events (eventfd): a thread of the interpreter's waits for `ask`, writes, and sets `answer`. -1: there is none.
+  int file = -1;  // the stacks are written here
+  // eventfds. A thread of the interpreter waits for `ask`, writes the stacks and sets `answer`. -1: not available.
   int ask = -1, answer = -1;
-  int signal = 0;                     // which has a handler that writes them
-  int (*keeps_lock)(void) = nullptr;  // whether the thread that calls it has the interpreter's lock; for handlers
+  int signal = 0;                     // a signal whose handler writes the stacks
+  int (*keeps_lock)(void) = nullptr;  // called in the handler; true if the calling thread holds the lock
 };
 
 class StackSignal {
  public:
-  // To be called when the interpreter has taken the signal over. kUnsupported if the signal has no such handler.
+  // Wraps the signal's handler. Call it after the interpreter has installed the handler. Returns kUnsupported if the
+  // signal has no such handler.
   static StatusOr<std::unique_ptr<StackSignal>> Arm(const StackSource& source);
 
-  // What the interpreter writes; empty if it does not answer within a second.
+  // Returns the text that the interpreter writes; empty if it does not answer within a second.
   std::string Dump();
 
  private:
@@ -49,8 +52,8 @@ class StackSignal {
 
   const StackSource source_;
   const FileIdentity file_, ask_, answer_;
-  bool asked_ = false;  // and not answered yet
-  uint32_t due_ = 0;    // the count when everything that was asked for by signal is written
+  bool asked_ = false;  // true if an answer to `ask` is outstanding
+  uint32_t due_ = 0;    // the handler's run count once all requested signals are handled
 };
 
 }  // namespace horocache::runtime

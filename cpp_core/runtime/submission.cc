@@ -12,7 +12,7 @@
 namespace horocache::runtime {
 namespace {
 
-constexpr size_t kMostShown = 256;  // bytes of a name; the text travels, and may have wire::kMaxNameBytes
+constexpr size_t kMostShown = 256;  // bytes of a name in an error, which is sent to other ranks
 
 std::string ShownName(const wire::TensorMeta& tensor) {
   return "'" + Printable(tensor.name.substr(0, kMostShown)) + "'";
@@ -62,7 +62,7 @@ void NameMember(size_t index, bool group, wire::Signature* signature) {
 Status CheckApart(const Operation& operation) {
   const wire::Signature& signature = operation.request.signature;
   if (operation.tensors.size() < 2 || signature.op != wire::Op::kAllreduce) return Status::Ok();
-  thread_local std::vector<Place> places;  // kept, so that steady state allocates nothing
+  thread_local std::vector<Place> places;  // keeps its capacity, so that steady state allocates nothing
   places.clear();
   for (size_t i = 0; i < operation.tensors.size(); ++i) {
     const TensorArgument& tensor = operation.tensors[i];

@@ -1,4 +1,4 @@
-// What every binding does to turn its tensors into an operation that can be submitted.
+// Steps of all bindings on the way from tensors to an operation that can be submitted.
 #pragma once
 
 #include <cstddef>
@@ -13,29 +13,30 @@
 
 namespace horocache::runtime {
 
-// What ranks compare of tensor `index`, and where it lies. Its output is not known yet. operation->request.signature.op
-// and the vectors of tensors are set before.
+// Describes tensor `index`: the metadata that ranks compare, and its memory. Leaves its output unset. Requires that
+// operation->request.signature.op is set and that the vectors of tensors have their size.
 void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
                     Operation* operation);
 
-// Where the result of tensor `index`, which is described, is to be stored. kInvalidArgument unless that has as many
-// elements, of the same type.
+// Sets the memory for the result of tensor `index`, which DescribeTensor has described. Returns kInvalidArgument unless
+// it has the same number of elements and the same type.
 Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation);
 
-// Gives tensor `index` the name it has when the caller names only the whole: the same, or for a member of a group that
-// with its place.
+// Names tensor `index` after its request: the same name, or "NAME_2of5" for a member of a group.
 void NameMember(size_t index, bool group, wire::Signature* signature);
 
-// kInvalidArgument if results of a group that is reduced would be stored in the same memory.
+// Returns kInvalidArgument if results of an allreduce group overlap in memory.
 Status CheckApart(const Operation& operation);
 
-// Takes the blocks of `heap` that the operation's tensors lie in, so that they are not given back while it is in
-// flight.
+// Takes references to the blocks of `heap` that contain the operation's tensors, so that the blocks are not reused
+// while the operation is in flight.
 void HoldBlocks(net::RegionHeap* heap, Operation* operation);
-// Lets go of them. kInvalidArgument, naming the tensor, if nobody else holds one: the caller has let go of it before.
+// Releases these references. Returns kInvalidArgument, naming the tensor, if one was the last: then the caller has
+// freed the tensor during the operation.
 Status ReleaseBlocks(Operation* operation);
 
-// For a reduction: how many of this rank's values are NaN or infinite, and where; empty if none are.
+// For a reduction: returns text with the number and position of this rank's NaN or infinite values; empty if there are
+// none.
 std::string NonFiniteText(const Operation& operation);
 
 }  // namespace horocache::runtime

@@ -1,4 +1,4 @@
-// An operation as the timeline shows it.
+// Converts operations to records of the timeline.
 #pragma once
 
 #include "control/plan.h"
@@ -8,7 +8,8 @@
 
 namespace horocache::runtime {
 
-// That ends now, with `status`; what the lane knows of it is left open. Its texts are the operation's and the status's.
+// Returns the record of an operation that ends now with `status`. Leaves the fields of the lane open. The record points
+// to texts of `operation` and `status`.
 inline observe::OperationTrace TraceOf(const Operation& operation, const Status& status, int64_t now_ns) {
   const wire::Signature& signature = operation.request.signature;
   observe::OperationTrace trace;
@@ -24,7 +25,7 @@ inline observe::OperationTrace TraceOf(const Operation& operation, const Status&
   return trace;
 }
 
-// That ends now, with `status`, as an item of `plan`.
+// The same for an operation that was an item of `plan`.
 inline observe::OperationTrace TraceOf(const Operation& operation, const control::Plan& plan,
                                        const control::PlanItem& item, const Status& status, int64_t now_ns) {
   observe::OperationTrace trace = TraceOf(operation, status, now_ns);

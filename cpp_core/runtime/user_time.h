@@ -1,9 +1,9 @@
-// Whether the program computes: its threads use the processor, besides those of the core.
+// Detects whether the program computes, from the processor time of its threads, the core's threads excluded.
 //
-// A rank that others wait for may be at work for minutes (it evaluates, or prepares data for all), or hang. What it
-// does nobody can know, but whether it does anything is in the processor time of its process.
+// A rank that others wait for may work for minutes (it evaluates, or prepares data for all ranks), or hang. Processor
+// time tells the two apart as far as possible.
 //
-// Role: the holder of the runtime's role.
+// Role: the driving thread.
 #pragma once
 
 #include <time.h>
@@ -18,16 +18,16 @@ class UserTime {
  public:
   static constexpr int64_t kSampleNs = kNsPerS;
 
-  // `used_ns`: the processor time of the process without the core's.
+  // Takes a sample at most every kSampleNs. `used_ns`: processor time of the process without the core's.
   void Sample(int64_t now_ns, int64_t used_ns) {
     if (since_ns_ != 0 && now_ns - since_ns_ < kSampleNs) return;
-    // Daemons that look at something now and then use less than this.
-    constexpr int64_t kLeastShare = 20;  // one part in so many
+    // The threshold: threads that only poll now and then use a smaller share of a core.
+    constexpr int64_t kLeastShare = 20;  // that is, 1/20
     if (since_ns_ != 0) computes_ = (used_ns - used_ns_) * kLeastShare >= now_ns - since_ns_;
     since_ns_ = now_ns;
     used_ns_ = used_ns;
   }
-  // In the last second that was looked at.
+  // True if the program computed in the last sampled interval.
   bool computes() const { return computes_; }
 
   static int64_t OfProcessNs() {

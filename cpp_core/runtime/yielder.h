@@ -1,11 +1,12 @@
-// Gives the core up to others for as long as it comes back soon.
+// Yields the core to other threads, as long as it comes back soon.
 //
 // Note [Neighbours that compute]
-// Where the core goes to a peer rank, sched_yield returns within microseconds, and what the peer did is seen sooner
-// than a futex would wake. Where it goes to a process that computes, a data loader say, it comes back after that one's
-// time slice, and each wait costs milliseconds. A thread that sleeps instead goes before such a process when it is
-// woken: four ranks beside two busy processes on two cores are six times as fast. So a yield that took long ends
-// yielding for a while, which doubles for as long as the next one after it takes long, too.
+// If sched_yield gives the core to a peer rank, it returns within microseconds, and the caller sees the peer's progress
+// sooner than a futex would wake it. If the core goes to a process that computes, such as a data loader, sched_yield
+// returns only after that process's time slice, and each wait costs milliseconds. A thread that sleeps, in contrast, is
+// scheduled before such a process when it is woken: four ranks beside two busy processes on two cores become six times
+// as fast. So after one slow yield, threads stop yielding for a pause. The pause doubles as long as the next yield
+// after it is slow, too.
 #pragma once
 
 #include <sched.h>
@@ -18,9 +19,10 @@
 
 namespace horocache::runtime {
 
-// Any thread.
+// Threads: any.
 class Yielder {
  public:
+  // True if the last slow yield is long enough ago.
   bool Pays(int64_t now_ns) const { return now_ns >= resume_ns_.load(std::memory_order_relaxed); }
 
   void Yield() {
@@ -29,7 +31,7 @@ class Yielder {
     Note(began_ns, NowNs());
   }
 
-  // A yield that took that long. Threads that do this at once may lose one of their pauses.
+  // Records a yield. If threads record at the same time, one of their pauses may be lost.
   void Note(int64_t began_ns, int64_t ended_ns) {
     const int64_t pause_ns = pause_ns_.load(std::memory_order_relaxed);
     if (ended_ns - began_ns < kLongNs) {
@@ -40,7 +42,7 @@ class Yielder {
     pause_ns_.store(std::min(2 * pause_ns, kLongestPauseNs), std::memory_order_relaxed);
   }
 
-  static constexpr int64_t kLongNs = kNsPerMs;  // less than a time slice, more than what ranks do for a collective
+  static constexpr int64_t kLongNs = kNsPerMs;  // shorter than a time slice, longer than a rank's work for a collective
   static constexpr int64_t kShortestPauseNs = 10 * kNsPerMs, kLongestPauseNs = 640 * kNsPerMs;
 
  private:

@@ -1,7 +1,7 @@
 // The runtime that this process's kernels submit to.
 //
-// TensorFlow calls kernels from its own threads and hands them nothing of ours, so there is one bridge in a process:
-// Python attaches the session's runtime when it starts, and detaches it when it ends.
+// TensorFlow calls kernels on its own threads and passes no context of horocache to them, so a process has one bridge.
+// Python attaches the session's runtime when the session starts, and detaches it when the session ends.
 //
 // Threads: any.
 #pragma once
@@ -19,22 +19,23 @@ class Bridge {
   static Bridge& Get();
 
   void Attach(const hc_api* api, hc_runtime* runtime);
-  // Returns when no kernel uses the runtime any more. It has been stopped before, so none waits for other ranks.
+  // Returns when no kernel uses the runtime any more. The runtime must be stopped before, so that no kernel waits for
+  // other ranks.
   void Detach();
-  // In the child of a fork, where threads that held the lock may be missing.
+  // Called in the child of a fork: Use takes no lock from now on, because threads that held it may be missing.
   void ForkedChild() { forked_.store(true); }
 
   enum class For { kOperations, kQuestions };
 
-  // Keeps the runtime from being detached while it lives; false if there is none. In the child of a fork there is none
-  // for operations; questions are answered by the parent's, as when it forked.
+  // Access to the runtime, which cannot be detached meanwhile; false if no runtime is attached. In the child of a fork
+  // it is false for operations. Questions are answered by the parent's runtime, as of the fork.
   class Use {
    public:
     explicit Use(Bridge& bridge, For what = For::kOperations);
     explicit operator bool() const { return runtime_ != nullptr; }
     const hc_api& api() const { return *api_; }
     hc_runtime* runtime() const { return runtime_; }
-    // Which of the process's sessions it is.
+    // Number of the session among the process's sessions.
     uint64_t session() const { return session_; }
 
    private:

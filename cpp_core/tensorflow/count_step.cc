@@ -1,4 +1,4 @@
-// HorocacheCountStep: a step of an optimizer, counted each time that the graph runs.
+// HorocacheCountStep: counts a step of an optimizer each time that the graph runs.
 #include "tensorflow/kernel.h"
 #include "tensorflow/kernels.h"
 

@@ -6,7 +6,7 @@
 namespace horocache::tensorflow {
 namespace {
 
-// TensorFlow copies, and drops at once, what is less aligned.
+// Bytes. TensorFlow copies memory with a smaller alignment and deletes the original at once.
 constexpr size_t kAlignment = 64;
 
 }  // namespace
@@ -51,7 +51,7 @@ void Flights::Abandon(std::unique_ptr<Flight> flight) {
 
 void Flights::Reap(const Bridge::Use& use) {
   if (keeps_all_.load()) return;
-  std::vector<std::unique_ptr<Flight>> over;  // freed without the lock: a tensor may be the last of a number
+  std::vector<std::unique_ptr<Flight>> over;  // freed without the lock: that may delete a number's tensor (Dropped)
   const MutexLock lock(mutex_);
   std::erase_if(abandoned_, [&](std::unique_ptr<Flight>& flight) {
     const bool is_over = flight->session != use.session() || use.api().poll(use.runtime(), flight->handle) != 0;

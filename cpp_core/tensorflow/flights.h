@@ -1,10 +1,10 @@
-// The operations that kernels have submitted and nobody has waited for yet, and the tensors that they work on.
+// The operations that kernels have submitted and no kernel has waited for yet, with the tensors that they work on.
 //
-// The output of an enqueueing kernel is a tensor with the number of its flight. TensorFlow drops that tensor when the
-// waiting kernel has run, or when the step failed before it could: the flight is abandoned then, and its tensors are
-// given back once the operation is over.
+// An enqueueing kernel outputs a tensor with the number of its flight. TensorFlow deletes that tensor when the waiting
+// kernel has run, or when the step failed before that. In the second case the flight is abandoned, and its tensors are
+// released once the operation is done.
 //
-// Threads: any. One in a process, see Bridge.
+// Threads: any. One object per process, see Bridge.
 #pragma once
 
 #include <atomic>
@@ -34,18 +34,18 @@ class Flights {
  public:
   static Flights& Get();
 
-  // The tensor for a flight's number.
+  // Returns a tensor that contains the flight's number.
   OwnedTensor Add(std::unique_ptr<Flight> flight) HC_EXCLUDES(mutex_);
-  // Null if it was taken before.
+  // Returns null if the flight was taken before.
   std::unique_ptr<Flight> Take(int64_t number) HC_EXCLUDES(mutex_);
-  // Keeps what an operation works on that nobody waits for any more.
+  // Keeps the tensors of an operation without a waiter until the operation is done.
   void Abandon(std::unique_ptr<Flight> flight) HC_EXCLUDES(mutex_);
-  // Gives back what abandoned operations of `use`'s session that are over have kept.
+  // Releases abandoned flights whose operations are done, and those of earlier sessions.
   void Reap(const Bridge::Use& use) HC_EXCLUDES(mutex_);
-  // All flights' operations are over, as their runtime has been stopped.
+  // Releases all abandoned flights. The runtime must have been stopped, so that all operations are done.
   void Clear() HC_EXCLUDES(mutex_);
-  // From now on what is dropped stays as it is: in the child of a fork, where a thread that held the lock may be
-  // missing, and in a process that ends while operations write to their tensors.
+  // From now on, deleted tensors and their flights are leaked: in the child of a fork, where a thread that held the
+  // lock may be missing, and in a process that ends while operations write to their tensors.
   void KeepAll() { keeps_all_.store(true); }
 
  private:

@@ -29,7 +29,7 @@ const Python& ThePython() {
   return python;
 }
 
-// An exception: type, value and traceback. Guarded by Python's lock.
+// The kept exception: type, value and traceback. Guarded by the GIL.
 void* g_kept[3] = {};
 
 }  // namespace

@@ -1,13 +1,13 @@
-// Ctrl-C while a kernel waits that was called from Python's main thread.
+// Handles Ctrl-C while Python's main thread waits in a kernel.
 #pragma once
 
 namespace horocache::tensorflow {
 
-// Runs Python's signal handlers if this is its main thread. True if one raised; the exception is kept for
-// RaiseInterrupt, as TensorFlow would put its own in its place. False without Python, and from other threads.
+// Runs Python's signal handlers if this is Python's main thread. Returns true if one raised; the exception is kept for
+// RaiseInterrupt, because TensorFlow would replace it by its own. Returns false without Python and on other threads.
 bool InterruptPython();
 
-// Raises what was kept, if anything. With Python's lock.
+// Raises the kept exception, if there is one. Requires the GIL.
 void RaiseInterrupt();
 
 }  // namespace horocache::tensorflow

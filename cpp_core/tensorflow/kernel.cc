@@ -6,10 +6,10 @@
 namespace horocache::tensorflow {
 namespace {
 
-// TF_DataType of each DType, in its order.
+// The TF_DataType of each DType, in the order of DType.
 constexpr std::array<int, kNumDTypes> kTypes = {4, 6, 5, 3, 9, 19, 14, 1, 2, 8, 18, 10, 17, 22, 23};
 
-// What TensorFlow calls each hc_status, in its order.
+// The TF_Code of each hc_status, in the order of hc_status.
 constexpr std::array kCodes = {
     kOk,                  // HC_OK
     kInvalidArgument,     // HC_INVALID_ARGUMENT
@@ -18,7 +18,7 @@ constexpr std::array kCodes = {
     kFailedPrecondition,  // HC_MISMATCH
     kInvalidArgument,     // HC_DUPLICATE_NAME
     kDeadlineExceeded,    // HC_STALL
-    kUnknown,             // HC_PEER_LOST: what "unavailable" means is TensorFlow's own affair
+    kUnknown,             // HC_PEER_LOST: TensorFlow gives "unavailable" a meaning of its own
     kAborted,             // HC_SHUT_DOWN
     kAborted,             // HC_FORKED
     kResourceExhausted,   // HC_OUT_OF_MEMORY

@@ -1,4 +1,4 @@
-// What all kernels need of a call and of their attributes.
+// Helpers of all kernels: statuses, attributes and calls.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,19 @@ class TfStatus {
   TF_Status* get() const { return status_; }
   bool ok() const { return Tf().GetCode(status_) == kOk; }
   void Set(Code code, const std::string& message) { Tf().SetStatus(status_, code, message.c_str()); }
-  // What TensorFlow calls a hc_status.
+  // Sets the TensorFlow code that stands for a hc_status.
   void Set(int hc_code, const hc_error& error);
 
  private:
   TF_Status* status_;
 };
 
-// The attributes of a node; after an error the rest is not read.
+// Reads the attributes of a node. After an error it does not read any further ones.
 class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
   std::string Text(const char* name);
-  double Number(const char* name);  // as text, for TensorFlow's floats have 32 bits
+  double Number(const char* name);  // from a text attribute, because TensorFlow's floats have 32 bits
   int64_t Integer(const char* name);
   bool Flag(const char* name);
   // Reports the first error to TensorFlow.
@@ -45,7 +45,8 @@ class Attributes {
   TfStatus status_;
 };
 
-// One call of a kernel. The first error ends it, and stays: TensorFlow's functions set a status to success, too.
+// One call of a kernel. Keeps the first error in a status of its own, because each function of TensorFlow overwrites
+// the status that it gets, also with success.
 class Call {
  public:
   explicit Call(TF_OpKernelContext* context) : context_(context) {}
@@ -59,11 +60,11 @@ class Call {
   OwnedTensor Input(int index);
   void SetOutput(int index, const OwnedTensor& tensor);
   OwnedTensor Allocate(int index, int type, const std::vector<int64_t>& shape, size_t bytes);
-  // The memory of the input of that index where nobody else uses it, else new memory; `taken` tells.
+  // Returns the memory of an input if it has no other users (then *taken is true), else new memory.
   OwnedTensor ForwardOrAllocate(int input, int output, const std::vector<int64_t>& shape, bool* taken);
 
  private:
-  // Takes over what a function of TensorFlow has said.
+  // Copies the error of TensorFlow's last function, if it is the first error.
   void Keep();
 
   TF_OpKernelContext* const context_;
@@ -72,7 +73,7 @@ class Call {
 };
 
 std::vector<int64_t> ShapeOf(const OwnedTensor& tensor);
-// False for types that no backend handles.
+// Returns false for types that no backend supports.
 bool FromTensorflow(int type, int32_t* dtype);
 int ToTensorflow(int32_t dtype);
 

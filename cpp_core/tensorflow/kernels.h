@@ -1,4 +1,4 @@
-// The kernels, as they are registered.
+// The functions of each kernel, for its registration.
 #pragma once
 
 #include "tensorflow/tf_api.h"

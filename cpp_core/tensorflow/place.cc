@@ -1,4 +1,5 @@
-// HorocachePlace: who this rank is when the graph runs, which may be in another job than the one it was made in.
+// HorocachePlace: returns this rank's number or another property of it. The graph may run in another job than the one
+// in which it was made, so the property is read when the graph runs.
 #include <cstdint>
 
 #include "tensorflow/kernel.h"

@@ -1,7 +1,7 @@
-// What happens when TensorFlow loads this library: the operations and their kernels are registered.
+// Registers the operations and their kernels when TensorFlow loads this library.
 //
-// All are stateful, so that none is left out, merged with an equal one or computed in advance. None has "Enqueue" in
-// its name: TensorFlow's optimizers take those for operations of its queues.
+// All operations are stateful, so that TensorFlow does not prune them, merge equal ones or compute them in advance. No
+// name contains "Enqueue", because TensorFlow's optimizers would take it for an operation of TensorFlow's queues.
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ struct OpDefinition {
   const KernelFunctions& kernel;
 };
 
-// As ranks compare it; see hc_request.
+// Attributes of a request, which the ranks compare; see hc_request.
 const Specs kRequest = {"tensor_name: string",       "op: int",
                         "reduce_op: int = 1",        "root: int = -1",
                         "prescale: string",          "postscale: string",
@@ -47,7 +47,7 @@ void InferScalar(TF_ShapeInferenceContext* context, TF_Status* status) {
   Tf().DeleteShapeHandle(scalar);
 }
 
-// A scalar, then the shapes of the inputs.
+// The outputs are a scalar, then tensors with the shapes of the inputs.
 void InferSubmitInto(TF_ShapeInferenceContext* context, TF_Status* status) {
   InferScalar(context, status);
   TF_ShapeHandle* const shape = Tf().NewShapeHandle();
@@ -80,7 +80,7 @@ const std::vector<OpDefinition>& Definitions() {
        &InferUnknown,
        kWait},
       {"HorocacheWaitResults",
-       // What was enqueued, for the gradient.
+       // The attributes of the enqueued request, for the gradient.
        With(With(kWaiting, kRequest), {"T: list(type) >= 1", "num_received: int >= 1"}),
        {"handle: int64", "tensors: T"},
        {"results: T", "received: num_received * int32", "divisor: int32"},
@@ -118,7 +118,7 @@ Status RegisterAll() {
   return Status::Ok();
 }
 
-// TensorFlow takes the operations that are registered while it loads a library for the library's.
+// Runs while TensorFlow loads the library, so that TensorFlow assigns the operations to it.
 const Status g_registered = RegisterAll();
 
 }  // namespace
@@ -129,12 +129,12 @@ using horocache::tensorflow::Flights;
 
 extern "C" {
 
-// Why the operations could not be registered; empty if they are.
+// Returns why the operations could not be registered; empty if they are registered.
 HC_API const char* hc_tf_problem(void) { return horocache::tensorflow::g_registered.message().c_str(); }
 
 HC_API void hc_tf_attach(const hc_api* api, hc_runtime* runtime) { Bridge::Get().Attach(api, runtime); }
 
-// `running`: what is pending goes on until the process is gone. If not, the runtime has been stopped.
+// `running`: nonzero if pending operations run on until the process ends; zero if the runtime has been stopped.
 HC_API void hc_tf_detach(int running) {
   Bridge::Get().Detach();
   if (running != 0) {
@@ -144,7 +144,7 @@ HC_API void hc_tf_detach(int running) {
   }
 }
 
-// Raises the exception of a signal handler that ended a wait, if there is one; to be called with Python's lock.
+// Raises the exception of a signal handler that ended a wait, if there is one. Requires the GIL.
 HC_API void hc_tf_raise_interrupt(void) { horocache::tensorflow::RaiseInterrupt(); }
 
 HC_API void hc_tf_forked_child(void) {

@@ -9,12 +9,12 @@
 namespace horocache::tensorflow {
 namespace {
 
-// A node's request, but for its tensors.
+// A node's request, except for the tensors.
 struct Submit {
   std::string name, layers, backend;
   hc_request request = {};
-  int num_splits = 0;  // 0 or 1 tensors of them, after the others
-  bool into = false;   // the operation's results have their tensors' shapes and are outputs of this kernel
+  int num_splits = 0;  // 0, or 1 if the last input is the tensor of splits
+  bool into = false;   // true if the results have the inputs' shapes and are outputs of this kernel
 
   Submit(Attributes&& attributes, bool makes_outputs) : into(makes_outputs) {
     name = attributes.Text("tensor_name");
@@ -35,7 +35,7 @@ struct Submit {
   }
 };
 
-// The tensors of one call as hc_submit takes them. What is in `kept` must live as long as the operation.
+// The tensors of one call, in the form of hc_submit. The tensors in `kept` must outlive the operation.
 struct Tensors {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<hc_tensor> inputs, outputs;
@@ -58,7 +58,7 @@ void ReadInput(const Submit& self, int index, Call* call, Tensors* tensors) {
   }
   const std::vector<int64_t>& shape = tensors->shapes.emplace_back(ShapeOf(input));
   if (self.into) {
-    input.reset();  // the only reference but TensorFlow's would keep it from being forwarded
+    input.reset();  // a reference besides TensorFlow's would prevent the forwarding
     bool in_place = false;
     OwnedTensor output = call->ForwardOrAllocate(index, 1 + index, shape, &in_place);
     if (!call->ok()) return;
@@ -87,7 +87,7 @@ void ComputeSubmit(void* kernel, TF_OpKernelContext* context) {
   Flights::Get().Reap(use);
   const int count = call.num_inputs() - self.num_splits;
   Tensors tensors;
-  tensors.shapes.reserve(static_cast<size_t>(count));  // what points into them must not move
+  tensors.shapes.reserve(static_cast<size_t>(count));  // the hc_tensors point into it, so it must not reallocate
   for (int i = 0; i < count && call.ok(); ++i) ReadInput(self, i, &call, &tensors);
   OwnedTensor splits;
   if (call.ok() && self.num_splits > 0) splits = call.Input(count);

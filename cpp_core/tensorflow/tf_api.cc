@@ -8,7 +8,7 @@
 namespace horocache::tensorflow {
 namespace {
 
-// TensorFlow's registry belongs to the process, so does this.
+// One per process, like TensorFlow's registry.
 TfApi g_api;
 
 Status FindIn(const std::vector<DynamicLibrary>& libraries, const char* name, void** out) {
@@ -23,7 +23,7 @@ Status FindIn(const std::vector<DynamicLibrary>& libraries, const char* name, vo
 
 Status FindTensorflow() {
   std::vector<DynamicLibrary> libraries;
-  // The kernel's functions are in the framework; releases differ in where the rest is.
+  // The kernel functions are in the framework library; the location of the others depends on the release.
   for (const std::string& path : LoadedLibraries({"libtensorflow_framework.so", "libtensorflow_cc.so"})) {
     StatusOr<DynamicLibrary> library = DynamicLibrary::Open(path, false);
     HC_RETURN_IF_ERROR(library.status());

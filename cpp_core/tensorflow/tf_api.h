@@ -1,7 +1,7 @@
 // The part of TensorFlow's C interface that the operations use, found at run time.
 //
-// No header of TensorFlow is read and nothing of it is linked, so that one build serves every version that has these
-// functions; their signatures are those of tensorflow/c/{kernels,ops,tf_tensor,tf_status}.h.
+// The build includes no header of TensorFlow and links none of its libraries, so one build serves every version that
+// has these functions. Their signatures are those of tensorflow/c/{kernels,ops,tf_tensor,tf_status}.h.
 #pragma once
 
 #include <cstddef>
@@ -97,9 +97,10 @@ struct TfApi {
 #undef HC_TF_MEMBER
 };
 
-// Finds them in the TensorFlow that this process has loaded. kUnsupported names the first one that it lacks.
+// Finds the functions in the TensorFlow that this process has loaded. Fails with kUnsupported if one is missing, and
+// names it.
 Status FindTensorflow();
-// What was found; before, all null.
+// Returns the functions; all are null before FindTensorflow.
 const TfApi& Tf();
 
 }  // namespace horocache::tensorflow

@@ -1,9 +1,9 @@
 // HorocacheWait, HorocacheWaitResults and HorocacheWaitJoin: block one of TensorFlow's threads until operations are
-// over.
+// done.
 //
-// Note [No waiting kernel starves another rank]: the kernels that wait may take all threads that TensorFlow has. A
-// waiting kernel runs after all enqueueing kernels that come before it in the program, see order.py; so of the
-// operations that ranks are blocked in, the earliest has been submitted by all blocked ranks, and comes to its end.
+// Note [No waiting kernel starves another rank]: waiting kernels may occupy all of TensorFlow's threads. A waiting
+// kernel runs after all enqueueing kernels that come before it in the program, see order.py. So the earliest operation
+// that a blocked rank waits for has been submitted by all blocked ranks, and completes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,12 +23,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long several kernels wait at once until the program is warned.
+// How long several kernels may wait at the same time before a warning is logged.
 constexpr std::chrono::seconds kPatience(10);
 
 struct Wait {
   int num_handles = 1;
-  bool alone = false;  // nothing else of this rank goes on meanwhile
+  bool alone = false;  // true if nothing else of this rank runs meanwhile
 
   Wait(Attributes&& attributes, bool several) {
     alone = attributes.Flag("alone");
@@ -36,7 +36,8 @@ struct Wait {
   }
 };
 
-// Counts the kernels that block one of TensorFlow's threads each. Those of one function run one after the other.
+// Counts the kernels that wait now, each of which blocks one of TensorFlow's threads. Waiting kernels of one function
+// run one after the other.
 class Blocked {
  public:
   Blocked() { ++count_; }
@@ -44,7 +45,7 @@ class Blocked {
   Blocked(const Blocked&) = delete;
   Blocked& operator=(const Blocked&) = delete;
 
-  // To be called now and then while the kernel waits.
+  // Called from time to time while the kernel waits.
   void LookAround() {
     most_ = std::max(most_, count_.load());
     if (Clock::now() < look_again_) return;
@@ -68,7 +69,7 @@ class Blocked {
   Clock::time_point look_again_ = Clock::now() + kPatience;
 };
 
-// An operation that a kernel waits for; gives it back in the end.
+// An operation that a kernel waits for. The destructor consumes it, or abandons it if it is not done.
 class Awaited {
  public:
   Awaited(const Bridge::Use& use, std::unique_ptr<Flight> flight) : use_(use), flight_(std::move(flight)) {
@@ -87,7 +88,7 @@ class Awaited {
 
   int64_t handle() const { return flight_->handle; }
 
-  // The core ends every operation in time.
+  // Waits for the operation and sets the call's status. The core ends every operation within its stall limit.
   void Wait(bool alone, Call* call) {
     if (known_ && !call->interrupted()) known_ = Block(alone, call) >= 0;
     if (!call->ok()) return;
@@ -101,7 +102,7 @@ class Awaited {
   }
 
  private:
-  // As hc_wait answers.
+  // Returns the result of hc_wait.
   int Block(bool alone, Call* call) {
     const auto wait = use_.api().wait;
     if (alone) return wait(use_.runtime(), flight_->handle, HC_WAIT_FOR_GOOD, &GoOn, call);
@@ -136,8 +137,8 @@ void* CreateWait(TF_OpKernelConstruction* construction) { return new Wait(Attrib
 void* CreateWaitOne(TF_OpKernelConstruction* construction) { return new Wait(Attributes(construction), false); }
 void DeleteWait(void* self) { delete static_cast<Wait*>(self); }
 
-// Waits for all, whatever becomes of the first, but for an interrupt; then passes on what the enqueueing kernels
-// allocated.
+// Waits for all operations, also after a failure, but not after an interrupt. Then outputs the tensors that the
+// enqueueing kernels allocated.
 void ComputeWait(void* kernel, TF_OpKernelContext* context) {
   const Wait& self = *static_cast<Wait*>(kernel);
   Call call(context);
@@ -159,7 +160,7 @@ void PassNumber(int number, int output, Call* call) {
 
 void FreeResult(void* data, size_t, void*) { std::free(data); }
 
-// The memory of a result becomes TensorFlow's.
+// Outputs a result and its received rows. TensorFlow takes over the memory of the result.
 void PassResult(const Bridge::Use& use, int64_t handle, int index, int count, Call* call) {
   hc_tensor result;
   const int64_t* rows = nullptr;

@@ -1,4 +1,4 @@
-// Whether each failure has its reason.
+// Checks that the history explains each failure.
 #include <algorithm>
 #include <string>
 #include <unordered_set>
@@ -12,7 +12,7 @@ namespace horocache::testing {
 
 namespace {
 
-// How long all members may have something pending alike that a stall ends: the report was under way.
+// How long a request that fails with a stall may have been pending on all members, because the report was under way.
 constexpr int64_t kStallGraceNs = 20'000'000;
 
 bool SharesAName(const wire::Signature& a, const wire::Signature& b) {
@@ -33,7 +33,7 @@ bool SomebodyDisagrees(const SetHistory& set, const wire::Signature& signature, 
   return false;
 }
 
-// True if there was a time, longer than what a report needs, in which every member had `mine` pending alike.
+// True if every member had a request equal to `mine` pending at the same time, for at least kStallGraceNs.
 bool EverybodyHadIt(const SetHistory& set, const std::vector<Lives>& lives, const Life& mine) {
   const auto ended_ns = [](const Life& life) { return life.end == nullptr ? kNever : life.end->time_ns; };
   int64_t from_ns = mine.submitted_ns, to_ns = ended_ns(mine);
@@ -68,7 +68,7 @@ bool WasInFlight(const Lives& lives, const MemberHistory& member, const wire::Si
   });
 }
 
-// Whether the history explains the failure `end` of member number `index`.
+// True if the history explains the failure `end` of member number `index`.
 bool HasReason(const SetHistory& set, const std::vector<Lives>& lives, size_t index, const wire::Signature& signature,
                const EndRecord& end) {
   const auto any = [&](auto flag) {

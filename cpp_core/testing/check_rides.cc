@@ -1,4 +1,4 @@
-// Whether what rode on rounds is right.
+// Checks that the results of inline allreduces are right.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 using Data = std::vector<std::byte>;
 
-// The part of one member, as long as what it submitted.
+// Returns the contribution of one member, without the padding to whole words.
 Data PartOf(const control::Plan& plan, size_t member, size_t members, size_t bytes) {
   const size_t words = plan.contributions.size() / members;
   Data part(words * sizeof(uint64_t));
@@ -23,14 +23,14 @@ Data PartOf(const control::Plan& plan, size_t member, size_t members, size_t byt
   return part;
 }
 
-// What `member` had submitted of what plan number `index` reduced is `part`.
+// True if `part` is the data that `member` submitted for the request that plan number `index` reduces.
 bool HadSubmitted(const MemberHistory& member, const Lives& lives, size_t index, const wire::Signature& signature,
                   uint64_t step, const Data& part) {
   if (index < member.planned.size()) {
     const auto life = lives.by_op.find(member.planned[index].plan.items[0].op);
     return life != lives.by_op.end() && life->second.record->data == part;
   }
-  // It was lost before it learned of the plan.
+  // The member was lost before it learned of the plan.
   const auto named = lives.by_name.find(signature.name);
   if (named == lives.by_name.end()) return false;
   return std::any_of(named->second.begin(), named->second.end(), [&](control::OpId op) {
@@ -54,7 +54,7 @@ Data Reduced(const std::vector<Data>& parts, wire::ReduceOp op) {
   return bytes;
 }
 
-// What is wrong with plan number `index` of `member`, which rode; empty if nothing is.
+// Returns the error of the inline plan number `index` of `member`; empty if it is right.
 std::string Wrong(const SetHistory& set, const std::vector<Lives>& lives, const MemberHistory& member, size_t index) {
   const PlanRecord& record = member.planned[index];
   const control::Plan& plan = record.plan;

@@ -16,7 +16,7 @@ namespace horocache::testing {
 
 namespace {
 
-// What must be equal on all ranks in a plan, or the first difference.
+// Compares the parts of two ranks' plans that must be equal. Returns the first difference; empty if there is none.
 std::string Difference(const control::Plan& a, const control::Plan& b) {
   if (a.sequence != b.sequence) {
     return "sequence " + std::to_string(a.sequence) + " and " + std::to_string(b.sequence);
@@ -50,7 +50,8 @@ const MemberHistory& Longest(const SetHistory& set) {
   });
 }
 
-// Why `member` had no right to be counted in for `item` of plan `index` at `step`; empty if it had.
+// Returns why the plan number `index`, made at `step`, must not count on `member` for the request with `signature`;
+// empty if it may.
 std::string NoRight(const MemberHistory& member, const Lives& lives, bool joined, const wire::Signature& signature,
                     size_t index, uint64_t step) {
   const auto matches = [&](control::OpId op) {
@@ -61,11 +62,11 @@ std::string NoRight(const MemberHistory& member, const Lives& lives, bool joined
     const bool has = std::any_of(lives.joins.begin(), lives.joins.end(), matches);
     return has ? "" : "rank " + std::to_string(member.rank) + " counts as joined but has no join outstanding";
   }
-  // The name of what was planned is free again, so that two requests of one name may be on their way.
+  // A name is free again once its request is planned, so a member may have two requests of one name in flight.
   bool other = false;
   const auto named = lives.by_name.find(signature.name);
   for (size_t i = 0; named != lives.by_name.end() && i < named->second.size(); ++i) {
-    // A request in pieces stays the same request in the plans after its first.
+    // A request that runs in pieces is the same request in the plans after its first one.
     const control::OpId op = named->second[i];
     const Life& life = lives.by_op.at(op);
     const bool later_piece = life.plan < index && life.ended >= step && life.submitted < step;
@@ -77,14 +78,14 @@ std::string NoRight(const MemberHistory& member, const Lives& lives, bool joined
          (other ? " submitted it with another signature" : " had not submitted it");
 }
 
-// How far one operation has come in a member's plans.
+// The progress of one operation in a member's plans.
 struct Pieces {
   int next_tensor = 0;
   size_t plan = 0;
   bool complete = false;
 };
 
-// Not ok if a piece does not continue where the one before it ended.
+// Collects the pieces of all operations. Fails if a piece does not continue where the previous one ended.
 Status CollectPieces(const History& history, size_t set, const MemberHistory& member,
                      std::unordered_map<control::OpId, Pieces>* pieces) {
   for (size_t i = 0; i < member.planned.size(); ++i) {
@@ -237,7 +238,7 @@ Status CheckSleep(const History& history) {
 }
 
 Status CheckAll(const History& history) {
-  // What holds for every beginning of a run comes first: it may be why the run stopped.
+  // Properties that hold for any prefix of a run come first: their violation may be the reason why the run stopped.
   HC_RETURN_IF_ERROR(CheckCaches(history));
   HC_RETURN_IF_ERROR(CheckOrder(history));
   HC_RETURN_IF_ERROR(CheckValidity(history));

@@ -1,5 +1,5 @@
-// The properties that every run of the control plane has, whatever the schedule, the programs and the faults. Each
-// checker names seed, process set, rank and step of the first violation (kInternal).
+// The properties that every run of the control plane must have, with any schedule, programs and faults. A checker
+// returns kInternal with seed, process set, rank and step of the first violation.
 #pragma once
 
 #include "base/status.h"
@@ -11,20 +11,20 @@ namespace horocache::testing {
 Status CheckCaches(const History& history);
 // The plans of each member are a prefix of the longest member's: same order, same items, same choices.
 Status CheckOrder(const History& history);
-// Every submitted operation ends exactly once; only those of killed ranks may not end.
+// Every submitted operation ends exactly once, except that those of killed ranks may never end.
 Status CheckEnds(const History& history);
-// The pieces of one request follow each other without a gap and cover it; nothing of a failed request ran.
+// The pieces of a request are consecutive and cover it; no piece of a failed request has run.
 Status CheckGroups(const History& history);
-// Nothing was planned that some member, not joined, had not submitted by then with an equal signature.
+// Every planned request was submitted before, with an equal signature, by all members that had not joined.
 Status CheckValidity(const History& history);
-// What rode on a round is what each member had submitted, and every member got the reduction of that.
+// An inline allreduce has the data that each member submitted, and every member gets its reduction.
 Status CheckRides(const History& history);
-// Every failure has its reason in the history; what all members submitted alike does not fail.
+// The history explains every failure; a request that all members submitted alike does not fail.
 Status CheckFailures(const History& history);
-// Nobody was busy with waiting: no step that moved nothing asked to be repeated at once.
+// No rank busy-waits: no step that moved nothing asked for an immediate wake-up.
 Status CheckSleep(const History& history);
 
-// All of them, and `history.run`.
+// Runs all checkers, and checks `history.run`.
 Status CheckAll(const History& history);
 
 }  // namespace horocache::testing

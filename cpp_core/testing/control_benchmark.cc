@@ -31,7 +31,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// As a model's gradients are named.
+// A tensor name like those of a model's gradients.
 std::string NameOf(int tensor) {
   return "DistributedOptimizer.gradient.layer" + std::to_string(tensor / 3) + ".block.conv" +
          std::to_string(tensor % 3) + ".weight";
@@ -46,7 +46,7 @@ class Job {
   }
 
   Status Start();
-  // Submits everything on every rank, and lets them agree until all is planned.
+  // Submits all requests on every rank, and steps the ranks until all requests are planned.
   Status Step();
 
   struct StepCost {
@@ -76,7 +76,7 @@ class Job {
   std::deque<int> queue_;
   control::Plan plan_;
   int64_t now_ns_ = 0;
-  int64_t clock_ns_ = 0;  // what reading the clock costs
+  int64_t clock_ns_ = 0;  // cost of one reading of the clock
   StepCost last_;
 };
 
@@ -118,7 +118,7 @@ Status Job::Step() {
       HC_RETURN_IF_ERROR(state.controller->Submit(i + 1, requests_[i], now_ns_));
     }
   }
-  // Rank 0 is the last to look, so that it is not the one that has to ask the others.
+  // Rank 0 is stepped last, so that it does not bear the cost of ringing the others.
   for (int rank = benchmark_.ranks - 1; rank >= 0; --rank) Queue(rank);
   while (!queue_.empty()) {
     const int rank = queue_.front();
@@ -149,7 +149,7 @@ Status Job::Step() {
 Status Job::StepRank(int rank) {
   Rank& state = ranks_[static_cast<size_t>(rank)];
   const int64_t begin = CpuNs();
-  // A rank waits as long as anything of this step is missing, as an optimizer does that has handed in all gradients.
+  // A rank waits until all requests of the step are planned, like an optimizer that has submitted all gradients.
   const bool waits = state.planned != requests_.size();
   state.controller->SetWaiting(waits, waits);
   StatusOr<bool> moved = state.agreement->Step(*state.controller, network_.channel(rank), now_ns_);

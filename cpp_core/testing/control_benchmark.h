@@ -1,8 +1,9 @@
-// What agreement costs: N controllers in one thread, one after the other, all submitting the same tensors step after
-// step; CPU time of rank 0 and of the other ranks, messages and bytes, per step of the steady state.
+// Measures the cost of agreement. N controllers run in one thread, one after the other, and all submit the same tensors
+// in every step. Measures the CPU time of rank 0 and of the other ranks, messages and bytes, per step of the steady
+// state.
 //
-// Times are CPU time of this thread around one rank's calls, so they are what each rank would spend, whatever the
-// number of cores; they leave out what a network would add (latency, system calls, message matching).
+// Times are this thread's CPU time around the calls of one rank. So they are the time that a rank would spend with any
+// number of cores, without the cost of a network (latency, system calls, message matching).
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,21 @@
 namespace horocache::testing {
 
 struct ControlBenchmark {
-  // An agreement of control/agreement.h, or "bits by messages": an AND by recursive doubling over frames, as MPI_BAND
-  // does it, with Horovod's gather and broadcast for what the caches do not know.
+  // A strategy of control/agreement.h, or "bits by messages": an AND-reduction of frames by recursive doubling, as
+  // MPI_BAND does it, with Horovod's gather and broadcast for uncached requests.
   std::string strategy = "bits";
   int ranks = 2;
   int tensors = 161;
   bool cache = true;
-  int steps = 5;  // measured, after those that fill the caches
+  int steps = 5;  // measured steps, after the step that fills the caches
   int radix = 4;
-  int ranks_per_host = 8;  // of "leaders"
+  int ranks_per_host = 8;  // for "leaders"
 };
 
 struct ControlCost {
-  double coordinator_us = 0;  // CPU of rank 0, per step: the median over the steps
-  double worker_us = 0;       // of the median other rank
-  double first_step_us = 0;   // of rank 0, in the first step, when nothing is cached
+  double coordinator_us = 0;  // CPU time of rank 0 per step, median over the steps
+  double worker_us = 0;       // the same for the median of the other ranks
+  double first_step_us = 0;   // CPU time of rank 0 in the first step, when nothing is cached
   double messages = 0;        // per step, all ranks together
   double bytes = 0;
   double rounds = 0;

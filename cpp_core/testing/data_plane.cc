@@ -76,7 +76,7 @@ std::vector<control::Plan> DataPlane::Drop(int set, int member) {
         continue;
       }
       if (entry == state.queue.begin() && state.running) {
-        // The plan can no longer be completed by all: nobody else may see it end.
+        // The plan cannot complete on all members any more, so it must not end on any other member.
         meetings_.erase({set, entry->plan.sequence});
         state.running = false;
       }
@@ -116,7 +116,7 @@ Status DataPlane::FindCircle() const {
   const Waits waits = WhoWaitsForWhom();
   std::set<int> finished;
   for (const auto& [start, unused] : waits) {
-    // Depth first; `path` holds the ranks from `start` on, with the next edge to follow of each.
+    // Depth-first search; `path` has the ranks from `start` on, each with its next edge to follow.
     std::vector<std::pair<int, std::map<int, std::string>::const_iterator>> path;
     const auto enter = [&](int rank) {
       const auto found = waits.find(rank);
@@ -143,7 +143,7 @@ Status DataPlane::FindCircle() const {
         }
         return {StatusCode::kInternal, text};
       }
-      // The edge stays in place, readable for the report, until the search comes back from it.
+      // The edge is advanced only when the search returns from it, so that the report can read it.
       if (finished.count(target) != 0 || !enter(target)) ++path.back().second;
     }
   }

@@ -1,8 +1,8 @@
-// Executes plans without data: a plan starts on a member when its lane is free, ends when every member has started it
-// and its duration is over, and then frees the lanes. So an order of execution that makes ranks wait in a circle stops
-// the simulated job, as it would stop a real one.
+// Executes plans without data. A plan starts on a member when the member's lane is free. It ends when every member has
+// started it and its duration has passed, and then frees the lanes. So an execution order that makes ranks wait for
+// each other in a circle stops the simulated job, as it would stop a real one.
 //
-// Role: the simulation's one thread, which owns it.
+// Threads: the simulation's one thread, which owns the object.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ class DataPlane {
 
   void Enqueue(int set, int member, const control::Plan& plan, int64_t now_ns);
   int64_t NextNs() const;
-  // The plans that ended by `now_ns`, once per member that took part.
+  // Appends the plans that ended by `now_ns`, once per participating member.
   void AdvanceTo(int64_t now_ns, std::vector<Done>* done);
-  // `member` lost the process set: its plans that have not ended, which never will.
+  // `member` has lost the process set: removes and returns its unfinished plans, which will never end.
   std::vector<control::Plan> Drop(int set, int member);
   bool idle() const { return unfinished_ == 0; }
-  // Names the circle in which ranks wait for each other; Ok if there is none.
+  // Returns an error that names the circle in which ranks wait for each other; Ok if there is none.
   Status FindCircle() const;
 
  private:
@@ -46,9 +46,9 @@ class DataPlane {
   };
   struct Lane {
     std::deque<Entry> queue;
-    bool running = false;  // its head has started
+    bool running = false;  // true if its head has started
   };
-  struct Meeting {  // one plan, all members
+  struct Meeting {  // one plan, on all members
     size_t started = 0;
     std::vector<std::pair<int, uint16_t>> lanes;  // owner and lane of each member that has started
   };
@@ -64,13 +64,13 @@ class DataPlane {
 
   int OwnerOf(int set, int member) const;
   void StartHead(int owner, uint16_t lane, int64_t now_ns);
-  // For each rank those that it waits for, and in what.
+  // For each rank, the ranks that it waits for, with the plan in which it waits.
   using Waits = std::map<int, std::map<int, std::string>>;
   Waits WhoWaitsForWhom() const;
 
   const Scenario& scenario_;
   net::SeededRandom random_;
-  std::vector<int> first_owner_;                 // of each set: members own their lanes
+  std::vector<int> first_owner_;                 // by set: owner number of its first member; members own lanes
   std::vector<std::map<uint16_t, Lane>> lanes_;  // by owner
   std::map<std::pair<int, uint64_t>, Meeting> meetings_;
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings_;

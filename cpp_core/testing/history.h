@@ -1,5 +1,5 @@
-// What happened in a simulated job, for the checkers: per process set and member, everything that the controller was
-// told and said, stamped with the number of the simulation's step.
+// The history of a simulated job, for the checkers: for each process set and member, all inputs and outputs of the
+// controller, with the number of the simulation's step.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ struct SubmitRecord {
   int64_t time_ns = 0;
   control::OpId op = control::kNoOp;
   std::shared_ptr<const wire::Signature> signature;
-  std::vector<std::byte> data;  // that may ride on a round; empty if it is too long
+  std::vector<std::byte> data;  // inline data; empty if it is too long to be inline
 };
 
 struct PlanRecord {
   uint64_t step = 0;
   control::Plan plan;
-  std::vector<std::byte> result;  // of a plan that rode on its round
+  std::vector<std::byte> result;  // of an inline allreduce
 };
 
-// The end of one submitted operation: its plan ran, or `status` says why it never will.
+// The end of one submitted operation: its plan has run, or `status` has the reason why it will not.
 struct EndRecord {
   uint64_t step = 0;
   int64_t time_ns = 0;
   control::OpId op = control::kNoOp;
-  bool rejected = false;  // by Submit itself
+  bool rejected = false;  // true if Submit itself failed
   Status status;
 };
 
-// The cache as it was when `round` began: what the member's snapshot of that round is about.
+// The cache at the beginning of `round`, to which the member's snapshot of that round refers.
 struct RoundRecord {
   uint64_t step = 0;
   uint64_t round = 0;
@@ -54,7 +54,7 @@ struct MemberHistory {
   std::vector<RoundRecord> rounds;
   std::vector<std::string> reports;
   bool killed = false, lost = false, left = false, aborted = false, closed = false;
-  uint64_t spins = 0;  // steps that moved nothing and asked to be repeated at once
+  uint64_t spins = 0;  // steps that moved nothing and asked for an immediate wake-up
   control::ControllerCounters counters;
 };
 
@@ -67,7 +67,7 @@ struct History {
   uint64_t steps = 0;
   int64_t virtual_ns = 0;
   std::vector<SetHistory> sets;
-  // Why the run itself went wrong: a protocol error, waiting in a circle, no rest. Ok if it ended as it should.
+  // The error of the run itself: a protocol error, ranks that wait in a circle, no termination. Ok if there is none.
   Status run;
   uint64_t messages = 0, bytes = 0, rings = 0;
 };

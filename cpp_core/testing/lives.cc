@@ -32,7 +32,7 @@ Lives LivesOf(const MemberHistory& member) {
   for (const EndRecord& end : member.ended) {
     const auto found = lives.by_op.find(end.op);
     if (found == lives.by_op.end()) continue;
-    // A member that lost the set may have agreed before to what others run later.
+    // A member that lost the set may have agreed to a plan before, which other members run later.
     const bool by_loss = member.lost && end.status.code() == StatusCode::kPeerLost;
     if (!by_loss) found->second.ended = std::min(found->second.ended, end.step);
     found->second.end = &end;

@@ -1,4 +1,4 @@
-// What the checkers share: the life of each submitted operation, and how a violation reads.
+// Shared by the checkers: the life of each submitted operation, and the text of a violation.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ Status Violation(const History& history, size_t set, const MemberHistory& member
                  const std::string& what);
 std::string Quoted(const std::string& name);
 
-// One submission's life, as a checker needs it.
+// The life of one submission, for the checkers.
 struct Life {
   const wire::Signature* signature = nullptr;
   const SubmitRecord* record = nullptr;

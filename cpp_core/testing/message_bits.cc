@@ -86,8 +86,12 @@ Status MessageBitsAgreement::Receive(control::ControlChannel& channel) {
   return Status::Ok();
 }
 
-// Recursive doubling; ranks beyond the largest power of two fold into a partner first and hear from it last. True once
-// words_ is the AND of all.
+// AND-reduces words_ by recursive doubling. Returns true once words_ is the result.
+//
+// Let p be the largest power of two up to the number of ranks n. Phase 0: rank p + i sends its words to rank i. Phases
+// 1 to log2(p): ranks below p exchange words with the rank that differs in bit phase - 1. Last phase: rank i sends the
+// result to rank p + i. With n = 6 and p = 4, ranks 4 and 5 send to 0 and 1; then 0-1 and 2-3 exchange, then 0-2 and
+// 1-3; then 0 and 1 send the result to 4 and 5.
 bool MessageBitsAgreement::Reduce(control::ControlChannel& channel) {
   const int rank = channel.rank(), power = Largest2(channel.size()), beyond = channel.size() - power;
   const int last = std::countr_zero(static_cast<unsigned>(power)) + 1;

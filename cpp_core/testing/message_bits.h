@@ -1,8 +1,10 @@
-// The paper's design as it runs over MPI: the AND is an allreduce of messages by recursive doubling, and requests that
-// the caches do not know are gathered at rank 0, whose responses are broadcast. For measuring: it runs a round in every
-// step of every rank, as a tick does, so all ranks have to be stepped for any to get on.
+// The paper's design as it runs over MPI. The bitvectors are AND-reduced by messages, with recursive doubling. Uncached
+// requests are gathered at rank 0, which broadcasts its responses.
 //
-// Role: whoever owns the controller.
+// For benchmarks only. A rank begins a round when it has submissions or a raised flag, or when words of the round
+// arrive. A round ends only if all ranks are stepped.
+//
+// Threads: the controller's owner.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,7 @@ class MessageBitsAgreement final : public control::Agreement {
   uint64_t round_ = 0;
   std::vector<uint64_t> words_;
   int phase_ = 0;      // of the reduction
-  bool sent_ = false;  // in this phase
+  bool sent_ = false;  // true if the words of this phase were sent
   control::RoundOutcome outcome_;
   std::map<std::pair<uint64_t, int>, std::vector<uint64_t>> received_;  // words by round and phase
   std::vector<wire::RequestList> lists_;

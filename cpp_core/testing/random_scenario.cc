@@ -56,7 +56,8 @@ class Generator {
     static constexpr wire::Op kOps[] = {wire::Op::kAllreduce, wire::Op::kAllreduce,     wire::Op::kAllreduce,
                                         wire::Op::kAllgather, wire::Op::kBroadcast,     wire::Op::kReducescatter,
                                         wire::Op::kAlltoall,  wire::Op::kReducescatter, wire::Op::kBarrier};
-    const bool small = options_.small > 0 && Chance(options_.small);  // else the same scenarios as ever
+    // Draws no random number if `small` is 0, so that other options give the scenarios that they gave without it.
+    const bool small = options_.small > 0 && Chance(options_.small);
     const bool group = Chance(options_.group);
     const wire::Op op = group || small ? wire::Op::kAllreduce : kOps[Below(static_cast<int>(std::size(kOps)))];
     std::vector<std::vector<int64_t>> shapes;
@@ -140,7 +141,7 @@ class Generator {
     program.push_back(Instruction{.act = Act::kWait, .index = Below(static_cast<int>(submitted))});
   }
 
-  // Ranks run out of data after different numbers of extra steps, and join; then all go on together.
+  // Ranks run out of data after different numbers of extra steps and join; then all continue together.
   void MakeJoin() {
     const std::vector<wire::Signature> requests = names_[0];
     wire::Signature join = MakeSignature(wire::Op::kJoin, "join", {});

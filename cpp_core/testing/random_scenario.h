@@ -1,4 +1,4 @@
-// Random jobs: equal options and seed give equal scenarios.
+// Random jobs. Equal options (including the seed) give equal scenarios.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace horocache::testing {
 
-// How likely (per mille) each kind of event is; 0 switches it off.
+// Sizes of a job, and the probability of each kind of event in per mille; 0 switches it off.
 struct RandomOptions {
   uint64_t seed = 0;
   int ranks = 3;
@@ -17,7 +17,7 @@ struct RandomOptions {
   int steps = 4;            // training steps
   int tensors = 6;          // requests per step and set
   int group = 200;          // a request is a group of 2 to 5 tensors
-  int small = 0;            // a request is an allreduce of a few bytes, which may ride on a round
+  int small = 0;            // a request is an allreduce of a few bytes, which may be inline
   int new_name = 50;        // a request of a step has a name that no step had before
   int change = 50;          // a request changes its shape, on all ranks, from this step on
   int priority = 300;       // a request has another priority than 0
@@ -28,14 +28,14 @@ struct RandomOptions {
   int duplicate = 0;        // a rank submits a request twice
   int join = 0;             // the job ends with ranks joining at different steps
   int kill = 0, pause = 0;  // per job
-  int abort = 0;            // per job: some rank aborts
+  int abort = 0;            // per job: a random rank aborts
   int leave_early = 0;      // per rank: leaves before the last step
 };
 
 Scenario RandomScenario(const RandomOptions& options);
 
-// A request for tensors of one element type; `shapes` has one entry per tensor. A group's tensors are named name.0,
-// name.1 and so on.
+// Returns the signature of a request for tensors of one element type; `shapes` has one entry per tensor. A group's
+// tensors are named name.0, name.1 and so on.
 wire::Signature MakeSignature(wire::Op op, const std::string& name, const std::vector<std::vector<int64_t>>& shapes,
                               DType dtype = DType::kFloat32);
 

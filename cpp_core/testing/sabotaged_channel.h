@@ -1,4 +1,4 @@
-// A control channel with a seeded bug between it and the agreement; without one it changes nothing.
+// A control channel that injects the bugs of a Sabotage; without one it passes everything through.
 #pragma once
 
 #include <cstdint>

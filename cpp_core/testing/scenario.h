@@ -1,6 +1,6 @@
-// What a simulated job does: the ranks' programs, the faults that hit them, and the settings of their controllers.
+// A simulated job: the ranks' programs, the faults that hit them, and the settings of their controllers.
 //
-// Plain values: equal scenarios give equal histories, so a failure is reproduced by its scenario's seed.
+// Plain values. Equal scenarios give equal histories, so the scenario's seed reproduces a failure.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace horocache::testing {
 
 enum class Act : uint8_t {
   kSubmit,
-  kWait,     // for the rank's submission number `index`
-  kWaitAll,  // for each of its submissions, in order, as a loop over handles would
-  kCompute,  // nothing for `duration_ns`
-  kLeave,    // the process set `set`
-  kAbort,    // every process set that it is a member of
+  kWait,     // waits for the rank's submission number `index`
+  kWaitAll,  // waits for all its submissions, in order, like a loop over handles
+  kCompute,  // sleeps for `duration_ns`
+  kLeave,    // leaves the process set `set`
+  kAbort,    // aborts every process set of which the rank is a member
 };
 
 struct Instruction {
@@ -31,26 +31,26 @@ struct Instruction {
   int64_t duration_ns = 0;    // of kCompute
 };
 
-// What happens to `rank` when the simulation makes its `at_step`-th step.
+// A fault of `rank`, injected at step number `at_step` of the simulation.
 struct Fault {
   enum class Kind : uint8_t { kKill, kPause };
   Kind kind = Kind::kKill;
   int rank = 0;
   uint64_t at_step = 0;
-  int64_t duration_ns = 0;  // of a pause; of a kill: the survivors know after at most this
+  int64_t duration_ns = 0;  // length of a pause; for a kill, the time until the last survivor knows, at most
 };
 
-// Seeded bugs: they exist to prove that the checkers see them.
+// Injected bugs, to test that the checkers find them.
 struct Sabotage {
-  // Changes what `rank` (of the whole job) publishes to, or reads from, process set `set`.
+  // Changes the words that `rank` (of the whole job) publishes to process set `set`, or the words that it reads.
   std::function<void(int set, int rank, uint64_t round, std::vector<uint64_t>* words)> on_publish, on_result;
-  // Changes what `rank` reads of what travelled with the words of `from`.
+  // Changes the inline payload of `from` as `rank` reads it.
   std::function<void(int set, int rank, int from, std::vector<uint64_t>* payload)> on_payload;
-  // Returns false to lose a ring.
+  // Returns false to drop a ring.
   std::function<bool(int set, int from, int to)> on_ring;
   // Changes one rank's settings.
   std::function<void(int set, int rank, control::ControllerConfig*)> on_config;
-  // A rank runs all its plans one after the other in the order in which it learnt of them, whatever their process set.
+  // True: a rank runs the plans of all its process sets in one lane, in the order in which it learns of them.
   bool one_lane_per_rank = false;
 };
 
@@ -65,13 +65,13 @@ struct Scenario {
   std::string strategy = "bits";
   int radix = 4;
   int ranks_per_host = 0;  // 0: all on one host
-  // rank, size, process_set, epoch and selector are filled in for each controller.
+  // Common settings; the simulation sets rank, size, process_set, epoch and selector for each controller.
   control::ControllerConfig controller = DefaultController();
   int64_t max_delay_ns = 20'000;
   bool delay_words = false;           // see Note [Two kinds of delay] in net/inproc_channel.h
   int64_t max_duration_ns = 200'000;  // of one executed plan
-  bool leave_at_end = true;           // every program ends with waiting for everything and leaving every set
-  uint64_t max_steps = 2'000'000;     // more is a violation: the job does not come to rest
+  bool leave_at_end = true;           // true if every program ends with kWaitAll and a kLeave for every set
+  uint64_t max_steps = 2'000'000;     // a job that takes more steps does not terminate, which is a violation
   Sabotage sabotage;
 
   // Limits short enough that every simulated run ends, in virtual time, within a second.
@@ -83,7 +83,7 @@ struct Scenario {
   }
 };
 
-// kInvalidArgument if members, programs or faults name ranks or process sets that there are not.
+// Returns kInvalidArgument if members, programs or faults name ranks or process sets that do not exist.
 Status CheckScenario(const Scenario& scenario);
 
 }  // namespace horocache::testing

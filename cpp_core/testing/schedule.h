@@ -1,6 +1,6 @@
-// Which actor steps next, and when those that sleep wake: the seeded schedule of a simulation.
+// The seeded schedule of a simulation: picks the actor that steps next, and wakes sleeping actors.
 //
-// Role: the simulation's one thread, which owns it.
+// Threads: the simulation's one thread, which owns the object.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class Schedule {
 
   net::SeededRandom random_;
   std::vector<int> runnable_;
-  std::vector<size_t> place_;  // of each actor in runnable_
+  std::vector<size_t> place_;  // by actor: its index in runnable_
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   uint64_t order_ = 0;
 };

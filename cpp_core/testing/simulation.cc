@@ -124,14 +124,15 @@ History Simulation::Impl::Run() {
   return std::move(history_);
 }
 
-// Delivers what is due; if nobody can run, or at random, moves the clock. False at rest.
+// Advances the clock, to the next event if no actor can run and at random else, and delivers the events that are due.
+// Returns false at rest.
 bool Simulation::Impl::Advance() {
   int64_t next_ns = std::min(schedule_.NextNs(), data_plane_.NextNs());
   for (const auto& network : networks_) next_ns = std::min(next_ns, network->NextDeliveryNs());
   for (const auto& loss : losses_) next_ns = std::min(next_ns, loss.first);
-  // Rings without delay are no events, and may be all that is left.
+  // Rings without delay are not events, and may be all that is left.
   if (schedule_.NobodyRunnable() && next_ns == kNever) return TakeRings();
-  // The clock runs slowly against the steps, as if all ranks stepped at once; where nobody can run it jumps.
+  // The clock is slow in relation to the steps, as if all ranks stepped at once. If no actor can run, the clock jumps.
   if (schedule_.NobodyRunnable()) {
     now_ns_ = std::max(now_ns_, next_ns);
   } else if (schedule_.random().Below(2 * members_.size()) == 0) {
@@ -145,7 +146,7 @@ bool Simulation::Impl::Advance() {
   return true;
 }
 
-// True if anybody was rung.
+// Makes the rung members runnable; returns true if there were any.
 bool Simulation::Impl::TakeRings() {
   bool rung = false;
   for (size_t set = 0; set < networks_.size(); ++set) {
@@ -170,7 +171,7 @@ void Simulation::Impl::EndPlans() {
       member.controller->SetLastDone(item.signature->name);
       End(member, item.op, Status::Ok());
     }
-    if (!member.stopped) schedule_.MakeRunnable(member.actor);  // its thread may now be said to wait for good
+    if (!member.stopped) schedule_.MakeRunnable(member.actor);  // its thread may now wait for good, see SayWhoWaits
   }
 }
 
@@ -186,7 +187,7 @@ bool Simulation::Impl::Finished() const {
   return data_plane_.idle();
 }
 
-// Ok if the job may rest now: nobody waits, nothing is pending, and who left has been let go.
+// Returns Ok if the job may rest now: no rank waits, nothing is pending, and every set that ranks left has closed.
 Status Simulation::Impl::AtRest() const {
   HC_RETURN_IF_ERROR(data_plane_.FindCircle());
   for (int rank = 0; rank < scenario_.ranks; ++rank) {

@@ -1,10 +1,11 @@
-// N ranks, several process sets, one thread and a virtual clock: the real controllers and agreements over in-process
-// channels, stepped in a seeded order, with virtual execution of the plans that they decide on.
+// Simulates the control plane of N ranks and several process sets in one thread with a virtual clock. The controllers
+// and agreements are the real ones, over in-process channels. A seed determines the order of their steps. The plans
+// that they decide on are executed without data.
 //
-// Whatever the schedule, a run ends: every program comes to its end, every operation completes or fails, and then
-// nothing happens any more (in event mode). Otherwise History::run says who waits for what.
+// With any schedule a run must terminate: every program ends, every operation completes or fails, and then (in event
+// mode) nothing happens any more. Otherwise History::run has the operations that the ranks wait for.
 //
-// Role: one thread, which owns everything.
+// Threads: one, which owns everything.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ namespace horocache::testing {
 
 class Simulation {
  public:
-  // Of a scenario that CheckScenario accepts.
+  // Requires a scenario that CheckScenario accepts.
   explicit Simulation(Scenario scenario);
   ~Simulation();
 
@@ -28,7 +29,7 @@ class Simulation {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs the scenario and checks every property; returns the first violation, or why the scenario makes no sense.
+// Runs the scenario and checks every property. Returns the first violation, or kInvalidArgument for a bad scenario.
 Status RunAndCheck(const Scenario& scenario, History* history = nullptr);
 
 }  // namespace horocache::testing

@@ -15,7 +15,7 @@ namespace horocache::testing {
 namespace {
 constexpr int64_t kSpinNs = 1000;
 
-// Another value in each element of each request: whole numbers, small enough that no sum is rounded.
+// Returns test data that differs by request and element: integers small enough that no sum is rounded.
 template <typename T>
 std::vector<std::byte> NumbersOf(control::OpId op, size_t count) {
   std::vector<T> values;
@@ -24,7 +24,7 @@ std::vector<std::byte> NumbersOf(control::OpId op, size_t count) {
   return {bytes.begin(), bytes.end()};
 }
 
-// What a rank has to reduce, if that may ride on a round.
+// Returns a rank's data for an allreduce that may be inline; empty for all other operations.
 std::vector<std::byte> DataOf(control::OpId op, const wire::Signature& signature) {
   const int64_t bytes = control::SignatureBytes(signature);
   if (signature.op != wire::Op::kAllreduce || bytes > static_cast<int64_t>(control::kMaxRideBytes)) return {};
@@ -101,7 +101,7 @@ void Simulation::Impl::StepApplication(int rank) {
   ++application.next;
 }
 
-// True once `op` has ended; until then the application sleeps and its process set knows that it waits.
+// Returns true once `op` has ended. Until then the application sleeps, and its process set knows that it waits.
 bool Simulation::Impl::StepWait(int rank, control::OpId op) {
   Application& application = applications_[static_cast<size_t>(rank)];
   const Submitted& operation = operations_[op];
@@ -153,22 +153,22 @@ void Simulation::Impl::StepMember(Member& member) {
   MemberHistory& history = HistoryOf(member);
   const RoundRecord now{history_.steps, member.controller->round(), member.controller->cache_hash(),
                         member.controller->cache_size()};
-  // A step ends at most one round, so the first sight of a round is the state in which it was frozen.
+  // A step ends at most one round, so the first record of a round has the state in which its snapshot is taken.
   if (history.rounds.empty() || history.rounds.back().round != now.round) history.rounds.push_back(now);
   if (*moved) return;
   schedule_.MakeAsleep(member.actor);
   if (member.controller->closed()) {
     member.stopped = true;
   } else {
-    // One that asks for a time that has come, although it could not move, spins; a turn of that takes some time.
+    // An agreement that could not move and asks for a wake-up time in the past spins. Each such turn takes kSpinNs.
     const int64_t wake_ns = member.agreement->NextWakeNs();
     if (wake_ns <= now_ns_) ++history.spins;
     schedule_.WakeAt(std::max(wake_ns, now_ns_ + kSpinNs), member.actor);
   }
 }
 
-// A rank has one thread; it waits here if it waits for an operation of this set. Nothing more will come of it only if
-// nothing that was planned can still end and let it go on.
+// Tells the member's controller if the rank's one thread waits for an operation of this set. It waits for good only if
+// no planned operation is running, whose end could let the thread go on.
 void Simulation::Impl::SayWhoWaits(Member& member) {
   const control::OpId op = applications_[static_cast<size_t>(member.rank)].waits_for;
   const bool here = op != control::kNoOp && operations_[op].member == member.actor - scenario_.ranks;
@@ -176,7 +176,7 @@ void Simulation::Impl::SayWhoWaits(Member& member) {
   member.controller->SetWaiting(waiting, waiting && member.running == 0);
 }
 
-// What the runtime does after every step of the agreement.
+// Takes plans, failures and reports from the controller, as the runtime does after every step of the agreement.
 void Simulation::Impl::Drain(Member& member) {
   MemberHistory& history = HistoryOf(member);
   while (member.controller->NextPlan(&plan_)) {
@@ -200,7 +200,7 @@ void Simulation::Impl::Drain(Member& member) {
   while (member.controller->NextReport(&text)) history.reports.push_back(text);
 }
 
-// Needs nobody any more, so it ends well even if the set is lost.
+// Runs an inline allreduce. It has the data of all ranks, so it succeeds even if the set is lost.
 void Simulation::Impl::Ride(Member& member) {
   const control::PlanItem& item = plan_.items[0];
   PlanRecord& record = HistoryOf(member).planned.back();
@@ -215,7 +215,7 @@ void Simulation::Impl::Ride(Member& member) {
 
 void Simulation::Impl::End(const Member& member, control::OpId op, const Status& status, bool rejected) {
   HistoryOf(member).ended.push_back(EndRecord{history_.steps, now_ns_, op, rejected, status});
-  if (op >= operations_.size()) return;  // the checker of ends will say so
+  if (op >= operations_.size()) return;  // CheckEnds reports it
   operations_[op].ended = true;
   const int rank = operations_[op].rank;
   if (applications_[static_cast<size_t>(rank)].waits_for == op) schedule_.MakeRunnable(rank);

@@ -55,7 +55,7 @@ void Simulation::Impl::HearOfLosses() {
 
 void Simulation::Impl::Lose(Member& member, const Status& why) {
   if (!applications_[static_cast<size_t>(member.rank)].alive || !member.lost.ok()) return;
-  // A member that has closed still has plans to run that the dead rank will never take part in.
+  // Also for a closed member: it may have plans left, in which the dead rank will never take part.
   HistoryOf(member).lost = true;
   member.lost = why;
   member.stopped = true;

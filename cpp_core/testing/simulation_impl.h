@@ -1,5 +1,5 @@
-// Inside of the simulation: its state and its parts. simulation.cc has the clock and the loop, simulation_actors.cc
-// what ranks and controllers do, simulation_faults.cc what happens to them.
+// The simulation's state and implementation. simulation.cc has the clock and the loop, simulation_actors.cc the steps
+// of programs and controllers, simulation_faults.cc the faults.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@
 
 namespace horocache::testing {
 
-// A process set's member: one controller with its agreement. Actor number `ranks + position in members_`.
+// A member of a process set: one controller with its agreement. Its actor number is `ranks + position in members_`.
 struct Member {
   int set = 0, index = 0, rank = 0, actor = 0;
   std::unique_ptr<control::Controller> controller;
   std::unique_ptr<control::Agreement> agreement;
   std::unique_ptr<SabotagedChannel> channel;
-  Status lost;      // why it lost the set
-  int running = 0;  // operations that were planned and have not ended
+  Status lost;      // the reason why it lost the set
+  int running = 0;  // operations that are planned and have not ended
   bool stopped = false;
 };
 
-// A rank's program. Actor number `rank`.
+// A rank's program. Its actor number is the rank.
 struct Application {
   std::vector<Instruction> program;
   size_t next = 0;
-  size_t wait_cursor = 0;  // of kWaitAll: submissions known to have ended
+  size_t wait_cursor = 0;  // for kWaitAll: number of submissions known to have ended
   std::vector<control::OpId> submitted;
   control::OpId waits_for = control::kNoOp;
   bool alive = true, finished = false;
@@ -87,8 +87,8 @@ struct Simulation::Impl {
   std::vector<std::vector<int>> members_of_rank_;
   std::vector<Application> applications_;
   std::vector<Submitted> operations_;                            // by OpId
-  std::vector<std::pair<int64_t, std::pair<int, int>>> losses_;  // when which member hears of which rank's death
-  std::vector<Fault> faults_;                                    // those that have not happened
+  std::vector<std::pair<int64_t, std::pair<int, int>>> losses_;  // (time, (member to notify, killed rank))
+  std::vector<Fault> faults_;                                    // faults that have not been injected
   std::vector<DataPlane::Done> done_;
   control::Plan plan_;
   data::RideFold fold_;

@@ -57,8 +57,8 @@ class Writer {
   std::string* out_;
 };
 
-// Takes fields from bytes that anybody may have made. After the first failure every read gives zero and ok() is false;
-// what went wrong first is kept. Lengths are compared with the bytes that are left before anything is allocated.
+// Reads fields from untrusted bytes. After the first failure every read returns zero, ok() is false, and the first
+// error is kept. Lengths are compared with the remaining bytes before anything is allocated.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -132,8 +132,8 @@ class Reader {
     position_ += size;
     return text;
   }
-  // Each element takes at least `least_bytes` of input, so a count cannot make us allocate more than in proportion to
-  // the message.
+  // Each element takes at least `least_bytes` of input, so a count can cause an allocation only in proportion to the
+  // length of the message.
   template <typename T, typename F>
   void List(size_t least_bytes, std::vector<T>* values, F&& read) {
     const size_t count = Count(least_bytes);
@@ -220,7 +220,7 @@ void Write(Writer& out, const Request& request) {
   out.Varint(request.changed_bit);
 }
 
-// The fewest bytes that a signature takes: four enums, root, priority, two doubles, four empty texts, no
+// The fewest bytes that a signature takes: four enums, root, priority, two doubles, four empty texts, and a count of no
 // tensors.
 constexpr size_t kLeastSignatureBytes = 4 + 2 + 16 + 4 + 1;
 

@@ -1,6 +1,8 @@
-// Messages as bytes. Every decoder treats its input as hostile: bounds are checked before anything is allocated, enums
-// are range-checked, trailing bytes are an error (kCorrupt). Little-endian, varint counts, a magic and a version byte
-// first.
+// The encoding of messages as bytes: little-endian, with varint counts, after two bytes of magic, the kind and a
+// version byte.
+//
+// Every decoder treats its input as hostile: it checks bounds before it allocates, checks the range of enums, and
+// rejects trailing bytes (kCorrupt).
 #pragma once
 
 #include <cstddef>

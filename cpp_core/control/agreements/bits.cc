@@ -11,6 +11,7 @@
 namespace horocache::control {
 namespace {
 
+// The first and the longest pause, in ns, between two checks of a rank that has something pending.
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
 
@@ -79,8 +80,8 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 
 bool BitsAgreement::MustPropose(const Controller& controller) const {
   if ((controller.Raised() & kGatherFlags) != 0 || AnyBit(hint_and_)) return true;
-  // Published early, the words are there when the last rank comes. Once for each change: an empty round must not call
-  // for the next.
+  // A waiting rank publishes early, so that its bitvector is there when the last rank comes. It does so once for each
+  // change, because an empty round must not cause the next one.
   return controller.waiting() && controller.HasHitsPending() && controller.changes() != published_changes_;
 }
 
@@ -91,7 +92,7 @@ StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& c
   } else {
     PauseIsOver(now_ns);
     Observe(controller, channel, now_ns);
-    if (flushes_next_) return false;  // nothing is proposed before that
+    if (flushes_next_) return false;  // the flush comes before any proposal
     const bool called = OthersGather() && SomeonePublished(controller, channel);
     if (!called && !MustPropose(controller)) return false;
   }
@@ -107,7 +108,8 @@ void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int
   if (carries_) controller.WritePayload(&payload_);
   flushed_ns_ = now_ns;
   if (!tick) {
-    RefreshHint(controller, channel, false);  // before the snapshot, so that who sees that one sees why
+    // Before the snapshot, so that a rank that sees the snapshot also sees the reason for it.
+    RefreshHint(controller, channel, false);
     channel.HintAnd(&hint_and_);
   }
   channel.Publish(controller.round(), words_, payload_);
@@ -149,7 +151,7 @@ StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChann
   const StatusOr<std::span<const Snapshot>> snapshots = ReadSnapshots(controller, channel);
   if (!snapshots.ok()) return snapshots.status();
   outcome_ = controller.Intersect(words_, *snapshots);
-  // A rank that finds the round complete as soon as it has published is the last: the others sleep.
+  // A rank that finds the round complete as soon as it has published is the last one: the others sleep.
   if (fresh && (outcome_.agreed > 0 || outcome_.gather)) RingOthers(channel);
   if (outcome_.gather) return StartGather(controller, channel, outcome_, now_ns);
   if (outcome_.agreed == 0 && outcome_.all_wait && controller.HasPending()) controller.RaiseStalled();
@@ -182,7 +184,7 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   if (!controller.config().tick) {
     shown = Observe(controller, channel, now_ns);
     const bool demanded = OthersGather() || AnyBit(hint_and_);
-    if (!demanded) demanded_since_ns_ = -1;  // who has nothing to say need not answer
+    if (!demanded) demanded_since_ns_ = -1;  // a rank with nothing pending need not answer
     if (demanded && demanded_since_ns_ < 0) demanded_since_ns_ = now_ns;
   }
   const bool again = PauseIsOver(now_ns);
@@ -200,11 +202,11 @@ Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, 
   return Status::Ok();
 }
 
-// ---- kGathering, kAwaiting: MasterWorkerCoordination
+// ---- kGathering, kAwaiting: the paper's MasterWorkerCoordination
 
 StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel& channel, const RoundOutcome& outcome,
                                           int64_t now_ns) {
-  // The agreed hits of this round are planned already and shall not be proposed again.
+  // The agreed hits of this round are already planned: the new hint leaves them out, so they are not proposed again.
   if (!controller.config().tick) RefreshHint(controller, channel, Lingers(controller));
   demanded_since_ns_ = now_ns;
   overdue_reported_ = false;
@@ -247,7 +249,7 @@ StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChann
     return ranks;
   };
   if (Status overdue = CheckOverdue(controller, missing, now_ns); !overdue.ok()) {
-    // The others wait for rank 0's answer and cannot see who is missing.
+    // The other ranks wait for rank 0's answer and cannot see which ranks are missing.
     wire::ResponseList verdict;
     verdict.process_set = controller.config().process_set;
     verdict.epoch = controller.config().epoch;
@@ -292,8 +294,8 @@ StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChanne
     HC_RETURN_IF_ERROR(EndRound(controller, channel, &*responses));
     return true;
   }
-  // Rank 0 may itself wait for somebody: it gets half a limit more, so that its verdict, which names that rank, comes
-  // first.
+  // Rank 0 may itself wait for another rank. It gets half a limit more, so that its failure, which names that rank,
+  // comes first.
   const int64_t patient_ns = now_ns - controller.config().stall_warn_ns / 2;
   HC_RETURN_IF_ERROR(CheckOverdue(controller, [] { return std::vector<int32_t>{0}; }, patient_ns));
   if (PauseIsOver(now_ns)) channel.Ring(0);

@@ -1,5 +1,5 @@
-// What a rank of "bits" shows the others before a round, and when it shows what was submitted; see Note [When a round
-// happens] in agreement.h.
+// The hints of "bits": what a rank shows the other ranks before a round, and when it flushes its submissions. See Note
+// [When a round happens] in agreement.h.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,8 @@
 namespace horocache::control {
 namespace {
 
-// Between two flushes while other ranks wait: they get what they wait for soon, yet a rank that still computes is not
-// held up by a round for each of its gradients.
+// The time between two flushes while other ranks wait, in ns. The waiting ranks soon get what they wait for, yet a rank
+// that still computes is not slowed down by a round for each of its gradients.
 constexpr int64_t kHurriedNs = 300'000;
 
 }  // namespace
@@ -27,13 +27,14 @@ bool BitsAgreement::OthersGather() const {
   return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0;
 }
 
-// Whether who begins to wait has to say so: a rank that knows of others that wait is hurrying already.
+// True if a rank that begins to wait has to ring this rank. Once this rank knows of another one that waits, it already
+// flushes at the shorter interval.
 bool BitsAgreement::Lingers(const Controller& controller) const { return controller.HasUnflushed() && !OthersWait(); }
 
-// While requests are gathered nothing is flushed: the end of the gather is what to wait for.
+// True if this rank may flush now. While requests are gathered it does not: it waits for the end of the gather.
 bool BitsAgreement::MayFlush() const { return state_ == State::kOpen || state_ == State::kPublished; }
 
-// When what was submitted is flushed at the latest.
+// The latest time at which the submissions are flushed.
 int64_t BitsAgreement::FlushNs(const Controller& controller) const {
   if (OthersGather()) return controller.UnflushedSinceNs();
   const int64_t usual_ns = controller.UnflushedSinceNs() + controller.config().cycle_time_ns;
@@ -55,18 +56,19 @@ void BitsAgreement::Flush(Controller& controller, int64_t now_ns) {
 }
 
 bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
-  // Due whatever the others say, and so shown at once.
+  // An urgent flush is due regardless of the other ranks' hints, so it happens at once.
   const bool urgent = controller.waiting() || controller.Raised() != 0 || channel.size() == 1;
   if (urgent && controller.HasUnflushed()) Flush(controller, now_ns);
   bool shown = RefreshHint(controller, channel, Lingers(controller));
-  // Read after setting: of two ranks that do so, one sees the other.
+  // Read after setting: of two ranks that do so at the same time, at least one sees the other's hint.
   channel.HintAnd(&hint_and_);
   if (Lingers(controller) && RefreshHint(controller, channel, true)) {
     shown = true;
     channel.HintAnd(&hint_and_);
   }
-  // In the next step, before which submissions are taken once more: what a program had submitted when others began to
-  // wait goes together then, also where this thread lost its core between the two.
+  // The flush happens in the next step, before which the runtime takes the queued submissions once more. So all that a
+  // program had submitted when other ranks began to wait is flushed together, even if this thread lost its core in
+  // between.
   const bool due = FlushIsDue(controller, now_ns);
   if (due && flushes_next_) {
     Flush(controller, now_ns);
@@ -77,7 +79,8 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
   return RaiseIfStuck(controller, channel) || shown;
 }
 
-// Every thread of every rank waits, and no operation is on all of them: some are stuck for good. True if it was shown.
+// Raises kStalled if every thread of every rank waits and no operation is pending on all of them: some ranks are stuck
+// for good. True if the hint has changed.
 bool BitsAgreement::RaiseIfStuck(Controller& controller, ControlChannel& channel) {
   const bool all_wait = (hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_);
   if (!all_wait || !controller.HasPending() || OthersGather() || controller.HasUnflushed()) return false;

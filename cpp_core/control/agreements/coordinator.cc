@@ -1,7 +1,7 @@
-// Horovod's first design: every rank sends what it has to rank 0, which counts and answers everybody. One message up
-// and one down per rank and round, all of them through rank 0, whose work grows with the number of ranks. With the
-// cache on a rank sends cache positions, else whole requests. It exists to be measured; see
-// docs/explanation/agreement.md.
+// Horovod's first design: every rank sends its pending requests to rank 0, which counts them and answers all ranks.
+// Each round takes one message up and one down per rank, all of them through rank 0, whose work grows with the number
+// of ranks. With the cache on, a rank sends cache positions, otherwise whole requests. This strategy exists for
+// comparison; see docs/explanation/agreement.md.
 #include "control/agreements/relay.h"
 #include "control/agreements/strategies.h"
 

@@ -1,6 +1,6 @@
-// Bits with one leader per host: ranks publish their words for their leader, which ANDs them; leaders AND up a tree
-// among themselves, and the result comes down the same way. Requests that the caches do not know follow in a second
-// pass, merged. So only one rank per host sends anything to another host.
+// Bits with one leader per host: ranks publish their bitvectors, and their leader AND-reduces them. Leaders AND-reduce
+// up a tree among themselves, and the result comes down the same way. Uncached requests follow in a second pass,
+// merged. So only one rank per host sends frames to other hosts.
 #include "control/agreements/relay.h"
 #include "control/agreements/strategies.h"
 

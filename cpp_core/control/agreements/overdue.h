@@ -1,4 +1,4 @@
-// Ranks that do not answer a round: when that is reported, and when it is given up.
+// Ranks that do not answer a round: when they are reported, and when the round is given up.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@ namespace horocache::control {
 
 struct OverdueTimes {
   int64_t warn_ns;
-  int64_t fail_ns;  // kNever if nothing is given up
-  // When there is something to do next.
+  int64_t fail_ns;  // kNever if the round is never given up
+  // The time of the next report or failure.
   int64_t NextNs(bool reported) const { return reported ? fail_ns : std::min(warn_ns, fail_ns); }
 };
 
-// Of a round that was demanded at `since_ns`. Once something here has been pending for the whole limit, the ranks are
-// asked because of that: they get a quarter of the limit to answer.
+// The times for a round that was demanded at `since_ns`. Once a request here has been pending for the whole limit, the
+// round is demanded for that reason, and the ranks get only a quarter of the limit before they are reported.
 OverdueTimes OverdueSince(const Controller& controller, int64_t since_ns);
 
-// For CheckOverdue.
+// The slow path of CheckOverdue.
 Status ReportOverdue(Controller& controller, const OverdueTimes& times, const std::vector<int32_t>& missing,
                      std::string_view perhaps, int64_t now_ns, bool* reported);
 
-// Reports the ranks that `missing()` names once (*reported), and fails with kStall when the time is over; below 0, the
-// round was not demanded. `perhaps` says what may be the cause. Cheap until there is something to say.
+// Reports the ranks of `missing()` once (*reported), and fails with kStall when the time is over. A negative `since_ns`
+// means that the round was not demanded. `perhaps` is the possible cause, for the message. Cheap until a report is due.
 template <typename F>
 Status CheckOverdue(Controller& controller, int64_t since_ns, F&& missing, std::string_view perhaps, int64_t now_ns,
                     bool* reported) {

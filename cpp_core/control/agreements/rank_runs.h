@@ -1,4 +1,4 @@
-// Unions of runs of ranks.
+// The union of runs of ranks.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace horocache::control {
 
 // Adds the ranks of `more` to `*runs`.
 inline void Unite(const RankRuns& more, RankRuns* runs) {
-  // Subtrees are met in order of rank, so most additions extend the last run.
+  // Subtrees usually come in order of rank, so most additions extend the last run.
   if (more.size() == 1 && !runs->empty() && runs->back().end == more.front().begin) {
     runs->back().end = more.front().end;
     return;

@@ -16,7 +16,7 @@ std::span<const uint64_t> Bits(const std::vector<uint64_t>& words) {
   return words.size() <= kFirstBitWord ? std::span<const uint64_t>() : std::span(words).subspan(kFirstBitWord);
 }
 
-// Whether `words` have a bit that the result has not.
+// True if `words` have a bit that `result` lacks.
 bool LeavesSome(const std::vector<uint64_t>& words, const std::vector<uint64_t>& result) {
   const auto mine = Bits(words), agreed = Bits(result);
   for (size_t i = 0; i < mine.size(); ++i) {
@@ -40,7 +40,7 @@ StatusOr<bool> RelayAgreement::Step(Controller& controller, ControlChannel& chan
   }
   controller.Inspect(now_ns);
   const uint64_t round = controller.round();
-  // One round at most: what it decided is handed out before the next is frozen.
+  // At most one round per step: the caller hands out its decisions before the next snapshot is frozen.
   for (bool again = true; again && controller.round() == round && !controller.closed();) {
     const StatusOr<bool> received = ReceiveAll(controller, channel, now_ns);
     if (!received.ok()) return received.status();
@@ -112,8 +112,8 @@ bool RelayAgreement::MustContribute(const Controller& controller, int64_t now_ns
   return news || polled_ || urgent_ || (owes_ && std::ranges::any_of(children_, &Child::in));
 }
 
-// Also in a round to which this rank has contributed: what is new may need the coordinator, and then the round must not
-// wait for ranks that have nothing to say.
+// A flush also happens in a round to which this rank has already contributed: the new requests may need the
+// coordinator, and then the round must not wait for ranks that have nothing to contribute.
 void RelayAgreement::FlushIfDue(Controller& controller, int64_t now_ns) {
   const ControllerConfig& config = controller.config();
   if (config.tick || !controller.HasUnflushed()) return;
@@ -127,7 +127,7 @@ void RelayAgreement::FlushIfDue(Controller& controller, int64_t now_ns) {
 bool RelayAgreement::HasNews(const Controller& controller, int64_t now_ns) const {
   if (controller.config().tick) return now_ns >= next_tick_ns_;
   if (news_ || (controller.Raised() & kGatherFlags) != 0) return true;
-  // Still lingering: the wait for the rest of the submissions is what there is to wait for.
+  // The rank still lingers: it first waits for the rest of the submissions.
   if (controller.HasUnflushed()) return false;
   return controller.waiting() && controller.HasPending() && controller.changes() != seen_changes_;
 }
@@ -140,7 +140,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
   in_ = true;
   if (controller.config().tick) {
     next_tick_ns_ = now_ns + controller.config().TickNs();
-    urgent_since_ns_ = now_ns;  // everybody has to answer every tick
+    urgent_since_ns_ = now_ns;  // every rank has to answer every tick
   }
   if (!IsRoot() && Shares(channel, parent_)) {
     channel.Publish(controller.round(), own_words_, {});
@@ -150,7 +150,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
   if (!options_.with_requests || frozen_flags_ == 0) return;
   wire::RequestList list;
   controller.FillRequests(RoundOutcome{.raised = frozen_flags_ & ~uint64_t{kStalled}}, now_ns, &list);
-  // Who waits, and for what, is for stalls; those have a pass of their own, in which all ranks tell.
+  // Leaves out the stall information: if stalls are inspected, a second pass collects it from all ranks.
   list.all_waiting = false;
   list.last_done.clear();
   list.stalled_bits.clear();
@@ -158,7 +158,7 @@ void RelayAgreement::Contribute(Controller& controller, ControlChannel& channel,
   basket_.Add(std::move(list));
 }
 
-// Whether some rank below needs the round.
+// True if some rank of this subtree needs the coordinator.
 bool RelayAgreement::IsUrgent(const Controller& controller) const {
   if ((controller.Raised() & kGatherFlags) != 0 || (in_ && frozen_flags_ != 0)) return true;
   return std::ranges::any_of(children_, [](const Child& child) { return child.in && GatherFlags(child.words) != 0; });
@@ -186,7 +186,7 @@ void RelayAgreement::AskTheSilent(Controller& controller, ControlChannel& channe
 void RelayAgreement::AndSubtree() {
   and_words_ = own_words_;
   for (const Child& child : children_) {
-    // Lengths differ only where caches do, and then the hash words say so.
+    // Lengths differ only if the caches differ, which the hash words show.
     const size_t common = std::min(and_words_.size(), child.words.size());
     for (size_t i = 0; i < common; ++i) and_words_[i] &= child.words[i];
     std::fill(and_words_.begin() + static_cast<std::ptrdiff_t>(common), and_words_.end(), 0);
@@ -195,7 +195,7 @@ void RelayAgreement::AndSubtree() {
 
 void RelayAgreement::PassUp(Controller& controller, ControlChannel& channel) {
   AndSubtree();
-  if (Shares(channel, parent_)) return;  // published already; who shares has no children
+  if (Shares(channel, parent_)) return;  // already published; a rank that shares its words has no children
   RelayFrame frame = NewFrame(controller, RelayFrame::Kind::kUp);
   frame.words = and_words_;
   basket_.Take(&frame.requests, &frame.lists);
@@ -256,7 +256,8 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
   const bool answered =
       responses != nullptr && !(responses->erase.empty() && responses->responses.empty() && responses->joined.empty());
   const bool moved = outcome_.agreed > 0 || answered;
-  // Who waits for good owes, too, as long as nothing moves: only all together can find that they are stuck.
+  // As long as nothing moves, a rank whose threads all wait owes, too: only all ranks together can find that they are
+  // stuck.
   const auto owes = [&](const std::vector<uint64_t>& words) {
     return LeavesSome(words, and_words_) || (!moved && (words[kFlagWord] & kAllWaitBit) != 0);
   };
@@ -267,7 +268,7 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
   }
   if (!moved && outcome_.all_wait && !listing_ && controller.HasPending()) controller.RaiseStalled();
   HC_RETURN_IF_ERROR(controller.Finish(responses));
-  // What the round itself changed is no news.
+  // Changes that the round itself made are not news.
   if (moved) seen_changes_ = controller.changes();
   in_ = polled_ = urgent_ = alerted_ = passed_up_ = intersected_ = listing_ = lists_passed_up_ = false;
   urgent_since_ns_ = -1;
@@ -280,8 +281,8 @@ bool RelayAgreement::AllIn() const { return std::ranges::all_of(children_, &Chil
 
 // ---- time
 
-// The ranks that hold the round up, where they are known; else whom this rank itself waits for: children, or its parent
-// if they have all come.
+// The ranks that hold the round up, if the channel knows them; otherwise the ranks that this rank itself waits for: its
+// children or, if all of them have answered, its parent.
 std::vector<int32_t> RelayAgreement::Missing(const ControlChannel& channel, int64_t now_ns) const {
   std::vector<int32_t> missing = channel.NotRunning(now_ns, (now_ns - urgent_since_ns_) / 2);
   if (!missing.empty()) return missing;

@@ -1,23 +1,22 @@
-// An agreement by frames along a tree: contributions merge on their way up to rank 0, results come down. Star, radix-r
-// tree and hosts with leaders are the same protocol over other trees; see topology.h.
+// An agreement by frames along a tree: contributions merge on their way up to rank 0, and results come down. Star,
+// radix-r tree and hosts with leaders are the same protocol over different trees; see topology.h.
 //
 // Note [When a relayed round runs]
-// A round runs when every rank has contributed to it. A rank contributes when it has news: it flushed submissions
-// (because it waits, because cycle_time is over, or because it needs the coordinator), it began to wait with something
-// pending, or a tick has come. Whoever has nothing pending is not asked, since nothing can be agreed on without it. Two
-// kinds of silent ranks are asked, by a poll that travels down:
-//   - all, when some rank's flags need the coordinator (an alert travels up to the root);
-//   - those that *owe*: they contributed cached requests to the last round that were not agreed on then. They have no
-//     news, but what they have pending may be complete now. A node knows which of its subtrees owe from the words that
-//     it got from them, and asks them as soon as anybody in its own subtree contributes.
-// So what all members have pending is agreed on: the last of them to submit it has news, all others have news or owe.
-// An empty round leaves nobody with news, so it does not call for another, and an idle job sends nothing.
+// A round runs when every rank has contributed to it. A rank contributes when it has news: it has flushed submissions
+// (because it waits, because cycle_time is over, or because it needs the coordinator), it has begun to wait with a
+// request pending, or a tick has come. A rank with nothing pending is not asked, because nothing can be agreed on
+// without it. Two kinds of silent ranks are asked, by a poll that travels down the tree:
+//   - all ranks, when some rank's flags need the coordinator (an alert travels up to the root);
+//   - the ranks that *owe*: they contributed cached requests to the last round that were not agreed on then. They have
+//     no news, but their pending requests may be complete now. A node knows which of its subtrees owe from the
+//     bitvectors that it got from them, and asks them as soon as any rank in its own subtree contributes.
+// So every request that is pending on all ranks is agreed on: the last rank to submit it has news, and all other ranks
+// have news or owe. After an empty round no rank has news, so it does not cause another, and an idle job sends nothing.
 //
-// Requests that the caches do not know travel with the words (`with_requests`), as in Horovod, or in a second pass
-// after the AND has asked for them. A second pass is also made where rank 0 needs to know more than requests (stalls,
-// caches that differ).
+// Uncached requests travel with the bitvectors (`with_requests`), as in Horovod, or in a second pass after the AND has
+// asked for them. A second pass also follows if rank 0 needs to know more than requests (stalls, different caches).
 //
-// Role: coordinator. Owned by whoever owns the controller.
+// Threads: the thread that holds the rank's progress lock. The owner of the controller owns it.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +34,10 @@ struct RelayOptions {
   enum class Shape { kStar, kTree, kHosts };
   Shape shape = Shape::kStar;
   int radix = 4;
-  std::vector<int> host_of;   // of each rank; empty: all on one host
-  bool with_requests = true;  // requests travel with the words
-  bool merge = true;          // inner nodes send equal requests once
-  // Ranks on their parent's host publish their words instead of sending them, where the channel allows it.
+  std::vector<int> host_of;   // of each rank; empty: all ranks are on one host
+  bool with_requests = true;  // uncached requests travel with the bitvectors
+  bool merge = true;          // inner nodes merge equal requests
+  // Ranks on their parent's host publish their bitvectors instead of sending them, where the channel allows it.
   bool share_words = false;
 };
 
@@ -54,14 +53,14 @@ class RelayAgreement final : public Agreement {
     int rank = 0;
     bool in = false;        // has contributed to this round
     bool lists_in = false;  // has sent its lists
-    bool asked = false;     // to contribute, with urgency or without
-    bool pressed = false;   // with urgency
+    bool asked = false;     // has been asked to contribute because it owes
+    bool pressed = false;   // has been asked to contribute because the round is urgent
     bool owes = false;
     std::vector<uint64_t> words;
   };
 
   void Start(const ControlChannel& channel);
-  // Receiving. A frame is in bytes_.
+  // Receiving. The received frame is in bytes_.
   StatusOr<bool> ReceiveAll(Controller& controller, ControlChannel& channel, int64_t now_ns);
   Status Handle(Controller& controller, ControlChannel& channel, int from, int64_t now_ns);
   Status HandleFromChild(Child* child, RelayFrame* frame);
@@ -103,23 +102,23 @@ class RelayAgreement final : public Agreement {
   int parent_ = -1;
   std::vector<Child> children_;
 
-  // Of this round.
+  // State of this round.
   std::vector<uint64_t> own_words_, and_words_;
   uint64_t frozen_flags_ = 0;
   bool in_ = false;       // this rank has contributed
-  bool polled_ = false;   // it was asked because it owes
-  bool urgent_ = false;   // some rank needs the round: all have to answer
-  bool alerted_ = false;  // the parent knows, or told this rank
+  bool polled_ = false;   // this rank was asked because its subtree owes
+  bool urgent_ = false;   // some rank needs the coordinator: all ranks have to contribute
+  bool alerted_ = false;  // the parent knows that the round is urgent
   int64_t urgent_since_ns_ = -1;
   bool overdue_reported_ = false;
-  bool passed_up_ = false;  // the subtree's words are with the parent, or decided upon
+  bool passed_up_ = false;  // the subtree's AND is sent to the parent or, at the root, decided
   bool intersected_ = false;
   bool listing_ = false;  // the second pass is under way
   bool lists_passed_up_ = false;
   RoundOutcome outcome_;
   RequestBasket basket_;
 
-  // Between rounds.
+  // State between rounds.
   bool news_ = false;
   bool owes_ = false;
   uint64_t seen_changes_ = 0;  // Controller::changes() at the last contribution

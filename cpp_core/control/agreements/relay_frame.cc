@@ -25,7 +25,7 @@ void PutText(const std::string& text, std::string* out) {
   out->append(text);
 }
 
-// Takes fields from hostile bytes; after the first failure everything reads as zero.
+// Reads fields from hostile bytes; after the first failure every field reads as zero.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -64,7 +64,7 @@ class Reader {
     for (int shift = 0; shift < 64; shift += 8) value |= static_cast<uint64_t>(Byte()) << shift;
     return value;
   }
-  // A count of things of at least `bytes_each` bytes: never more than can still follow.
+  // Reads the count of elements of at least `bytes_each` bytes; fails if the remaining bytes cannot hold that many.
   size_t Count(size_t bytes_each) {
     const uint64_t count = Varint();
     if (count <= left() / bytes_each) return static_cast<size_t>(count);
@@ -77,7 +77,7 @@ class Reader {
     at_ += size;
     return text;
   }
-  // A value of another codec; none if the text is empty.
+  // Reads a value of another codec; none if its text is empty.
   template <typename T>
   std::optional<T> Nested(StatusOr<T> (*decode)(std::span<const std::byte>)) {
     const auto text = Text();
@@ -126,7 +126,7 @@ void EncodeFrame(const RelayFrame& frame, std::string* out) {
   PutVarint(frame.round, out);
   PutVarint(frame.words.size(), out);
   for (const uint64_t word : frame.words) PutWord(word, out);
-  // The requests as one list of the wire's codec, then who made each.
+  // The requests as one list of the wire's codec, then the ranks that made each.
   std::string nested;
   wire::RequestList all;
   all.requests.reserve(frame.requests.size());

@@ -1,4 +1,4 @@
-// What a relaying rank hears and says; relay.cc decides.
+// The receiving and sending of RelayAgreement's frames; the decisions are in relay.cc.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -29,7 +29,7 @@ Status RelayAgreement::Handle(Controller& controller, ControlChannel& channel, i
       wire::ResponseList{.process_set = frame->process_set, .epoch = frame->epoch, .round = controller.round()});
   if (!ours.ok()) return ours.status();
   if (!*ours) return Status::Ok();
-  // An alert may cross the end of the round that it is about; nothing else can be of another round than this.
+  // An alert may arrive after the end of its round; every other frame must be of the current round.
   if (frame->kind == RelayFrame::Kind::kAlert && frame->round < controller.round()) return Status::Ok();
   if (frame->round != controller.round()) {
     return {StatusCode::kCorrupt, "a frame is of round " + std::to_string(frame->round) + "."};

@@ -69,7 +69,8 @@ Status RequestBasket::TakeAll(int size, const wire::RequestList& nothing, std::v
     if (list.rank < 0 || list.rank >= size) {
       return {StatusCode::kCorrupt, "a request list is of rank " + std::to_string(list.rank) + "."};
     }
-    // A rank that tells in both passes of a round tells more in the second, which comes later; but it joins only once.
+    // If a rank sends a list in both passes of a round, the list of the second pass comes later, says more and replaces
+    // the first. A join is sent only once, so the first list's is kept.
     wire::RequestList& place = (*out)[static_cast<size_t>(list.rank)];
     std::vector<wire::Request> joins = std::move(place.requests);
     place = std::move(list);

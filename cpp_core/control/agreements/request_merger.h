@@ -1,7 +1,7 @@
-// Requests of several ranks, equal ones kept once with the ranks that made them: what an inner node of a tree sends up,
-// so that its parent reads each tensor once however many ranks are below.
+// Merges the equal requests of several ranks into one, with the ranks that made it. An inner node of a tree sends the
+// merged requests up, so its parent reads each tensor once, however many ranks are below.
 //
-// Role: coordinator. Pure.
+// Threads: the thread that holds the rank's progress lock. Pure.
 #pragma once
 
 #include <string>
@@ -22,29 +22,30 @@ class RequestMerger {
 
  private:
   std::vector<MergedRequest> merged_;
-  std::unordered_multimap<std::string, size_t> by_name_;  // several where ranks disagree
+  std::unordered_multimap<std::string, size_t> by_name_;  // several entries for a name if ranks disagree
 };
 
-// What the ranks of a subtree have to say in a round: their requests, and the lists of those that say more than that.
+// The contributions of a subtree's ranks to a round: their requests, and the lists of the ranks that send more than
+// that.
 class RequestBasket {
  public:
-  // `merge`: keep equal requests once.
+  // `merge`: true if equal requests are merged.
   explicit RequestBasket(bool merge) : merge_(merge) {}
 
   void Add(std::vector<MergedRequest> requests, std::vector<wire::RequestList> lists);
-  // A rank's own list, taken apart; joining stays in it.
+  // Adds a rank's own list, split into its requests and the rest. kJoin requests stay in the list.
   void Add(wire::RequestList list);
   // Empties the basket.
   void Take(std::vector<MergedRequest>* requests, std::vector<wire::RequestList>* lists);
-  // Empties the basket for rank 0: one list per rank, as in `nothing` where the rank said no more than requests. A
-  // request of one rank goes into that rank's list, one of several ranks into *merged.
+  // Empties the basket for rank 0, into one list per rank: a copy of `nothing` for each rank that sent only requests. A
+  // request of one rank goes into that rank's list, a request of several ranks into *merged.
   Status TakeAll(int size, const wire::RequestList& nothing, std::vector<wire::RequestList>* out,
                  std::vector<MergedRequest>* merged);
 
  private:
   const bool merge_;
   RequestMerger merger_;
-  std::vector<MergedRequest> requests_;  // where they are not merged
+  std::vector<MergedRequest> requests_;  // used if requests are not merged
   std::vector<wire::RequestList> lists_;
 };
 

@@ -1,6 +1,6 @@
-// Who speaks for whom: a tree over the ranks of a process set, with rank 0 at its root.
+// Trees over the ranks of a process set, with rank 0 at the root: each rank speaks to its parent for its subtree.
 //
-// Pure data; each rank computes its own place.
+// Pure data; each rank computes its own position.
 #pragma once
 
 #include <vector>
@@ -12,14 +12,15 @@ struct Place {
   std::vector<int> children;  // ascending
 };
 
-// Everybody is a child of rank 0.
+// All other ranks are children of rank 0.
 Place StarPlace(int rank, int size);
 
-// At most `radix` children per node; every subtree is a run of consecutive ranks.
+// At most `radix` children per node; every subtree is a run of consecutive ranks. Example with 10 ranks and radix 3:
+// rank 0 has the children 1, 4 and 7; rank 4 has 5 and 6.
 Place TreePlace(int rank, int size, int radix);
 
-// The lowest rank of each host leads it; leaders form a tree of `radix`, the others are children of their leader.
-// `host_of` has the host of each rank, or is empty if there is only one.
+// The lowest rank of each host is its leader. Leaders form a tree of `radix`; the other ranks are children of their
+// leader. `host_of` has the host of each rank, or is empty if there is only one host.
 Place HostPlace(int rank, int size, int radix, const std::vector<int>& host_of);
 
 }  // namespace horocache::control

@@ -1,5 +1,5 @@
-// Kurth et al.'s hierarchical design: requests merge on their way up a radix-r tree, so no rank hears from more than r
-// others; requests still travel in every step unless the cache is on. It exists to be measured; see
+// The hierarchical design of Kurth et al.: requests merge on their way up a radix-r tree, so no rank receives from more
+// than r children. Requests still travel in every step unless the cache is on. This strategy exists for comparison; see
 // docs/explanation/agreement.md.
 #include "control/agreements/relay.h"
 #include "control/agreements/strategies.h"

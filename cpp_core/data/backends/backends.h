@@ -1,4 +1,4 @@
-// The constructors of all backends; registry.cc puts them together.
+// The factory functions of all backends; registry.cc calls them.
 #pragma once
 
 #include <memory>
@@ -9,23 +9,24 @@
 
 namespace horocache::data {
 
-// What each can do, without one.
+// What each backend can do; callable without an instance.
 control::BackendTraits ShmTraits();
 control::BackendTraits MpiTraits();
 control::BackendTraits LoopbackTraits();
 control::BackendTraits FakeDeviceTraits();
 
-// Ranks of one host through shared memory. `area.data` is filled and large enough (ShmPort::Check).
+// Connects the ranks of one host through shared memory. `area.data` must be filled and large enough (ShmPort::Check).
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
                                         const KernelSet* kernels);
 
-// Ranks anywhere, over MPI; the communicators and the memory are the backend's alone.
+// Connects ranks on any hosts over MPI. The communicators and the memory in `means` are for this backend only.
 std::unique_ptr<Backend> MakeMpiBackend(MpiMeans means, const BackendOptions& options, const KernelSet* kernels);
 
-// One rank by itself.
+// Runs the collectives of a single rank.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);
 
-// Device tensors of `device`, staged through `host`, a backend of its own that runs the same collectives on the CPU.
+// Runs collectives on tensors of `device` and stages them through `host`, a separate backend for the same ranks on the
+// CPU.
 std::unique_ptr<Backend> MakeFakeDeviceBackend(std::unique_ptr<Backend> host, int rank, int ranks,
                                                std::shared_ptr<FakeDevice> device);
 

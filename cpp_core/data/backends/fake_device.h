@@ -1,9 +1,9 @@
-// A device made of host memory and a thread: streams run work in order, later, and tell by events that it is done. It
-// stands in for a GPU wherever streams and events have to be exercised without one.
+// A device emulated with host memory and a thread: streams run work in order and asynchronously, and events signal its
+// completion. Tests use it in place of a GPU to exercise streams and events.
 //
 // Threads: streams may be used from any thread; the work runs on the thread "hc-fakedevice", which starts with the
-// first piece of work. Ownership: a stream shares the device; a stream's destructor drops what has not begun and waits
-// for what has.
+// first piece of work. Ownership: a stream shares the device. A stream's destructor drops work that has not begun and
+// waits for running work.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,7 @@ namespace horocache::data {
 
 class FakeDevice {
  public:
-  // Every piece of work takes at least `delay_ns`; `notify` is called after each, on the device's thread.
+  // Each piece of work completes after `delay_ns` or later; the device's thread then calls `notify`.
   explicit FakeDevice(int64_t delay_ns = 0, std::function<void()> notify = nullptr);
   ~FakeDevice();
   FakeDevice(const FakeDevice&) = delete;
@@ -35,7 +35,7 @@ class FakeDevice {
   };
   struct Queue {
     std::deque<Work> work;
-    int64_t front_since_ns = 0;  // the front piece is next since then
+    int64_t front_since_ns = 0;  // when the first piece became the first of the queue
     bool running = false;
   };
 
@@ -43,7 +43,7 @@ class FakeDevice {
   void RemoveQueue(Queue* queue);
   void Enqueue(Queue* queue, Work work);
   void Run();
-  // The queue whose front piece is due; null and the time to wait if there is none.
+  // A queue whose first piece is due; null if none is, with the time to wait in `wait_ns`.
   Queue* NextDue(int64_t now_ns, int64_t* wait_ns) HC_REQUIRES(mutex_);
   void Sleep(int64_t wait_ns) HC_REQUIRES(mutex_);
 
@@ -64,9 +64,9 @@ class FakeStream {
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
 
-  // Runs `work` after everything enqueued before, and not before `extra_delay_ns` on top of the device's delay.
+  // Runs `work` after all work enqueued before, delayed by the device's delay and `extra_delay_ns`.
   void Enqueue(std::function<void()> work, int64_t extra_delay_ns = 0);
-  // Ready when everything enqueued so far is done.
+  // Returns an event that is ready when all work enqueued so far is done.
   std::unique_ptr<Event> Record();
 
  private:

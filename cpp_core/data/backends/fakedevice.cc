@@ -1,6 +1,6 @@
-// The backend of the fake device: waits for the tensors' event, copies them on a stream of the device into a fusion
-// buffer, runs the collective there with a backend for the host, and copies the result back on the stream. It does what
-// a backend for a real device without a library of its own would do, with the same waits.
+// The backend of the fake device. It waits for the tensors' event, copies them on a stream of the device into a fusion
+// buffer, runs the collective there with a backend for the host, and copies the result back on the stream. So it does
+// what a backend for a real device without a collective library would do, with the same waits.
 
 #include <algorithm>
 #include <cstring>
@@ -18,14 +18,14 @@ namespace {
 
 class FakeDeviceOperation;
 
-// What the operations of the backend share. They use the fusion buffer one after the other.
+// The state that the operations of the backend share. They use the fusion buffer one after the other.
 struct FakeDeviceQueue {
   std::shared_ptr<FakeDevice> device;
   std::unique_ptr<Backend> host;
   FusionBuffer buffer;
   std::deque<FakeDeviceOperation*> waiting;
   DataCounters counters;
-  std::unique_ptr<FakeStream> stream;  // the last member: its destructor waits for work on the others
+  std::unique_ptr<FakeStream> stream;  // the last member: its destructor waits for work that uses the other members
 };
 
 class FakeDeviceOperation : public Operation {
@@ -45,7 +45,8 @@ class FakeDeviceOperation : public Operation {
     if (state_ == State::kDone) return;
     std::erase(queue_.waiting, this);
     if (event_ == nullptr) return;
-    // Given up while the device copies from or to the caller's tensors: ends what runs, drops the rest.
+    // Abandoned while the device may copy from or to the caller's tensors. This waits for the running copy and drops
+    // the others.
     queue_.stream.reset();
   }
 
@@ -117,7 +118,7 @@ class FakeDeviceOperation : public Operation {
 bool FakeDeviceOperation::WaitReady() {
   if (collective_.ready != nullptr && !collective_.ready->Ready()) return false;
   if (queue_.stream == nullptr) queue_.stream = std::make_unique<FakeStream>(queue_.device);
-  // An error of this rank alone is kept for the end: the others need it in the collective.
+  // Keeps an error of this rank until the end, because the other ranks need this rank in the collective.
   status_ = queue_.buffer.Reserve(joined_ ? 0 : total_ * element_bytes_);
   if (status_.ok() && !joined_) {
     queue_.stream->Enqueue([this] { queue_.buffer.Pack(collective_.segments, element_bytes_); });

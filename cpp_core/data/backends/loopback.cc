@@ -1,4 +1,4 @@
-// The backend of a job with one rank: the same kernels, nothing to wait for.
+// The backend for a single rank: the same kernels as in the other backends, and no peers to wait for.
 
 #include <algorithm>
 #include <cstring>
@@ -15,9 +15,9 @@
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kTestBytes = 512 << 10;  // of one Test
+constexpr int64_t kTestBytes = 512 << 10;  // budget of one Test
 
-// Copies or scales the input to the output, a piece in every Test.
+// Copies or scales the input to the output, a piece in each Test.
 class LoopbackOperation : public Operation {
  public:
   LoopbackOperation(Collective collective, const KernelSet* kernels, DataCounters* counters)
@@ -57,7 +57,7 @@ class LoopbackOperation : public Operation {
     cursor_ = SegmentCursor(&collective_.segments, static_cast<size_t>(element_bytes_));
   }
 
-  // Checks them, makes room for the result, and leaves the one segment that there is to copy.
+  // Checks the rows, allocates the result, and replaces the segments by the one that is to be copied.
   Status PrepareRows() {
     StatusOr<std::vector<RowPart>> sends = SendParts(collective_, 0, 1);
     if (!sends.ok()) return sends.status();

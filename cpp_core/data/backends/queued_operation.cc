@@ -11,11 +11,11 @@
 namespace horocache::data {
 namespace {
 
-// Of one Test: about 100 us where memory is slow.
+// Budget of one Test in bytes: about 100 us on slow memory.
 constexpr int64_t kBudgetBytes = 256 << 10;
-constexpr int64_t kChargeBytes = 64;  // what a piece of any size costs
+constexpr int64_t kChargeBytes = 64;  // fixed cost of a piece, in bytes of the budget
 
-// In front of an operation in its block.
+// Precedes each operation in its block.
 struct alignas(std::max_align_t) BlockHeader {
   OperationQueue* queue;
   size_t bytes;  // of the block
@@ -93,7 +93,7 @@ QueuedOperation::~QueuedOperation() {
     line_.Break({StatusCode::kAborted, collective_.Rank(rank_) + " gave up " +
                                            std::string(wire::OpName(collective_.op)) +
                                            " half way; this lane cannot be used any more"});
-  } catch (const std::bad_alloc&) {  // the rank gives up as a whole, then
+  } catch (const std::bad_alloc&) {  // without memory this rank's part of the job ends anyway
   }
 }
 
@@ -105,7 +105,7 @@ bool QueuedOperation::Test() {
   return done_ = true;
 }
 
-// True if anything moved.
+// Returns true if it made progress.
 bool QueuedOperation::Advance() {
   const FloatMode mode;
   if (!std::exchange(begun_, true)) OnHead();

@@ -1,4 +1,4 @@
-// Operations of one backend and lane that run one after the other, in the order in which they were started.
+// The operations of one backend and lane. They run one after the other, in the order in which they were started.
 //
 // Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
 #pragma once
@@ -19,10 +19,10 @@ namespace horocache::data {
 
 class QueuedOperation;
 
-// What a fold needs besides, kept from one operation to the next.
+// Lists for the folds of one operation. Later operations reuse their memory.
 struct FoldLists {
   std::vector<int> contributors;         // ranks with data
-  std::vector<const std::byte*> inputs;  // of one piece
+  std::vector<const std::byte*> inputs;  // of one piece, one per contributor
 };
 
 class OperationQueue {
@@ -31,37 +31,40 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  // Not ok: an operation was given up half way, so this rank is out of step with the others, and none can run here any
-  // more.
+  // Not ok once an operation was abandoned or failed half way: this rank is then out of step with the others, and the
+  // queue runs nothing more.
   const Status& broken() const { return broken_; }
+  // Breaks the queue for good; the first reason stays.
   void Break(Status why);
 
   DataCounters counters;
 
  protected:
   OperationQueue() = default;
-  // The first one that is not finished; null if there is none.
+  // The oldest unfinished operation; null if all are finished.
   const QueuedOperation* head() const { return waiting_.empty() ? nullptr : waiting_.front(); }
 
  private:
   friend class QueuedOperation;
-  // Memory of an operation; that of one before it where one fits.
+  // Memory for an operation; reuses the block of a deleted operation of the same size.
   void* TakeBlock(size_t bytes);
   void GiveBlock(void* block, size_t bytes) { blocks_.emplace_back(bytes, block); }
-  // Moves the operations before `operation` and itself on by a bounded amount; true when it is finished.
+  // Advances the operations before `operation`, and then `operation`, by a bounded amount of work; true when
+  // `operation` is finished.
   bool Drive(QueuedOperation* operation);
   virtual void OnDriven() {}
   virtual void OnBroken() {}
 
   RingQueue<QueuedOperation*> waiting_;
-  std::vector<std::pair<size_t, void*>> blocks_;  // that operations left
-  std::vector<FoldLists> lists_;                  // the same
+  std::vector<std::pair<size_t, void*>> blocks_;  // of deleted operations, by size
+  std::vector<FoldLists> lists_;                  // of deleted operations
   Status broken_;
 };
 
 class QueuedOperation : public Operation {
  public:
-  // Operations live in blocks of their queue, so that steady state allocates nothing: `new (queue) Some(queue, ...)`.
+  // The queue provides the memory of operations, so that a steady state allocates nothing:
+  // `new (queue) Some(queue, ...)`.
   static void* operator new(size_t bytes, OperationQueue* queue);
   static void operator delete(void* memory);
   static void operator delete(void* memory, OperationQueue*) { operator delete(memory); }
@@ -77,11 +80,11 @@ class QueuedOperation : public Operation {
  protected:
   QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size);
 
-  // Does a part of the next thing that can be done; false if it has to wait. Called again while there is budget, which
-  // it reduces by the bytes that it moved.
+  // Does a part of the work that is possible now; false if the operation has to wait for another rank. Reduces the
+  // budget by the bytes that it moved (see Charge), and is called again while budget is left.
   virtual bool Step(int64_t* budget) = 0;
   virtual bool Finished() const = 0;
-  // Before the first step, when it is the first in the queue.
+  // Called once before the first Step, when the operation has become the head of the queue.
   virtual void OnHead() {}
   virtual void OnFinished() {}
 
@@ -89,26 +92,27 @@ class QueuedOperation : public Operation {
   int size() const { return size_; }
   bool done() const { return done_; }
   bool joined(int rank) const { return !joined_.empty() && joined_[static_cast<size_t>(rank)] != 0; }
-  // Takes work off the budget. A piece costs something besides its bytes: very many tiny segments must not make a Test
-  // long.
+  // Takes a piece of `bytes` off the budget. Each piece also has a fixed cost, so that a Test with very many tiny
+  // segments does not take long.
   static void Charge(int64_t bytes, int64_t* budget);
-  // Copies, with `stream` around the caches.
+  // Copies and charges one piece; with `stream` around the caches.
   void Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
+  // Runs the fold and charges it.
   void Folded(const FoldCall& call, int64_t* budget);
-  // Copies `count` elements of many small segments into one place, and from one place into them.
+  // Gather copies `count` elements of many small segments to `to`; Scatter copies them from `from` to the segments.
   void Gather(const SegmentCursor& from, std::byte* to, int64_t count, int64_t* budget);
   void Scatter(const SegmentCursor& to, const std::byte* from, int64_t count, int64_t* budget);
-  // Stores a part of the result that was just folded in one more place.
+  // Copies a part of the result that was just folded to one more output.
   void Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget);
-  // Of a reduction, before its first fold.
+  // Chooses the kernel, the scaling and the contributors of a reduction. Called once, before the first fold.
   void PrepareFold(const KernelSet& kernels);
-  // Makes `call` a fold in rank order: `input_of(rank)` is where the elements of a rank with data lie.
+  // Makes `call` a fold in rank order: `input_of(rank)` returns the address of that contributor's elements.
   template <typename F>
   void FoldInRankOrder(FoldCall* call, F&& input_of);
-  // Elements of one go: what is left of the budget, in whole cache lines.
+  // Number of elements of the next piece: the rest of the budget, rounded up to whole cache lines.
   int64_t PieceElements(int64_t budget) const;
 
-  // Ranks that take part in a reduction with data.
+  // The ranks that contribute data to a reduction: all ranks that have not joined.
   const std::vector<int>& contributors() const { return lists_.contributors; }
 
   Collective collective_;

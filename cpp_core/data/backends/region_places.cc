@@ -5,18 +5,19 @@
 namespace horocache::data {
 namespace {
 
-// Offset of `bytes` at `at` in the region; -1 if they are not in it.
+// Offset in the region of the `bytes` bytes at `at`; -1 if they are not in the region.
 int64_t OffsetIn(std::span<const std::byte> region, const std::byte* at, int64_t bytes) {
   const int64_t offset = at - region.data();
   if (at < region.data() || bytes > static_cast<int64_t>(region.size())) return -1;
   return offset <= static_cast<int64_t>(region.size()) - bytes ? offset : -1;
 }
 
+// True if `run` continues `before` in both input and output.
 bool Joins(const RegionRun& before, const RegionRun& run) {
   return before.input + before.bytes == run.input && before.output + before.bytes == run.output;
 }
 
-// A result may replace its input, but not lie across it.
+// True if the output partly overlaps the input. The output may replace the input exactly, but not partly.
 bool Overlaps(const RegionRun& run) {
   return run.input != run.output && run.input < run.output + run.bytes && run.output < run.input + run.bytes;
 }

@@ -1,9 +1,9 @@
-// Where the tensors of one operation lie, on every rank: in regions, which all of them have mapped.
+// The addresses of one operation's tensors on every rank, in regions that all ranks of the host have mapped.
 //
-// A rank announces its tensors as runs of bytes in its own region; neighbours are one run. The others check what it
-// announced against the size of the region, and read it once: from then on only these copies count.
+// A rank announces its tensors as runs of bytes in its own region; adjacent tensors are one run. The other ranks read
+// each announcement once, check it against the size of the region, and then use only their copy.
 //
-// Role: lanes. Ownership: of the lists; the memory belongs to the regions. Used again for each operation, so that
+// Role: lanes. Owns its lists; the tensors' memory belongs to the regions. One object serves all operations, so that a
 // steady state allocates nothing.
 #pragma once
 
@@ -20,20 +20,21 @@ namespace horocache::data {
 
 class RegionPlaces {
  public:
-  // Writes this rank's runs into its slot of `tile`; false, and none, if a tensor is not in its region or there are too
-  // many runs.
+  // Writes this rank's runs into its slot for `tile`. False if a tensor is not in this rank's region, or if there are
+  // too many runs; the announced number of runs is then 0.
   static bool Announce(const std::vector<Segment>& segments, int64_t element_bytes, ShmPort* port, uint64_t tile);
-  // Announces that this rank's tensors are somewhere else.
+  // Announces that this rank's tensors are not in its region.
   static void AnnounceNone(ShmPort* port, uint64_t tile) { port->runs(port->rank(), tile) = {}; }
 
-  // Reads all ranks' announcements; false if one has none. kCorrupt if one cannot be true.
+  // Reads the announcements of all ranks for `count` elements. False if a rank's tensors are not in its region;
+  // kCorrupt if an announcement is invalid.
   StatusOr<bool> Read(int64_t count, int64_t element_bytes, ShmPort* port, uint64_t tile);
 
-  // At which element the ranks' memory is looked at.
+  // Moves to `element` on all ranks; input() and output() then return its addresses.
   void Seek(int64_t element) {
     for (SegmentCursor& cursor : cursors_) cursor.Seek(element);
   }
-  // How many elements lie in one piece from there on, on every rank; at most `limit`.
+  // Number of elements from there on that are contiguous on every rank, at most `limit`.
   int64_t Run(int64_t limit) const {
     for (const SegmentCursor& cursor : cursors_) limit = cursor.Run(limit);
     return limit;
@@ -44,7 +45,7 @@ class RegionPlaces {
  private:
   Status ReadRank(int rank, int64_t count, int64_t element_bytes, ShmPort* port, uint64_t tile);
 
-  std::vector<std::vector<Segment>> segments_;  // by rank, as they are mapped here
+  std::vector<std::vector<Segment>> segments_;  // by rank, with addresses in this process
   std::vector<SegmentCursor> cursors_;
 };
 

@@ -1,6 +1,7 @@
-// Walks over the elements of a list of segments as if they were one array; made for going forwards.
+// Walks over the elements of a list of segments as if they were one array. Going forwards is fast; going back starts
+// again at the first segment.
 //
-// Ownership: none; the segments outlive it. Role: that of the operation it belongs to.
+// Ownership: none; the segments must outlive it. Role: that of the operation it belongs to.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class SegmentCursor {
   SegmentCursor(const std::vector<Segment>* segments, size_t element_bytes)
       : segments_(segments), element_bytes_(static_cast<int64_t>(element_bytes)) {}
 
-  // Moves to `element` of the whole.
+  // Moves to `element`, counted through all segments.
   void Seek(int64_t element) {
     if (element < start_) {
       index_ = 0;
@@ -32,15 +33,16 @@ class SegmentCursor {
     offset_ = element - start_;
   }
 
-  // How many elements lie in one piece from here on, at most `limit`. There is an element here.
+  // Number of contiguous elements from the cursor on, at most `limit`. Requires that the cursor is not at the end.
   int64_t Run(int64_t limit) const { return std::min(limit, (*segments_)[index_].count - offset_); }
 
-  // Copies `count` elements from here on, whatever pieces they lie in, to one place; and from one place to the outputs
-  // that there are. For many small pieces, whose number they return. The cursor stays where it is.
+  // For many small segments: Gather copies the inputs of the next `count` elements to `to`; Scatter copies `count`
+  // elements from `from` to the outputs and skips segments without one. Both return the number of pieces and leave the
+  // cursor where it is.
   int64_t Gather(std::byte* to, int64_t count) const;
   int64_t Scatter(const std::byte* from, int64_t count) const;
 
-  // Null where this rank has no such tensor.
+  // The addresses at the cursor; null if the segment has no input or no output on this rank.
   const std::byte* input() const { return At((*segments_)[index_].input); }
   std::byte* output() const { return At((*segments_)[index_].output); }
 
@@ -73,7 +75,7 @@ int64_t SegmentCursor::ForEachPiece(int64_t count, F&& f) const {
   return pieces;
 }
 
-// What is small costs a call of memcpy more than its bytes.
+// memcpy with a constant size needs no call. For tiny pieces the call would cost more than the bytes.
 inline void CopyPiece(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes == 4) {
     std::memcpy(to, from, 4);

@@ -1,4 +1,4 @@
-// The backend for ranks of one host: shared memory, no locks, no system calls but to wake a sleeper.
+// The backend for ranks of one host. It uses shared memory without locks; its only system call wakes a sleeping rank.
 
 #include <memory>
 #include <string>

@@ -5,13 +5,13 @@
 namespace horocache::data {
 namespace {
 
-// Sizes up to which one-shot is the fastest.
+// For up to `most_ranks` ranks: the largest size for which one-shot is the fastest.
 struct Row {
   int most_ranks;
   int64_t oneshot_max_bytes;
 };
 constexpr Row kOwnCores[] = {{2, 16 << 10}, {8, 8 << 10}, {1 << 30, 4 << 10}};
-// Whoever waits gives up his core, and an exchange takes until every rank has had a turn.
+// With more ranks than cores a waiting rank yields its core, and an exchange lasts until every rank has run once.
 constexpr Row kSharedCores[] = {{1 << 30, 256 << 10}};
 
 int64_t Find(const Row* rows, int ranks) {
@@ -24,7 +24,7 @@ int64_t Find(const Row* rows, int ranks) {
 std::vector<std::string> ShmAlgorithmNames() { return {"auto", "oneshot", "twoshot", "direct"}; }
 
 int64_t OneshotMaxBytes(int ranks) {
-  const bool shared = ranks > sysconf(_SC_NPROCESSORS_ONLN);  // of the host: the same for all of its ranks
+  const bool shared = ranks > sysconf(_SC_NPROCESSORS_ONLN);  // the host's processors, so equal on all of its ranks
   return Find(shared ? kSharedCores : kOwnCores, ranks);
 }
 

@@ -1,13 +1,15 @@
-// Which algorithm an allreduce or reduce in shared memory takes.
+// The choice of the algorithm for an allreduce or reduce in shared memory.
 //
 // Note [The table of algorithms]
-// What is small ends soonest if every rank folds all of it by itself (one-shot): one exchange, but each rank reads all
-// ranks' bytes. In slices (two-shot) each byte is folded once, for a second exchange. Where all tensors are in regions
-// (direct), nothing is copied, for two exchanges that carry addresses alone; above the size at which one-shot ends it
-// is never slower than two-shot, and where it cannot be, two-shot is what is left. So the table has one size for a
-// number of ranks, as benchmarks/micro/shm_allreduce.cc measures it (docs/performance.md has the figures). It follows
-// from the program, the host and the job's agreed knobs, so it is equal on all ranks; what it gives is compared in the
-// first tile, too.
+// * One-shot: every rank folds the whole tensor by itself. It takes one exchange, but each rank reads the bytes of all
+//   ranks. It is the fastest algorithm for small sizes.
+// * Two-shot: every rank folds one slice. Each byte is folded once, but a second exchange distributes the results.
+// * Direct: all tensors lie in regions, and each rank folds its slice in place. It takes two exchanges, which carry no
+//   tensor data, and copies nothing. Above the sizes for one-shot it is never slower than two-shot. If a rank's tensors
+//   are not in its region, all ranks use two-shot instead.
+// So the table needs only the largest size for one-shot, by number of ranks. benchmarks/micro/shm_allreduce.cc measures
+// it (docs/performance.md has the results). The choice depends on the program, the host and the job's agreed knobs, so
+// it is equal on all ranks; the ranks also compare it in the first tile.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +18,16 @@
 
 namespace horocache::data {
 
-// Of wire::Choice::algorithm.
+// Values of wire::Choice::algorithm.
 inline constexpr uint8_t kAuto = 0;
 inline constexpr uint8_t kOneshot = 1;
 inline constexpr uint8_t kTwoshot = 2;
-inline constexpr uint8_t kDirect = 3;  // two-shot where some rank's tensors are not in its region
+inline constexpr uint8_t kDirect = 3;  // two-shot if a rank's tensors are not in its region
 
-// The names of these.
+// The names of the algorithms, by value.
 std::vector<std::string> ShmAlgorithmNames();
 
-// Up to which size kAuto is one-shot; above, it is direct.
+// The largest size in bytes for which kAuto chooses one-shot; above it, kAuto chooses direct.
 int64_t OneshotMaxBytes(int ranks);
 
 }  // namespace horocache::data

@@ -1,17 +1,33 @@
-// allreduce and reduce over tiles.
+// allreduce and reduce over tiles, with one of three algorithms. The algorithm is chosen by size in shm_algorithms.h.
+// All examples have 4 ranks and float32, of which a cache line holds 16 elements.
 //
-// One-shot: every rank packs all of its tile; every rank that wants the result folds all ranks' tiles by itself.
-// Two-shot: a tile is cut into one slice for each rank. A rank packs the slices of the others, folds its own straight
-// from its private input and the others' slots, writes the result at once to its private output and into the gap that
-// its own slice left in its slot, and copies the other slices of the result from the others' slots.
-// Direct: all ranks' tensors are in their regions, which all have mapped. Each rank folds its slice of the whole
-// straight from all inputs and stores the result in all outputs. Nothing is copied; every byte is read once and written
-// once, whatever the number of ranks.
-// Which it is, says a table: see shm_algorithms.h. Whether direct can be is known when all have announced where their
-// tensors are: a rank that could, and finds one that cannot, goes on with two-shot.
-// Where tensors are very many and small, a piece is not a part of one tensor: it is folded as one between a gather from
-// all of them and a scatter to them.
-// The oldest tile goes first: a rank packs ahead only while it would wait, so few slots travel through the caches.
+// One-shot: every rank packs its whole tile into its slot. Every rank that gets the result then folds the tile by
+// itself, from its own input and the others' slots, in rank order.
+// Example: for 1,000 elements, each rank packs 4,000 bytes and reads 16,000 bytes. Up to kInlineBytes (8 elements), the
+// data travels in the cache line of the tile's header.
+//
+// Two-shot: a tile is cut into one slice per rank, in whole cache lines. A rank packs the slices of the other ranks. It
+// folds its own slice straight from its private input and the others' slots, and writes the result both to its private
+// output and to the part of its slot that it left free when it packed. It then copies the other slices of the result
+// from the slots of their owners.
+// Example: a tile of 1,000 elements has the slices [0, 256), [256, 512), [512, 768) and [768, 1000). Rank 1 packs all
+// but [256, 512). When all ranks have packed, it folds [256, 512) of ranks 0 to 3 in this order and publishes it as
+// reduced. It copies [0, 256) of the result from the slot of rank 0, [512, 768) from that of rank 2, and so on.
+//
+// Direct: all ranks' tensors lie in their regions, which all ranks have mapped. Each rank folds its slice of the whole
+// operation (which then has a single tile) straight from all inputs, and stores the result in all outputs. Nothing is
+// copied; every byte is read once and written once, for any number of ranks.
+// Example: of 1,000,000 elements, rank 1 owns [250000, 500000). It reads this slice of all four inputs in pieces of up
+// to 64 KiB and stores each piece of the result in all four outputs. It then publishes `reduced`, and is finished when
+// all ranks have done so.
+// Direct runs an allreduce without joined ranks. First, each rank announces where its tensors lie. If a rank's tensors
+// are not in its region, all ranks go on with two-shot.
+//
+// Many small tensors: instead of one fold per tensor, a rank gathers a piece of up to 8 KiB from many tensors, folds it
+// as a whole, and scatters the result.
+//
+// The oldest tile has priority. A rank packs ahead only while it would otherwise wait, so that few slots occupy the
+// caches.
 
 #include <algorithm>
 #include <memory>
@@ -25,9 +41,9 @@
 namespace horocache::data {
 namespace {
 
-// Of a result, while it is stored on several ranks.
+// Bytes of the largest piece of a direct fold: its result stays in a near cache while it is stored in all outputs.
 constexpr int64_t kNearBytes = 64 << 10;
-// Of a tensor, on average: where a copy more costs less than a fold for each.
+// Average bytes of a tensor up to which one more copy costs less than a separate fold for each tensor.
 constexpr int64_t kSmallBytes = 512;
 
 struct Range {
@@ -78,7 +94,7 @@ class ShmFold : public ShmOperation {
     return {begin, std::min(begin + tile_elements_, total_)};
   }
 
-  // The part of a tile that `owner` folds, in whole cache lines but for the last one.
+  // The part of a tile that `owner` folds. Slices consist of whole cache lines, except at the end of the tile.
   Range Slice(uint64_t tile, int owner) const { return SliceOf(Tile(tile), owner); }
 
   Range SliceOf(Range all, int owner) const {
@@ -86,13 +102,13 @@ class ShmFold : public ShmOperation {
     return {std::min(all.begin + owner * share, all.end), std::min(all.begin + (owner + 1) * share, all.end)};
   }
 
-  // Where element `at` of a tile lies in `owner`'s slot.
+  // The address of element `at` (counted through the operation) of a tile in `owner`'s slot.
   std::byte* InSlot(int owner, uint64_t tile, int64_t at) {
     if (inline_) return port_.inline_payload(owner, Number(tile)) + at * element_bytes_;
     return port_.payload(owner, Number(tile)) + (at - Tile(tile).begin) * element_bytes_;
   }
 
-  // Elements of one go where tensors are small.
+  // The most elements of a piece of small tensors.
   int64_t SmallRun() const { return ShmQueue::kScratchBytes / element_bytes_; }
 
   bool MayBeDirect() const {
@@ -115,10 +131,10 @@ class ShmFold : public ShmOperation {
   bool oneshot_ = false;
   bool inline_ = false;
   bool large_ = false;
-  bool small_ = false;  // there are many tensors, and they are small
-  bool wants_ = false;
+  bool small_ = false;  // the operation has many tensors, and they are small
+  bool wants_ = false;  // this rank gets the result
   Way way_ = Way::kOpen;
-  bool announced_ = false;  // where this rank's tensors are; in vain
+  bool announced_ = false;  // this rank announced its tensors, but the ranks go on with two-shot
   Stage pack_, fold_, unpack_;
   int unpack_owner_ = 0;
   SegmentCursor pack_cursor_, fold_cursor_, unpack_cursor_;
@@ -136,7 +152,7 @@ bool ShmFold::Announce() {
   return true;
 }
 
-// All ranks decide alike: by what all of them have announced.
+// Chooses between direct and two-shot. All ranks decide alike, because they decide by the announcements of all ranks.
 bool ShmFold::Decide() {
   if (!HeadersArrived()) return false;
   if (ended()) return true;
@@ -172,7 +188,8 @@ bool ShmFold::FoldDirect(int64_t* budget) {
   return true;
 }
 
-// The piece of the own result is still in a near cache when it goes to the third rank and those after it.
+// The fold stores the result on this rank and the next one. It is still in a near cache when Spread copies it to the
+// other ranks.
 void ShmFold::FoldDirectPiece(int64_t limit, int64_t* budget) {
   RegionPlaces& places = queue_.places;
   places.Seek(fold_.at);
@@ -212,7 +229,7 @@ bool ShmFold::Pack(int64_t* budget) {
   return true;
 }
 
-// What lies in one segment, from pack_.at on; this rank's own slice is left out.
+// Packs a piece from pack_.at on, of one segment or of many small ones. Leaves out this rank's own slice.
 void ShmFold::PackPiece(Range all, int64_t* budget) {
   const Range own = oneshot_ ? Range{all.end, all.end} : Slice(pack_.tile, rank());
   if (pack_.at == own.begin) {
@@ -252,8 +269,8 @@ bool ShmFold::FoldSome(int64_t* budget) {
   return true;
 }
 
-// Folds what lies in many segments, from fold_.at on, in memory that stays near: the result, where it is not in the
-// slot anyway, and what a two-shot fold does not find in this rank's slot.
+// Folds a piece of many small segments, from fold_.at on. The scratch buffer, which stays in a near cache, holds the
+// result of a one-shot fold, or this rank's input of a two-shot fold. The slot holds the other of the two.
 void ShmFold::FoldSmallPiece(int64_t limit, int64_t* budget) {
   const int64_t run = std::min(limit - fold_.at, SmallRun());
   std::byte* const own = oneshot_ ? InSlot(rank(), fold_.tile, fold_.at) : queue_.scratch.data();
@@ -268,7 +285,7 @@ void ShmFold::FoldSmallPiece(int64_t limit, int64_t* budget) {
   fold_.at += run;
 }
 
-// Folds what lies in one segment, from fold_.at on.
+// Folds a piece from fold_.at on, of one segment or of many small ones.
 void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   fold_cursor_.Seek(fold_.at);
   if (small_) return FoldSmallPiece(limit, budget);
@@ -292,7 +309,7 @@ void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
   fold_.at += run;
 }
 
-// Copies what lies in one segment, or in many small ones, from unpack_.at on.
+// Copies a piece of the result from unpack_.at on, to one segment or to many small ones.
 void ShmFold::UnpackPiece(int64_t limit, int64_t* budget) {
   unpack_cursor_.Seek(unpack_.at);
   const std::byte* const from = InSlot(unpack_owner_, unpack_.tile, unpack_.at);

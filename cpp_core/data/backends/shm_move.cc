@@ -1,10 +1,11 @@
 // allgather, broadcast, alltoall, gather, scatter and barrier: operations that only move elements.
 //
-// A sender packs what everybody gets (allgather, broadcast, gather), or one part for each other rank (alltoall,
-// scatter), tile by tile; receivers copy it from the slots to where it belongs. Where the numbers of rows differ, they
-// travel in the first tile together with the first elements, so that a small operation needs one exchange only; with
-// them travel the rows that a rank expects and the places it has for them, where the caller gave any, so that all ranks
-// come to the same verdict about them. What a rank has for itself goes straight from its input to its output.
+// A sender packs one part for all receivers (allgather, broadcast, gather), or one part for each other rank (alltoall,
+// scatter), tile by tile. The receivers copy the parts from the slots to their results. If the numbers of rows may
+// differ between ranks, they travel in the first tile together with the first elements, so that a small operation needs
+// only one exchange. The first tile also carries the rows that a rank expects and their starts in its result, if the
+// caller gave any, so that all ranks find the same errors in them. A rank copies the part for itself straight from its
+// input to its output.
 
 #include <algorithm>
 #include <memory>
@@ -18,9 +19,9 @@
 namespace horocache::data {
 namespace {
 
-// In the first number of rows that a rank tells: it tells its expectations, too.
+// A flag in the first number of rows that a rank publishes: the rank publishes its expectations, too.
 constexpr int64_t kTellsExpectations = int64_t{1} << 62;
-// The first of a list of expectations that is not given.
+// The first number of a list of expectations that the caller did not give.
 constexpr int64_t kNotGiven = -1;
 
 class ShmMove : public ShmOperation {
@@ -37,10 +38,11 @@ class ShmMove : public ShmOperation {
   bool Meet();
   void TellRows();
   Status ReadExchange();
-  // Rows that `rank` gets from each rank, as they were told.
+  // Rows that `rank` receives from each rank, from the first tiles of all ranks.
   std::vector<int64_t> RowsFor(int rank);
   StatusOr<ReceivePlan> PlanOf(int rank, const std::vector<int64_t>& rows);
-  // `most_elements`: as many as any rank's result has, or more; PlanReceives is told what they would be without gaps.
+  // `most_elements` bounds the elements of any rank's result. PlanReceives gets the bound for results without uncovered
+  // rows, and raises it where ranks expect more.
   Status PlanReceives(int64_t most_elements);
   void Allocate(const ReceivePlan& plan, int64_t most_elements);
 
@@ -51,34 +53,34 @@ class ShmMove : public ShmOperation {
   bool CopyLocal(int64_t* budget);
   bool FillGaps(int64_t* budget);
 
-  // What a tile holds of a part: elements [begin, end) of it.
+  // A tile holds the elements [Begin, End) of a part.
   int64_t Begin(uint64_t tile) const { return static_cast<int64_t>(tile) * capacity_; }
   int64_t End(const RowPart& part, uint64_t tile) const { return std::min(part.count, Begin(tile) + capacity_); }
-  // Place number `index` of `source`'s slot.
+  // The address of part number `index` in `source`'s slot.
   std::byte* Place(int source, uint64_t tile, size_t index) {
     if (inline_) return port_.inline_payload(source, Number(tile));
     return port_.payload(source, Number(tile)) + static_cast<int64_t>(index) * capacity_ * element_bytes_;
   }
   bool is_root() const { return collective_.root == rank(); }
-  // Of the operations that exchange rows.
+  // True if this rank sends, or receives, in an operation that exchanges rows.
   bool gives() const { return !joined(rank()) && (collective_.op != wire::Op::kScatter || is_root()); }
   bool takes() const { return !joined(rank()) && (collective_.op != wire::Op::kGather || is_root()); }
 
   bool split_ = false;      // one part for each other rank
-  bool exchanges_ = false;  // numbers of rows differ between ranks
+  bool exchanges_ = false;  // numbers of rows may differ between ranks
   bool inline_ = false;
   bool large_ = false;
   bool planned_ = false;
   bool met_ = false;
-  int64_t capacity_ = 0;           // elements of a part in one tile
-  std::vector<int64_t> row_list_;  // what this rank tells: its rows, or its rows for each rank
-  bool tells_ = false;             // this rank tells what it expects
-  std::vector<RowPart> sends_;     // by place in the slot
-  std::vector<RowPart> receives_;  // by source; the part of this rank itself stays empty
-  RowPart local_;                  // in the output
-  int64_t local_input_ = 0;        // its first element in the input
+  int64_t capacity_ = 0;           // elements of each part in one tile
+  std::vector<int64_t> row_list_;  // the rows that this rank publishes: one number, or one for each rank
+  bool tells_ = false;             // this rank publishes its expectations
+  std::vector<RowPart> sends_;     // by index in the slot
+  std::vector<RowPart> receives_;  // by source; this rank's own part is empty
+  RowPart local_;                  // this rank's part for itself, in the output
+  int64_t local_input_ = 0;        // first element of local_ in the input
   int64_t local_done_ = 0;
-  std::vector<Segment> result_;  // the one output of an operation that allocates
+  std::vector<Segment> result_;  // the one output of an operation that exchanges rows
   GapFiller gaps_;
   Stage pack_, unpack_;
   size_t pack_part_ = 0;
@@ -123,7 +125,7 @@ void ShmMove::PlanSends() {
   if (!gives()) return;
   tells_ = takes() && !(collective_.receive_rows.empty() && collective_.receive_starts.empty());
   if (split_) {
-    row_list_ = *SplitsOf(collective_, rank(), size());  // it has passed in SendParts
+    row_list_ = *SplitsOf(collective_, rank(), size());  // cannot fail: SendParts has checked it
     local_input_ = (*parts)[rank()].first;
     for (int d = 0; d < size(); ++d) {
       if (joined(d)) row_list_[d] = 0;
@@ -132,7 +134,7 @@ void ShmMove::PlanSends() {
     return;
   }
   row_list_[0] = *RowsOf(collective_, rank());
-  // The root of a gather keeps what it has.
+  // The root of a gather sends nothing.
   if (!is_root()) sends_.push_back({0, row_list_[0] * collective_.row_elements});
 }
 
@@ -141,7 +143,8 @@ bool ShmMove::StepTiles(int64_t* budget) {
   return Unpack(budget) || Pack(budget) || CopyLocal(budget) || FillGaps(budget);
 }
 
-// After the first tile of all ranks is there, everybody knows everything.
+// Waits for the first tiles of all ranks, which have everything that a rank needs to plan its receives; then, if
+// results are large, for the confirmations of all ranks that they have memory. False while it waits.
 bool ShmMove::Meet() {
   if (!planned_) {
     if (!HeadersArrived()) return false;
@@ -181,7 +184,8 @@ std::vector<int64_t> ShmMove::RowsFor(int rank) {
   return rows;
 }
 
-// Every rank that tells expectations is looked at by every rank.
+// The layout of `rank`'s result, from the expectations that it has published. Every rank checks the layouts of all
+// ranks that publish expectations.
 StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows) {
   Collective theirs;
   theirs.op = collective_.op;
@@ -198,7 +202,7 @@ StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows
   return PlanReceive(theirs, rows, rank, size());
 }
 
-// Reads the numbers of rows of all ranks; every rank comes to the same number of tiles, and to the same errors.
+// Reads the numbers of rows of all ranks. Every rank computes the same number of tiles, and the same errors.
 Status ShmMove::ReadExchange() {
   constexpr int64_t kMost = int64_t{1} << 60;
   const int64_t row_bytes = std::max<int64_t>(1, collective_.row_elements * element_bytes_);
@@ -308,7 +312,7 @@ bool ShmMove::Unpack(int64_t* budget) {
   return true;
 }
 
-// False if the budget ran out.
+// Copies the part from `source` in the current tile; false if the budget ran out.
 bool ShmMove::UnpackFrom(int source, int64_t* budget) {
   const int64_t end = End(receives_[source], unpack_.tile);
   const size_t place = split_ ? static_cast<size_t>(rank() < source ? rank() : rank() - 1) : 0;

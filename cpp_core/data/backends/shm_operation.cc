@@ -8,10 +8,11 @@
 namespace horocache::data {
 namespace {
 
-// A piece of work worth waking the others for first, rather than after it.
+// Bytes of a piece from which the other ranks are woken before the piece is processed, not after it.
 constexpr int64_t kLongBytes = 16 << 10;
-// An output that does not stay in the caches until it is read.
+// Bytes of an output from which it does not stay in the caches until it is read.
 constexpr int64_t kLargeBytes = 8 << 20;
+// TileHeader::count of a rank whose arguments are wrong; its payload is a Reason.
 constexpr int64_t kRefusedCount = -1;
 
 struct Reason {
@@ -24,7 +25,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-// 4 bits op, 4 reduce op, 4 dtype, 8 algorithm, 20 root + 1, 24 sequence.
+// From the lowest bit: 4 bits op, 4 reduce op, 4 dtype, 8 algorithm, 20 root + 1, 24 sequence.
 uint64_t EncodeKind(const Collective& c) {
   return static_cast<uint64_t>(c.op) | static_cast<uint64_t>(c.reduce_op) << 4 | static_cast<uint64_t>(c.dtype) << 8 |
          static_cast<uint64_t>(c.algorithm) << 12 | (static_cast<uint64_t>(c.root + 1) & 0xfffff) << 20 |
@@ -68,7 +69,7 @@ TileHeader ShmOperation::MakeHeader() const {
   return {EncodeKind(collective_), refused() ? kRefusedCount : header_count_, detail};
 }
 
-// What this rank refused, in place of a payload.
+// Writes this rank's error in place of a payload.
 void ShmOperation::WriteReason() {
   Reason* const reason = reinterpret_cast<Reason*>(port_.payload(rank(), first_));
   const std::string& text = refused_.message();
@@ -83,11 +84,11 @@ Status ShmOperation::ReasonOf(int rank) {
   return {reason->code, std::string(reinterpret_cast<const char*>(reason + 1), bytes)};
 }
 
-// True if some rank refused its arguments.
+// Ends the operation and returns true if a rank has wrong arguments.
 bool ShmOperation::EndRefused() {
   for (int r = 0; r < size(); ++r) {
     if (port_.header(r, first_).count != kRefusedCount) continue;
-    EndAfterFirstTile(refused() ? refused_ : ReasonOf(r));  // this rank's own words say more to its user
+    EndAfterFirstTile(refused() ? refused_ : ReasonOf(r));  // its own error tells this rank's user more
     return true;
   }
   return false;

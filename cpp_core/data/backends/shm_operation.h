@@ -1,4 +1,4 @@
-// One operation of the shm backend, and what the operations of a lane share.
+// The base class of the shm backend's operations, and the queue that the operations of a lane share.
 //
 // Role: lanes.
 #pragma once
@@ -28,8 +28,8 @@ struct ShmQueue final : OperationQueue {
   ShmPort port;
   const int64_t oneshot_max_bytes;
   const KernelSet* const kernels;
-  RegionPlaces places;  // of the operation that runs
-  // Near memory for a piece of many small tensors.
+  RegionPlaces places;  // of the running operation
+  // A buffer that stays in the near caches, for a piece of many small tensors.
   static constexpr int64_t kScratchBytes = 8 << 10;
   alignas(kCacheLine) std::array<std::byte, kScratchBytes> scratch;
 
@@ -38,14 +38,15 @@ struct ShmQueue final : OperationQueue {
   void OnDriven() override { port.Ring(); }
 };
 
-// A state machine that goes through the tiles of one operation. Subclasses do the work of the stages; see
-// Note [The first tile carries the operation] in shm_port.h for what is common.
+// A state machine that goes through the tiles of one operation. Subclasses do the work of the stages; this class
+// handles the first tile, see Note [The first tile carries the operation] in shm_port.h.
 class ShmOperation : public QueuedOperation {
  public:
   void AddWaitingFor(std::vector<int>* ranks) const final;
 
  protected:
-  // How far one stage has come: tile `tile` of the operation (counted from 0), and `at` within it.
+  // The position of one stage: tile `tile` of the operation (counted from 0), and `at` within it. `open`: true once
+  // work on the tile has begun.
   struct Stage {
     uint64_t tile = 0;
     int64_t at = 0;
@@ -59,49 +60,50 @@ class ShmOperation : public QueuedOperation {
 
   ShmOperation(ShmQueue* queue, Collective collective);
 
-  // One step of the stages; see Step of the base.
+  // Advances the stages; as QueuedOperation::Step.
   virtual bool StepTiles(int64_t* budget) = 0;
-  // All tiles are consumed.
+  // True if all tiles are consumed.
   virtual bool Complete() const = 0;
 
-  // The caller's mistake: every rank then fails with this.
+  // Records that this rank's arguments are wrong. Called before the first tile; the operation then fails on every rank.
   void Refuse(Status why) { refused_ = std::move(why); }
   bool refused() const { return !refused_.ok(); }
-  // Memory for this rank's result of `bytes`; null if it has joined or there is none, the operation then ends with the
-  // error: on this rank alone or, if some rank's result has `largest` bytes and that is much, on all (see
-  // AllAllocated).
+  // Returns memory for this rank's result of `bytes`; null if the rank has joined or the allocation failed. `largest`
+  // bounds the results of all ranks and is equal on them. If it is at least kConfirmedBytes, AllAllocated ends the
+  // operation on all ranks after a failed allocation; otherwise the operation fails on this rank only, at its end.
   std::byte* AllocateResult(int64_t bytes, int64_t largest);
-  // After AllocateResult, before a second tile: true if all ranks have memory, or nobody asked. Ends the operation on
-  // all ranks if one has none; false while that is not known.
+  // Called after AllocateResult and before the second tile; false while it waits for other ranks. True if all ranks
+  // have their memory, or need no confirmation, or if a rank has no memory: then the operation has ended, on all ranks.
   bool AllAllocated();
 
-  // Fills and publishes the first tile's header; the payload is in place.
+  // Writes the first tile's header and publishes the tile. The payload must be in place.
   void PublishFirst();
-  // The same without a payload, which PublishPacked tells of if it is needed.
+  // Publishes the first tile's header without a payload; PublishPacked may publish a payload later.
   void AnnounceFirst();
-  // True if the headers of all ranks' first tiles are there. Ends the operation (see ended()) if they do not agree.
+  // True if the headers of all ranks' first tiles have arrived. Ends the operation (see ended()) if they differ.
   bool HeadersArrived();
   bool ended() const { return ended_; }
-  // Every rank does so, having seen the same.
+  // Ends the operation with `why`. All ranks must decide to do so, from the same contents of the first tiles.
   void EndAfterFirstTile(Status why);
 
-  // Remembers what this stage waits for, for stall reports; returns false. The first one in a step counts.
+  // Records what the operation waits for, for stall reports; returns false. Only the first call in a step counts.
   bool Block(Wait wait, uint64_t tile);
   // True if all other ranks have packed the operation's tile.
   bool AllPacked(uint64_t tile);
-  // True if all other ranks' parts of the result are in the operation's tile.
+  // True if all other ranks have stored their parts of the result for the operation's tile.
   bool AllReduced(uint64_t tile);
 
+  // The number of the operation's tile in the lane.
   uint64_t Number(uint64_t tile) const { return first_ + tile; }
-  // As Copied and Folded of the base; what is long waits until the others have been woken.
+  // As Copied and Folded of the base class, but wake the other ranks before a long piece.
   void Move(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget);
   void FoldNow(const FoldCall& call, int64_t* budget);
-  // True if an output of this size is worth writing around the caches where it is not the input as well.
+  // True if an output of this size should be written around the caches, provided that it is not an input as well.
   static bool Large(int64_t bytes);
 
   ShmQueue& queue_;
   ShmPort& port_;
-  int64_t header_count_ = 0;  // of TileHeader
+  int64_t header_count_ = 0;  // TileHeader::count
   uint64_t tiles_ = 1;
 
  private:
@@ -118,8 +120,8 @@ class ShmOperation : public QueuedOperation {
   bool Reached(int rank, Wait wait, uint64_t number) const;
 
   uint64_t first_ = 0;
-  bool agreed_ = false;
-  bool confirms_ = false;  // whether all ranks have memory for their results
+  bool agreed_ = false;    // the headers of all ranks are equal
+  bool confirms_ = false;  // the ranks are still confirming that all have memory for their results
   bool ended_ = false;
   Wait wait_ = Wait::kNone;
   uint64_t wait_tile_ = 0;

@@ -9,15 +9,15 @@
 namespace horocache::data {
 namespace {
 
-// The smallest tile: a cache line for each rank.
+// Bytes of the smallest tile: a cache line for each rank.
 int64_t MinimumTile(int ranks) { return kCacheLine * ranks; }
 
 }  // namespace
 
-// Of a slot, what is between its words and its payload: the exchange and the expectations.
+// Bytes of a slot between its words and its payload: the exchange and the expectations.
 int64_t ShmPort::RowsBytes(int ranks) { return RoundUp(3 * 8 * int64_t{ranks}, kCacheLine); }
 
-// Of a data area, what does not grow with the tile.
+// Bytes of a data area that do not depend on the size of a tile.
 int64_t ShmPort::FixedBytes(int ranks) {
   return kCacheLine + kDepth * (static_cast<int64_t>(sizeof(SlotWords)) + RowsBytes(ranks));
 }

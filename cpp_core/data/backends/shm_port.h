@@ -1,19 +1,22 @@
-// One rank's view of the shared area of a lane: tile slots with sequence numbers, written by their owner, read by all.
+// One rank's view of the shared area of a lane: tile slots with sequence numbers, which their owner writes and all
+// ranks read.
 //
 // Note [Tiles and their numbers]
-// Every operation is a run of tiles; tiles are numbered through all operations of the lane and never start again, and
-// all ranks count alike. Tile t lives in slot t modulo kDepth of each rank. A slot tells by a number that it holds tile
-// t: `packed` is 2 t + 1 once its header is there and 2 t + 2 once its owner has filled it, `reduced` is t + 1 once the
-// owner's part of the result is in it too. `consumed` counts the tiles that a rank needs no more from anybody; a slot
-// is filled again when all ranks have consumed what it held. So there are no locks, no resets and no barrier: every
-// word has one writer and only grows.
-// A small operation ends for a rank as soon as it has folded what the others packed: slots are four deep, so nobody
-// waits until that is consumed, but for who is four tiles behind.
+// Every operation is a sequence of tiles. Tile numbers count through all operations of the lane and never restart, and
+// they are equal on all ranks. Tile t lies in slot t modulo kDepth of each rank. The words of a slot say how far its
+// owner has come with tile t: `packed` is 2 t + 1 once the header is written and 2 t + 2 once the payload is, too;
+// `reduced` is t + 1 once the owner's part of the result is in the slot. `consumed` is the number of tiles that a rank
+// no longer needs from any rank. A rank fills a slot again when all ranks have consumed the tile in it. So the protocol
+// needs no locks, resets or barriers: each word has one writer and only grows.
+// Example: tile 9 lies in slot 1. The owner stores `packed` = 20 (preceded by 19 if it publishes the header early), and
+// then `reduced` = 10. It fills the slot with tile 13 once `consumed` is at least 10 on every rank.
+// A rank finishes a one-shot operation as soon as it has folded the other ranks' tiles, before the others have consumed
+// its own tile. Slots are four deep, so it waits only for ranks that are four tiles behind.
 //
 // Note [The first tile carries the operation]
-// The header of an operation's first tile says what its sender runs. Nobody goes beyond that tile before having
-// compared all ranks' headers with its own. If they differ, they differ for every rank, so all ranks end the operation
-// with kMismatch after exactly one tile and stay in step.
+// The header of an operation's first tile describes the operation that its sender runs. No rank goes beyond that tile
+// before it has compared all ranks' headers with its own. If headers differ, every rank sees a difference, so all ranks
+// end the operation with kMismatch after exactly one tile and stay in step.
 //
 // Role: lanes. Ownership: none of the memory.
 #pragma once
@@ -30,15 +33,15 @@
 
 namespace horocache::data {
 
-// What all ranks must agree on; compared word by word.
+// The properties of an operation that must be equal on all ranks; compared word by word.
 struct TileHeader {
-  uint64_t kind = 0;    // op, reduce op, dtype, algorithm, root and sequence, see DescribeKind
-  int64_t count = 0;    // elements, or elements in a row where the number of rows differs
-  uint64_t detail = 0;  // a hash of the rest
+  uint64_t kind = 0;    // op, reduce op, dtype, algorithm, root and sequence: see EncodeKind in shm_operation.cc
+  int64_t count = 0;    // elements, or elements in a row if the number of rows may differ; -1: arguments are wrong
+  uint64_t detail = 0;  // a hash of the other properties
   bool operator==(const TileHeader&) const = default;
 };
 
-// Where a part of a rank's tensors lies in its region, in bytes.
+// A contiguous part of a rank's tensors in its region: offsets of the input and the output, and the length, in bytes.
 struct RegionRun {
   int64_t input = 0, output = 0, bytes = 0;
 };
@@ -54,10 +57,10 @@ class ShmPort {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // Bytes that a tile holds; a multiple of 64 times the number of ranks.
+  // Payload bytes of a tile; a multiple of 64 times the number of ranks.
   int64_t tile_bytes() const { return tile_bytes_; }
 
-  // Number of the next operation's first tile, and the end of an operation of `count` tiles.
+  // The number of the current operation's first tile. FinishTiles ends the operation, which had `count` tiles.
   uint64_t first_tile() const { return first_tile_; }
   void FinishTiles(uint64_t count) { first_tile_ += count; }
 
@@ -80,24 +83,25 @@ class ShmPort {
   void PublishReduced(uint64_t tile);
   void PublishConsumed(uint64_t tile);
 
-  // Wakes the ranks that may wait for what was published since the last call.
+  // Wakes the other ranks if this rank has published anything since the last call.
   void Ring();
 
   TileHeader& header(int rank, uint64_t tile) { return Slot(rank, tile)->header; }
-  // Rows that a rank sends, one or one for each rank; room for as many as there are ranks. Shares the memory of the
-  // inline payload where it fits.
+  // Rows that a rank sends: one number, or one for each rank. Uses the memory of the inline payload if all of them fit
+  // there.
   int64_t* exchange(int rank, uint64_t tile) { return reinterpret_cast<int64_t*>(Base(rank, tile) + exchange_offset_); }
-  // Rows that a rank expects, and where they are to lie in its result: room for two numbers for each rank.
+  // Rows that a rank expects, and their starts in its result: two numbers for each rank.
   int64_t* expectations(int rank, uint64_t tile) {
     return reinterpret_cast<int64_t*>(Base(rank, tile) + expectations_offset_);
   }
   std::byte* payload(int rank, uint64_t tile) { return Base(rank, tile) + payload_offset_; }
-  // Bytes that a rank has no memory for; 0 if it has. Travels with `reduced` of a tile that nobody reduces.
+  // Size in bytes of the result that a rank could not allocate; 0 if it has the memory. PublishReduced publishes it, in
+  // operations that do not use `reduced` for a result.
   int64_t& unallocated(int rank, uint64_t tile) { return Slot(rank, tile)->unallocated; }
-  // Beside the header in one cache line: kInlineBytes that arrive with it.
+  // kInlineBytes in the cache line of the header, which arrive together with it.
   std::byte* inline_payload(int rank, uint64_t tile) { return Slot(rank, tile)->inline_bytes; }
-  // In the same place: how many runs of its region the sender's tensors are, and the first of them; the others are the
-  // payload. 0: its tensors are not all in its region.
+  // Where the sender's tensors lie in its region: the number of runs, and the first run; the payload has the others.
+  // Uses the memory of the inline payload. A count of 0 means that not all of its tensors are in its region.
   struct Runs {
     int64_t count;
     RegionRun first;
@@ -136,8 +140,8 @@ class ShmPort {
   std::vector<std::atomic<uint64_t>*> consumed_;
   const std::vector<std::span<std::byte>> regions_;
   uint64_t first_tile_ = 0;
-  uint64_t consumed_by_all_ = 0;  // as last seen
-  bool published_ = false;
+  uint64_t consumed_by_all_ = 0;  // the least `consumed` of all ranks, when last read
+  bool published_ = false;        // since the last Ring
 };
 
 }  // namespace horocache::data

@@ -1,6 +1,10 @@
-// reducescatter over tiles: a rank packs a part for each other rank and folds its own straight from its private input
-// and the others' slots into its output. The rows for each rank travel in the first tile: a rank that has joined learns
-// them there, and all ranks see where they differ.
+// reducescatter over tiles: a rank packs a part for each other rank, and folds its own part straight from its private
+// input and the others' slots into its output. The rows for each rank travel in the first tile: a rank that has joined
+// learns them there, and all ranks compare them.
+//
+// Example: 3 ranks reduce 9 rows, with the splits 4, 3 and 2. In rank 1's slot, place 0 holds its rows 0 to 3 for rank
+// 0, and place 1 its rows 7 and 8 for rank 2. Rank 1 folds row 4 to 6 of rank 0's slot (place 0 there), of its own
+// input, and of rank 2's slot (place 1 there).
 
 #include <algorithm>
 #include <memory>
@@ -41,12 +45,12 @@ class ShmReducescatter : public ShmOperation {
 
   int64_t Begin(uint64_t tile) const { return static_cast<int64_t>(tile) * capacity_; }
   int64_t End(int owner, uint64_t tile) const { return std::min(parts_[owner].count, Begin(tile) + capacity_); }
-  // In the input: element `at` of the part of `owner`.
+  // The address in this rank's input of element `at` of the part of `owner`.
   const std::byte* Input(int owner, int64_t at) const {
     const std::byte* const base = collective_.segments[0].input;
     return base == nullptr ? nullptr : base + (parts_[owner].first + at) * element_bytes_;
   }
-  // Where `source` packs it.
+  // The address in `source`'s slot of element `at` of the part of `owner`.
   std::byte* InSlot(int source, int owner, uint64_t tile, int64_t at) {
     const int place = owner < source ? owner : owner - 1;
     return port_.payload(source, Number(tile)) + (place * capacity_ + at - Begin(tile)) * element_bytes_;
@@ -56,14 +60,14 @@ class ShmReducescatter : public ShmOperation {
   bool FoldSome(int64_t* budget);
   void FoldPiece(int64_t end, int64_t* budget);
   bool Meet();
-  // The rows that a rank has told.
+  // The rows for each rank, as `rank` has published them in its first tile.
   std::vector<int64_t> Told(int rank) {
     const int64_t* const told = port_.exchange(rank, Number(0));
     return {told, told + size()};
   }
   bool SameRows();
 
-  int64_t capacity_ = 0;  // elements of a part in one tile
+  int64_t capacity_ = 0;  // elements of each part in one tile
   std::vector<int64_t> rows_;
   std::vector<RowPart> parts_;  // by owner
   bool planned_ = false;
@@ -103,7 +107,8 @@ bool ShmReducescatter::Pack(int64_t* budget) {
   return true;
 }
 
-// True if all ranks run the same and have memory for their results, or the operation has ended because they do not.
+// Waits for the first tiles of all ranks and, if the result is large, for the confirmations of all ranks that they have
+// memory; false while it waits. Ends the operation if the ranks differ or one has no memory.
 bool ShmReducescatter::Meet() {
   if (!planned_) {
     if (!HeadersArrived()) return false;
@@ -116,7 +121,8 @@ bool ShmReducescatter::Meet() {
   return AllAllocated();
 }
 
-// The first rank that has data is what the others are compared with.
+// Compares the rows of all ranks that have data with those of the first such rank. Ends the operation and returns false
+// if they differ. A joined rank adopts them.
 bool ShmReducescatter::SameRows() {
   const int first = contributors().front();
   std::vector<int64_t> expected = Told(first);

@@ -14,7 +14,7 @@ namespace horocache::data {
 #if defined(__x86_64__)
 namespace {
 
-// `to` is a multiple of a line, `bytes` too.
+// `to` and `bytes` are multiples of a cache line.
 void StreamLines(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += kCacheLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from + i);

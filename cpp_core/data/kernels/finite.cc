@@ -5,8 +5,8 @@
 namespace horocache::data {
 namespace {
 
-// NaN and infinity have all bits of the exponent set, in every format. Bits, so that no compiler option makes them
-// ordinary numbers; memory that may be unaligned is copied word by word, which costs nothing.
+// In every format, NaN and infinity have all bits of the exponent set. The check looks at the bits, so that no compiler
+// option can optimise it away. The data may be unaligned, so memcpy reads each word, at no cost.
 template <typename Word, Word kExponent, int kParts>
 NonFinite Find(const std::byte* data, int64_t count) {
   NonFinite found;

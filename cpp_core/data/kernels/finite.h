@@ -1,4 +1,4 @@
-// Looks for values that no reduction survives.
+// Finds NaNs and infinities, which spoil the result of a reduction.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 namespace horocache::data {
 
 struct NonFinite {
-  int64_t count = 0;   // elements that are NaN or infinite; complex ones if either part is
-  int64_t first = -1;  // the place of the first
+  int64_t count = 0;   // elements that are NaN or infinite; for complex ones, in either part
+  int64_t first = -1;  // index of the first such element
 };
 
-// Of `count` elements. Types without such values have none.
+// Checks `count` elements. Integers and bool have no such values.
 NonFinite FindNonFinite(DType dtype, const std::byte* data, int64_t count);
 
 }  // namespace horocache::data

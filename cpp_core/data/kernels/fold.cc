@@ -109,7 +109,8 @@ void Fold(FoldFunction function, DType dtype, const FoldCall& call) {
 }
 
 #if defined(__x86_64__)
-// Exception masks set, round to nearest, no flush to zero, denormals are not zeros; the low 6 bits are sticky flags.
+// MXCSR with all exceptions masked, round to nearest, no flush to zero, and denormals kept. The low 6 bits are sticky
+// flags.
 constexpr uint64_t kDefaultMode = 0x1f80;
 constexpr uint64_t kStickyFlags = 0x3f;
 

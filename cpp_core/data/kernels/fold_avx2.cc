@@ -7,8 +7,8 @@
 
 #include "data/kernels/fold.h"
 
-// From here on, so that no inline function of the headers above is compiled with these instructions. No fma: a result
-// must not depend on the kernel set.
+// The target applies only from here on, so that no inline function of the headers above is compiled with these
+// instructions. It leaves out fma, because a result must not depend on the kernel set.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
 #else

@@ -1,8 +1,8 @@
 // The fold kernels, compiled once per instruction set: no include guard on purpose. The including file defines
 // HC_VECTOR_BYTES (0: no vectors) and, where it is not 0, chooses the instructions before it includes this.
 //
-// Everything is in an unnamed namespace, so that a linker never takes the copy of one instruction set for another's.
-// Nothing from the standard library's headers is called in here for the same reason.
+// Everything is in an unnamed namespace, so that the linker never replaces a function by its copy for another
+// instruction set. For the same reason the code here calls nothing from the standard library's headers.
 
 #include "base/memory.h"
 #include "data/kernels/fold_elements.h"
@@ -13,7 +13,7 @@ namespace {
 
 // ---- the loop ----
 
-// Folds whole steps of the elements from `i` to `end`; returns the first element that is left.
+// Folds the elements from `i` to `end` in whole steps; returns the first element that is left.
 template <typename T, typename Operation, typename Lanes, int kInputs, bool kScaled>
 HC_INLINE int64_t Loop(const FoldCall& call, int64_t i, int64_t end, bool stream_output, bool stream_second) {
   using A = Accumulator<T>;
@@ -51,7 +51,7 @@ HC_INLINE int64_t Loop(const FoldCall& call, int64_t i, int64_t end, bool stream
 }
 
 #if HC_VECTOR_BYTES > 0
-// Elements before `at` is a multiple of `alignment`; all of them if it never is.
+// Number of elements until `at` is a multiple of `alignment`; `count` if none of the elements is aligned.
 template <typename T>
 HC_INLINE int64_t ElementsBefore(const std::byte* at, uintptr_t alignment, int64_t count) {
   const uintptr_t missing = (alignment - reinterpret_cast<uintptr_t>(at) % alignment) % alignment;
@@ -65,8 +65,8 @@ HC_INLINE bool Aligned(const std::byte* at, uintptr_t alignment) {
 
 template <typename T, typename Operation, int kInputs, bool kScaled>
 HC_INLINE int64_t RunVectors(const FoldCall& call) {
-  // From a whole line on: one that is streamed in two parts, with other stores between them, is written to memory
-  // twice, and takes three times as long.
+  // Streaming starts at a whole cache line. A line that is streamed in two parts, with other stores in between, is
+  // written to memory twice and takes three times as long.
   constexpr auto kLine = static_cast<uintptr_t>(kCacheLine);
   int64_t i = 0;
   bool stream_output = call.stream_output;
@@ -99,7 +99,7 @@ void FoldElements(const FoldCall& call) {
   Run<T, Operation, 0, false>(call);
 }
 
-// A sum of complex numbers is one of twice as many real ones.
+// A sum of complex numbers is a sum of twice as many real ones.
 template <typename R>
 void FoldComplexSum(const FoldCall& call) {
   FoldCall real = call;

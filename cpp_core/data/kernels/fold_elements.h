@@ -1,5 +1,5 @@
-// Part of fold_body.h, which says how it is compiled: the element types, and how one or a register of them is read and
-// written. No include guard on purpose.
+// Part of fold_body.h, which describes how it is compiled: the element types, and how one element or a register of
+// elements is read and written. No include guard on purpose.
 
 namespace horocache::data {
 namespace {
@@ -33,7 +33,7 @@ HC_INLINE To BitCast(From from) {
   return to;
 }
 
-// ---- element types: how one is read into its accumulator and written back ----
+// ---- element types: how an element is read into its accumulator and written back ----
 
 HC_INLINE float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
@@ -46,7 +46,7 @@ HC_INLINE float HalfToFloat(uint16_t half) {
   return BitCast<float>(BitCast<uint32_t>(value) | sign);
 }
 
-// Never called with a NaN that is not the canonical one.
+// Rounds to nearest even. Requires that a NaN is the canonical one.
 HC_INLINE uint16_t FloatToHalf(float value) {
   const uint32_t bits = BitCast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
@@ -62,7 +62,8 @@ HC_INLINE uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
-// As above. The canonical NaN has no low bits, so that rounding cannot carry it into infinity.
+// Rounds to nearest even. Requires that a NaN is the canonical one: it has no low bits, so that rounding cannot change
+// it.
 HC_INLINE uint16_t FloatToBrain(float value) {
   const uint32_t bits = BitCast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -98,7 +99,7 @@ HC_INLINE A CanonicalNan() {
   if constexpr (kSame<A, double>) return BitCast<double>(uint64_t{0x7ff8000000000000u});
 }
 
-// One element at a time: tails, scaled integers, complex products, and all of the scalar kernels.
+// One element at a time: for tails, scaled integers, complex products, and everything in the scalar kernels.
 template <typename T>
 struct Scalar {
   using Value = Accumulator<T>;
@@ -163,7 +164,7 @@ struct Vector {
     }
   }
 
-  // With `stream` around the caches; the address is then a multiple of what is stored.
+  // With `stream` it writes around the caches; `at` must then be a multiple of the number of bytes stored.
   static HC_INLINE void Store(std::byte* at, Value value, bool stream) {
     if constexpr (kSame<T, Half>) {
       Write(at, NarrowHalf(value), stream);
@@ -192,7 +193,8 @@ struct Vector {
   }
 
 #if HC_VECTOR_BYTES == 64
-  // The forms with a full mask: GCC 12 takes the plain ones for reads of an uninitialised register.
+  // These use the masked intrinsics with a full mask: GCC 12 mistakes the plain ones for reads of an uninitialised
+  // register.
   static HC_INLINE Value LoadHalf(const std::byte* at) {
     return (Value)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
   }

@@ -1,10 +1,10 @@
-// Part of fold_body.h, which says how it is compiled: the operations on one value or a register of them, and scaling.
-// No include guard on purpose.
+// Part of fold_body.h, which describes how it is compiled: scaling, and the operations on one value or on a register of
+// values. No include guard on purpose.
 
 namespace horocache::data {
 namespace {
 
-// ---- operations, on one value or on a register of them; A is the type of one ----
+// ---- operations, on one value or on a register of values; A is the type of one value ----
 
 template <typename A>
 struct UnsignedOf {
@@ -17,8 +17,8 @@ template <> struct UnsignedOf<int32_t> { using Type = uint32_t; };
 template <> struct UnsignedOf<int64_t> { using Type = uint64_t; };
 // clang-format on
 
-// The type in which a value of integers is added and multiplied: unsigned, so that it wraps, and at least 32 bits wide
-// if it is a single one, so that it is not promoted to a signed type.
+// The type in which integers are added and multiplied: unsigned, so that the result wraps. A single value is at least
+// 32 bits wide, so that it is not promoted to a signed type.
 template <typename A, typename Value>
 struct WrappingOf {
 #if HC_VECTOR_BYTES > 0
@@ -68,7 +68,7 @@ struct Min {
   template <typename A, typename Value>
   static HC_INLINE Value Apply(Value a, Value b) {
     if constexpr (kReal<A>) {
-      return ((b < a) | (b != b)) ? b : a;  // a NaN in `a` stays: both comparisons are false
+      return ((b < a) | (b != b)) ? b : a;  // keeps a NaN in `a`: both comparisons are false
     } else {
       return (b < a) ? b : a;
     }
@@ -107,7 +107,7 @@ struct Xor {
 
 // ---- scaling ----
 
-// Truncates towards zero; saturates; NaN gives 0.
+// Truncates towards zero and saturates; NaN gives 0.
 template <typename A>
 HC_INLINE A Truncate(double value) {
   constexpr bool kSigned = static_cast<A>(-1) < static_cast<A>(0);
@@ -150,7 +150,8 @@ struct Factors {
     } else {
       if (after != 1.0) value = Truncate<A>(static_cast<double>(value) * after);
       if (divisor == 1) return value;
-      // A divisor is a number of ranks. Signed, a uint64 would lose its upper half.
+      // The divisor is a number of ranks, so it is positive. uint64 is divided unsigned: as int64, values from 2^63 on
+      // would be negative.
       if constexpr (kSame<A, uint64_t>) return value / static_cast<uint64_t>(divisor);
       return static_cast<A>(static_cast<int64_t>(value) / divisor);
     }

@@ -1,4 +1,4 @@
-// The reference kernels: what this file gives, every other kernel set must give.
+// The reference kernels: every other kernel set must give the same bits.
 #include <cstddef>
 #include <cstdint>
 

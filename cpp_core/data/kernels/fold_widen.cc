@@ -27,7 +27,7 @@ void WriteAt(std::byte* to, int64_t index, T value) {
 }
 
 #if defined(__x86_64__)
-// How many elements they did; 0 where the processor cannot.
+// Each converts as many elements as fill whole registers and returns their number. Requires HasHalves().
 __attribute__((target("avx,f16c"))) int64_t WidenHalves(const std::byte* from, std::byte* to, int64_t count) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -44,7 +44,7 @@ T Real(ReduceOp op) {
   }
 }
 
-// Bits of a 16-bit float with these for infinity and one.
+// Bits of the identity element in a 16-bit float format; `infinity` and `one` are the bits of these values.
 uint16_t Half(ReduceOp op, uint16_t infinity, uint16_t one) {
   constexpr uint16_t kSign = 0x8000;
   switch (op) {

@@ -1,5 +1,4 @@
-// The value that changes nothing when it takes part in a reduction: what a rank without data contributes where it has
-// to contribute something.
+// The identity element of a reduction: a rank without data contributes it where every rank must contribute something.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,8 @@
 
 namespace horocache::data {
 
-// Minus zero for sums of floats: plus zero would turn a sum of minus zeros into plus zero. The fold must be defined
-// (CheckFold).
+// Stores `count` identity elements. For sums of floats it is minus zero: plus zero would turn a sum of minus zeros into
+// plus zero. The fold must be defined (CheckFold).
 void FillIdentity(DType dtype, wire::ReduceOp op, std::byte* out, int64_t count);
 
 }  // namespace horocache::data

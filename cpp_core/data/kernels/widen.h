@@ -1,7 +1,8 @@
-// float16 and bfloat16 as float32 and back: for who folds in several steps and rounds once, as one fold does.
+// Converts float16 and bfloat16 to float32 and back, for a caller that folds in several steps but rounds once, as one
+// fold does.
 //
-// The same bits as from the fold kernels: exact one way, to nearest even the other. NaNs are to be the canonical one.
-// Thread-safe: no state.
+// The bits are those of the fold kernels: Widen is exact, Narrow rounds to nearest even. NaNs must be the canonical
+// one. Thread-safe: no state.
 #pragma once
 
 #include <cstddef>

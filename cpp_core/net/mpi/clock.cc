@@ -18,7 +18,7 @@ class Clocks {
   Clocks(const Communicator& comm, const std::vector<int>& host_of, int64_t deadline_ns, const WaitCheck& check)
       : comm_(comm), host_of_(host_of), deadline_ns_(deadline_ns), check_(check) {}
 
-  // On rank 0: every host's first rank in turn.
+  // Rank 0's part: answers the first rank of every other host, one host after the other.
   Status Answer() {
     for (int rank = 1; rank < comm_.size(); ++rank) {
       if (FirstBeside(rank) != rank) continue;
@@ -31,6 +31,7 @@ class Clocks {
     return Status::Ok();
   }
 
+  // The other ranks' part: the first rank of a host asks rank 0 and passes the result on to the ranks of its host.
   StatusOr<ClockOffset> Ask() {
     const int first = FirstBeside(comm_.rank());
     ClockOffset clock;
@@ -52,6 +53,7 @@ class Clocks {
   }
 
  private:
+  // The lowest rank on the host of `rank`.
   int FirstBeside(int rank) const {
     return static_cast<int>(std::ranges::find(host_of_, host_of_[static_cast<size_t>(rank)]) - host_of_.begin());
   }
@@ -84,7 +86,7 @@ class Clocks {
 
   Status Late(int rank, const Status& status) const {
     if (status.ok()) return status;
-    HC_RETURN_IF_ERROR(net::Ask(check_));  // it may know why
+    HC_RETURN_IF_ERROR(net::Ask(check_));  // the check may know the cause
     return {status.code(), "rank " + std::to_string(rank) +
                                " called init() and did not answer when clocks were compared (" + status.message() +
                                "). Is it running? See its output for the cause."};

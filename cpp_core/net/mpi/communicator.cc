@@ -12,8 +12,10 @@
 namespace horocache::net {
 namespace {
 
+// The pause between two tests of a request doubles from the shortest to the longest value.
 constexpr int64_t kShortestNapNs = 10 * kNsPerUs;
 constexpr int64_t kLongestTestNapNs = kNsPerMs;
+// Time between two calls of a WaitCheck.
 constexpr int64_t kCheckNs = 50 * kNsPerMs;
 
 }  // namespace
@@ -67,7 +69,7 @@ StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t d
   if (Status late = FinishInTime(*mpi, &request, deadline_ns, "duplicating a communicator", nullptr, check);
       !late.ok()) {
     copy.release();         // NOLINT
-    LeaveMpiUnfinalized();  // it is still under way
+    LeaveMpiUnfinalized();  // the duplication is still under way
     return late;
   }
   HC_RETURN_IF_ERROR(mpi->ReturnErrors(*copy));
@@ -111,7 +113,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 
 void Communicator::Free() {
   Mpi* const mpi = std::exchange(mpi_, nullptr);
-  // What the library says to this helps nobody: the handle is gone either way.
+  // An error is ignored: the handle is invalid after the call in any case.
   if (mpi != nullptr && !abandoned_ && !mpi->Finalized()) static_cast<void>(mpi->Free(&comm_));
 }
 

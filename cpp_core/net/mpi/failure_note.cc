@@ -12,6 +12,7 @@ namespace horocache::net {
 namespace {
 
 constexpr int kFailureTag = 0x6868;
+// How long to wait for MPI to send or receive a note.
 constexpr int64_t kPatienceNs = 2 * kNsPerS;
 constexpr int kMostBytes = 64 << 10;
 
@@ -21,7 +22,7 @@ void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const 
   std::string note = EncodeStatus({why.code(), why.message().substr(0, kMostBytes / 2)});
   const int64_t deadline_ns = NowNs() + kPatienceNs;
   for (const int rank : ranks) {
-    // A rank that misses the note waits until its own time limit.
+    // A rank that misses the note waits until its own deadline.
     static_cast<void>(SendInTime(comm.mpi(), comm.get(), note, rank, kFailureTag, deadline_ns));
   }
 }

@@ -1,4 +1,5 @@
-// What a rank whose start has failed tells those that share no memory with it and may be waiting for it.
+// Notes by which a rank tells others over MPI why its start has failed. They go to ranks that share no memory with it
+// and may be waiting for it.
 #pragma once
 
 #include <vector>
@@ -8,11 +9,12 @@
 
 namespace horocache::net {
 
-// Waits two seconds at most for what MPI does not take at once. A message that is lost leaves its receiver with its own
-// time limit.
+// Sends `why` to `ranks`. Waits two seconds at most for messages that MPI does not take at once. A rank whose message
+// is lost waits until its own deadline.
 void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const Status& why);
 
-// What another rank has told this one; ok if none has told anything. Does not wait for a message.
+// Returns the failure that another rank has sent to this one; ok if no message has arrived. Does not wait for a
+// message.
 Status HearFailure(const Communicator& comm);
 
 }  // namespace horocache::net

@@ -13,12 +13,13 @@
 namespace horocache::net {
 namespace {
 
-// In mpi4py's order, so that both find the same library; then the standard ABI's, which mpi4py's wheels cannot use.
+// File names of MPI libraries. mpi4py's names come first, in its order, so that both find the same library; then the
+// names of the standard ABI, which mpi4py's wheels cannot use.
 constexpr std::array<const char*, 5> kNames = {"libmpi.so", "libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1",
                                                "libmpi_abi.so.0"};
 
-// The file in which a library's MPI_Init_thread lies; empty if it has none. MPI's Fortran and C++ libraries find it in
-// the library that they depend on.
+// Path of the file that defines the MPI_Init_thread which `library` finds; empty if it finds none. MPI's Fortran and
+// C++ libraries find it in the C library that they depend on.
 std::string HomeOf(const DynamicLibrary& library) {
   void* symbol = library.Find("MPI_Init_thread");
   Dl_info info = {};
@@ -28,14 +29,14 @@ std::string HomeOf(const DynamicLibrary& library) {
 }
 
 StatusOr<std::unique_ptr<Mpi>> LoadFile(const std::string& name) {
-  // Open MPI's plug-ins look for its symbols among the global ones.
+  // Global, because Open MPI's plug-ins look up its symbols among the global ones.
   StatusOr<DynamicLibrary> library = DynamicLibrary::Open(name, true);
   if (!library.ok()) return library.status();
   return Mpi::Load(std::move(*library));
 }
 
 StatusOr<std::unique_ptr<Mpi>> LoadFirst(const std::vector<std::string>& folders) {
-  std::vector<std::string> broken;  // what is there and cannot be used
+  std::vector<std::string> broken;  // errors of libraries that exist but cannot be used
   for (const std::string& folder : folders) {
     for (const char* name : kNames) {
       const std::string file = folder + "/" + name;

@@ -1,4 +1,5 @@
-// Which MPI library this process uses: the one that is loaded already, the one that the user named, or the first found.
+// Finds the MPI library of this process: the one that is loaded already, else the one that the user has named, else the
+// first one found.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,15 @@
 namespace horocache::net {
 
 struct MpiSearch {
-  std::string library;               // a path or a file name that the user chose; empty: search
-  std::vector<std::string> folders;  // looked at before those of the dynamic loader
+  std::string library;               // path or file name that the user has named; empty: search
+  std::vector<std::string> folders;  // searched before the folders of the dynamic loader
 };
 
-// Files that hold an MPI library in this process now, each library once.
+// Paths of the MPI libraries that this process has loaded, each library once.
 std::vector<std::string> LoadedMpis();
 
-// kUnsupported, naming the files and what to do, if there is none, if two are loaded, or if the user chose another than
-// the one that is loaded.
+// Loads the MPI library. kUnsupported, naming the files and the remedy, if there is none, if two are loaded, or if the
+// user has named another library than the one that is loaded.
 StatusOr<std::unique_ptr<Mpi>> FindMpi(const MpiSearch& search);
 
 }  // namespace horocache::net

@@ -1,5 +1,5 @@
-// Memory that an MPI library may still read or write, because somebody gave up on a request: see Note [A request that
-// is late]. Threads: any.
+// Keeps memory that an MPI library may still read or write after a rank has given up on a request: see Note [A request
+// that is late] in communicator.h. Threads: any.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,10 @@
 
 namespace horocache::net {
 
-// Until the process ends.
+// Keeps `memory` until the process ends.
 void KeepOwnedForMpi(std::shared_ptr<void> memory);
 
-// What is moved here stays at its address: a container's elements, not the container.
+// Keeps the elements of a container, at their addresses; the container itself moves.
 template <typename Container>
 void KeepForMpi(Container&& memory) {
   KeepOwnedForMpi(std::make_shared<Container>(std::move(memory)));

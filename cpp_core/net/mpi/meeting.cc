@@ -17,9 +17,10 @@
 namespace horocache::net {
 namespace {
 
-constexpr int kHelloTag = 0x6866, kVerdictTag = 0x6867;  // hardly a program's own
+constexpr int kHelloTag = 0x6866, kVerdictTag = 0x6867;  // unlikely to be tags of the program
 constexpr size_t kHelloBytes = 64 << 10;
-constexpr size_t kVerdictBytes = 1 << 20;  // it has all ranks' hosts
+constexpr size_t kVerdictBytes = 1 << 20;  // the reply has the hosts of all ranks
+// How long CopyForAll waits for the other ranks' hellos once the duplication has timed out.
 constexpr int64_t kRollCallNs = 3 * kNsPerS;
 
 struct Arrival {
@@ -63,7 +64,7 @@ std::optional<Placement> DecodePlacement(std::string_view payload, int size) {
 
 std::string RandomName() {
   uint64_t number[2] = {};
-  // Never short of this little.
+  // getrandom returns all of up to 256 bytes; the clock replaces it where it fails.
   if (getrandom(number, sizeof(number), 0) != sizeof(number)) number[0] = static_cast<uint64_t>(NowNs());
   return std::to_string(number[0]) + std::to_string(number[1]);
 }
@@ -80,7 +81,7 @@ Placement PlaceAll(const std::vector<std::optional<Arrival>>& arrivals) {
   return placement;
 }
 
-// Rank 0's side. Role: one thread, until Run returns.
+// Rank 0's part of the bootstrap. Used by one thread, until Run returns.
 class Rank0 {
  public:
   Rank0(const Communicator& comm, Arrival own, int64_t timeout_ns, const WaitCheck& check, int64_t waited_ns)
@@ -115,7 +116,7 @@ class Rank0 {
   std::vector<std::optional<Arrival>> arrivals_;
 };
 
-// Of all ranks in turn, see Note [Receives from any source].
+// Receives the hello of each rank in turn; see Note [Receives from any source].
 Status Rank0::Gather(int64_t deadline_ns) {
   std::vector<int> absent;
   Status late, stopped;
@@ -124,10 +125,10 @@ Status Rank0::Gather(int64_t deadline_ns) {
         ReceiveInTime(comm_.mpi(), comm_.get(), kHelloBytes, rank, kHelloTag, deadline_ns, check_);
     if (!hello.ok()) {
       if (stopped.ok()) stopped = Ask(check_);
-      if (!stopped.ok()) deadline_ns = 0;  // those that are here already are told why
+      if (!stopped.ok()) deadline_ns = 0;  // only hellos that have arrived: their ranks get the reason
       absent.push_back(rank);
       late = hello.status();
-      continue;  // those that come after it may have been here in time
+      continue;  // the hellos of later ranks may have come in time
     }
     std::optional<Arrival>& arrival = arrivals_[static_cast<size_t>(rank)];
     arrival = DecodeArrival(*hello);
@@ -159,7 +160,7 @@ Status Rank0::Tell(const std::string& verdict) {
   std::vector<MpiRequest> requests(static_cast<size_t>(comm_.size()), comm_.mpi().null_request());
   Status status;
   for (int rank = 1; rank < comm_.size(); ++rank) {
-    if (!arrivals_[static_cast<size_t>(rank)]) continue;  // it may be waiting for a message of the program's
+    if (!arrivals_[static_cast<size_t>(rank)]) continue;  // the message could match a receive of the program
     const Status sent = comm_.mpi().Isend(payload->data(), static_cast<int>(payload->size()), comm_.mpi().byte(), rank,
                                           kVerdictTag, comm_.get(), &requests[static_cast<size_t>(rank)]);
     if (!sent.ok() && status.ok()) status = sent;

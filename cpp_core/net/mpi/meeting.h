@@ -1,7 +1,7 @@
-// Start-up over MPI: every rank tells rank 0 who it is and on which host, rank 0 compares, and tells everybody who is
-// where, or why the job cannot start.
+// Bootstrap over MPI. Every rank sends its identity and its host to rank 0. Rank 0 compares the handshakes and answers
+// every rank with the placement of all ranks, or with the reason why the job cannot start.
 //
-// After it, the ranks of each host meet once more on a Unix socket to share memory (bootstrap.h).
+// After it, the ranks of each host connect over a Unix socket to share memory (bootstrap.h).
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,31 @@
 
 namespace horocache::net {
 
-// Where every rank of the job is.
+// The hosts of all ranks of the job.
 struct Placement {
   std::vector<int> host_of;             // by rank; hosts are numbered in the order of their first rank
   std::vector<std::string> host_names;  // by host
-  std::string job;                      // a name of the job that no other has
+  std::string job;                      // unique name of the job
 
-  // Ranks of a host, ascending.
+  // Ranks of `host`, ascending.
   std::vector<int> RanksOn(int host) const;
 };
 
-// What a rank says of itself when it meets the others.
+// The data that a rank sends to rank 0 in the bootstrap.
 struct Introduction {
   Handshake handshake;
   Host host;
 };
 
-// kStartup names the ranks that did not come, kVersionSkew the values that differ; the same on every rank that came.
-// `waited_ns`: how long they have been waited for already.
+// Runs the bootstrap; all ranks of `comm` call it. kStartup names the ranks that did not come, kVersionSkew the values
+// that differ; every rank that came gets the same error. `waited_ns`: how long the ranks have been waited for before
+// the call, for the message.
 StatusOr<Placement> MeetOverMpi(const Communicator& comm, const Introduction& own, int64_t timeout_ns,
                                 const WaitCheck& check, int64_t waited_ns = 0);
 
-// A copy of `comm`, of which all ranks are in init(). A collective does not tell who is missing, so if it takes too
-// long the ranks that are here meet on `comm` itself: kStartup names the others.
+// A copy of `comm`, made by all its ranks, which are all in init(). A collective does not tell which ranks are missing.
+// So if the duplication takes too long, the ranks that are here run the bootstrap on `comm` itself: kStartup names the
+// missing ranks.
 StatusOr<Communicator> CopyForAll(Mpi* mpi, MpiComm comm, const Introduction& own, int64_t timeout_ns,
                                   const WaitCheck& check);
 

@@ -13,9 +13,9 @@
 namespace horocache::net {
 namespace {
 
-constexpr size_t kAnswerBytes = 1 << 20;  // it has two lists
+constexpr size_t kAnswerBytes = 1 << 20;  // the answer has up to two lists of ranks
 
-// Role: one thread, until Run returns.
+// One comparison, from one rank's view. Used by one thread, until Run returns.
 class Comparison {
  public:
   Comparison(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int tag,
@@ -46,7 +46,8 @@ class Comparison {
  private:
   std::string Given(const std::vector<int>& members) const { return call_ + "[" + ListText(members) + "])"; }
 
-  // Of all members, so that all that come get the same answer; but a difference is reason enough not to wait for long.
+  // Receives the lists of all members, so that all members that come get the same answer. After the first error it
+  // waits only a short time for the others.
   Status Hear() {
     Status verdict;
     int64_t deadline_ns = deadline_ns_;
@@ -59,7 +60,7 @@ class Comparison {
       verdict = list.ok() ? Compare(rank, *list) : Absent(rank, list.status());
       if (!verdict.ok()) deadline_ns = std::min(deadline_ns, NowNs() + kLastWordNs / 2);
     }
-    // A member that has seen a failure since does not wait for this rank any more.
+    // The check comes last: a member that has seen a failure meanwhile no longer waits for this rank.
     return verdict.ok() ? net::Ask(check_) : verdict;
   }
 
@@ -76,7 +77,8 @@ class Comparison {
     const std::string list(reinterpret_cast<const char*>(members_.data()), members_.size() * sizeof(int));
     const Status sent = SendInTime(mpi_, comm_, list, lowest_, tag_, deadline_ns_, check_);
     if (!sent.ok()) return Absent(lowest_, sent);
-    // The others count on this rank from here on: if an interrupt made it leave now, they would wait for it inside MPI.
+    // From here on the other members rely on this rank. An interrupt (kAborted) must not make it leave now: they would
+    // wait for it inside MPI.
     const WaitCheck lost = [this]() -> Status {
       Status why = net::Ask(check_);
       return why.code() == StatusCode::kAborted ? Status::Ok() : why;

@@ -1,5 +1,5 @@
-// Before a communicator of some ranks is made: MPI waits for them inside that call, without a limit, and goes wrong
-// where they name different ranks.
+// Checks the member list of a communicator of some ranks before it is made. MPI waits for the members inside that call,
+// without a limit, and goes wrong if they name different ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 
 namespace horocache::net {
 
-// Called by the ranks of `comm` that `members` names: the lowest of them compares all lists. kStartup names a rank that
-// did not come in time, kInvalidArgument two ranks whose lists differ, and both lists. `call`: what the ranks call with
-// their lists, up to the list: "init(comm=". `tag`: of the messages; another for each that may be under way.
+// Called by the ranks of `comm` that are in `members`; the lowest of them compares all lists. kStartup names a rank
+// that did not come in time. kInvalidArgument names two ranks whose lists differ, and both lists. `call`: the text of
+// the ranks' call up to the list, for messages, such as "init(comm=". `tag`: the MPI tag of the messages; comparisons
+// that may run at the same time need different tags.
 Status CompareMembers(Mpi* mpi, MpiComm comm, const std::vector<int>& members, const std::string& call, int tag,
                       int64_t timeout_ns, const WaitCheck& check);
 

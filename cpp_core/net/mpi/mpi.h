@@ -1,14 +1,14 @@
-// What horocache uses of MPI: found with dlopen, without mpi.h, one interface over the three binary interfaces that MPI
-// libraries have.
+// The part of MPI that horocache uses. The library is found with dlopen and used without mpi.h, through one interface
+// over the three binary interfaces (ABIs) of MPI libraries.
 //
 // Note [Three ABIs]
 // MPI's functions have the same names in every library, but handles differ in type (pointers in the standard ABI and in
 // Open MPI, ints in the MPICH family), constants in value, and MPI_Status in layout. mpi_table.cc fills one table of
-// functions and one of constants for each; nothing else in horocache knows which library it talks to. Constants are
-// facts of the MPI 5.0 standard (ABI chapter), Open MPI's ABI since 1.3, and the MPICH ABI initiative.
+// functions and one of constants for each ABI; no other part of horocache depends on the library in use. The constants
+// are facts of the MPI 5.0 standard (ABI chapter), Open MPI's ABI since 1.3, and the MPICH ABI initiative.
 //
-// Threads: as MPI's own functions, after InitThread with kMultiple; any thread. All that can wait is non-blocking and
-// tested, but for what the class comment of a function says.
+// Threads: after InitThread with kMultiple, any thread, as in MPI itself. Functions do not wait for other ranks, except
+// where their comments say so: they start a request, and Test tells when it is complete.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct MpiComm {
 struct MpiRequest {
   uintptr_t handle = 0;
 };
-struct MpiMessage {  // that has arrived, and is to be received
+struct MpiMessage {  // a message that has arrived and has not been received yet
   uintptr_t handle = 0;
 };
 struct MpiType {
@@ -56,12 +56,12 @@ class Mpi {
  public:
   virtual ~Mpi() = default;
 
-  // Takes the library's functions. kUnsupported, naming the file, if it is no MPI library or lacks one.
+  // Resolves the library's functions. kUnsupported, naming the file, if it is not an MPI library or lacks a function.
   static StatusOr<std::unique_ptr<Mpi>> Load(DynamicLibrary library);
 
   virtual MpiAbi abi() const = 0;
-  virtual const std::string& path() const = 0;  // of the library
-  virtual std::string Version() const = 0;      // the library's own words, first line
+  virtual const std::string& path() const = 0;  // path of the library
+  virtual std::string Version() const = 0;      // first line of the library's version text
 
   // ---- the process
   virtual bool Initialized() const = 0;
@@ -74,23 +74,25 @@ class Mpi {
   virtual MpiComm world() const = 0;
   virtual int Rank(MpiComm comm) const = 0;
   virtual int Size(MpiComm comm) const = 0;
-  // Errors of the new communicator come back as Status.
+  // `copy` must stay valid until the request is complete: the library writes the handle then.
   virtual Status StartDup(MpiComm comm, MpiComm* copy, MpiRequest* request) = 0;
-  virtual Status CreateGroup(MpiComm comm, const std::vector<int>& ranks, int tag, MpiComm* group) = 0;  // waits
+  // Waits for all of `ranks`, without a limit.
+  virtual Status CreateGroup(MpiComm comm, const std::vector<int>& ranks, int tag, MpiComm* group) = 0;
+  // Makes errors on `comm` come back as Status; by default they end the process.
   virtual Status ReturnErrors(MpiComm comm) = 0;
   virtual Status Free(MpiComm* comm) = 0;
 
   // ---- elements
   virtual MpiType byte() const = 0;
-  // A type of the element's size with MPI's own arithmetic; what MPI has none for (f16, bf16, bool) is carried as
-  // unsigned integers, for reductions made by MakeOp.
+  // The MPI type of a dtype, with MPI's own arithmetic. A dtype for which MPI has no arithmetic (f16, bf16, bool) maps
+  // to an unsigned integer of its size, for reductions made by MakeOp.
   virtual MpiType TypeOf(DType dtype) const = 0;
   virtual MpiOp OpOf(MpiReduction reduction) const = 0;
   virtual StatusOr<MpiOp> MakeOp(MpiFold fold) = 0;
   virtual Status FreeOp(MpiOp* op) = 0;
   virtual void* in_place() const = 0;
 
-  // ---- starting; counts in elements
+  // ---- starting requests; counts in elements
   virtual Status Isend(const void* data, int count, MpiType type, int to, int tag, MpiComm comm,
                        MpiRequest* request) = 0;
   virtual Status Irecv(void* data, int count, MpiType type, int from, int tag, MpiComm comm, MpiRequest* request) = 0;
@@ -115,12 +117,12 @@ class Mpi {
     int tag = -1;
     int count = 0;  // bytes
   };
-  // Takes the next message with `tag` that has arrived from anywhere; false if there is none.
+  // Takes the next message with `tag` that has arrived, from any source; false if there is none.
   virtual StatusOr<bool> Improbe(int tag, MpiComm comm, MpiMessage* message, Received* received) = 0;
   virtual Status Imrecv(void* data, int count, MpiType type, MpiMessage* message, MpiRequest* request) = 0;
 
-  // ---- ending
-  // True when it is complete; the request is then null. `received` may be null.
+  // ---- completing requests
+  // True when the request is complete; it is null then. `received` may be null.
   virtual StatusOr<bool> Test(MpiRequest* request, Received* received) = 0;
   virtual bool IsNull(const MpiRequest& request) const = 0;
   virtual MpiRequest null_request() const = 0;

@@ -5,7 +5,7 @@
 namespace horocache::net {
 namespace {
 
-// In the order of DType; what MPI has no arithmetic for is an unsigned integer of its size.
+// In the order of DType. A dtype for which MPI has no arithmetic is an unsigned integer of its size.
 constexpr uintptr_t kStandardTypes[kNumDTypes] = {0x241, 0x240, 0x248, 0x250, 0x258, 0x249, 0x249, 0x210,
                                                   0x214, 0x212, 0x216, 0x241, 0x249, 0x251, 0x259};
 constexpr uintptr_t kMpichTypes[kNumDTypes] = {0x4c00013b, 0x4c000137, 0x4c000238, 0x4c000439, 0x4c00083a,
@@ -17,7 +17,7 @@ constexpr const char* kOpenMpiTypes[kNumDTypes] = {
     "ompi_mpi_double",   "ompi_mpi_c_float_complex", "ompi_mpi_c_double_complex", "ompi_mpi_uint8_t",
     "ompi_mpi_uint16_t", "ompi_mpi_uint32_t",        "ompi_mpi_uint64_t"};
 
-// In the order of MpiReduction: sum, product, min, max, and, or, xor (of bits).
+// In the order of MpiReduction: sum, product, min, max, and the bitwise and, or, xor.
 constexpr uintptr_t kStandardOps[kNumMpiReductions] = {0x21, 0x24, 0x22, 0x23, 0x28, 0x29, 0x2a};
 constexpr uintptr_t kMpichOps[kNumMpiReductions] = {0x58000003, 0x58000004, 0x58000002, 0x58000001,
                                                     0x58000006, 0x58000008, 0x5800000a};

@@ -17,11 +17,11 @@ struct MpiConstants {
   uintptr_t byte = 0;
   uintptr_t types[kNumDTypes] = {};
   uintptr_t ops[kNumMpiReductions] = {};
-  int threads[4] = {};  // by MpiThreads
+  int threads[4] = {};  // thread levels, by MpiThreads
   int any_source = 0;
   void* in_place = nullptr;
   void* status_ignore = nullptr;
-  // Of MPI_Status; the tag follows the source.
+  // Offset of MPI_SOURCE in MPI_Status, in bytes; MPI_TAG follows it.
   size_t status_source_offset = 0;
 };
 

@@ -13,10 +13,11 @@ namespace {
 
 constexpr int kTag = 3;
 constexpr size_t kFrameBytes = 32 << 10;
-constexpr size_t kReceives = 32;      // under way at most
-constexpr size_t kSendsPerPeer = 16;  // under way at most
-constexpr int kMostPerCall = 16;      // frames that one Receive hands over
-// How long after its own goodbye an end waits for the others'. They come at once where the job ends on all ranks.
+constexpr size_t kReceives = 32;      // most receives under way
+constexpr size_t kSendsPerPeer = 16;  // most sends under way to one peer
+constexpr int kMostPerCall = 16;      // most frames that one Receive hands over
+// How long an end waits, after its own goodbye, for the others' goodbyes. They come at once if the job ends on all
+// ranks.
 constexpr int64_t kFarewellNs = kNsPerS;
 constexpr int64_t kFarewellNapNs = 200 * kNsPerUs;
 
@@ -76,19 +77,19 @@ class MpiLink final : public Link {
   const std::vector<std::string> names_;
   std::vector<Peer> peers_;
   std::deque<Sending> sending_;
-  // In the order in which they arrived: taken in that order, the frames of each peer come in theirs.
+  // In the order of arrival. Taken in this order, the frames of each peer stay in order.
   std::deque<Receiving> receiving_;
   std::vector<Buffer> spare_;
-  int64_t goodbye_ns_ = 0;  // when this end said it; 0: not yet
+  int64_t goodbye_ns_ = 0;  // when this end sent its goodbye; 0: not yet
   Status broken_;
 };
 
 MpiLink::MpiLink(Communicator comm, std::vector<std::string> names)
     : comm_(std::move(comm)), names_(std::move(names)), peers_(static_cast<size_t>(comm_.size())) {
-  peers_[static_cast<size_t>(rank())].left = true;  // nothing comes from here
+  peers_[static_cast<size_t>(rank())].left = true;  // this end sends nothing to itself
 }
 
-// What is under way belongs to the library until it is complete, see Note [A request that is late].
+// Buffers of requests under way belong to the library until these complete, see Note [A request that is late].
 MpiLink::~MpiLink() {
   if (comm_.mpi().Finalized()) return;
   if (!PartInPeace()) comm_.Abandon();
@@ -96,7 +97,8 @@ MpiLink::~MpiLink() {
   for (Receiving& receiving : receiving_) receiving.buffer.release();  // NOLINT
 }
 
-// True when nothing is under way to or from this end any more, and nothing will be. See Note [The end of a link].
+// Waits for the peers' goodbyes, for a limited time. True if nothing is under way to or from this end any more, and
+// nothing will be. See Note [The end of a link].
 bool MpiLink::PartInPeace() {
   const auto over = [this] { return sending_.empty() && std::ranges::all_of(peers_, &Peer::left); };
   if (goodbye_ns_ == 0) return false;
@@ -139,7 +141,7 @@ Buffer MpiLink::TakeBuffer() {
   return buffer;
 }
 
-// Gives the memory of completed sends back; true if there was any.
+// Takes back the buffers of completed sends; true if any send was complete.
 bool MpiLink::Reap() {
   const size_t before = sending_.size();
   std::erase_if(sending_, [this](Sending& sending) {
@@ -191,7 +193,7 @@ bool MpiLink::StartNext() {
   return started.ok();
 }
 
-// True if it is complete, and has been handed over.
+// Hands over the oldest message if it is complete; true if so.
 bool MpiLink::Take(Receiving* oldest, const Sink& sink) {
   const StatusOr<bool> done = comm_.mpi().Test(&oldest->request, nullptr);
   if (!done.ok()) Break({StatusCode::kPeerLost, Name(rank()) + CannotReceive(done.status())});

@@ -1,13 +1,14 @@
-// A link over MPI: bounded messages, taken in the order in which they arrive.
+// A link over MPI: bounded messages, handed over in the order in which they arrive.
 //
-// Nobody can be woken over MPI: both ends call Receive now and then. Nor does it tell that a peer, or the way to it, is
-// gone: see Note [Watching between hosts] in hosts_watch.h.
+// MPI cannot wake the receiver of a message, so both ends call Receive now and then. MPI does not report either that a
+// peer, or the way to it, is gone: see Note [Watching between hosts] in hosts_watch.h.
 //
 // Note [The end of a link]
-// A communicator may be freed when nothing is under way on it: its number is used for the next one, which would get
-// what is still to come. So each end's last message is its goodbye, and an end that is destroyed takes everything up to
-// the others' goodbyes. If one does not come soon, the communicator is left as it is. All links of a job say goodbye
-// together and wait for the same second, however many they are.
+// A communicator may be freed when nothing is under way on it: MPI gives its number to the next communicator, which
+// would get the messages that are still to come. So the last message of each end is its goodbye, and an end that is
+// destroyed first takes all messages up to the others' goodbyes. If a goodbye does not come soon, the communicator is
+// abandoned, that is, not freed. All links of a job say goodbye together, so they all wait for the same second, however
+// many they are.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace horocache::net {
 
-// `names`: of the members, for messages: "rank 2 (host b)".
+// `names`: the members' names in messages, such as "rank 2 (host b)".
 std::unique_ptr<Link> MakeMpiLink(Communicator comm, std::vector<std::string> names);
 
 }  // namespace horocache::net

@@ -19,7 +19,7 @@ namespace {
 struct Process {
   Mutex mutex;
   std::unique_ptr<Mpi> mpi HC_GUARDED_BY(mutex);
-  pid_t initialised_by HC_GUARDED_BY(mutex) = 0;  // 0: not by us
+  pid_t initialised_by HC_GUARDED_BY(mutex) = 0;  // process whose horocache initialised MPI; 0: none
   std::atomic<bool> unfinalized{false};
 };
 
@@ -32,7 +32,7 @@ Process& TheProcess() {
 void FinalizeAtExit() {
   Process& process = TheProcess();
   const MutexLock lock(process.mutex);
-  // A child of fork has inherited this handler, but no MPI.
+  // A child of fork() inherits this exit handler, but not MPI.
   if (process.initialised_by != getpid() || process.unfinalized.load() || process.mpi->Finalized()) return;
   constexpr int64_t kLongNs = 30'000'000'000;
   const Watchdog watchdog(kLongNs, [] {
@@ -58,7 +58,8 @@ Status TooFewThreads(const Mpi& mpi, MpiThreads have, MpiThreads need, bool ours
                           "otherwise), or call horocache's init() first.");
 }
 
-// A library that cannot speak to the launcher ends the process in MPI_Init, in words that name neither.
+// Fails if the library does not belong to the launcher. Such a library ends the process in MPI_Init, with a message
+// that names neither.
 Status CheckLauncher(const Mpi& mpi, const std::string& launcher) {
   const std::string version = mpi.Version();
   if (launcher.empty() || version.starts_with(launcher)) return Status::Ok();
@@ -86,7 +87,8 @@ Status Initialise(Mpi& mpi, const MpiNeeds& needs) {
 StatusOr<Mpi*> AcquireMpi(const MpiNeeds& needs) {
   Process& process = TheProcess();
   const MutexLock lock(process.mutex);
-  StatusOr<std::unique_ptr<Mpi>> found = FindMpi(needs.search);  // again each time: another may have been loaded since
+  // At every call, because another library may have been loaded since the last one.
+  StatusOr<std::unique_ptr<Mpi>> found = FindMpi(needs.search);
   if (!found.ok()) return found.status();
   if (process.mpi == nullptr) process.mpi = std::move(*found);
   Mpi& mpi = *process.mpi;

@@ -11,11 +11,11 @@
 namespace horocache::net {
 namespace {
 
-constexpr size_t kVersionBytes = 8192;  // the longest of the three
+constexpr size_t kVersionBytes = 8192;  // the largest limit of the three ABIs
 constexpr size_t kErrorBytes = 512;
 constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
 
-// Members of Functions, named as in MPI without the prefix.
+// Members of Functions: MPI's names without the prefix MPI_.
 // clang-format off
 #define HC_MPI_FUNCTIONS(F)                                                                                       \
   F(Get_library_version) F(Error_string) F(Initialized) F(Finalized) F(Init_thread) F(Query_thread) F(Finalize)   \
@@ -24,7 +24,7 @@ constexpr size_t kStatusBytes = 64;  // MPI_Status has at most 32
   F(Iallgatherv) F(Ialltoallv) F(Igatherv) F(Iscatterv) F(Ibarrier) F(Improbe) F(Imrecv) F(Test) F(Get_count)
 // clang-format on
 
-// `H`: the type of this ABI's handles, which are all alike.
+// `H`: the ABI's handle type, which is the same for all handles.
 template <typename H>
 struct Functions {
   int (*Get_library_version)(char*, int*);
@@ -67,7 +67,7 @@ class Table final : public Mpi {
   Table(MpiAbi abi, DynamicLibrary library, const MpiConstants& constants)
       : abi_(abi), library_(std::move(library)), constants_(constants) {}
 
-  // Every function, or the name of one that is not there.
+  // Resolves every function; kUnsupported names one that is missing.
   Status Resolve() {
     Status status;
     const auto take = [&](const char* name, auto* function) {
@@ -268,7 +268,7 @@ class Table final : public Mpi {
     function(To(comm.handle), &number);
     return number;
   }
-  // The highest level that is not above what the library said: it may say something in between.
+  // The highest level that is not above `provided`, which may lie between two levels.
   MpiThreads Level(int provided) const {
     int level = 0;
     while (level < 3 && constants_.threads[level + 1] <= provided) ++level;
@@ -283,7 +283,7 @@ class Table final : public Mpi {
     out->handle = From(request);
     return code == 0 ? Status::Ok() : Failed(name, code);
   }
-  // After MPI_Finalize every other call ends the process.
+  // Fails once MPI is finalised: any other call would end the process then.
   Status Lives(const char* name) const {
     if (!Finalized()) return Status::Ok();
     return {StatusCode::kAborted, std::string("MPI_") + name + ": the program has finalised '" + path() +
@@ -304,8 +304,8 @@ class Table final : public Mpi {
   Functions<H> f_ = {};
 };
 
-// Open MPI by its objects; the standard ABI by the version that its library alone gives (MPICH 5's own library has the
-// function, too, and says -1).
+// Recognises Open MPI by its objects, and the standard ABI by its version: only libraries of that ABI give one (MPICH
+// 5's own library has the function, too, but returns -1).
 MpiAbi Recognise(const DynamicLibrary& library) {
   if (library.Has("ompi_mpi_comm_world")) return MpiAbi::kOpenMpi;
   int major = -1, minor = -1;

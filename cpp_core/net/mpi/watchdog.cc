@@ -13,7 +13,7 @@ namespace horocache::net {
 
 void SayLine(const std::string& line) {
   const std::string text = "horocache: " + line + "\n";
-  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody reads it
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // standard error is closed, so the line is lost
 }
 
 Watchdog::Watchdog(int64_t limit_ns, std::function<void()> late) {
@@ -23,7 +23,7 @@ Watchdog::Watchdog(int64_t limit_ns, std::function<void()> late) {
       if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return over_; })) late();
     });
   } catch (const std::system_error&) {
-    // What needs a thread fails later, where the other ranks can be told.
+    // Goes on without a watchdog. Parts that need a thread fail later, where the other ranks can be notified.
   }
 }
 

@@ -1,4 +1,4 @@
-// The backend that runs collectives over MPI, for ranks anywhere.
+// The backend that runs collectives over MPI, for ranks on any hosts.
 
 #include <limits>
 #include <memory>
@@ -12,14 +12,14 @@
 namespace horocache::data {
 namespace {
 
-// By their places in MpiTraits().algorithms.
+// Indices in MpiTraits().algorithms.
 enum Algorithm : uint8_t { kAuto, kNative, kFold, kTwoLevel };
 
-// From here on slices that are folded by our kernels beat the libraries' allreduce, whose non-blocking form is often
-// far slower than the blocking one; see docs/decisions/0008-mpi-by-dlopen.md. Between hosts it depends on how small the
-// slices become.
+// Size in bytes from which kFold beats the MPI libraries' non-blocking allreduce, which is often far slower than the
+// blocking one; see docs/decisions/0008-mpi-by-dlopen.md. Between hosts it depends on the size of a slice, so it is
+// given per rank.
 constexpr int64_t kFoldBytesOnOneHost = 1 << 20, kFoldBytesOfRank = 16 << 10;
-// From here on two levels beat both, if there is something to gain by them.
+// Size in bytes from which two levels beat both, if a host has several ranks.
 constexpr int64_t kTwoLevelBytes = 64 << 10;
 constexpr int64_t kTwoLevelAllgatherBytes = 256 << 10, kNeverBytes = std::numeric_limits<int64_t>::max();
 
@@ -84,7 +84,8 @@ Status MpiBackend::SupportsTwoLevels(const Collective& collective) const {
   return KeepsOrder(collective);
 }
 
-// For the algorithms that do not add in rank order.
+// For the algorithms that do not reduce in rank order: kUnsupported if the job is deterministic and the order changes
+// the bits of the result.
 Status MpiBackend::KeepsOrder(const Collective& collective) const {
   if (!deterministic_ || !Rounds(collective.dtype) || !Reduces(collective.op)) return Status::Ok();
   return {StatusCode::kUnsupported, "mpi/" + traits_.algorithms[collective.algorithm] +
@@ -93,14 +94,15 @@ Status MpiBackend::KeepsOrder(const Collective& collective) const {
                                         " has other bits than HOROCACHE_DETERMINISTIC=1 asks for; use mpi/fold"};
 }
 
-// On one host there is one level, joined ranks have nothing to reduce on their host, and an allgather's rows must lie
-// together for each host: then the flat way does the same.
+// True if the collective can run in two levels. On one host there is only one level, joined ranks have no data to
+// reduce on their host, and an allgather requires that each host's rows are contiguous in the result. In these cases
+// the flat algorithms run instead.
 bool MpiBackend::LevelsFit(const Collective& collective) const {
   return queue_.levels != nullptr && collective.joined.empty() &&
          (collective.op != wire::Op::kAllgather || queue_.levels->contiguous);
 }
 
-// Equal on all ranks.
+// Size in bytes from which the collective runs in two levels. Equal on all ranks.
 int64_t MpiBackend::LevelsFromBytes(const Collective& collective) const {
   if (!LevelsFit(collective)) return kNeverBytes;
   if (collective.algorithm == kTwoLevel) return 0;
@@ -109,13 +111,15 @@ int64_t MpiBackend::LevelsFromBytes(const Collective& collective) const {
   return collective.op == wire::Op::kAllgather ? kTwoLevelAllgatherBytes : kNeverBytes;
 }
 
-// 16-bit floats are summed in float32 and rounded once, which only the fold does.
+// True if only kFold gives the required bits: 16-bit floats must be summed in float32 and rounded once, and a
+// deterministic job must reduce in rank order.
 bool MpiBackend::NeedsFold(const Collective& collective) const {
   if (!Reduces(collective.op)) return false;
   return Is16BitFloat(collective.dtype) || (deterministic_ && Rounds(collective.dtype));
 }
 
-// Equal on all ranks, but for an allgather: its size is known when the ranks have met.
+// The algorithm of the collective; equal on all ranks. An allgather chooses between one and two levels later, in
+// MpiExchange: its size is known only after the ranks have exchanged their row counts.
 uint8_t MpiBackend::AlgorithmOf(const Collective& collective) const {
   const int64_t bytes = BytesOf(collective);
   if (collective.op != wire::Op::kAllgather && bytes >= LevelsFromBytes(collective)) return kTwoLevel;

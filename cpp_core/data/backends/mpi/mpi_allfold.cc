@@ -1,18 +1,25 @@
-// allreduce and reduce over MPI with the fold of the shm backend, tile by tile: the ranks send each other the slices of
-// their inputs, each folds its own slice in rank order, and the results are sent to all, or to the root. Same bits as
-// in shared memory, and every byte travels as often as it must: 2 (n - 1) / n times.
+// allreduce and reduce over MPI with the fold of the shm backend, tile by tile. The ranks exchange the slices of their
+// inputs, each rank folds its own slice in rank order, and sends the result to all ranks, or to the root. The bits are
+// those of shared memory. For n ranks, each rank sends 2 (n - 1) / n times the bytes of an allreduce, the minimum.
 //
-// Two tiles are under way at a time, so that one is between the ranks while the other is folded. One tensor is sent
-// from where it is; several are packed first.
+// Two tiles are under way at a time, so that one is between the ranks while the other is folded. A single tensor is
+// sent from the caller's memory; several tensors are packed first.
+//
+// Example: 4 ranks on several hosts reduce 12 MiB, so there are 3 tiles of 4 MiB, each with 4 slices of 1 MiB. In tile
+// 0, rank 1 sends slice 0 to rank 0, slice 2 to rank 2 and slice 3 to rank 3, and receives slice 1 from each of them.
+// It folds slice 1 of ranks 0 to 3 in this order, sends the result (1 MiB) to the three other ranks, and receives the
+// results of slices 0, 2 and 3. It has then sent 6 MiB for 4 MiB of the tensor. While it folds tile 0, the slices of
+// tile 1 are on their way; tile 2 begins when tile 0 has ended.
 //
 // Note [Results around the caches]
-// A rank sends its input and gets the results for the same places. On one host the library copies straight from one
-// process to the other, so the receiver's processor has just read those lines, and a plain store to them has to take
-// them away from it: where the processors share no cache, an allreduce of 16 MiB received in place took 6.0 instead of
-// 3.3 ms. So large results are received into buffers that nobody else reads, and go on from there by streaming stores;
-// see Note [Writing around the caches] in data/kernels/copy.h. For the same reason what is packed is streamed. Where
-// the processors share a cache, that is up to 1.5 times as slow, and still as fast as the library's own allreduce but
-// for what fits into the cache; there the in-place way holds its own even where nothing is shared.
+// A rank sends its input, and then receives the results at the same addresses. On one host the library copies straight
+// from one process to the other, so the peer's processor has just read and cached those lines. A plain store must first
+// invalidate them: where the processors share no cache, an allreduce of 16 MiB received in place took 6.0 instead of
+// 3.3 ms. So a rank receives large results into buffers that no other rank reads, and copies them from there with
+// streaming stores; see Note [Writing around the caches] in data/kernels/copy.h. For the same reason it packs with
+// streaming stores. Where the processors share a cache, this is up to 1.5 times as slow as in place, but still as fast
+// as the library's own allreduce, except for tensors that fit into the cache. Those (kCachedBytes) are received in
+// place, which is as fast as the library's even where the processors share no cache.
 
 #include <algorithm>
 #include <array>
@@ -28,9 +35,10 @@ namespace horocache::data {
 namespace {
 
 constexpr int kGatherTag = 4;
-// Small ones stay in the caches; what is hardly more than one does not gain by being cut.
+// Bytes of a tile on one host, where small tiles stay in the caches. Up to kUncutBytesOnOneHost, an operation is one
+// tile, because cutting it gains nothing.
 constexpr int64_t kTileBytesOnOneHost = 1 << 20, kUncutBytesOnOneHost = 2 << 20;
-// See Note [Results around the caches].
+// Size in bytes up to which results are received in place. See Note [Results around the caches].
 constexpr int64_t kCachedBytes = 4 << 20;
 
 class MpiAllFold final : public MpiSlices {
@@ -47,14 +55,14 @@ class MpiAllFold final : public MpiSlices {
 
  private:
   enum class State { kIdle, kPacking, kExchanging, kFolding, kGathering, kUnpacking };
-  // A tile, from being packed to being unpacked. Tiles take the two slots in turns.
+  // The state of one tile, from packing to unpacking. Tiles use the two slots in turn.
   struct Slot {
     State state = State::kIdle;
     int64_t begin = 0, count = 0;      // elements
-    int64_t share = 0;                 // of a slice, in whole cache lines
-    int64_t at = 0;                    // how far it is packed or unpacked
-    const std::byte* input = nullptr;  // the tile in this rank's input; null on a joined rank
-    std::byte* packed = nullptr;       // the same in a buffer, of several tensors
+    int64_t share = 0;                 // elements of a slice, in whole cache lines
+    int64_t at = 0;                    // elements packed or unpacked so far
+    const std::byte* input = nullptr;  // this rank's input for the tile; null on a joined rank
+    std::byte* packed = nullptr;       // the buffer for an input of several tensors
     Exchange exchange;
 
     int OwnerOf(int64_t element) const { return static_cast<int>(element / share); }
@@ -82,8 +90,8 @@ class MpiAllFold final : public MpiSlices {
 
   const bool reduces_to_root_;
   const bool takes_;   // this rank gets the result
-  const bool direct_;  // MPI sends the caller's memory
-  const bool around_;  // around the caches
+  const bool direct_;  // MPI sends from the caller's memory
+  const bool around_;  // results and packed inputs are written around the caches
   const int64_t tile_elements_;
   std::array<Slot, 2> slots_;
   int64_t begun_ = 0, ended_ = 0;  // tiles
@@ -91,8 +99,8 @@ class MpiAllFold final : public MpiSlices {
   SegmentCursor pack_cursor_, unpack_cursor_;
 };
 
-// A tile enters a stage after the older one has left it or is in it, on every rank: messages of a stage are told apart
-// by their order alone, and a short tile's may be complete before a long one's.
+// A tile enters a stage only after the older tile has entered it, on every rank. Only their order distinguishes the
+// messages of a stage, and those of a short tile may be complete before those of a long one.
 bool MpiAllFold::Step(int64_t* budget) {
   for (int64_t tile = ended_; tile < begun_; ++tile) {
     if (tile > ended_ && SlotOf(tile).state >= SlotOf(ended_).state) break;
@@ -185,7 +193,8 @@ Status MpiAllFold::StartSlices(Slot* slot) {
   return Start(&slot->exchange, memory, slot->share, [&](int owner) { return SliceOf(*slot, owner); });
 }
 
-// Where the result of a slice comes to lie first: where it belongs, or where the slice's input was received.
+// Where the result of `owner`'s slice is stored first: in the caller's output, or in the receive buffer, in the room
+// for messages from `owner`.
 std::byte* MpiAllFold::ResultOf(const Slot& slot, int owner) const {
   std::byte* const output = direct_ && takes_ ? collective_.segments[0].output : nullptr;
   if (output == nullptr || (around_ && owner != rank())) return From(slot.exchange, owner);

@@ -1,7 +1,8 @@
 // allgather, gather, alltoall, scatter and barrier over MPI.
 //
-// The ranks first tell each other how many rows they send, and whether something is wrong with their arguments. Then
-// allgather is mostly MPI's own, and the others are messages between pairs, which take any number of rows at any place.
+// The ranks first exchange how many rows they send and whether their arguments are valid; in a scatter, the root
+// broadcasts both. Then an allgather mostly uses MPI's own collective. The other operations use messages between pairs
+// of ranks, which can have any number of rows at any position.
 
 #include <algorithm>
 #include <deque>
@@ -18,24 +19,24 @@ namespace horocache::data {
 namespace {
 
 constexpr int kTag = 1;
-// Beyond this an allgather of ranks on hosts of their own is messages, too, see Note [Messages between hosts].
+// Bytes from which an allgather uses messages, too, if each host has one rank. See Note [Messages between hosts].
 constexpr int64_t kLibraryBytes = 64 << 10;
-// Of one part, see Note [Messages between hosts].
+// The most messages of one part that are under way at a time. See Note [Messages between hosts].
 constexpr size_t kMessagesUnderWay = 32;
 
-// What a rank tells another.
+// The information that a rank sends to another rank before the data.
 struct Told {
   int64_t rows = 0;
   int64_t flags = 0;
 };
 constexpr int kTellWords = sizeof(Told) / sizeof(int64_t);
 enum TellFlag : int64_t {
-  kRefused = 1,  // its arguments are wrong
-  kLayout = 2,   // it expects rows, or wants them at places of its own
-  kLarge = 4,    // it sends a part that may make a large result
+  kRefused = 1,  // the sender's arguments are wrong
+  kLayout = 2,   // the sender has receive_rows or receive_starts
+  kLarge = 4,    // the sender sends a part that may make a result large
 };
 
-// A part on its way to a rank or from it, as messages.
+// A part that is under way to a peer or from it, as messages.
 struct Transfer {
   bool sends = false;
   int peer = 0;
@@ -80,11 +81,11 @@ class MpiExchange : public MpiOperation {
   Status refused_;
   std::vector<RowPart> sends_;        // by destination
   std::vector<Told> tell_, told_;     // by rank
-  std::vector<int> counts_, starts_;  // for MPI
-  std::vector<int64_t> rows_;         // that this rank gets from each
+  std::vector<int> counts_, starts_;  // arguments of MPI calls
+  std::vector<int64_t> rows_;         // rows that this rank receives from each rank
   ReceivePlan plan_;
   std::byte* result_ = nullptr;
-  Status own_;  // an error of this rank alone
+  Status own_;  // this rank's own error
   bool native_ = false, two_levels_ = false;
   std::vector<Transfer> transfers_;
   std::unique_ptr<TwoLevelAllgather> levels_;
@@ -108,7 +109,7 @@ MpiExchange::~MpiExchange() {
   for (std::vector<int>* numbers : {&counts_, &starts_}) net::KeepForMpi(std::move(*numbers));
 }
 
-// Rows that this rank sends to each.
+// Rows that this rank sends to each rank.
 StatusOr<std::vector<int64_t>> MpiExchange::RowsForEach() const {
   std::vector<int64_t> rows(static_cast<size_t>(size()), 0);
   if (joined(rank()) || (scatters() && !is_root())) return rows;
@@ -184,7 +185,7 @@ bool MpiExchange::Listen() {
   if (!Started(agreed.status())) return true;
   if (!*agreed) return false;
   state_ = State::kMove;
-  // This rank's own words, where it has some, say more.
+  // If this rank has an error of its own, that error tells its user more.
   if (!verdict_.verdict().ok()) Finish(own_.ok() ? verdict_.verdict() : own_);
   return true;
 }
@@ -214,7 +215,8 @@ Status MpiExchange::Tell() {
                            NextRequest());
 }
 
-// Everybody knows the same of everybody, but for the rows of an alltoall; what follows is the same on all ranks.
+// Continues after the exchange of Told. All ranks have the same information, except for the rows of an alltoall, and
+// the decisions here depend only on common information, so they are equal on all ranks.
 void MpiExchange::Meet() {
   int64_t flags = 0, total = 0;
   rows_.assign(static_cast<size_t>(size()), 0);
@@ -241,7 +243,8 @@ void MpiExchange::Meet() {
   }
 }
 
-// Without places of their own, and with all ranks.
+// Chooses MPI's own collective, two levels or messages. Called only if no rank has receive_rows or receive_starts.
+// Joined ranks and results too large for one MPI call require messages.
 void MpiExchange::ChooseForAllgather(int64_t bytes) {
   if (!collective_.joined.empty() || bytes / element_bytes_ > queue_.max_count) return;
   two_levels_ = bytes >= two_levels_from_bytes_;
@@ -272,7 +275,7 @@ Status MpiExchange::MakeResult() {
 
 Status MpiExchange::Move() {
   if (!own_.ok()) {
-    // Too little to have been confirmed: the others go on, so it has to go somewhere.
+    // The result was too small for the ranks to confirm their memory. The others go on, so the sink takes the data.
     HC_RETURN_IF_ERROR(queue_.sink.Reserve(kConfirmedBytes));
     result_ = queue_.sink.data();
     gaps_ = GapFiller();
@@ -297,16 +300,16 @@ void MpiExchange::BeginTransfers() {
     transfers_.push_back({false, peer, result_ + part.first * element_bytes_, part.count});
   }
   for (int i = 1; i < size(); ++i) {
-    const int peer = (rank() + i) % size();  // not all to the same rank first
+    const int peer = (rank() + i) % size();  // each rank starts with another peer
     const RowPart& part = sends_[static_cast<size_t>(peer)];
     if (part.count == 0) continue;
-    // MPI reads what is sent.
+    // MPI only reads the data that it sends.
     auto* const data = const_cast<std::byte*>(collective_.segments[0].input) + part.first * element_bytes_;
     transfers_.push_back({true, peer, data, part.count});
   }
 }
 
-// Goes on with the transfers, and forgets those that are complete; true if anything moved.
+// Advances the transfers and removes the complete ones; true if it made progress.
 bool MpiExchange::StepTransfers() {
   bool moved = false;
   for (Transfer& transfer : transfers_) {
@@ -334,7 +337,8 @@ Status MpiExchange::StartMessages(Transfer* transfer) {
   return Status::Ok();
 }
 
-// In place on all ranks, as MPI wants it on all or on none, and two levels have their hosts' rows in place.
+// In place on all ranks: MPI requires this on all ranks or on none, and in the allgather between leaders
+// (TwoLevelAllgather) each host's rows are already in place.
 Status MpiExchange::AllgatherNatively() {
   for (size_t r = 0; r < rows_.size(); ++r) {
     counts_[r] = static_cast<int>(plan_.parts[r].count);
@@ -343,7 +347,7 @@ Status MpiExchange::AllgatherNatively() {
   return mpi().Iallgatherv(mpi().in_place(), 0, result_, counts_.data(), starts_.data(), type(), comm(), NextRequest());
 }
 
-// What this rank has for itself.
+// Copies this rank's part for itself to the result.
 bool MpiExchange::CopyLocal(int64_t* budget) {
   if (plan_.parts.empty() || (!own_.ok() && !native_)) return false;
   const RowPart& to = plan_.parts[static_cast<size_t>(rank())];

@@ -7,8 +7,9 @@ namespace {
 
 using wire::ReduceOp;
 
-// What MPI calls: it tells the operation nothing but the elements, so each pair has a function of its own. The kernels
-// are the best that this processor has, whichever were chosen: all give the same bits.
+// The function of a user-defined MPI_Op. MPI passes only the elements, so each pair of type and operation has a
+// function of its own. It uses the best kernels of this processor, even if the job selects others: all kernel sets give
+// the same bits.
 template <DType kType, ReduceOp kOp>
 void FoldTwo(void* in, void* inout, int* count, void*) {
   static const FoldFunction function = (*FindKernels("auto"))->Find(kType, kOp);
@@ -102,7 +103,7 @@ MpiFolds::~MpiFolds() {
   if (mpi_->Finalized()) return;
   for (auto& row : made_) {
     for (net::MpiOp& op : row) {
-      // Made by us and used by nobody any more: what the library says to this helps nobody.
+      // No call uses the op any more, so an error from the library has no consequence.
       if (op.handle != 0) static_cast<void>(mpi_->FreeOp(&op));
     }
   }

@@ -1,11 +1,11 @@
-// The MPI_Op of every reduction: MPI's own where its arithmetic is ours, else one made of our fold kernels.
+// The MPI_Op of each reduction: MPI's own op where its arithmetic equals that of the fold kernels, else a user-defined
+// op that calls a fold kernel.
 //
-// MPI has no float16, bfloat16 or bool of one byte, and leaves open what its minimum makes of a NaN. Sums of 8 and 16
-// bits that are too large end at the largest number in Open MPI's vector code and wrap around elsewhere (seen
-// in 5.0.11: 200 + 200 in uint8 is 255 for the first elements of an array and 144 for the last); here they always wrap
-// around.
+// MPI has no float16, bfloat16 or one-byte bool, and does not define how its minimum and maximum treat a NaN. Sums of
+// 8-bit and 16-bit integers that overflow saturate in Open MPI's vector code and wrap elsewhere (seen in 5.0.11:
+// 200 + 200 in uint8 is 255 for the first elements of an array and 144 for the last); the fold kernels always wrap.
 //
-// Role: lanes. Owns the operations that it made.
+// Role: lanes. Owns the ops that it created.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class MpiFolds {
   MpiFolds(const MpiFolds&) = delete;
   MpiFolds& operator=(const MpiFolds&) = delete;
 
-  // For a fold that is defined (CheckFold). Average is a sum.
+  // The op of a reduction, created on first use. The fold must be defined (CheckFold). kAverage gives a sum.
   StatusOr<net::MpiOp> Find(DType dtype, wire::ReduceOp op);
 
  private:

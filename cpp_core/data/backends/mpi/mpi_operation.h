@@ -1,15 +1,16 @@
-// One operation of the mpi backend, and what the operations of a lane share.
+// The base class of the mpi backend's operations, and the queue that the operations of a lane share.
 //
 // Note [MPI from one thread at a time]
-// All calls of one communicator are made by the holder of the lanes' role, in the agreed order, so collectives are
-// issued in the same order on all ranks. Nothing here waits: an operation starts requests, tests them, and goes on when
-// they are complete. MPI moves nothing by itself, so an operation that is under way has to be tested again and again.
+// Only the driving thread calls MPI on a lane's communicator, in the agreed order, so all ranks issue collectives in
+// the same order. No call waits: an operation starts requests, tests them, and continues when they are complete. MPI
+// makes progress only inside calls, so an operation that is under way must be tested again and again.
 //
 // Note [Messages between hosts]
-// A library sends a large message only when the receiver has said that it is there. Over TCP that word waits behind
-// what its own rank sends at the same time, so two ranks that exchange large messages send one after the other: at half
-// the speed of the network. Between hosts data therefore travels as messages that are small enough to be sent at once
-// (64 KiB with Open MPI), and only so many of them are under way that they do not pile up where nobody takes them yet.
+// An MPI library sends a large message only after the receiver has answered that it is ready. Over TCP this answer
+// waits behind the data that the receiver sends at the same time, so two ranks that exchange large messages send one
+// after the other, at half the speed of the network. Between hosts data therefore travels in messages that are small
+// enough to be sent without an answer (64 KiB with Open MPI). The number of messages under way is limited, so that they
+// do not pile up at a receiver that is not ready for them.
 //
 // Role: lanes.
 #pragma once
@@ -39,23 +40,24 @@ struct MpiQueue final : OperationQueue {
   bool OneHost() const {
     return std::ranges::all_of(host_of, [this](int host) { return host == host_of[0]; });
   }
-  // Hosts of one rank each.
+  // True on several hosts with one rank each.
   bool OneRankPerHost() const { return levels != nullptr && !levels->worthwhile; }
-  // Elements of one message to or from a rank. See Note [Messages between hosts].
+  // The most elements of one message to or from `peer`. See Note [Messages between hosts].
   int64_t MessageElements(int peer, int64_t element_bytes) const;
 
   net::Communicator comm;
-  const std::vector<int> host_of;  // by rank
+  const std::vector<int> host_of;  // by rank: the index of its host
   const KernelSet* const kernels;
-  const int64_t max_count;  // elements of one call
+  const int64_t max_count;  // the most elements of one MPI call
   MpiFolds folds;
-  FusionBuffer buffers[2];            // for pieces under way
-  FusionBuffer received[2];           // from other ranks, to be folded
-  FusionBuffer sink;                  // for what this rank has no memory for
+  FusionBuffer buffers[2];            // packed pieces under way
+  FusionBuffer received[2];           // slices from other ranks, to be folded
+  FusionBuffer sink;                  // receives a result that this rank has no memory for
   std::unique_ptr<TwoLevels> levels;  // null on one host
 
  private:
-  // What is under way reads and writes the caller's memory, and cannot be taken back: the process is to end.
+  // MPI may still read and write the caller's memory for requests under way, which cannot be cancelled. So the process
+  // must end.
   void OnBroken() override {
     comm.Abandon();
     net::LeaveMpiUnfinalized();
@@ -69,17 +71,20 @@ class MpiOperation : public QueuedOperation {
  protected:
   MpiOperation(MpiQueue* queue, Collective collective);
 
-  // A subclass's Step calls it at the end.
+  // Ends the operation with `status`.
   void Finish(Status status);
   bool Finished() const final { return ended_; }
 
-  // Requests of this rank: started by what gets Next(), complete when RequestsDone() says so.
+  // A new request of this operation, for an MPI call to start; RequestsDone() tests it. The pointer is valid until the
+  // next call.
   net::MpiRequest* NextRequest();
-  // Finishes the operation if a call failed, and the lane with it: the ranks are out of step then.
+  // Returns status.ok(). A failed MPI call leaves the ranks out of step: Started then ends the operation and breaks the
+  // queue.
   bool Started(const Status& status);
-  // False while some are under way; forgets them when all are complete.
+  // True if all requests from NextRequest() are complete, and then forgets them; false while one is under way. A
+  // request that fails counts as complete, and ends the operation as Started does.
   bool RequestsDone();
-  // One of several that are under way on their own; as RequestsDone.
+  // The same for a single request that the subclass owns.
   bool RequestDone(net::MpiRequest* request);
 
   net::Mpi& mpi() const { return queue_.mpi(); }
@@ -97,17 +102,18 @@ class MpiOperation : public QueuedOperation {
   bool ended_ = false;
 };
 
-// Where partial sums are kept in 16 bits, what the sum is scaled by is applied to its parts: an average of what the
-// type can hold does not overflow then.
+// True if the scaling of the result must be applied to its addends: partial sums of 16-bit floats are kept in 16 bits,
+// where the sum can overflow although the average is representable.
 bool ScalesFirst(const Collective& collective);
 
-// allreduce, reduce, broadcast: by MPI's own collectives, piece by piece.
+// allreduce, reduce, broadcast by MPI's own collectives, piece by piece.
 std::unique_ptr<MpiOperation> MakeMpiPieces(MpiQueue* queue, Collective collective);
-// allreduce, reduce: exchanges slices, folds them in rank order, and sends the results round.
+// allreduce, reduce: the ranks exchange slices, fold them in rank order, and exchange the results.
 std::unique_ptr<MpiOperation> MakeMpiAllFold(MpiQueue* queue, Collective collective);
-// reducescatter: the same without the last part.
+// reducescatter: the ranks exchange slices and fold them in rank order.
 std::unique_ptr<MpiOperation> MakeMpiReducescatter(MpiQueue* queue, Collective collective);
-// allgather, gather, alltoall, scatter, and barrier; an allgather of so many bytes in two levels.
+// allgather, gather, alltoall, scatter and barrier. An allgather of at least `two_levels_from_bytes` bytes (counting
+// all ranks) runs in two levels.
 std::unique_ptr<MpiOperation> MakeMpiExchange(MpiQueue* queue, Collective collective, int64_t two_levels_from_bytes);
 
 }  // namespace horocache::data

@@ -1,10 +1,10 @@
 // allreduce, reduce and broadcast by MPI's own collectives.
 //
-// One tensor without scaling is one call on the caller's memory. Several tensors go through buffers, and what has to be
-// scaled is scaled, piece by piece: while one piece is under way the next is packed and the one before unpacked.
+// One tensor without scaling is one call on the caller's memory. Several tensors go through buffers piece by piece, and
+// scaling is applied piece by piece: while one piece is under way, the next is packed and the one before unpacked.
 //
-// An allreduce is always in place: MPI wants that of all ranks or of none, and a rank does not know whether the others
-// have a result of their own. So an input that is elsewhere is copied into the result first.
+// An allreduce is always in place: MPI requires this on all ranks or on none, and a rank does not know whether the
+// other ranks have separate outputs. So a rank with a separate output first copies its input there.
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 namespace horocache::data {
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kPieceBytes = 4 << 20;  // size of a piece
 
 class MpiPieces : public MpiOperation {
  public:
@@ -37,7 +37,7 @@ class MpiPieces : public MpiOperation {
       after_ = Scaling{1.0, scaling_.after, scaling_.divisor};
     }
     direct_ = collective_.segments.size() == 1 && !joined_here && before_.none();
-    // Equal on all ranks: they cut alike.
+    // True for one unscaled tensor; equal on all ranks, so that all cut the operation into the same pieces.
     const bool whole = collective_.segments.size() == 1 && collective_.joined.empty() && scaling_.none();
     piece_ = std::min(queue->max_count, whole ? queue->max_count : std::max<int64_t>(1, kPieceBytes / element_bytes_));
     const auto width = static_cast<size_t>(element_bytes_);
@@ -45,18 +45,19 @@ class MpiPieces : public MpiOperation {
   }
 
  private:
-  // A piece, from being packed to being unpacked. Pieces take the two slots in turns.
+  // The state of one piece, from packing to unpacking. Pieces use the two slots in turn.
   struct Slot {
     int64_t first = 0, count = 0;
     bool arrived = false;
-    int64_t at = 0;               // how far it is packed, or unpacked
-    std::byte* buffer = nullptr;  // where the piece is while MPI has it; null: in the caller's input and output
+    int64_t at = 0;               // elements packed or unpacked so far
+    std::byte* buffer = nullptr;  // memory that MPI uses for the piece; null: the caller's input and output
     net::MpiRequest request;
   };
 
   bool is_root() const { return collective_.root == rank(); }
 
-  // Of several pieces the first is packed and the last is unpacked while MPI has others.
+  // With several pieces, kPack lasts only until the first is packed and kUnpack begins with the last: between them MPI
+  // has a piece under way.
   observe::Phase phase() const override {
     if (direct_) return observe::Phase::kTransfer;
     if (started_ == 0) return observe::Phase::kPack;
@@ -77,16 +78,16 @@ class MpiPieces : public MpiOperation {
   Slot& SlotOf(int64_t number) { return slots_[static_cast<size_t>(number % 2)]; }
 
   bool reduces_ = false, all_ = false;
-  bool gives_ = false;   // this rank's data takes part
+  bool gives_ = false;   // this rank contributes data
   bool takes_ = false;   // this rank gets the result
   bool direct_ = false;  // MPI works on the caller's memory
-  int64_t piece_ = 0;    // elements
+  int64_t piece_ = 0;    // elements of a piece
   Scaling before_, after_;
   net::MpiOp op_;
   std::array<Slot, 2> slots_;
   int64_t begun_ = 0, started_ = 0, ended_ = 0;  // pieces
   int64_t begun_elements_ = 0;
-  int64_t copied_ = 0;  // at the root of a broadcast into other memory
+  int64_t copied_ = 0;  // elements copied from input to output at the root of a broadcast
   SegmentCursor pack_cursor_, unpack_cursor_;
 };
 
@@ -101,7 +102,7 @@ bool MpiPieces::Step(int64_t* budget) {
   return true;
 }
 
-// Takes the next piece, if there is one.
+// Begins the next piece; false if there is none.
 bool MpiPieces::Begin() {
   if (begun_elements_ == total() || Finished()) return false;
   if (begun_ == 0 && reduces_) {
@@ -168,11 +169,11 @@ Status MpiPieces::Call(Slot* slot) {
     out = segment.output == nullptr ? nullptr : segment.output + offset;
   }
   if (reduces_) {
-    // In place at the root alone; elsewhere the input is only read.
+    // Only the root may be in place; the other ranks' inputs are only read.
     const void* const from = is_root() && in == out ? mpi().in_place() : in;
     return mpi().Ireduce(from, is_root() ? out : nullptr, count, type(), op_, collective_.root, comm(), &slot->request);
   }
-  // MPI reads the root's memory and writes that of the others.
+  // MPI only reads the root's memory, and writes that of the other ranks.
   return mpi().Ibcast(gives_ ? const_cast<std::byte*>(in) : out, count, type(), collective_.root, comm(),
                       &slot->request);
 }
@@ -205,7 +206,7 @@ void MpiPieces::UnpackRun(Slot* slot, int64_t* budget) {
   }
 }
 
-// The root's own result, where that is other memory than its input.
+// Copies the root's input of a broadcast to its output, if that is other memory.
 bool MpiPieces::CopyAtRoot(int64_t* budget) {
   if (reduces_ || !gives_ || copied_ == total()) return false;
   while (copied_ < total() && *budget > 0) {

@@ -1,5 +1,8 @@
 // reducescatter over MPI with the fold of the shm backend, tile by tile: tile t has the t-th piece of every rank's
-// part, which is sent from where it is. Same bits as in shared memory.
+// part. Ranks send straight from the caller's memory. The bits are those of shared memory.
+//
+// The ranks first compare their rows for each rank by a hash. If the hashes differ, the lowest rank with data
+// broadcasts its rows, so that the error names two ranks and both numbers.
 
 #include <algorithm>
 #include <limits>
@@ -40,7 +43,7 @@ class MpiReducescatter final : public MpiSlices {
   Status MakeResult();
   bool NextTile();
 
-  // Joined ranks get nothing.
+  // The slice that `owner` folds; empty for joined ranks, and on them.
   Slice SliceOf(int owner) const {
     if (joined(owner) || joined(rank())) return {};
     const auto at = static_cast<size_t>(owner);
@@ -48,19 +51,20 @@ class MpiReducescatter final : public MpiSlices {
             std::clamp<int64_t>(parts_[at].count - begin_, 0, capacity_)};
   }
 
-  const int64_t capacity_;  // elements of a slice
+  const int64_t capacity_;  // the most elements of a slice
   Status refused_;
   std::vector<int64_t> rows_;
   std::vector<RowPart> parts_;  // by owner
-  int64_t begin_ = 0;           // of this tile's slices in their parts
+  int64_t begin_ = 0;           // first element of this tile's slices in their parts
   std::byte* result_ = nullptr;
   Exchange exchange_;
   State state_ = State::kCompare;
   bool allocated_ = false;
   Status own_;
   MpiVerdict verdict_;
-  // Their maxima over the ranks: a hash of the rows and its negative, which are negatives of each other iff all are
-  // equal; whether somebody refuses; and the elements of the longest part. A joined rank does not know the rows.
+  // Reduced to its maxima over the ranks: a hash of the rows and its negative (the maxima are negatives of each other
+  // if and only if all hashes are equal), 1 if a rank's arguments are wrong, and the elements of the longest part. A
+  // joined rank does not know the rows and contributes the initial values.
   struct Compared {
     int64_t hash = std::numeric_limits<int64_t>::min();
     int64_t negative = std::numeric_limits<int64_t>::min();
@@ -68,7 +72,7 @@ class MpiReducescatter final : public MpiSlices {
     int64_t longest = 0;
   };
   Compared compared_;
-  std::vector<int64_t> shown_;  // those of the lowest rank with data
+  std::vector<int64_t> shown_;  // the rows of the lowest rank with data
 };
 
 void MpiReducescatter::Plan(std::vector<int64_t> rows) {
@@ -176,7 +180,8 @@ Status MpiReducescatter::MakeResult() {
   return memory.status();
 }
 
-// Starts the next tile, or ends. Without memory of its own this rank still sends what the others need.
+// Starts the next tile, or ends the operation. A rank without memory for its result still sends the slices of the other
+// ranks.
 bool MpiReducescatter::NextTile() {
   if (begin_ >= compared_.longest) {
     Finish(own_);

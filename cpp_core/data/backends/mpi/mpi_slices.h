@@ -1,7 +1,7 @@
-// What reductions by slices have in common: every rank sends each other its part of that one's slice, and folds its own
-// slice of all ranks in rank order.
+// The base class of reductions by slices: every rank owns one slice. It sends each other rank the elements of that
+// rank's slice, receives the elements of its own slice from all ranks, and folds them in rank order.
 //
-// Role: lanes. Base of the operations that fold; see mpi_allfold.cc and mpi_reducescatter.cc.
+// Role: lanes. See mpi_allfold.cc and mpi_reducescatter.cc for the operations.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@
 
 namespace horocache::data {
 
+// Bytes of a tile: the slices of all ranks together.
 inline constexpr int64_t kTileBytes = 4 << 20;
 
 class MpiSlices : public MpiOperation {
  protected:
-  // A rank's slice in this rank's input.
+  // The slice of one owner, in this rank's input.
   struct Slice {
     const std::byte* data = nullptr;
     int64_t count = 0;
@@ -23,24 +24,24 @@ class MpiSlices : public MpiOperation {
   // One exchange of slices and its fold.
   struct Exchange {
     std::vector<net::MpiRequest> requests;
-    std::byte* received = nullptr;  // the others' parts of this rank's slice
-    int64_t stride_bytes = 0;       // between them
-    int64_t folded = 0;             // elements
+    std::byte* received = nullptr;  // this rank's slice in the inputs of the other ranks, by rank
+    int64_t stride_bytes = 0;       // from one rank's elements to those of the next
+    int64_t folded = 0;             // elements folded so far
   };
 
   using MpiOperation::MpiOperation;
 
-  // Starts to send and to receive; `slice_of(owner)` is the slice that `owner` folds, of at most `most` elements.
+  // Starts the sends and receives. `slice_of(owner)` returns the slice that `owner` folds, of at most `most` elements.
   template <typename F>
   Status Start(Exchange* exchange, FusionBuffer* memory, int64_t most, F&& slice_of);
   Status Send(Exchange* exchange, const std::byte* from, int64_t count, int to, int tag);
   Status Receive(Exchange* exchange, std::byte* to, int64_t count, int from, int tag);
-  // False while requests are under way.
+  // True if all requests of the exchange are complete.
   bool Complete(Exchange* exchange);
-  // A part of the fold of this rank's slice into `output`; false when there is nothing left.
+  // Folds a piece of this rank's slice into `output`; false if the whole slice was folded before.
   bool FoldSome(Exchange* exchange, const Slice& own, std::byte* output, int64_t* budget);
 
-  // Room for the elements of a slice: of a rank's input, until they are folded.
+  // Room for the elements of one slice, received from `rank`.
   std::byte* From(const Exchange& exchange, int rank) const { return exchange.received + rank * exchange.stride_bytes; }
 
  private:
@@ -56,7 +57,7 @@ Status MpiSlices::Start(Exchange* exchange, FusionBuffer* memory, int64_t most, 
     if (from != rank()) HC_RETURN_IF_ERROR(Receive(exchange, From(*exchange, from), own, from, kTag));
   }
   for (int i = 1; i < size() && !joined(rank()); ++i) {
-    const int to = (rank() + i) % size();  // not all to the same rank first
+    const int to = (rank() + i) % size();  // each rank starts with another peer
     const Slice slice = slice_of(to);
     HC_RETURN_IF_ERROR(Send(exchange, slice.data, slice.count, to, kTag));
   }

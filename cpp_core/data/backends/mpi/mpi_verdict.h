@@ -1,8 +1,8 @@
-// How ranks find out over MPI that one of them cannot go on, all with the same words.
+// Error agreement over MPI: if one rank cannot continue, all ranks end the operation with the same error.
 //
-// One small allreduce if nobody objects; else the lowest rank that does tells the others why.
+// It takes one small allreduce if no rank has an error. Otherwise the lowest rank with an error then broadcasts it.
 //
-// Role: lanes. Its memory is MPI's while it is under way.
+// Role: lanes. MPI uses the object's memory while the agreement is under way.
 #pragma once
 
 #include <array>
@@ -17,10 +17,11 @@ class MpiVerdict {
  public:
   explicit MpiVerdict(MpiQueue* queue) : queue_(*queue) {}
 
-  // Every rank does so, with what it has to say.
+  // Starts the agreement. Every rank calls it, with its own status.
   Status Begin(const Status& mine);
-  // True when the verdict is there. Not ok: MPI failed.
+  // True when the agreement is complete. Not ok: an MPI call failed.
   StatusOr<bool> Test();
+  // The agreed status, once Test has returned true.
   const Status& verdict() const { return verdict_; }
 
  private:
@@ -36,7 +37,7 @@ class MpiVerdict {
 
   MpiQueue& queue_;
   State state_ = State::kIdle;
-  int64_t objection_ = 0;  // 0: none; else the number of ranks minus that of the objector: the lowest wins
+  int64_t objection_ = 0;  // 0: no error; else the number of ranks minus the rank with the error: the lowest rank wins
   Status mine_, verdict_;
   Words words_;
   net::MpiRequest request_;

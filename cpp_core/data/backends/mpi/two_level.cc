@@ -11,10 +11,10 @@
 namespace horocache::data {
 namespace {
 
-// Small chunks overlap more of what is inside hosts with what is between them; large ones wait less often for the
-// network's delay.
+// Limits of a chunk in bytes. Small chunks overlap more work inside the hosts with work between them; large chunks
+// wait less often for the network's latency.
 constexpr int64_t kLeastChunkBytes = 1 << 20, kMostChunkBytes = 4 << 20;
-constexpr int64_t kChunks = 4;
+constexpr int64_t kChunks = 4;  // per operation, within these limits
 
 int64_t ChunkBytes(int64_t bytes) { return std::clamp(bytes / kChunks, kLeastChunkBytes, kMostChunkBytes); }
 
@@ -32,7 +32,7 @@ class TwoLevel final : public MpiOperation {
         cursor_(&collective_.segments, static_cast<size_t>(element_bytes_)) {}
 
  private:
-  // Operations on the host: `order_` counts them through. A broadcast has one for each chunk, an allreduce two.
+  // An operation among the ranks of this host. A broadcast has one per chunk, an allreduce two.
   struct Local {
     bool reduces = false;
     int64_t chunk = 0;
@@ -50,26 +50,27 @@ class TwoLevel final : public MpiOperation {
   void StartCross();
   std::vector<Segment> SegmentsOf(int64_t chunk);
   Collective Part(wire::Op op, std::vector<Segment> segments) const;
-  // Of a host's ranks.
+  // Makes `part` a reduction among the ranks of this host.
   void ReduceInto(Collective* part) const;
-  // Of the whole operation.
+  // Gives `part` the scaling of the whole operation's result.
   void ScaleResult(Collective* part) const;
   std::byte* BufferOf(int64_t chunk) { return queue_.buffers[chunk % 2].data(); }
 
   TwoLevels& levels_;
   const bool reduces_;
   const bool scales_first_;
-  const bool at_home_;  // on the host of a broadcast's root
+  const bool at_home_;  // this rank is on the host of a broadcast's root
   const int64_t chunk_elements_;
   const int64_t chunks_;
   SegmentCursor cursor_;
   std::unique_ptr<Operation> local_, cross_;
-  int64_t order_ = 0;                      // operations on the host that were started
-  int64_t gathered_ = 0;                   // chunks that the leader has complete from its host
-  int64_t cross_begun_ = 0, crossed_ = 0;  // chunks between the leaders
+  int64_t order_ = 0;                      // local operations started so far
+  int64_t gathered_ = 0;                   // chunks that the leader has received completely from its host
+  int64_t cross_begun_ = 0, crossed_ = 0;  // chunks begun and finished between the leaders
 };
 
-// reduce 0, reduce 1, broadcast 0, reduce 2, broadcast 1, ..., and the last two broadcasts.
+// The local operation number `order` of an allreduce: reduce 0, reduce 1, broadcast 0, reduce 2, broadcast 1, ..., and
+// at the end the last two broadcasts. Of a broadcast: chunk number `order`.
 TwoLevel::Local TwoLevel::At(int64_t order) const {
   if (!reduces_) return {false, order};
   if (order == 0) return {true, 0};
@@ -87,7 +88,7 @@ bool TwoLevel::Step(int64_t* budget) {
   }
   bool moved = StepCross();
   moved |= !Finished() && StepLocal();
-  *budget = 0;  // the parts have their own
+  *budget = 0;  // the operations inside and between the hosts have budgets of their own
   const bool all_local = local_ == nullptr && order_ == LocalOperations();
   const bool all_cross = !levels_.leads() || (cross_ == nullptr && crossed_ == chunks_);
   if (!Finished() && all_local && all_cross) {
@@ -97,7 +98,7 @@ bool TwoLevel::Step(int64_t* budget) {
   return moved;
 }
 
-// True if it is finished now, well or not.
+// Tests `running`; true if it has finished now, and ends the whole operation if it failed.
 bool TwoLevel::Ended(std::unique_ptr<Operation>* running) {
   if (!(*running)->Test()) return false;
   const Status status = (*running)->status();
@@ -148,7 +149,7 @@ void TwoLevel::StartLocal(const Local& next) {
   for (Segment& segment : segments) {
     if (next.reduces) segment.output = buffer;
     if (!next.reduces && buffer != nullptr) segment.input = buffer;
-    // What the broadcast between the leaders has put there.
+    // The broadcast between the leaders has stored the data in the output.
     if (!reduces_ && levels_.leads() && !at_home_) segment.input = segment.output;
     if (buffer != nullptr) buffer += segment.count * element_bytes_;
   }
@@ -169,7 +170,7 @@ void TwoLevel::StartCross() {
     if (!scales_first_) ScaleResult(&part);
   } else {
     std::vector<Segment> segments = SegmentsOf(chunk);
-    // Every leader has, or gets, the data in its output; the root itself may have it in its input alone.
+    // Each leader has or receives the data in its output. Only the root may have no output, but an input.
     for (Segment& segment : segments) {
       if (segment.output == nullptr) segment.output = const_cast<std::byte*>(segment.input);
       segment.input = segment.output;
@@ -280,7 +281,7 @@ void TwoLevelAllgather::Start(Backend* backend, Collective collective) {
   running_ = backend->Start(std::move(collective));
 }
 
-// Straight to where the host's rows belong in the leader's result.
+// Gathers the host's rows straight into their place in the leader's result.
 void TwoLevelAllgather::StartGather() {
   Collective gather;
   gather.op = wire::Op::kGather;
