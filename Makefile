@@ -221,7 +221,7 @@ endif
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------
 
 FUZZ_SECONDS ?= 20
-FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc sizes.cc wiring.cc words.cc) cpp_core/base/status.cc cpp_core/base/text.cc cpp_core/data/kernels/copy.cc cpp_core/wire/message.cc tests/fuzz/program_fuzz.cc
+FUZZ_SOURCES := $(addprefix cpp_core/program/,execution.cc library.cc program.cc protocol.cc chunk_layout.cc connection_map.cc word_reader.cc) cpp_core/base/status.cc cpp_core/base/text.cc cpp_core/data/kernels/copy.cc cpp_core/wire/message.cc tests/fuzz/program_fuzz.cc
 
 build/fuzz/program_fuzz: $(FUZZ_SOURCES) $(wildcard cpp_core/program/*.h)
 	@mkdir -p $(@D)

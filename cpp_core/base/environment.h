@@ -7,7 +7,7 @@
 namespace horocache {
 
 // The environment variables that concern a job: HOROCACHE_ and HOROVOD_ names, the variables by which launchers tell a
-// process its rank (see net/identity.h), and TMPDIR.
+// process its rank (see net/bootstrap/launcher_environment.h), and TMPDIR.
 std::map<std::string, std::string> ReadEnvironment();
 
 // True if an environment variable of glibc sets how much free memory malloc keeps.

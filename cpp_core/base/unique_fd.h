@@ -1,6 +1,6 @@
 // File descriptors whose numbers are checked before use: they may stand for another file by then.
 //
-// Note [Descriptors of ours]
+// Note [Checking descriptors before use]
 // A program may close descriptors that it does not know (os.closerange, daemonizing code) and open files of its own
 // under the same numbers. So a descriptor that horocache keeps for long is checked before it is used: horocache reads,
 // writes or closes it only if it is still the same file. The kernel gives sockets, files and pipes identities of their

@@ -1,8 +1,8 @@
 // Wakes a thread that sleeps in poll(), even if the program closes horocache's descriptors.
 //
 // Wake sets a word and sends a byte through a pair of sockets. If the program has closed the sockets (see Note
-// [Descriptors of ours] in unique_fd.h), the kernel ends the poll, and from then on the thread sleeps on the word. The
-// sockets are not replaced: new ones would take numbers that the program counts on.
+// [Checking descriptors before use] in unique_fd.h), the kernel ends the poll, and from then on the thread sleeps on
+// the word. The sockets are not replaced: new ones would take numbers that the program counts on.
 //
 // Threads: any thread calls Wake, the sleeping thread everything else.
 #pragma once

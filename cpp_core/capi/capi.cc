@@ -16,7 +16,7 @@
 #include "capi/header.h"
 #include "capi/wrap.h"
 #include "runtime/runtime.h"
-#include "runtime/submission.h"
+#include "runtime/submission/prepare.h"
 
 using horocache::DType;
 using horocache::InvalidArgumentError;

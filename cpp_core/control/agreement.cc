@@ -1,6 +1,6 @@
 #include "control/agreement.h"
 
-#include "control/agreements/strategies.h"
+#include "control/strategies/strategies.h"
 
 namespace horocache::control {
 

@@ -3,10 +3,10 @@
 //
 // Note [Snapshots and hints]
 // A rank owns two bitvectors and is their only writer. Its *hint* is live: it shows what is pending on the rank now.
-// Any rank may read it at any time, and it decides only whether proposing a round is worthwhile. Its *snapshot of round
-// k* is frozen when it is published. All ranks AND-reduce the same snapshots, so all get the same result. Snapshots are
-// double-buffered: a rank may publish round k + 1 while others still read round k, and no rank reaches round k + 2
-// before every rank has published k + 1 and has thereby finished reading k.
+// Any rank may read it at any time, and it decides only whether proposing a round is has_multi_rank_host. Its *snapshot
+// of round k* is frozen when it is published. All ranks AND-reduce the same snapshots, so all get the same result.
+// Snapshots are double-buffered: a rank may publish round k + 1 while others still read round k, and no rank reaches
+// round k + 2 before every rank has published k + 1 and has thereby finished reading k.
 //
 // Threads: the thread that holds the rank's progress lock.
 #pragma once
@@ -29,7 +29,7 @@ class ControlChannel {
   virtual void SetHint(std::span<const uint64_t> words) = 0;
   // Writes the AND of all ranks' hints, as long as the longest hint. Word 0 of a rank that never set a hint counts as
   // all ones; words beyond the end of a hint count as zero.
-  virtual void HintAnd(std::vector<uint64_t>* out) = 0;
+  virtual void AndHints(std::vector<uint64_t>* out) = 0;
 
   // Publishes this rank's snapshot of `round`. `payload` has at most kMaxPayloadWords words; only ReadPublished returns
   // it.
@@ -37,10 +37,10 @@ class ControlChannel {
   virtual bool HasPublished(int rank, uint64_t round) = 0;
   // Writes the AND of all ranks' snapshots of `round`; false while some rank has not published it. Repeatable until
   // this rank publishes round + 2.
-  virtual bool TestRound(uint64_t round, std::vector<uint64_t>* out) = 0;
+  virtual bool AndSnapshots(uint64_t round, std::vector<uint64_t>* out) = 0;
 
   // True if this rank can read each snapshot of `rank` directly, without frames.
-  virtual bool SharesWords(int rank) const {
+  virtual bool SharesBitvector(int rank) const {
     static_cast<void>(rank);
     return false;
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/bitvector.h"
 #include "control/controller_impl.h"
 #include "control/signature.h"
-#include "control/words.h"
 #include "wire/codec.h"
 
 namespace horocache::control {
@@ -149,7 +149,7 @@ bool Controller::NextReport(std::string* text) {
   return true;
 }
 
-bool Controller::TakeQuestion() { return std::exchange(impl_->asked, false); }
+bool Controller::TakeStackRequest() { return std::exchange(impl_->asked, false); }
 bool Controller::closed() const { return impl_->closed; }
 const Status& Controller::end() const { return impl_->end; }
 bool Controller::HasPending() const { return impl_->has_pending(); }
@@ -177,17 +177,17 @@ uint64_t Controller::Raised() const { return impl_->Raised(); }
 bool Controller::HasHitsPending() const { return impl_->table.hits_pending() > 0 || impl_->joined_here(); }
 uint64_t Controller::changes() const { return impl_->changes; }
 
-void Controller::HintWords(bool lingering, std::vector<uint64_t>* words) const {
-  impl_->WriteWords(Raised() | (lingering ? uint64_t{kLingering} : 0), impl_->table.flushed_words(), words);
+void Controller::HintBitvector(bool lingering, std::vector<uint64_t>* words) const {
+  impl_->WriteBitvector(Raised() | (lingering ? uint64_t{kLingering} : 0), impl_->table.flushed_words(), words);
 }
 
 void Controller::Freeze(std::vector<uint64_t>* words) {
   Flush();
-  impl_->WriteWords(Raised(), impl_->table.pending_words(), words);
+  impl_->WriteBitvector(Raised(), impl_->table.pending_words(), words);
 }
 
 void Controller::WritePayload(std::vector<uint64_t>* payload) const { impl_->WritePayload(payload); }
-bool Controller::MayRide(std::span<const uint64_t> words) const { return impl_->MayRide(words); }
+bool Controller::MayRunInline(std::span<const uint64_t> words) const { return impl_->MayRunInline(words); }
 RoundOutcome Controller::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
   return impl_->Intersect(words, snapshots);
 }

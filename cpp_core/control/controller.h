@@ -7,13 +7,13 @@
 // bit means the same entry on every rank without further agreement, and the two hash words (h and ~h) of each snapshot
 // verify this in every round.
 //
-// Note [Stacks of laggards]
+// Note [Stack traces in stall reports]
 // A stall report names the ranks that lack an operation; only these ranks can say why. So the response list that
 // carries the report asks some of them for their stack traces. An asked rank sends its answer as the note of a later
 // request list, and the response list of that round carries it to all ranks, which log it. A stopped rank sends
 // nothing, and no rank waits for its answer.
 //
-// Note [Operations that ride on a round]
+// Note [Inline allreduces]
 // An inline allreduce is a cached allreduce of a few bytes that needs no exchange of its own. Behind its bitvector,
 // every rank's snapshot carries a payload: the data of the rank's pending requests that may run inline. When the AND
 // agrees on such a bit, every rank has all ranks' data at hand and folds it by itself. Which requests run inline
@@ -44,11 +44,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "control/bitvector.h"
 #include "control/merged_request.h"
 #include "control/plan.h"
 #include "control/rank_set.h"
 #include "control/selector.h"
-#include "control/words.h"
 #include "wire/message.h"
 
 namespace horocache::control {
@@ -65,8 +65,8 @@ struct ControllerConfig {
   bool cache_capacity_fixed = false;  // true if the user chose the capacity: the cache never grows
   int64_t fusion_threshold_bytes = 128 << 20;
   bool disable_group_fusion = false;
-  int64_t ride_max_bytes = kMaxRideBytes;  // limit for inline allreduces; 0: none run inline
-  bool tick = false;                       // true if cycle_mode is "tick"
+  int64_t inline_max_bytes = kMaxInlineBytes;  // limit for inline allreduces; 0: none run inline
+  bool tick = false;                           // true if cycle_mode is "tick"
   int64_t cycle_time_ns = 1000000;
   bool stall_check = true;
   int64_t stall_warn_ns = 10'000'000'000;
@@ -92,7 +92,7 @@ struct ControllerCounters {
 
 // The decoded AND of a round's bitvectors (DecodeBitVector in the paper's Algorithm 2).
 struct RoundOutcome {
-  uint64_t raised = 0;         // WordFlag bits (words.h) that some rank raised
+  uint64_t raised = 0;         // StatusFlag bits (word_reader.h) that some rank raised
   bool all_wait = false;       // true if, on every rank, every thread that ever submitted waits
   bool hashes_differ = false;  // true if the ranks' caches or selectors differ: nothing of this round runs
   int agreed = 0;              // number of cached requests that are pending on all ranks: planned now
@@ -133,7 +133,7 @@ class Controller {
   bool NextPlan(Plan* plan);  // reuses the vectors in *plan
   bool NextFailure(Failure* failure);
   bool NextReport(std::string* text);  // a warning for the log: stall report, cache growth
-  bool TakeQuestion();                 // true, once, if other ranks ask for this rank's stack traces
+  bool TakeStackRequest();             // true, once, if other ranks ask for this rank's stack traces
   bool closed() const;                 // true if the set has ended; plans handed out before still run
   const Status& end() const;           // why the set has ended; ok while it is open
   bool HasPending() const;             // true if a request was submitted that is neither planned nor failed
@@ -150,25 +150,25 @@ class Controller {
   // writes to rank 0, where Coordinate turns all lists into one ResponseList, and every rank gives that to Finish;
   // otherwise every rank calls Finish(nullptr). Finish ends the round. This is Algorithm 1 (RunCycleOnce) of the paper,
   // cut where a rank would have to wait. Where every rank reads all snapshots, WritePayload follows Freeze, and
-  // Intersect gets the snapshots if MayRide returns true.
+  // Intersect gets the snapshots if MayRunInline returns true.
   const ControllerConfig& config() const;
   bool waiting() const;
   // True if some submissions are not flushed yet; UnflushedSinceNs is the time of the first of them, or kNever.
   bool HasUnflushed() const;
   int64_t UnflushedSinceNs() const;
-  // Lets HintWords show all submissions made so far.
+  // Lets HintBitvector show all submissions made so far.
   void Flush();
-  // The WordFlag bits that this rank raises. kUncached stands for flushed requests only.
+  // The StatusFlag bits that this rank raises. kUncached stands for flushed requests only.
   uint64_t Raised() const;
   bool HasHitsPending() const;  // true if cached requests are pending here, or if this rank has joined
   // Counts the events that could make a round worth proposing: submissions, waits that begin, rounds that moved
   // something.
   uint64_t changes() const;
-  void HintWords(bool lingering, std::vector<uint64_t>* words) const;
+  void HintBitvector(bool lingering, std::vector<uint64_t>* words) const;
   // Flushes, then writes this rank's snapshot of round().
   void Freeze(std::vector<uint64_t>* words);
   void WritePayload(std::vector<uint64_t>* payload) const;
-  bool MayRide(std::span<const uint64_t> words) const;
+  bool MayRunInline(std::span<const uint64_t> words) const;
   RoundOutcome Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots = {});
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
   // Rank 0 only. `lists` has one entry per rank, in any order. `merged` has the requests that several ranks made alike

@@ -13,7 +13,7 @@
 #include "control/rank_set.h"
 #include "control/response_cache.h"
 #include "control/stall_inspector.h"
-#include "control/tensor_table.h"
+#include "control/tensor_queue.h"
 
 namespace horocache::control {
 
@@ -58,8 +58,8 @@ struct Controller::Impl {
   void End(const Status& status, F&& why);
   void Moved();  // plans or failures were made, so all_waiting no longer holds
 
-  // ---- controller_rounds.cc
-  void WriteWords(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
+  // ---- round.cc
+  void WriteBitvector(uint64_t raised, std::span<const uint64_t> bits, std::vector<uint64_t>* words) const;
   RoundOutcome Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots);
   void PlanHit(wire::CacheBit bit, std::span<const Snapshot> snapshots);
   void FillRequests(const RoundOutcome& outcome, int64_t now_ns, wire::RequestList* list);
@@ -73,18 +73,20 @@ struct Controller::Impl {
   void RunPlanner() { planner.Run(joined_list, divisor_ranks); }
   void ApplyLeft(const std::vector<int32_t>& left);
 
-  // ---- controller_rides.cc
+  // ---- inline_allreduce.cc
   uint32_t RideWords(const wire::Signature& signature, wire::Choice choice) const;
   void WritePayload(std::vector<uint64_t>* payload) const;
-  bool MayRide(std::span<const uint64_t> words) const;
-  // Fills `rides` with the agreed bits that run inline.
-  void ChooseRides(std::span<const uint64_t> bits, std::span<const Snapshot> snapshots);
-  size_t FindRides(const Snapshot& snapshot, uint8_t* offsets) const;
-  bool Rides(wire::CacheBit bit) const { return next_ride < rides.size() && rides[next_ride] == bit; }
+  bool MayRunInline(std::span<const uint64_t> words) const;
+  // Fills `inline_bits` with the agreed bits that run inline.
+  void ChooseInline(std::span<const uint64_t> bits, std::span<const Snapshot> snapshots);
+  size_t FindInline(const Snapshot& snapshot, uint8_t* offsets) const;
+  bool RunsInline(wire::CacheBit bit) const {
+    return next_inline < inline_bits.size() && inline_bits[next_inline] == bit;
+  }
   // Plans the next inline allreduce.
-  void PlanRide(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
+  void PlanInline(OpId op, const ResponseCache::Entry& entry, std::span<const Snapshot> snapshots);
 
-  // ---- controller_coordinate.cc
+  // ---- negotiation.cc
   Status Coordinate(std::span<const wire::RequestList> lists, std::span<const MergedRequest> merged,
                     const RoundOutcome& outcome, int64_t now_ns, wire::ResponseList* out);
   Status AddMerged(const MergedRequest& merged, const RankSet& joined_now, int64_t now_ns, wire::ResponseList* out);
@@ -98,7 +100,7 @@ struct Controller::Impl {
                                         const wire::ResponseList& out, int64_t now_ns) const;
   int64_t OldestPendingNs() const;
   void Inspect(int64_t now_ns);
-  void LookForCircles(int64_t now_ns);
+  void RequestDeadlockCheck(int64_t now_ns);
   void RaiseStalled();
   int64_t NextInspectNs() const;
 
@@ -112,7 +114,7 @@ struct Controller::Impl {
 
   const ControllerConfig config;
   ResponseCache cache;
-  TensorTable table;
+  TensorQueue table;
   FusionPlanner planner;
   std::deque<Failure> failures;
   std::deque<std::string> reports;
@@ -159,12 +161,12 @@ struct Controller::Impl {
   std::string join_mismatch;  // the first difference of another join from first_join
   // Every rank.
   const uint64_t selector_hash;
-  StallInspector stalls;              // knows of operations on rank 0 only
-  std::vector<uint64_t> agreed_bits;  // bit words of this round's AND
-  std::vector<wire::CacheBit> rides;  // the agreed bits that run inline, ascending
-  size_t next_ride = 0;
-  // kMaxPayloadWords entries per rank: the word of its payload at which the data of each entry of `rides` begins.
-  std::vector<uint8_t> ride_offsets;
+  StallInspector stalls;                    // knows of operations on rank 0 only
+  std::vector<uint64_t> agreed_bits;        // bit words of this round's AND
+  std::vector<wire::CacheBit> inline_bits;  // the agreed bits that run inline, ascending
+  size_t next_inline = 0;
+  // kMaxPayloadWords entries per rank: the word of its payload at which the data of each entry of `inline_bits` begins.
+  std::vector<uint8_t> inline_offsets;
 };
 
 template <typename F>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "control/join_rules.h"
+#include "control/join.h"
 #include "control/mismatch.h"
 #include "control/signature.h"
 
@@ -66,7 +66,7 @@ Status Coordinator::AddMerged(const MergedRequest& merged, const RankSet& joined
                               std::vector<Response>* responses) {
   const Signature& signature = merged.request.signature;
   std::string text;
-  const bool known = pending_.contains(signature.name) || !signature.defect.empty() || conflicts_.SomebodyLate() ||
+  const bool known = pending_.contains(signature.name) || !signature.defect.empty() || conflicts_.AnyRankLate() ||
                      !conflicts_.Find(signature, &text).empty() || !Validate(signature, size_).ok();
   if (known) {
     for (const RankRun& run : merged.ranks) {

@@ -25,8 +25,8 @@ void FusionPlanner::Run(const std::vector<int32_t>& joined, int divisor_ranks) {
   items_.clear();
 }
 
-Plan& FusionPlanner::AddRide(OpId op, std::shared_ptr<const Signature> signature, wire::Choice choice,
-                             int divisor_ranks) {
+Plan& FusionPlanner::AddInline(OpId op, std::shared_ptr<const Signature> signature, wire::Choice choice,
+                               int divisor_ranks) {
   divisor_ranks_ = divisor_ranks;
   const auto tensors = static_cast<int>(signature->tensors.size());
   Item item{op, std::move(signature), choice, 0, true};

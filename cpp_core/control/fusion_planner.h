@@ -32,7 +32,7 @@ class FusionPlanner {
   // `divisor_ranks`.
   void Run(const std::vector<int32_t>& joined, int divisor_ranks);
   // Adds a plan for one inline allreduce, while no rank has joined; the caller fills in the contributions.
-  Plan& AddRide(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int divisor_ranks);
+  Plan& AddInline(OpId op, std::shared_ptr<const wire::Signature> signature, wire::Choice choice, int divisor_ranks);
   // Adds a plan for kJoin, which never fuses.
   void AddJoin(OpId op, std::shared_ptr<const wire::Signature> signature, int32_t last_joined);
 

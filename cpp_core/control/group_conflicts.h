@@ -29,7 +29,7 @@ class GroupConflicts {
   // tensor.
   std::vector<std::string> Find(const wire::Signature& signature, std::string* key) const;
 
-  bool SomebodyLate() const { return !late_.empty(); }
+  bool AnyRankLate() const { return !late_.empty(); }
   // A request that failed because of a conflict, and the ranks that had submitted it.
   struct Failed {
     wire::Signature signature;

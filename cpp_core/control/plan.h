@@ -31,13 +31,13 @@ struct Plan {
   wire::DeviceClass device_class = wire::DeviceClass::kCpu;
   std::vector<PlanItem> items;
   std::vector<int32_t> joined;  // ranks without data of their own
-  int divisor_ranks = 0;        // the divisor of an average, see Note [What an average divides by]
+  int divisor_ranks = 0;        // the divisor of an average, see Note [The divisor of averages]
   int32_t last_joined = -1;     // for kJoin: the last rank that joined, as a rank of the job
   int64_t agreed_ns = 0;        // when this rank learned of the agreement; set by the runtime, for its timeline
-  // For an inline allreduce, see Note [Operations that ride on a round] in controller.h: every rank's data, in rank
+  // For an inline allreduce, see Note [Inline allreduces] in controller.h: every rank's data, in rank
   // order, the same number of words for each. No exchange is left to do. Empty for all other plans.
   std::vector<uint64_t> contributions;
-  bool rides() const { return !contributions.empty(); }
+  bool is_inline() const { return !contributions.empty(); }
 };
 
 // An operation that will not run. Every submitted OpId ends in exactly one Plan (its last piece) or exactly one

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "control/bitvector.h"
 #include "control/hashing.h"
 #include "control/signature.h"
-#include "control/words.h"
 
 namespace horocache::control {
 
@@ -67,7 +67,7 @@ void ResponseCache::Touch(std::span<const uint64_t> bit_words) {
 }
 
 ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice,
-                                              uint32_t ride_words) {
+                                              uint32_t inline_words) {
   Inserted inserted;
   ++agreed_;
   if (const auto same = by_name_.find(signature->name); same != by_name_.end()) Erase(same->second);
@@ -88,9 +88,9 @@ ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const wire::Signat
                      Mix64(bit | static_cast<uint64_t>(choice.backend) << 32 |
                            static_cast<uint64_t>(choice.algorithm) << 40 | static_cast<uint64_t>(choice.lane) << 48));
   contents_hash_ ^= entry.hash;
-  entry.ride_words = ride_words;
+  entry.inline_words = inline_words;
   SetBit(occupied_, bit);
-  if (ride_words > 0) SetBit(riding_, bit);
+  if (inline_words > 0) SetBit(inline_bits_, bit);
   by_name_.emplace(entry.signature->name, bit);
   IndexKeys(bit);
   Link(bit);
@@ -105,7 +105,7 @@ bool ResponseCache::Erase(CacheBit bit) {
   history_hash_ = Mix64(history_hash_ ^ entry.hash);
   contents_hash_ ^= entry.hash;
   ClearBit(occupied_, bit);
-  ClearBit(riding_, bit);
+  ClearBit(inline_bits_, bit);
   by_name_.erase(entry.signature->name);
   UnindexKeys(bit);
   Unlink(bit);
@@ -143,7 +143,7 @@ CacheBit ResponseCache::TakeSlot() {
   slots_.emplace_back();
   if (bit / 64 >= occupied_.size()) {
     occupied_.push_back(0);
-    riding_.push_back(0);
+    inline_bits_.push_back(0);
   }
   return bit;
 }

@@ -39,7 +39,7 @@ class ResponseCache {
     wire::Choice choice;
     int64_t bytes = 0;
     uint64_t hash = 0;                     // of bit, signature and choice
-    uint32_t ride_words = 0;               // words of one rank's data if the operation may run inline, else 0
+    uint32_t inline_words = 0;             // words of one rank's data if the operation may run inline, else 0
     std::vector<wire::CacheBit> overlaps;  // other entries that share a request or tensor name
     wire::CacheBit newer = wire::kNoBit;   // neighbours in order of use
     wire::CacheBit older = wire::kNoBit;
@@ -55,10 +55,10 @@ class ResponseCache {
 
   // For how many agreed responses the cache remembers evicted names; it uses 4 x capacity if that is more. (With 4 x
   // capacity alone, a job with more than five times as many operations as the default capacity would thrash forever.)
-  static constexpr uint64_t kLeastMemory = 1 << 17;
+  static constexpr uint64_t kMinEvictionWindow = 1 << 17;
 
   // `capacity` 0 switches the cache off. A `fixed` capacity never grows.
-  ResponseCache(int64_t capacity, bool fixed, uint64_t least_memory = kLeastMemory);
+  ResponseCache(int64_t capacity, bool fixed, uint64_t least_memory = kMinEvictionWindow);
 
   // Looks the request up by name. kChanged: the name is known but its signature differs; the caller asks all ranks to
   // drop the entry. One lookup, no allocation.
@@ -75,7 +75,7 @@ class ResponseCache {
   // Marks the entries of these bit words as used, in ascending order, because all ranks have agreed on them.
   void Touch(std::span<const uint64_t> bit_words);
   // Takes the lowest free slot or, if the cache is full, the slot of the least recently used entry.
-  Inserted Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice, uint32_t ride_words = 0);
+  Inserted Insert(std::shared_ptr<const wire::Signature> signature, wire::Choice choice, uint32_t inline_words = 0);
   // False if the slot is free.
   bool Erase(wire::CacheBit bit);
 
@@ -86,7 +86,7 @@ class ResponseCache {
   size_t num_words() const { return occupied_.size(); }
   std::span<const uint64_t> occupied() const { return occupied_; }
   // The bits of the entries that may run inline.
-  std::span<const uint64_t> riding() const { return riding_; }
+  std::span<const uint64_t> inline_bits() const { return inline_bits_; }
   // The hash of contents and history, updated incrementally.
   uint64_t hash() const;
 
@@ -104,7 +104,7 @@ class ResponseCache {
   int64_t size_ = 0;
   std::vector<Entry> slots_;
   std::vector<uint64_t> occupied_;
-  std::vector<uint64_t> riding_;
+  std::vector<uint64_t> inline_bits_;
   std::priority_queue<wire::CacheBit, std::vector<wire::CacheBit>, std::greater<>> free_;
   wire::CacheBit newest_ = wire::kNoBit;
   wire::CacheBit oldest_ = wire::kNoBit;

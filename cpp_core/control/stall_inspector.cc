@@ -107,7 +107,8 @@ StallInspector::Verdict StallInspector::Inspect(const std::vector<PendingOp>& op
   for (const size_t i : dead) {
     if (!conflicts[i].empty()) continue;
     fail(i, StatusCode::kStall,
-         Describe(ops[i], ranks, joined) + " It can never complete: " + WhatTheyWaitFor(ops[i], ops, ranks, joined) +
+         Describe(ops[i], ranks, joined) +
+             " It can never complete: " + WaitsOfMissingRanks(ops[i], ops, ranks, joined) +
              " Submit the same operations on all ranks, and wait for none before all that it needs is submitted.");
   }
   for (size_t i = 0; i < ops.size(); ++i) {
@@ -123,7 +124,7 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
   StringMap<Reported> still;
   size_t due = 0;
   int64_t longest_ns = 0;  // of the waits that are due for a report, as a multiple of warn_ns_
-  RankSet laggards(static_cast<int>(ranks.size()));
+  RankSet late_ranks(static_cast<int>(ranks.size()));
   for (size_t i = 0; i < ops.size(); ++i) {
     if ((*failed)[i] || ops[i].moving || !ops[i].stalled) continue;
     Reported reported = WhenReported(ops[i], ranks, joined, now_ns);
@@ -144,12 +145,12 @@ void StallInspector::Report(const std::vector<PendingOp>& ops, const std::vector
     if (!is_due || ++due > kMostReported) continue;
     verdict->report += "\n  " + Describe(ops[i], ranks, joined);
     verdict->report += BeyondTheLimit(reported, now_ns);
-    for (const int32_t rank : Lacking(ops[i], joined)) laggards.Add(rank);
+    for (const int32_t rank : Lacking(ops[i], joined)) late_ranks.Add(rank);
   }
   reported_ = std::move(still);
   if (due == 0) return;
-  verdict->laggards = laggards.ToVector();
-  if (verdict->laggards.size() > kMostAsked) verdict->laggards.resize(kMostAsked);
+  verdict->late_ranks = late_ranks.ToVector();
+  if (verdict->late_ranks.size() > kMostAsked) verdict->late_ranks.resize(kMostAsked);
   verdict->report = "operations wait for more than " + SecondsText(longest_ns) +
                     " for ranks that have not submitted them:" + verdict->report;
   if (due > kMostReported) {
@@ -181,12 +182,12 @@ int64_t StallInspector::FailNs(const Reported& reported) const {
   return (computed ? reported.idle_since_ns : waits_since_ns) + std::max(fail_ns_, warn_ns_);
 }
 
-std::string StallInspector::WhatTheyWaitFor(const PendingOp& op, const std::vector<PendingOp>& ops,
-                                            const std::vector<WaitingRank>& ranks, const RankSet& joined) const {
-  constexpr size_t kMostTold = 4;
+std::string StallInspector::WaitsOfMissingRanks(const PendingOp& op, const std::vector<PendingOp>& ops,
+                                                const std::vector<WaitingRank>& ranks, const RankSet& joined) const {
+  constexpr size_t kMaxListed = 4;
   std::vector<std::string> waits;
   for (const int32_t rank : Lacking(op, joined)) {
-    if (!ranks[static_cast<size_t>(rank)].all_waiting || waits.size() == kMostTold) continue;
+    if (!ranks[static_cast<size_t>(rank)].all_waiting || waits.size() == kMaxListed) continue;
     const auto lacked = [&](const PendingOp& other) {
       return other.has.Has(rank) && !Lacking(other, joined).empty() && !other.moving;
     };

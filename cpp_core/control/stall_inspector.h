@@ -42,7 +42,7 @@ class StallInspector {
     std::vector<wire::Response> failures;
     std::string report;
     // The late ranks that the report names, ascending; only as many as are asked for stack traces.
-    std::vector<int32_t> laggards;
+    std::vector<int32_t> late_ranks;
   };
   // `look`: also look for stalls, because some rank raised kStalled. Deadlocks are always looked for, and conflicts
   // between groups if `look` is true or a deadlock was found.
@@ -66,8 +66,8 @@ class StallInspector {
               int64_t now_ns, std::vector<bool>* failed, Verdict* verdict);
   int64_t FailNs(const Reported& reported) const;  // when it fails, if there is a limit
   // Text for messages: the operations that the ranks without `op` wait for, and the ranks that lack those.
-  std::string WhatTheyWaitFor(const PendingOp& op, const std::vector<PendingOp>& ops,
-                              const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
+  std::string WaitsOfMissingRanks(const PendingOp& op, const std::vector<PendingOp>& ops,
+                                  const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
   std::string Describe(const PendingOp& op, const std::vector<WaitingRank>& ranks, const RankSet& joined) const;
 
   const int64_t warn_ns_;

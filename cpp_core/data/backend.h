@@ -5,7 +5,7 @@
 // Start enqueues, Test does a bounded amount of work (about 100 us at most) and returns whether the collective is
 // finished.
 //
-// Role: lanes (the driving thread, which holds the progress lock).
+// Threads: the driving thread, which holds the progress lock.
 #pragma once
 
 #include <cstddef>
@@ -94,9 +94,9 @@ struct Collective {
   Event* ready = nullptr;
 };
 
-class Operation {
+class CollectiveTask {
  public:
-  virtual ~Operation() = default;
+  virtual ~CollectiveTask() = default;
   // Does a bounded amount of work; true when the operation is finished, successfully or not. Not called again after
   // that.
   virtual bool Test() = 0;
@@ -137,14 +137,14 @@ class Backend {
   // Checked before anything is sent. kUnsupported: the message says why and what could run the collective.
   virtual Status Supports(const Collective& collective) const = 0;
   // Everything that `collective` points to must stay valid until the operation is finished.
-  virtual std::unique_ptr<Operation> Start(Collective collective) = 0;
+  virtual std::unique_ptr<CollectiveTask> Start(Collective collective) = 0;
   virtual const DataCounters& counters() const = 0;
   // Not ok once this rank is out of step with the others: the backend can run nothing more, and the job must end.
   virtual Status broken() const { return Status::Ok(); }
 };
 
-// Memory of one process set's lane on one host, laid out by net/arena.h: one data area per rank, which only that rank
-// writes and all ranks read.
+// Memory of one process set's lane on one host, laid out by net/shm/arena.h: one data area per rank, which only that
+// rank writes and all ranks read.
 struct SharedArea {
   int rank = 0;
   int size = 1;
@@ -160,7 +160,7 @@ SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes);
 
 struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
-  int64_t oneshot_max_bytes = -1;  // < 0: see Note [The table of algorithms] in shm_algorithms.h
+  int64_t oneshot_max_bytes = -1;  // < 0: see Note [Choice of the shm algorithm] in algorithms.h
   std::string kernels = "auto";
   int64_t fakedevice_delay_ns = -1;                // delay of the fake device; below 0: the job has no fake device
   bool deterministic = false;                      // reductions fold in rank order on every backend
@@ -168,13 +168,13 @@ struct BackendOptions {
 };
 
 // The transports that connect all ranks of a process set.
-struct BackendMeans {
+struct Transports {
   bool memory = true;  // shared memory: all ranks are on one host
   bool mpi = false;
 };
 
 // The resources of the mpi backend; `all` is empty in a job without MPI.
-struct MpiMeans {
+struct MpiResources {
   net::Communicator all;      // of the set's ranks
   net::Communicator leaders;  // of the lowest rank of each host, by host; empty on other ranks and on one host
   SharedArea local;           // of the ranks of this host, if there are several hosts
@@ -187,8 +187,8 @@ struct MpiMeans {
 // it connects area.size ranks), loopback (if area.size is 1), fakedevice (if enabled). data/registry.cc holds the one
 // list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             MpiMeans mpi = {});
+                                                             MpiResources mpi = {});
 // The traits of the backends that MakeBackends creates for `ranks` ranks, in the same order.
-std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means = {});
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, Transports means = {});
 
 }  // namespace horocache::data

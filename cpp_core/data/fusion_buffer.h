@@ -1,6 +1,6 @@
 // One buffer for backends that cannot work on a list of segments: it holds the segments' elements one after the other.
 //
-// It grows on demand and never shrinks, so that a steady state allocates nothing. Role: that of its owner.
+// It grows on demand and never shrinks, so that a steady state allocates nothing. Threads: those of its owner.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 
 #include "data/backend.h"
 #include "data/backends/backends.h"
-#include "data/backends/shm_port.h"
+#include "data/backends/shm/tile_slots.h"
 
 namespace horocache::data {
 namespace {
@@ -25,7 +25,7 @@ SharedArea PartOf(const SharedArea& area, size_t begin, size_t bytes) {
   return part;
 }
 
-std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, BackendMeans means) {
+std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, Transports means) {
   std::vector<control::BackendTraits> traits;
   if (means.memory) traits.push_back(ShmTraits());
   if (means.mpi) traits.push_back(MpiTraits());
@@ -35,7 +35,7 @@ std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& op
 }
 
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
-                                                             MpiMeans mpi) {
+                                                             MpiResources mpi) {
   StatusOr<const KernelSet*> kernels = FindKernels(options.kernels);
   if (!kernels.ok()) return kernels.status();
   const bool memory = !area.data.empty();

@@ -99,7 +99,7 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
 
   void SetHint(std::span<const uint64_t> words) override { network_->Write(rank_, Kind::kHint, 0, words, {}); }
 
-  void HintAnd(std::vector<uint64_t>* out) override {
+  void AndHints(std::vector<uint64_t>* out) override {
     static const Words kNeverSet{~uint64_t{0}};
     for (int writer = 0; writer < size(); ++writer) {
       const SharedWords& hint = network_->view(rank_, writer).hint;
@@ -118,7 +118,7 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
            (view.slots[1].filled && view.slots[1].round >= round);
   }
 
-  bool TestRound(uint64_t round, std::vector<uint64_t>* out) override {
+  bool AndSnapshots(uint64_t round, std::vector<uint64_t>* out) override {
     if (round != missing_round_) {
       missing_round_ = round;
       missing_ = 0;
@@ -136,7 +136,7 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
     return true;
   }
 
-  bool SharesWords(int) const override { return !network_->words_travel(); }
+  bool SharesBitvector(int) const override { return !network_->words_travel(); }
   bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
     const Slot& slot = network_->view(rank_, rank).slots[round & 1];
     if (!slot.filled || slot.round != round) return false;

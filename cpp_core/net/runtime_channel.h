@@ -14,7 +14,7 @@ class RuntimeChannel : public control::ControlChannel {
   virtual const Status& broken() const = 0;
   // The process set cannot go on here: sends the reason to the ranks that cannot see it themselves. Does nothing if all
   // can.
-  virtual void TellLost(const Status& why) { static_cast<void>(why); }
+  virtual void NotifyLost(const Status& why) { static_cast<void>(why); }
   // True if news may arrive without a ring, so the caller must call Progress from time to time.
   virtual bool must_poll() const { return false; }
   // Announces that this rank leaves, so that its silence is not taken for a loss. `job_lost`: it leaves because the job

@@ -1,7 +1,7 @@
 // The last events of a rank. They are recorded at all times, for the flight record that is written after an error or on
 // request.
 //
-// Note [Records without a lock]
+// Note [Lock-free event ring]
 // The recorder is a ring of records. A writer takes the next number, claims the record of that number (event 5,000 goes
 // into record 904 of 4,096), and writes it word by word, the number last. A reader keeps the records whose number is
 // the same before and after it has read them. No thread waits: a writer leaves its event out if its record is claimed

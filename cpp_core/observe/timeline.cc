@@ -30,8 +30,8 @@ Status Timeline::Start(const std::string& path, bool mark_rounds, const Timeline
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
   text_ = std::make_unique<TraceText>(header);
-  text_->Take(&news_);
-  HC_RETURN_IF_ERROR(file_->Append(&news_));
+  text_->Take(&pending_text_);
+  HC_RETURN_IF_ERROR(file_->Append(&pending_text_));
   {
     MutexLock queue(queue_mutex_);
     stop_ = false;
@@ -157,8 +157,8 @@ void Timeline::AddText(const Batch& batch) {
 
 bool Timeline::Write() {
   if (text_->empty()) return true;
-  text_->Take(&news_);
-  const Status written = file_->Append(&news_);
+  text_->Take(&pending_text_);
+  const Status written = file_->Append(&pending_text_);
   if (written.ok()) return true;
   on_ = false;
   warn_("the timeline ends here: " + written.message());

@@ -1,7 +1,7 @@
 // The timeline of a rank: a file in Chrome's trace format, which Perfetto opens. Each tensor has a row with the phases
 // of its operations, under Horovod's names.
 //
-// Note [A record for each operation]
+// Note [One timeline record per operation]
 // The driving thread keeps the times of an operation in the operation, and hands over one record when it ends. A thread
 // of the timeline turns records into text and writes the text a few times a second. So an operation costs one short
 // critical section and a copy of its name, and a pending operation is not in the file until it ends. Records that come
@@ -93,7 +93,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Used by the thread alone, while it runs.
   std::unique_ptr<TraceFile> file_;
   std::unique_ptr<TraceText> text_;
-  std::string news_;  // text that is written next; a member for its memory
+  std::string pending_text_;  // text that is written next; a member for its memory
 
   std::atomic<uint32_t> ended_{1};  // futex word: 1 if the thread has ended or was never started
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "data/check.h"
+#include "data/validate.h"
 #include "program/host_links.h"
 #include "program/operation.h"
 #include "program/shm_links.h"
@@ -30,8 +30,8 @@ class ProgramBackend final : public data::Backend {
                                           std::to_string(queue_.size)};
   }
 
-  std::unique_ptr<data::Operation> Start(data::Collective collective) override {
-    return std::unique_ptr<data::Operation>(new (&queue_) ProgramOperation(&queue_, std::move(collective)));
+  std::unique_ptr<data::CollectiveTask> Start(data::Collective collective) override {
+    return std::unique_ptr<data::CollectiveTask>(new (&queue_) ProgramTask(&queue_, std::move(collective)));
   }
 
   const data::DataCounters& counters() const override { return queue_.counters; }

@@ -10,7 +10,7 @@
 #include "data/kernels/fold.h"
 #include "net/mpi/communicator.h"
 #include "program/library.h"
-#include "program/work_buffer.h"
+#include "program/scratch.h"
 
 namespace horocache::program {
 

@@ -41,7 +41,7 @@ Execution::Execution(RunSite site)
 }
 
 bool Execution::Advance(int64_t* budget) {
-  bool moved = DropTaken();
+  bool moved = ForgetPopped();
   for (size_t strand = 0; strand < states_.size() && *budget > 0; ++strand) {
     moved |= AdvanceStrand(strand, budget);
   }
@@ -107,7 +107,7 @@ bool Execution::CanRun(size_t strand, const Step& step, Due* due) {
     due->keeps = due->slot == nullptr;
     if (due->keeps && !Pops(step.op)) return Block(&state, Wait::kSlot);
   }
-  return !Stores(step.op) || TakeBack(step, state.tile) || Block(&state, Wait::kReader);
+  return !Stores(step.op) || RetractDirect(step, state.tile) || Block(&state, Wait::kReader);
 }
 
 bool Execution::PushKept(size_t strand, const Step& step, int64_t* budget) {
@@ -164,7 +164,7 @@ const std::byte* Execution::OnePiece(const Place& place, const Step& step, int64
   return first;
 }
 
-bool Execution::TakeBack(const Step& step, int64_t tile) {
+bool Execution::RetractDirect(const Step& step, int64_t tile) {
   bool free = true;
   for (int64_t i = 0; i < step.count && !direct_.empty(); ++i) {
     const Run run = RunOf(step, tile, i, 0);
@@ -181,7 +181,7 @@ bool Execution::TakeBack(const Step& step, int64_t tile) {
 }
 
 // Forgets the direct messages that their receivers have popped. Returns true if there were any.
-bool Execution::DropTaken() {
+bool Execution::ForgetPopped() {
   if (direct_.empty()) return false;
   return std::erase_if(direct_, [this](const DirectMessage& one) {
            return site_.connections->Popped(one.strand) > one.number;

@@ -1,6 +1,6 @@
 // One run of a program on one rank: the thread blocks (`Strand`) are state machines that are advanced in turns.
 //
-// Note [Strands are polled]
+// Note [Thread blocks are polled]
 // A thread block begins a step when the steps that it waits for are done and, if the step pops, its message has
 // arrived. It goes on to the next step after the push. A step that pops and pushes pops first, because the slot that it
 // frees may be the one that all ranks wait for. If the push has to wait, the value stays where the step stored it, or
@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "data/kernels/fold.h"
+#include "program/chunk_layout.h"
 #include "program/connections.h"
 #include "program/program.h"
-#include "program/sizes.h"
 
 namespace horocache::program {
 
@@ -113,8 +113,8 @@ class Execution {
   const std::byte* OnePiece(const Place& place, const Step& step, int64_t tile) const;
   void Push(size_t strand, int64_t bytes);
   // Takes direct messages back from the step's destination. Returns true if no receiver reads there, now or later.
-  bool TakeBack(const Step& step, int64_t tile);
-  bool DropTaken();
+  bool RetractDirect(const Step& step, int64_t tile);
+  bool ForgetPopped();
   // Does the step except for waiting: reads message and memory, stores, and fills `slot` if it is not null. Stores to
   // memory go through the caches, because the stored values are read soon.
   void Work(size_t strand, const Step& step, const std::byte* message, std::byte* slot);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "control/hashing.h"
-#include "program/words.h"
+#include "program/word_reader.h"
 
 namespace horocache::program {
 namespace {

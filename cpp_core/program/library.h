@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "program/connection_map.h"
 #include "program/program.h"
 #include "program/protocol.h"
-#include "program/wiring.h"
 #include "wire/message.h"
 
 namespace horocache::program {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "program/chunk_layout.h"
 #include "program/links.h"
-#include "program/sizes.h"
 
 namespace horocache::program {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "program/connection_map.h"
 #include "program/connections.h"
 #include "program/protocol.h"
-#include "program/wiring.h"
 
 namespace horocache::program {
 

@@ -10,9 +10,9 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "program/delayed_links.h"
 #include "program/program.h"
 #include "program/protocol.h"
+#include "program/simulated_links.h"
 #include "wire/message.h"
 
 namespace horocache::program {

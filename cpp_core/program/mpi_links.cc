@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "net/mpi/kept.h"
 #include "net/mpi/mpi_process.h"
+#include "net/mpi/orphaned_requests.h"
 
 namespace horocache::program {
 namespace {
@@ -21,7 +21,7 @@ MpiLinks::~MpiLinks() {
   if (!UnderWay()) return;
   Abandon();
   for (std::vector<End>* ends : {&out_, &in_}) {
-    for (End& end : *ends) net::KeepForMpi(std::move(end.memory));
+    for (End& end : *ends) net::KeepUntilExit(std::move(end.memory));
   }
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "control/hashing.h"
-#include "data/rows.h"
-#include "net/mpi/kept.h"
+#include "data/row_layout.h"
+#include "net/mpi/orphaned_requests.h"
 
 namespace horocache::program {
 namespace {
@@ -19,16 +19,16 @@ bool AllEqual(const std::vector<int64_t>& numbers) {
 
 }  // namespace
 
-ProgramOperation::ProgramOperation(ProgramQueue* queue, data::Collective collective)
-    : QueuedOperation(queue, std::move(collective), queue->rank, queue->size), queue_(*queue) {
+ProgramTask::ProgramTask(ProgramQueue* queue, data::Collective collective)
+    : QueuedTask(queue, std::move(collective), queue->rank, queue->size), queue_(*queue) {
   for (const data::Segment& segment : collective_.segments) total_ += segment.count;
 }
 
-ProgramOperation::~ProgramOperation() {
-  if (inner_ != nullptr && inner_->must_poll()) net::KeepForMpi(std::move(facts_));
+ProgramTask::~ProgramTask() {
+  if (inner_ != nullptr && inner_->must_poll()) net::KeepUntilExit(std::move(facts_));
 }
 
-observe::Phase ProgramOperation::phase() const {
+observe::Phase ProgramTask::phase() const {
   switch (state_) {
     case State::kBuiltIn:
       return inner_->phase();
@@ -41,11 +41,9 @@ observe::Phase ProgramOperation::phase() const {
   }
 }
 
-bool ProgramOperation::must_poll() const {
-  return queue_.links->must_poll() || (inner_ != nullptr && inner_->must_poll());
-}
+bool ProgramTask::must_poll() const { return queue_.links->must_poll() || (inner_ != nullptr && inner_->must_poll()); }
 
-void ProgramOperation::AddWaitingFor(std::vector<int>* ranks) const {
+void ProgramTask::AddWaitingFor(std::vector<int>* ranks) const {
   if (inner_ != nullptr) return inner_->AddWaitingFor(ranks);
   if (state_ == State::kWait && queue_.links->Behind() >= 0) ranks->push_back(queue_.links->Behind());
   if (state_ != State::kRun) return;
@@ -53,7 +51,7 @@ void ProgramOperation::AddWaitingFor(std::vector<int>* ranks) const {
   if (run_->finished()) queue_.links->AddUnsettled(ranks);
 }
 
-std::string ProgramOperation::Details() const {
+std::string ProgramTask::Details() const {
   if (state_ != State::kRun || run_->finished()) return "";
   constexpr size_t kMostLines = 32;
   std::string text = "\nProgram '" + program_->name + "' runs:";
@@ -61,12 +59,12 @@ std::string ProgramOperation::Details() const {
   return text;
 }
 
-bool ProgramOperation::folds() const {
+bool ProgramTask::folds() const {
   return collective_.op == wire::Op::kAllreduce || collective_.op == wire::Op::kReduce ||
          collective_.op == wire::Op::kReducescatter;
 }
 
-bool ProgramOperation::Step(int64_t* budget) {
+bool ProgramTask::Step(int64_t* budget) {
   switch (state_) {
     case State::kBegin:
       return Begin();
@@ -87,13 +85,13 @@ bool ProgramOperation::Step(int64_t* budget) {
   }
 }
 
-bool ProgramOperation::EndInner() {
+bool ProgramTask::EndInner() {
   if (Status broken = queue_.means.built_in->broken(); !broken.ok()) queue_.Break(std::move(broken));
   if (state_ == State::kMeet) return Agree();
   return state_ == State::kConfirm ? Confirm() : EndBuiltIn();
 }
 
-bool ProgramOperation::Begin() {
+bool ProgramTask::Begin() {
   std::string why;
   if (!collective_.joined.empty()) return UseBuiltIn("a rank has joined, and takes no part");
   program_ = Choose(total_ * element_bytes_, &why);
@@ -102,7 +100,7 @@ bool ProgramOperation::Begin() {
   return Plan(total_, &why) ? Place() : UseBuiltIn(why);
 }
 
-const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) const {
+const LibraryProgram* ProgramTask::Choose(int64_t bytes, std::string* why) const {
   const std::vector<LibraryProgram>& programs = queue_.means.library->programs;
   if (collective_.algorithm > 0) {
     const LibraryProgram& one = programs[collective_.algorithm - 1];
@@ -121,7 +119,7 @@ const LibraryProgram* ProgramOperation::Choose(int64_t bytes, std::string* why) 
 }
 
 // Returns why the program cannot run this operation; empty if it can.
-std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
+std::string ProgramTask::Misfit(const LibraryProgram& one) const {
   if (one.op != collective_.op) return "it is for " + std::string(wire::OpName(one.op));
   if (one.program.ranks != size()) return "it is for " + std::to_string(one.program.ranks) + " ranks";
   if (one.root != collective_.root && wire::HasRoot(one.op)) return "it is for root " + std::to_string(one.root);
@@ -129,7 +127,7 @@ std::string ProgramOperation::Misfit(const LibraryProgram& one) const {
 }
 
 // Returns why a program that can run is not chosen automatically; empty if it may be.
-std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) const {
+std::string ProgramTask::NotFor(const LibraryProgram& one, int64_t bytes) const {
   const bool fits = bytes >= one.min_bytes && (one.max_bytes == 0 || bytes < one.max_bytes);
   if (!HasRows(one.op) && !fits) return "it is for other sizes";
   const bool rounds = IsFloat(collective_.dtype) || IsComplex(collective_.dtype);
@@ -140,14 +138,14 @@ std::string ProgramOperation::NotFor(const LibraryProgram& one, int64_t bytes) c
 // ---- where sizes differ by rank ----------------------------------------------------------------------------------
 
 // True if every rank gets the same number of the `rows` rows.
-bool ProgramOperation::Even(int64_t rows) const {
+bool ProgramTask::Even(int64_t rows) const {
   const std::vector<int64_t>& splits = collective_.splits;
   const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
   if (splits.empty() || places <= 1) return splits.empty() && rows % std::max<int64_t>(places, 1) == 0;
   return splits.size() == static_cast<size_t>(size()) && AllEqual(splits) && splits[0] * size() == rows;
 }
 
-ProgramOperation::Facts ProgramOperation::OwnFacts() const {
+ProgramTask::Facts ProgramTask::OwnFacts() const {
   const int64_t places = PlacesOf(collective_.op, size(), rank(), collective_.root).input;
   const StatusOr<int64_t> rows = data::RowsOf(collective_, rank());
   const bool plain =
@@ -161,7 +159,7 @@ ProgramOperation::Facts ProgramOperation::OwnFacts() const {
   return total_ > 0 && Even(*rows) ? Facts{total_ / places, detail} : Facts{0, kUnusual};
 }
 
-bool ProgramOperation::Tell(const Facts& facts, State next) {
+bool ProgramTask::Tell(const Facts& facts, State next) {
   own_ = facts;
   told_.allocate = [this](int64_t bytes) -> StatusOr<std::byte*> {
     facts_.resize(static_cast<size_t>(bytes) / sizeof(Facts));
@@ -179,7 +177,7 @@ bool ProgramOperation::Tell(const Facts& facts, State next) {
   return true;
 }
 
-bool ProgramOperation::Agree() {
+bool ProgramTask::Agree() {
   if (!inner_->status().ok()) return EndWith(inner_->status());
   inner_.reset();
   bool alike = true;
@@ -197,7 +195,7 @@ bool ProgramOperation::Agree() {
 
 // Returns the size of the result in bytes. If the allocation fails, status_ has the error; a short operation still
 // runs, because the other ranks depend on it.
-int64_t ProgramOperation::AllocateResult() {
+int64_t ProgramTask::AllocateResult() {
   const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   const int64_t bytes = places.output * elements_ * element_bytes_;
   if (collective_.output == nullptr) {
@@ -216,7 +214,7 @@ int64_t ProgramOperation::AllocateResult() {
   return bytes;
 }
 
-bool ProgramOperation::Confirm() {
+bool ProgramTask::Confirm() {
   if (!inner_->status().ok()) return EndWith(inner_->status());
   inner_.reset();
   for (int r = 0; r < size(); ++r) {
@@ -231,7 +229,7 @@ bool ProgramOperation::Confirm() {
 
 // ---- without a program -------------------------------------------------------------------------------------------
 
-bool ProgramOperation::UseBuiltIn(const std::string& why) {
+bool ProgramTask::UseBuiltIn(const std::string& why) {
   const bool named = collective_.algorithm > 0;
   const std::string who = named ? "program '" + queue_.means.library->programs[collective_.algorithm - 1].name + "'"
                                 : std::string("backend program");
@@ -245,9 +243,9 @@ bool ProgramOperation::UseBuiltIn(const std::string& why) {
   return true;
 }
 
-bool ProgramOperation::EndBuiltIn() { return EndWith(inner_->status()); }
+bool ProgramTask::EndBuiltIn() { return EndWith(inner_->status()); }
 
-bool ProgramOperation::EndWith(Status status) {
+bool ProgramTask::EndWith(Status status) {
   status_ = std::move(status);
   inner_.reset();
   state_ = State::kDone;

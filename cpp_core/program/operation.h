@@ -21,11 +21,11 @@
 #include "program/backend.h"
 #include "program/execution.h"
 #include "program/links.h"
-#include "program/work_buffer.h"
+#include "program/scratch.h"
 
 namespace horocache::program {
 
-struct ProgramQueue final : data::OperationQueue {
+struct ProgramQueue final : data::TaskQueue {
   ProgramQueue(ProgramMeans given, int rank, int size, std::unique_ptr<Links> links)
       : rank(rank), size(size), means(std::move(given)), links(std::move(links)) {}
 
@@ -41,10 +41,10 @@ struct ProgramQueue final : data::OperationQueue {
   void OnBroken() override { links->Abandon(); }
 };
 
-class ProgramOperation final : public data::QueuedOperation {
+class ProgramTask final : public data::QueuedTask {
  public:
-  ProgramOperation(ProgramQueue* queue, data::Collective collective);
-  ~ProgramOperation() override;
+  ProgramTask(ProgramQueue* queue, data::Collective collective);
+  ~ProgramTask() override;
 
   observe::Phase phase() const override;
   bool must_poll() const override;
@@ -111,7 +111,7 @@ class ProgramOperation final : public data::QueuedOperation {
   State state_ = State::kBegin;
   const LibraryProgram* program_ = nullptr;
   int64_t total_ = 0;  // elements of all segments
-  std::unique_ptr<data::Operation> inner_;
+  std::unique_ptr<data::CollectiveTask> inner_;
 
   Facts own_;
   std::vector<Facts> facts_;  // by rank
@@ -119,7 +119,7 @@ class ProgramOperation final : public data::QueuedOperation {
   int64_t elements_ = 0;  // per place, for an operation with rows
 
   LinkPlan plan_;
-  // Note [16 bits]
+  // Note [16-bit floats]
   // Programs fold float16 and bfloat16 in float32, like the built-in backend: the inputs are widened before the program
   // runs, and the result is rounded once.
   bool widened_ = false;

@@ -9,7 +9,7 @@
 
 namespace horocache::program {
 
-bool ProgramOperation::Plan(int64_t elements, std::string* why) {
+bool ProgramTask::Plan(int64_t elements, std::string* why) {
   const Program& program = program_->program;
   widened_ = folds() && Is16BitFloat(collective_.dtype);
   run_bytes_ = widened_ ? static_cast<int64_t>(sizeof(float)) : element_bytes_;
@@ -26,7 +26,7 @@ bool ProgramOperation::Plan(int64_t elements, std::string* why) {
   return true;
 }
 
-bool ProgramOperation::Place() {
+bool ProgramTask::Place() {
   const data::KernelSet& kernels = *queue_.means.kernels;
   if (folds()) {
     PrepareFold(kernels);
@@ -43,13 +43,13 @@ bool ProgramOperation::Place() {
   return true;
 }
 
-Status ProgramOperation::PlacePrivately(WorkBuffer* buffer, int64_t bytes, std::byte** place) {
+Status ProgramTask::PlacePrivately(WorkBuffer* buffer, int64_t bytes, std::byte** place) {
   HC_RETURN_IF_ERROR(buffer->Reserve(std::max<int64_t>(bytes, 1)));
   *place = buffer->data();
   return Status::Ok();
 }
 
-Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
+Status ProgramTask::PlaceScratch(const RankProgram& mine) {
   const auto bytes_of = [&](size_t buffer) {
     const int64_t bytes = BufferBytes(mine, static_cast<int>(buffer), site_->sizes);
     return RoundUp(bytes, int64_t{kCacheLine});
@@ -66,11 +66,11 @@ Status ProgramOperation::PlaceScratch(const RankProgram& mine) {
   return Status::Ok();
 }
 
-// Note [Where programs work]
+// Note [Buffers of a program]
 // A program works on the user's tensors where it can. It reads the input there if it does not store into it and the
 // input needs no scaling or widening. It computes the result there if the result is one tensor with room for everything
 // that the program stores. If the program's input and output share a buffer, the input is first copied into it.
-Status ProgramOperation::PlaceBuffers() {
+Status ProgramTask::PlaceBuffers() {
   const RankProgram& mine = program_->program.programs[static_cast<size_t>(rank())];
   const Joined joined = JoinedOf(*program_, rank());
   const int64_t elements = site_->sizes.Offset(int64_t{program_->program.classes} * program_->program.refinement);
@@ -88,7 +88,7 @@ Status ProgramOperation::PlaceBuffers() {
 }
 
 // `bytes` is the size of one place.
-Status ProgramOperation::PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished) {
+Status ProgramTask::PlaceJoined(const Joined& joined, int64_t bytes, std::byte** loaded, std::byte** finished) {
   const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   std::byte* memory = result_;
   if (widened_ || memory == nullptr || places.input > places.output) {
@@ -100,7 +100,7 @@ Status ProgramOperation::PlaceJoined(const Joined& joined, int64_t bytes, std::b
   return Status::Ok();
 }
 
-Status ProgramOperation::PlaceApart(int64_t bytes, std::byte** loaded, std::byte** finished) {
+Status ProgramTask::PlaceApart(int64_t bytes, std::byte** loaded, std::byte** finished) {
   const Places places = PlacesOf(collective_.op, size(), rank(), collective_.root);
   const bool changed = widened_ || (folds() && scaling_.before != 1.0);
   const std::byte* given = collective_.segments.size() == 1 ? collective_.segments[0].input : nullptr;
@@ -121,7 +121,7 @@ Status ProgramOperation::PlaceApart(int64_t bytes, std::byte** loaded, std::byte
   return Status::Ok();
 }
 
-void ProgramOperation::PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements) {
+void ProgramTask::PlanMoves(std::byte* loaded, std::byte* finished, int64_t result_elements) {
   data::Scaling before, after;
   if (folds()) {
     before.before = scaling_.before;
@@ -148,13 +148,13 @@ void ProgramOperation::PlanMoves(std::byte* loaded, std::byte* finished, int64_t
   }
 }
 
-bool ProgramOperation::StartRun() {
+bool ProgramTask::StartRun() {
   run_ = std::make_unique<Execution>(*site_);
   state_ = State::kLoad;
   return true;
 }
 
-bool ProgramOperation::Moved(const std::vector<Move>& moves, int64_t* budget) {
+bool ProgramTask::Moved(const std::vector<Move>& moves, int64_t* budget) {
   while (move_ < moves.size() && *budget > 0) {
     const Move& move = moves[move_];
     const int64_t piece = std::min(move.elements - moved_, PieceElements(*budget));
@@ -169,7 +169,7 @@ bool ProgramOperation::Moved(const std::vector<Move>& moves, int64_t* budget) {
   return true;
 }
 
-void ProgramOperation::MoveNow(const Move& move, int64_t at, int64_t count, int64_t* budget) {
+void ProgramTask::MoveNow(const Move& move, int64_t at, int64_t count, int64_t* budget) {
   std::byte* const to = move.to + at * (move.loads ? run_bytes_ : element_bytes_);
   const std::byte* const from = move.from + at * (move.loads ? element_bytes_ : run_bytes_);
   if (!widened_ && move.scaling.none()) return Copied(to, from, count * element_bytes_, false, budget);
@@ -184,8 +184,7 @@ void ProgramOperation::MoveNow(const Move& move, int64_t at, int64_t count, int6
   data::Narrow(collective_.dtype, wide, to, count);
 }
 
-void ProgramOperation::ScaleNow(const std::byte* from, std::byte* to, int64_t count,
-                                const data::Scaling& scaling) const {
+void ProgramTask::ScaleNow(const std::byte* from, std::byte* to, int64_t count, const data::Scaling& scaling) const {
   if (scaling.none()) return;
   const std::byte* inputs[] = {from};
   data::FoldCall call;
@@ -197,7 +196,7 @@ void ProgramOperation::ScaleNow(const std::byte* from, std::byte* to, int64_t co
   site_->fold(call);
 }
 
-bool ProgramOperation::Run(int64_t* budget) {
+bool ProgramTask::Run(int64_t* budget) {
   const bool moved = run_->Advance(budget);
   const bool over = run_->finished() && queue_.links->Settled();
   if (const LinkFailure failure = queue_.links->failure(); !failure.status.ok()) {

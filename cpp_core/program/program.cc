@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "program/words.h"
+#include "program/word_reader.h"
 
 namespace horocache::program {
 namespace {

@@ -195,7 +195,7 @@ uint64_t ShmLinks::Popped(int strand) {
 bool ShmLinks::Retract(int strand, uint64_t message, const std::byte* memory, int64_t bytes) {
   if (Popped(strand) > message) return true;
   const Endpoint& end = wiring_->out[static_cast<size_t>(strand)];
-  Whereabouts& where = whereabouts(area_.rank, end.here, message);
+  DirectLocation& where = whereabouts(area_.rank, end.here, message);
   uint64_t there = where.load(std::memory_order_acquire);
   if ((there & kTaken) != 0) return false;
   data::Copy(SlotBytes(area_.rank, end.here, message), memory, static_cast<size_t>(bytes), true);
@@ -219,7 +219,7 @@ const std::byte* ShmLinks::Peek(int strand, int64_t bytes) {
 const std::byte* ShmLinks::Take(int strand, const std::byte* peeked) {
   if (protocol_ != Protocol::kDirect) return peeked;
   const Endpoint& end = wiring_->in[static_cast<size_t>(strand)];
-  Whereabouts& where = whereabouts(end.peer, end.there, in_[static_cast<size_t>(end.here)].count);
+  DirectLocation& where = whereabouts(end.peer, end.there, in_[static_cast<size_t>(end.here)].count);
   uint64_t there = where.load(std::memory_order_acquire);
   while (there != 0 && !where.compare_exchange_weak(there, there | kTaken, std::memory_order_acq_rel)) {
   }

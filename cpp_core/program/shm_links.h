@@ -1,6 +1,6 @@
 // Connections between the ranks of one host, in shared memory.
 //
-// Note [Who writes what]
+// Note [One writer per word]
 // Every word and slot has one writer. The sender writes the slots and the count of pushed messages, in its own area.
 // The receiver writes the count of popped messages, in its own area. (Exception: the receiver marks a direct message in
 // the sender's slot when it begins to read it.) A count is stored with the number of its operation, so it is never
@@ -72,7 +72,7 @@ class ShmLinks final : public Links {
   static constexpr int kCountBits = 24;
   // Precedes a slot's bytes with kDirect. 0: the message is in the slot. Else the upper 63 bits are the message's
   // offset in the sender's region plus 1, and the lowest bit is kTaken.
-  using Whereabouts = std::atomic<uint64_t>;
+  using DirectLocation = std::atomic<uint64_t>;
   static constexpr uint64_t kTaken = 1;  // the receiver is reading the direct message
   // Parts of an area, after its words. LL and LL128 have a part each, so the positions of their flags never hold other
   // data.
@@ -85,10 +85,10 @@ class ShmLinks final : public Links {
   uint64_t CountOf(const Word& word) const;
   void Publish(Word* word, uint64_t count) const;
   std::byte* Slot(int rank, int end, uint64_t message) const;
-  // The slot's message bytes, after the Whereabouts if it has one.
+  // The slot's message bytes, after the DirectLocation if it has one.
   std::byte* SlotBytes(int rank, int end, uint64_t message) const;
-  Whereabouts& whereabouts(int rank, int end, uint64_t message) const {
-    return *reinterpret_cast<Whereabouts*>(Slot(rank, end, message));
+  DirectLocation& whereabouts(int rank, int end, uint64_t message) const {
+    return *reinterpret_cast<DirectLocation*>(Slot(rank, end, message));
   }
   uintptr_t RegionAt(int rank) const {
     return reinterpret_cast<uintptr_t>(area_.regions[static_cast<size_t>(rank)].data());

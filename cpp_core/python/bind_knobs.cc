@@ -6,7 +6,7 @@
 #include "base/knobs.h"
 #include "base/memory.h"
 #include "data/kernels/fold.h"
-#include "net/identity.h"
+#include "net/bootstrap/launcher_environment.h"
 #include "python/bind.h"
 #include "python/errors.h"
 #include "runtime/runtime.h"

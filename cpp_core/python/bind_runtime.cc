@@ -8,7 +8,7 @@
 #include "python/bind.h"
 #include "python/dlpack_abi.h"
 #include "python/errors.h"
-#include "python/py_runtime.h"
+#include "python/runtime/py_runtime.h"
 
 namespace py = pybind11;
 

@@ -17,9 +17,9 @@
 #include "control/signature.h"
 #include "data/kernels/fold.h"
 #include "net/mpi/mpi_process.h"
-#include "net/shm_link.h"
-#include "runtime/message_operation.h"
-#include "runtime/submission.h"
+#include "net/shm/message_link.h"
+#include "runtime/p2p/message_operation.h"
+#include "runtime/submission/prepare.h"
 #include "wire/codec.h"
 
 namespace horocache::runtime {
@@ -137,8 +137,8 @@ Status Runtime::MakeParts(const std::function<Status()>& check) {
   JobConfig config = ConfigOfJob();
   config.check = [&]() -> Status {
     HC_RETURN_IF_ERROR(check());
-    HC_RETURN_IF_ERROR(LostHere());
-    return HearFailure(&job_);
+    HC_RETURN_IF_ERROR(CheckLocalRanks());
+    return PollFailure(&job_);
   };
   try {
     HC_RETURN_IF_ERROR(CompareClocks(config, &job_));
@@ -160,7 +160,7 @@ void Runtime::TellNotStarted(const Status& why) {
   if (is_first && why.code() != StatusCode::kPeerLost && job_.failed_elsewhere.ok())
     told = {StatusCode::kPeerLost, NotStarted(job_, why)};
   TellHere(job_, is_first ? told : Status::Ok());
-  if (is_first) TellFailure(job_, told);
+  if (is_first) SendFailure(job_, told);
   job_.mpi.Abandon();  // a late failure note must not reach the next job
 }
 
@@ -204,7 +204,7 @@ StatusOr<std::unique_ptr<PointToPoint>> Runtime::MakeMessages(const JobConfig& j
   return std::make_unique<PointToPoint>(std::move(config), &table_, &metrics_);
 }
 
-StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetSite site) {
+StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetMembership site) {
   for (net::Doorbell& doorbell : site.doorbells) doorbell.CountWakes(metrics_.wakes.number());
   site.watch = watch_.get();
   HC_RETURN_IF_ERROR(ConnectSet(config, job_, &site));
@@ -219,9 +219,9 @@ StatusOr<SetParts> Runtime::ConnectAndMakeSet(const JobConfig& config, SetSite s
 }
 
 // The parts of the progress engine that need no other rank.
-CoordinatorLoop::Parts Runtime::PartsOfLoop() {
-  CoordinatorLoop::Parts parts;
-  AddNews(&parts);
+ProgressEngine::Parts Runtime::PartsOfLoop() {
+  ProgressEngine::Parts parts;
+  SetCallbacks(&parts);
   parts.timeline = timeline_.get();
   parts.watch = watch_.get();
   parts.rank = job_.identity.rank;
@@ -231,7 +231,7 @@ CoordinatorLoop::Parts Runtime::PartsOfLoop() {
 }
 
 // Sets the functions by which the progress engine reports events and learns of other ranks' failures.
-void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
+void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
   parts->on_question = [this](uint32_t process_set) { observer_->AskStacks(process_set); };
   // Noted before the program sees the error. The program may end at once, and then this rank must not be taken for the
   // cause.
@@ -239,7 +239,7 @@ void Runtime::AddNews(CoordinatorLoop::Parts* parts) {
     if (why.code() == StatusCode::kPeerLost) arena->NoteJobLost(own, why.code(), why.message());
   };
   parts->on_lost_elsewhere = [this](const std::string& what) { recorder_.Note(what, NowNs()); };
-  parts->on_given_up = [heap = heap_] {
+  parts->on_operation_abandoned = [heap = heap_] {
     if (heap != nullptr) heap->Close();
   };
   parts->given_up_elsewhere = [this] { return WhyJobLost(/*running=*/false); };
@@ -261,11 +261,11 @@ Status Runtime::MakeLoop(const JobConfig& config) {
     HC_RETURN_IF_ERROR(sets_.Propose(number, ranks));
     sets_.Open(number);
   }
-  CoordinatorLoop::Parts parts = PartsOfLoop();
+  ProgressEngine::Parts parts = PartsOfLoop();
   for (uint32_t number = 0; number <= config_.process_sets.size(); ++number) {
     if (!IsMember(number)) continue;
     const bool given = number > 0 && config_.arena != nullptr;
-    StatusOr<SetSite> site =
+    StatusOr<SetMembership> site =
         MeetInSet(config, job_, sets_, number, given ? config_.set_arenas.at(number - 1) : nullptr);
     if (!site.ok()) return site.status();
     StatusOr<SetParts> set = ConnectAndMakeSet(config, std::move(*site));
@@ -278,10 +278,10 @@ Status Runtime::MakeLoop(const JobConfig& config) {
   auto faults = FaultInjector::Parse(config_.knobs.fault, job_.identity.rank);
   if (!faults.ok()) return faults.status();
   parts.faults = std::move(*faults);
-  loop_ = std::make_unique<CoordinatorLoop>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
-                                            &logger_);
+  loop_ = std::make_unique<ProgressEngine>(LoopFor(config_.knobs, job_.identity), std::move(parts), &table_, &metrics_,
+                                           &logger_);
   if (config_.arena == nullptr && job_.identity.local_size > 1) {
-    liveness_ = std::make_unique<net::Liveness>(
+    liveness_ = std::make_unique<net::PeerMonitor>(
         &job_.peers, job_.identity.local_rank, [this](int rank, const std::string& how) { OnLost(rank, how); },
         [this](const std::string& what) { loop_->Abort(what); });
   }
@@ -306,7 +306,7 @@ Status Runtime::WhyJobLost(bool running) const {
 
 // Returns an error if a rank of this host has ended or cannot continue. Used during start-up, before the peer monitor
 // runs.
-Status Runtime::LostHere() const {
+Status Runtime::CheckLocalRanks() const {
   const std::optional<net::EndedRank> ended = net::FindEnded(job_.peers);
   HC_RETURN_IF_ERROR(WhyJobLost(/*running=*/true));  // a reason that the rank gave before it ended comes first
   if (!ended) return Status::Ok();

@@ -18,22 +18,22 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "net/arena.h"
-#include "net/bootstrap.h"
-#include "net/identity.h"
-#include "net/liveness.h"
-#include "net/region_heap.h"
+#include "net/bootstrap/bootstrap.h"
+#include "net/bootstrap/launcher_environment.h"
+#include "net/failure/peer_monitor.h"
+#include "net/shm/arena.h"
+#include "net/shm/shared_heap.h"
 #include "observe/timeline.h"
 #include "program/library.h"
-#include "runtime/cause_note.h"
-#include "runtime/coordinator_loop.h"
-#include "runtime/job.h"
-#include "runtime/make_set.h"
-#include "runtime/metrics.h"
-#include "runtime/observer.h"
-#include "runtime/operation_table.h"
-#include "runtime/process_sets.h"
-#include "runtime/stack_signal.h"
+#include "runtime/diagnostics/cause_note.h"
+#include "runtime/diagnostics/metrics.h"
+#include "runtime/diagnostics/observer.h"
+#include "runtime/diagnostics/stack_signal.h"
+#include "runtime/progress/process_sets.h"
+#include "runtime/progress/progress_engine.h"
+#include "runtime/startup/job.h"
+#include "runtime/startup/process_set_factory.h"
+#include "runtime/submission/operation_table.h"
 
 namespace horocache::runtime {
 
@@ -91,7 +91,7 @@ class Runtime {
   Status Submit(Operation* operation, bool wait_follows);
   // Returns the operation of a handle; null if the handle is unknown or consumed.
   Operation* Find(int64_t handle) { return table_.Find(handle); }
-  // See CoordinatorLoop::Wait.
+  // See ProgressEngine::Wait.
   bool Wait(Operation* operation, int64_t deadline_ns, WaitKind kind, const std::function<bool()>& go_on = nullptr) {
     return loop_->Wait(operation, deadline_ns, kind, go_on);
   }
@@ -160,14 +160,14 @@ class Runtime {
   Status MakeParts(const std::function<Status()>& check);
   void TellNotStarted(const Status& why);
   Status MakeLoop(const JobConfig& config);
-  CoordinatorLoop::Parts PartsOfLoop();
-  StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetSite site);
+  ProgressEngine::Parts PartsOfLoop();
+  StatusOr<SetParts> ConnectAndMakeSet(const JobConfig& config, SetMembership site);
   Status CheckMpiThreads() const;
   StatusOr<std::unique_ptr<PointToPoint>> MakeMessages(const JobConfig& config);
   Status SubmitProposal(const std::string& name, std::vector<int64_t> ranks, int64_t* handle);
   bool IsMember(uint32_t number) const { return sets_.RankIn(number, job_.identity.rank) >= 0; }
   Status WhyJobLost(bool running) const;
-  Status LostHere() const;
+  Status CheckLocalRanks() const;
   std::string Ended(int local_rank, const std::string& how) const;
   void OnLost(int local_rank, const std::string& how);
   observe::TimelineHeader Header() const;
@@ -175,7 +175,7 @@ class Runtime {
   std::unique_ptr<Observer> MakeObserver();
   void TellStacks(uint32_t process_set, const std::string& stacks) HC_EXCLUDES(stacks_mutex_);
   void NoteError(const Status& why);
-  void AddNews(CoordinatorLoop::Parts* parts);
+  void SetCallbacks(ProgressEngine::Parts* parts);
   Status Queue(Operation* operation, bool* first);
   Status Check(const Operation& operation) const;
   Status CheckRoute(const Operation& operation) const;
@@ -186,7 +186,7 @@ class Runtime {
   Job job_;
   ProcessSets sets_;
   Mutex met_mutex_;
-  std::map<uint32_t, SetSite> met_ HC_GUARDED_BY(met_mutex_);  // bootstrapped sets that were not entered yet
+  std::map<uint32_t, SetMembership> met_ HC_GUARDED_BY(met_mutex_);  // bootstrapped sets that were not entered yet
   Logger logger_;
   Metrics metrics_;
   Mutex stacks_mutex_;
@@ -200,8 +200,8 @@ class Runtime {
   std::shared_ptr<net::RegionHeap> heap_;  // null without shared regions
   std::atomic<bool> warned_private_{false};
   std::unique_ptr<net::HostsWatch> watch_;  // null on one host
-  std::unique_ptr<CoordinatorLoop> loop_;
-  std::unique_ptr<net::Liveness> liveness_;
+  std::unique_ptr<ProgressEngine> loop_;
+  std::unique_ptr<net::PeerMonitor> liveness_;
   std::atomic<bool> alive_{false};
   std::atomic<pid_t> leaves_with_{0};  // the process whose exit handler stops this runtime; 0: none
 };

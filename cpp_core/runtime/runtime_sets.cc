@@ -58,7 +58,7 @@ Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
     if (go_on && !go_on()) return {StatusCode::kAborted, "adding " + sets_.Describe(number) + " was interrupted"};
     return loop_->JobEnd();
   };
-  StatusOr<SetSite> site = MeetInSet(config, job_, sets_, number);
+  StatusOr<SetMembership> site = MeetInSet(config, job_, sets_, number);
   if (!site.ok()) return site.status();
   MutexLock lock(met_mutex_);
   met_.insert_or_assign(number, std::move(*site));
@@ -68,7 +68,7 @@ Status Runtime::MeetSet(uint32_t number, const std::function<bool()>& go_on) {
 Status Runtime::EnterSet(uint32_t number) {
   HC_RETURN_IF_ERROR(sets_.CheckPending(number));
   if (IsMember(number)) {
-    SetSite site;
+    SetMembership site;
     {
       MutexLock lock(met_mutex_);
       const auto met = met_.extract(number);

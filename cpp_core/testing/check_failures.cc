@@ -23,7 +23,7 @@ bool SharesAName(const wire::Signature& a, const wire::Signature& b) {
                      [&](const wire::TensorMeta& tensor) { return names.count(tensor.name) != 0; });
 }
 
-bool SomebodyDisagrees(const SetHistory& set, const wire::Signature& signature, uint64_t step) {
+bool AnyMemberDisagrees(const SetHistory& set, const wire::Signature& signature, uint64_t step) {
   for (const MemberHistory& member : set.members) {
     for (const SubmitRecord& submit : member.submitted) {
       if (submit.step > step) break;
@@ -34,7 +34,7 @@ bool SomebodyDisagrees(const SetHistory& set, const wire::Signature& signature, 
 }
 
 // True if every member had a request equal to `mine` pending at the same time, for at least kStallGraceNs.
-bool EverybodyHadIt(const SetHistory& set, const std::vector<Lives>& lives, const Life& mine) {
+bool WasPendingOnAllMembers(const SetHistory& set, const std::vector<Lives>& lives, const Life& mine) {
   const auto ended_ns = [](const Life& life) { return life.end == nullptr ? kNever : life.end->time_ns; };
   int64_t from_ns = mine.submitted_ns, to_ns = ended_ns(mine);
   for (size_t m = 0; m < set.members.size(); ++m) {
@@ -82,11 +82,11 @@ bool HasReason(const SetHistory& set, const std::vector<Lives>& lives, size_t in
     case StatusCode::kShutDown:
       return any(&MemberHistory::left) || any(&MemberHistory::aborted);
     case StatusCode::kMismatch:
-      return SomebodyDisagrees(set, signature, end.step);
+      return AnyMemberDisagrees(set, signature, end.step);
     case StatusCode::kUnsupported:
       return SomebodyJoins(lives);
     case StatusCode::kStall:
-      return !EverybodyHadIt(set, lives, lives[index].by_op.at(end.op));
+      return !WasPendingOnAllMembers(set, lives, lives[index].by_op.at(end.op));
     case StatusCode::kDuplicateName:
       return end.rejected && WasInFlight(lives[index], set.members[index], signature, end);
     case StatusCode::kInvalidArgument:

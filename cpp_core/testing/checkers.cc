@@ -242,7 +242,7 @@ Status CheckAll(const History& history) {
   HC_RETURN_IF_ERROR(CheckCaches(history));
   HC_RETURN_IF_ERROR(CheckOrder(history));
   HC_RETURN_IF_ERROR(CheckValidity(history));
-  HC_RETURN_IF_ERROR(CheckRides(history));
+  HC_RETURN_IF_ERROR(CheckInline(history));
   if (!history.run.ok()) {
     return {history.run.code(), "seed " + std::to_string(history.seed) + ": " + history.run.message()};
   }

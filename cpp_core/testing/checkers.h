@@ -18,7 +18,7 @@ Status CheckGroups(const History& history);
 // Every planned request was submitted before, with an equal signature, by all members that had not joined.
 Status CheckValidity(const History& history);
 // An inline allreduce has the data that each member submitted, and every member gets its reduction.
-Status CheckRides(const History& history);
+Status CheckInline(const History& history);
 // The history explains every failure; a request that all members submitted alike does not fail.
 Status CheckFailures(const History& history);
 // No rank busy-waits: no step that moved nothing asked for an immediate wake-up.

@@ -35,7 +35,7 @@ void DataPlane::StartHead(int owner, uint16_t lane, int64_t now_ns) {
   if (state.running || state.queue.empty()) return;
   state.running = true;
   const Entry& head = state.queue.front();
-  Meeting& meeting = meetings_[{head.set, head.plan.sequence}];
+  StartedPlan& meeting = meetings_[{head.set, head.plan.sequence}];
   ++meeting.started;
   meeting.lanes.emplace_back(owner, lane);
   if (meeting.started < scenario_.sets[static_cast<size_t>(head.set)].size()) return;
@@ -88,7 +88,7 @@ std::vector<control::Plan> DataPlane::Drop(int set, int member) {
   return dropped;
 }
 
-DataPlane::Waits DataPlane::WhoWaitsForWhom() const {
+DataPlane::Waits DataPlane::WaitGraph() const {
   Waits waits;
   for (const auto& owner : lanes_) {
     for (const auto& [lane, state] : owner) {
@@ -113,7 +113,7 @@ DataPlane::Waits DataPlane::WhoWaitsForWhom() const {
 }
 
 Status DataPlane::FindCircle() const {
-  const Waits waits = WhoWaitsForWhom();
+  const Waits waits = WaitGraph();
   std::set<int> finished;
   for (const auto& [start, unused] : waits) {
     // Depth-first search; `path` has the ranks from `start` on, each with its next edge to follow.

@@ -48,7 +48,7 @@ class DataPlane {
     std::deque<Entry> queue;
     bool running = false;  // true if its head has started
   };
-  struct Meeting {  // one plan, on all members
+  struct StartedPlan {  // one plan, on all members
     size_t started = 0;
     std::vector<std::pair<int, uint16_t>> lanes;  // owner and lane of each member that has started
   };
@@ -66,13 +66,13 @@ class DataPlane {
   void StartHead(int owner, uint16_t lane, int64_t now_ns);
   // For each rank, the ranks that it waits for, with the plan in which it waits.
   using Waits = std::map<int, std::map<int, std::string>>;
-  Waits WhoWaitsForWhom() const;
+  Waits WaitGraph() const;
 
   const Scenario& scenario_;
   net::SeededRandom random_;
   std::vector<int> first_owner_;                 // by set: owner number of its first member; members own lanes
   std::vector<std::map<uint16_t, Lane>> lanes_;  // by owner
-  std::map<std::pair<int, uint64_t>, Meeting> meetings_;
+  std::map<std::pair<int, uint64_t>, StartedPlan> meetings_;
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings_;
   uint64_t order_ = 0;
   size_t unfinished_ = 0;

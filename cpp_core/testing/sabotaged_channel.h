@@ -21,7 +21,7 @@ class SabotagedChannel final : public control::ControlChannel {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   void SetHint(std::span<const uint64_t> words) override { inner_->SetHint(words); }
-  void HintAnd(std::vector<uint64_t>* out) override { inner_->HintAnd(out); }
+  void AndHints(std::vector<uint64_t>* out) override { inner_->AndHints(out); }
 
   void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
     if (!sabotage_->on_publish) {
@@ -33,13 +33,13 @@ class SabotagedChannel final : public control::ControlChannel {
     inner_->Publish(round, changed, payload);
   }
   bool HasPublished(int rank, uint64_t round) override { return inner_->HasPublished(rank, round); }
-  bool TestRound(uint64_t round, std::vector<uint64_t>* out) override {
-    if (!inner_->TestRound(round, out)) return false;
+  bool AndSnapshots(uint64_t round, std::vector<uint64_t>* out) override {
+    if (!inner_->AndSnapshots(round, out)) return false;
     if (sabotage_->on_result) sabotage_->on_result(set_, JobRank(rank()), round, out);
     return true;
   }
 
-  bool SharesWords(int rank) const override { return inner_->SharesWords(rank); }
+  bool SharesBitvector(int rank) const override { return inner_->SharesBitvector(rank); }
   bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
     if (!inner_->ReadPublished(rank, round, words, payload)) return false;
     if (sabotage_->on_payload && payload != nullptr)

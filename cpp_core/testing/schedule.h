@@ -41,7 +41,7 @@ class Schedule {
     }
   }
   int64_t NextNs() const { return timers_.empty() ? kNever : timers_.top().at_ns; }
-  bool NobodyRunnable() const { return runnable_.empty(); }
+  bool NoneRunnable() const { return runnable_.empty(); }
   int PickRunnable() { return runnable_[random_.Below(runnable_.size())]; }
   net::SeededRandom& random() { return random_; }
 

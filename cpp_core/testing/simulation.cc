@@ -105,7 +105,7 @@ History Simulation::Impl::Run() {
       break;
     }
     if (scenario_.controller.tick && Finished()) break;
-    if (schedule_.NobodyRunnable()) continue;
+    if (schedule_.NoneRunnable()) continue;
     const int actor = schedule_.PickRunnable();
     ++history_.steps;
     Step(actor);
@@ -131,9 +131,9 @@ bool Simulation::Impl::Advance() {
   for (const auto& network : networks_) next_ns = std::min(next_ns, network->NextDeliveryNs());
   for (const auto& loss : losses_) next_ns = std::min(next_ns, loss.first);
   // Rings without delay are not events, and may be all that is left.
-  if (schedule_.NobodyRunnable() && next_ns == kNever) return TakeRings();
+  if (schedule_.NoneRunnable() && next_ns == kNever) return TakeRings();
   // The clock is slow in relation to the steps, as if all ranks stepped at once. If no actor can run, the clock jumps.
-  if (schedule_.NobodyRunnable()) {
+  if (schedule_.NoneRunnable()) {
     now_ns_ = std::max(now_ns_, next_ns);
   } else if (schedule_.random().Below(2 * members_.size()) == 0) {
     now_ns_ += static_cast<int64_t>(schedule_.random().Below(kDriftNs));
@@ -171,7 +171,7 @@ void Simulation::Impl::EndPlans() {
       member.controller->SetLastDone(item.signature->name);
       End(member, item.op, Status::Ok());
     }
-    if (!member.stopped) schedule_.MakeRunnable(member.actor);  // its thread may now wait for good, see SayWhoWaits
+    if (!member.stopped) schedule_.MakeRunnable(member.actor);  // its thread may now wait for good, see UpdateWaiting
   }
 }
 

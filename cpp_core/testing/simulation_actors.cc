@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "control/bitvector.h"
 #include "control/hashing.h"
 #include "control/signature.h"
-#include "control/words.h"
 #include "testing/simulation_impl.h"
 
 namespace horocache::testing {
@@ -27,7 +27,7 @@ std::vector<std::byte> NumbersOf(control::OpId op, size_t count) {
 // Returns a rank's data for an allreduce that may be inline; empty for all other operations.
 std::vector<std::byte> DataOf(control::OpId op, const wire::Signature& signature) {
   const int64_t bytes = control::SignatureBytes(signature);
-  if (signature.op != wire::Op::kAllreduce || bytes > static_cast<int64_t>(control::kMaxRideBytes)) return {};
+  if (signature.op != wire::Op::kAllreduce || bytes > static_cast<int64_t>(control::kMaxInlineBytes)) return {};
   if (signature.tensors[0].dtype == DType::kInt64) return NumbersOf<int64_t>(op, static_cast<size_t>(bytes) / 8);
   return NumbersOf<float>(op, static_cast<size_t>(bytes) / 4);
 }
@@ -140,7 +140,7 @@ void Simulation::Impl::StepMember(Member& member) {
     schedule_.MakeAsleep(member.actor);
     return;
   }
-  SayWhoWaits(member);
+  UpdateWaiting(member);
   StatusOr<bool> moved = member.agreement->Step(*member.controller, *member.channel, now_ns_);
   if (!moved.ok()) {
     broken_ = true;
@@ -169,7 +169,7 @@ void Simulation::Impl::StepMember(Member& member) {
 
 // Tells the member's controller if the rank's one thread waits for an operation of this set. It waits for good only if
 // no planned operation is running, whose end could let the thread go on.
-void Simulation::Impl::SayWhoWaits(Member& member) {
+void Simulation::Impl::UpdateWaiting(Member& member) {
   const control::OpId op = applications_[static_cast<size_t>(member.rank)].waits_for;
   const bool here = op != control::kNoOp && operations_[op].member == member.actor - scenario_.ranks;
   const bool waiting = here && !operations_[op].ended;
@@ -181,8 +181,8 @@ void Simulation::Impl::Drain(Member& member) {
   MemberHistory& history = HistoryOf(member);
   while (member.controller->NextPlan(&plan_)) {
     history.planned.push_back(PlanRecord{history_.steps, plan_, {}});
-    if (plan_.rides()) {
-      Ride(member);
+    if (plan_.is_inline()) {
+      RunInline(member);
     } else if (member.lost.ok()) {
       for (const control::PlanItem& item : plan_.items) {
         if (item.op != control::kNoOp && item.last_piece) ++member.running;
@@ -201,7 +201,7 @@ void Simulation::Impl::Drain(Member& member) {
 }
 
 // Runs an inline allreduce. It has the data of all ranks, so it succeeds even if the set is lost.
-void Simulation::Impl::Ride(Member& member) {
+void Simulation::Impl::RunInline(Member& member) {
   const control::PlanItem& item = plan_.items[0];
   PlanRecord& record = HistoryOf(member).planned.back();
   const int64_t bytes = control::SignatureBytes(*item.signature);

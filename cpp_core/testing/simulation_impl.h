@@ -10,7 +10,7 @@
 
 #include "control/agreement.h"
 #include "control/controller.h"
-#include "data/ride_fold.h"
+#include "data/inline_fold.h"
 #include "net/inproc_channel.h"
 #include "testing/data_plane.h"
 #include "testing/history.h"
@@ -69,8 +69,8 @@ struct Simulation::Impl {
   void Submit(int rank, const Instruction& instruction);
   void StepMember(Member& member);
   void Drain(Member& member);
-  void Ride(Member& member);
-  void SayWhoWaits(Member& member);
+  void RunInline(Member& member);
+  void UpdateWaiting(Member& member);
   void End(const Member& member, control::OpId op, const Status& status, bool rejected = false);
   void ApplyFaults();
   void Kill(const Fault& fault);
@@ -91,7 +91,7 @@ struct Simulation::Impl {
   std::vector<Fault> faults_;                                    // faults that have not been injected
   std::vector<DataPlane::Done> done_;
   control::Plan plan_;
-  data::RideFold fold_;
+  data::InlineFold fold_;
   History history_;
   int64_t now_ns_ = 0;
   bool broken_ = false;

@@ -320,7 +320,7 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.Enum(list.divide_by);
   writer.List(list.left, write_rank);
   writer.Text(list.report);
-  writer.List(list.laggards, write_rank);
+  writer.List(list.late_ranks, write_rank);
   writer.Enum(list.fatal);
   writer.List(list.words, [&](uint64_t word) { writer.Word(word); });
 }
@@ -339,7 +339,7 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   list.divide_by = in.Enum<DivideBy>(kNumDivideBys, "unknown way to divide");
   in.List(1, &list.left, read_rank);
   list.report = in.Text();
-  in.List(1, &list.laggards, read_rank);
+  in.List(1, &list.late_ranks, read_rank);
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
   in.List(8, &list.words, [&] { return in.Word(); });
   HC_RETURN_IF_ERROR(in.Finish("a response list"));

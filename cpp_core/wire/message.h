@@ -119,10 +119,10 @@ struct RequestList {
   std::vector<Request> requests;
   std::vector<CacheBit> stalled_bits;  // cached requests pending here for longer than the stall limit
   std::vector<CacheBit> pending_bits;  // the other cached requests pending here; sent for stall inspections
-  std::string note;                    // for the logs of all ranks; see Note [Stacks of laggards] in controller.h
-  std::string last_done;               // name of the last operation this rank completed, for stall reports
-  std::vector<uint64_t> cache_hash;    // one word, filled in if the hash words of the AND showed a difference
-  std::vector<uint64_t> words;         // for an agreement that sends the snapshot here; empty in all current ones
+  std::string note;       // for the logs of all ranks; see Note [Stack traces in stall reports] in controller.h
+  std::string last_done;  // name of the last operation this rank completed, for stall reports
+  std::vector<uint64_t> cache_hash;  // one word, filled in if the hash words of the AND showed a difference
+  std::vector<uint64_t> words;       // for an agreement that sends the snapshot here; empty in all current ones
   bool operator==(const RequestList&) const = default;
 };
 
@@ -156,7 +156,7 @@ struct ResponseList {
   DivideBy divide_by = DivideBy::kAll;  // the choice of the first of them, if no rank had joined before
   std::vector<int32_t> left;            // ranks that have left; the process set is closed
   std::string report;                   // for the log: a stall report or an abort; empty if there is none
-  std::vector<int32_t> laggards;        // late ranks that are asked for their stack traces
+  std::vector<int32_t> late_ranks;      // late ranks that are asked for their stack traces
   StatusCode fatal = StatusCode::kOk;   // not kOk: every pending operation fails with `report`
   std::vector<uint64_t> words;          // for an agreement that sends the AND here; empty in all current ones
   bool operator==(const ResponseList&) const = default;

@@ -7,10 +7,10 @@
 
 #include "data/backends/backends.h"
 #include "data/backends/segment_cursor.h"
-#include "data/check.h"
-#include "data/gaps.h"
 #include "data/kernels/fold.h"
-#include "data/rows.h"
+#include "data/row_layout.h"
+#include "data/validate.h"
+#include "data/zero_fill.h"
 
 namespace horocache::data {
 namespace {
@@ -18,9 +18,9 @@ namespace {
 constexpr int64_t kTestBytes = 512 << 10;  // budget of one Test
 
 // Copies or scales the input to the output, a piece in each Test.
-class LoopbackOperation : public Operation {
+class LoopbackTask : public CollectiveTask {
  public:
-  LoopbackOperation(Collective collective, const KernelSet* kernels, DataCounters* counters)
+  LoopbackTask(Collective collective, const KernelSet* kernels, DataCounters* counters)
       : collective_(std::move(collective)),
         counters_(*counters),
         element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))) {
@@ -79,7 +79,7 @@ class LoopbackOperation : public Operation {
       if (!memory.ok()) return memory.status();
       result = *memory;
     }
-    gaps_ = GapFiller(*plan, result, element_bytes_);
+    gaps_ = ZeroFiller(*plan, result, element_bytes_);
     total_ = (*sends)[0].count;
     const std::byte* const input = collective_.segments.front().input;
     segment.count = total_;
@@ -125,22 +125,22 @@ class LoopbackOperation : public Operation {
   FoldFunction function_ = nullptr;
   Scaling scaling_;
   SegmentCursor cursor_;
-  GapFiller gaps_;
+  ZeroFiller gaps_;
   bool prepared_ = false;
   int64_t total_ = 0;
   int64_t done_ = 0;
   Status status_;
 };
 
-// Role: lanes.
+// Threads: the driving thread.
 class LoopbackBackend : public Backend {
  public:
   explicit LoopbackBackend(const KernelSet* kernels) : kernels_(kernels) {}
 
   const control::BackendTraits& traits() const override { return traits_; }
   Status Supports(const Collective& collective) const override { return CheckCollective(collective, traits_, 1); }
-  std::unique_ptr<Operation> Start(Collective collective) override {
-    return std::make_unique<LoopbackOperation>(std::move(collective), kernels_, &counters_);
+  std::unique_ptr<CollectiveTask> Start(Collective collective) override {
+    return std::make_unique<LoopbackTask>(std::move(collective), kernels_, &counters_);
   }
   const DataCounters& counters() const override { return counters_; }
 

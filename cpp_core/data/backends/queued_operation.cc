@@ -17,17 +17,17 @@ constexpr int64_t kChargeBytes = 64;  // fixed cost of a piece, in bytes of the 
 
 // Precedes each operation in its block.
 struct alignas(std::max_align_t) BlockHeader {
-  OperationQueue* queue;
+  TaskQueue* queue;
   size_t bytes;  // of the block
 };
 
 }  // namespace
 
-OperationQueue::~OperationQueue() {
+TaskQueue::~TaskQueue() {
   for (const auto& [bytes, block] : blocks_) ::operator delete(block);
 }
 
-void* OperationQueue::TakeBlock(size_t bytes) {
+void* TaskQueue::TakeBlock(size_t bytes) {
   const auto fits = [bytes](const auto& spare) { return spare.first == bytes; };
   const auto found = std::ranges::find_if(blocks_, fits);
   if (found == blocks_.end()) return ::operator new(bytes);
@@ -37,16 +37,16 @@ void* OperationQueue::TakeBlock(size_t bytes) {
   return block;
 }
 
-void OperationQueue::Break(Status why) {
+void TaskQueue::Break(Status why) {
   if (!broken_.ok()) return;
   broken_ = std::move(why);
   OnBroken();
 }
 
-bool OperationQueue::Drive(QueuedOperation* operation) {
+bool TaskQueue::Drive(QueuedTask* operation) {
   bool moved = false;
   while (!operation->done_) {
-    QueuedOperation* const head = waiting_.front();
+    QueuedTask* const head = waiting_.front();
     moved |= head->Advance();
     if (!head->done_) break;
     waiting_.pop_front();
@@ -56,7 +56,7 @@ bool OperationQueue::Drive(QueuedOperation* operation) {
   return operation->done_;
 }
 
-QueuedOperation::QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size)
+QueuedTask::QueuedTask(TaskQueue* queue, Collective collective, int rank, int size)
     : collective_(std::move(collective)),
       element_bytes_(static_cast<int64_t>(DTypeBytes(collective_.dtype))),
       line_(*queue),
@@ -73,19 +73,19 @@ QueuedOperation::QueuedOperation(OperationQueue* queue, Collective collective, i
   queue->waiting_.push_back(this);
 }
 
-void* QueuedOperation::operator new(size_t bytes, OperationQueue* queue) {
+void* QueuedTask::operator new(size_t bytes, TaskQueue* queue) {
   const size_t block_bytes = sizeof(BlockHeader) + bytes;
   auto* const header = static_cast<BlockHeader*>(queue->TakeBlock(block_bytes));
   *header = {queue, block_bytes};
   return header + 1;
 }
 
-void QueuedOperation::operator delete(void* memory) {
+void QueuedTask::operator delete(void* memory) {
   auto* const header = static_cast<BlockHeader*>(memory) - 1;
   header->queue->GiveBlock(header, header->bytes);
 }
 
-QueuedOperation::~QueuedOperation() {
+QueuedTask::~QueuedTask() {
   if (!done_) line_.waiting_.Erase(this);
   try {
     if (!lists_.contributors.empty()) line_.lists_.push_back(std::move(lists_));
@@ -97,7 +97,7 @@ QueuedOperation::~QueuedOperation() {
   }
 }
 
-bool QueuedOperation::Test() {
+bool QueuedTask::Test() {
   if (done_) return true;
   if (line_.broken().ok()) return line_.Drive(this);
   status_ = line_.broken();
@@ -106,7 +106,7 @@ bool QueuedOperation::Test() {
 }
 
 // Returns true if it made progress.
-bool QueuedOperation::Advance() {
+bool QueuedTask::Advance() {
   const FloatMode mode;
   if (!std::exchange(begun_, true)) OnHead();
   bool moved = false;
@@ -116,33 +116,33 @@ bool QueuedOperation::Advance() {
   return moved || done_;
 }
 
-void QueuedOperation::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kChargeBytes; }
+void QueuedTask::Charge(int64_t bytes, int64_t* budget) { *budget -= bytes + kChargeBytes; }
 
-void QueuedOperation::Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
+void QueuedTask::Copied(std::byte* to, const std::byte* from, int64_t bytes, bool stream, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), stream);
   CountCopied(bytes, 1, budget);
 }
 
-void QueuedOperation::CountCopied(int64_t bytes, int64_t pieces, int64_t* budget) {
+void QueuedTask::CountCopied(int64_t bytes, int64_t pieces, int64_t* budget) {
   line_.counters.bytes_copied += static_cast<uint64_t>(bytes);
   *budget -= bytes + pieces * kChargeBytes;
 }
 
-void QueuedOperation::Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
+void QueuedTask::Spread(std::byte* to, const std::byte* from, int64_t bytes, int64_t* budget) {
   Copy(to, from, static_cast<size_t>(bytes), true);
   line_.counters.bytes_folded += static_cast<uint64_t>(bytes);
   Charge(bytes, budget);
 }
 
-void QueuedOperation::Gather(const SegmentCursor& from, std::byte* to, int64_t count, int64_t* budget) {
+void QueuedTask::Gather(const SegmentCursor& from, std::byte* to, int64_t count, int64_t* budget) {
   CountCopied(count * element_bytes_, from.Gather(to, count), budget);
 }
 
-void QueuedOperation::Scatter(const SegmentCursor& to, const std::byte* from, int64_t count, int64_t* budget) {
+void QueuedTask::Scatter(const SegmentCursor& to, const std::byte* from, int64_t count, int64_t* budget) {
   CountCopied(count * element_bytes_, to.Scatter(from, count), budget);
 }
 
-void QueuedOperation::PrepareFold(const KernelSet& kernels) {
+void QueuedTask::PrepareFold(const KernelSet& kernels) {
   function_ = kernels.Find(collective_.dtype, collective_.reduce_op);
   scaling_ = MakeScaling(collective_.dtype, collective_.reduce_op, collective_.prescale, collective_.postscale,
                          collective_.Divisor(size_));
@@ -156,14 +156,14 @@ void QueuedOperation::PrepareFold(const KernelSet& kernels) {
   }
 }
 
-void QueuedOperation::Folded(const FoldCall& call, int64_t* budget) {
+void QueuedTask::Folded(const FoldCall& call, int64_t* budget) {
   const int64_t bytes = call.count * element_bytes_;
   Fold(function_, collective_.dtype, call);
   line_.counters.bytes_folded += static_cast<uint64_t>(bytes) * (call.second != nullptr ? 2 : 1);
   Charge(bytes, budget);
 }
 
-int64_t QueuedOperation::PieceElements(int64_t budget) const {
+int64_t QueuedTask::PieceElements(int64_t budget) const {
   return RoundUp(std::max<int64_t>(budget, 1), kCacheLine) / element_bytes_;
 }
 

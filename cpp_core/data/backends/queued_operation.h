@@ -1,6 +1,7 @@
 // The operations of one backend and lane. They run one after the other, in the order in which they were started.
 //
-// Role: lanes. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives the operations.
+// Threads: the driving thread. Ownership: the lane owns the operations, the backend owns the queue; the queue outlives
+// the operations.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace horocache::data {
 
-class QueuedOperation;
+class QueuedTask;
 
 // Lists for the folds of one operation. Later operations reuse their memory.
 struct FoldLists {
@@ -25,11 +26,11 @@ struct FoldLists {
   std::vector<const std::byte*> inputs;  // of one piece, one per contributor
 };
 
-class OperationQueue {
+class TaskQueue {
  public:
-  virtual ~OperationQueue();
-  OperationQueue(const OperationQueue&) = delete;
-  OperationQueue& operator=(const OperationQueue&) = delete;
+  virtual ~TaskQueue();
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
 
   // Not ok once an operation was abandoned or failed half way: this rank is then out of step with the others, and the
   // queue runs nothing more.
@@ -40,37 +41,37 @@ class OperationQueue {
   DataCounters counters;
 
  protected:
-  OperationQueue() = default;
+  TaskQueue() = default;
   // The oldest unfinished operation; null if all are finished.
-  const QueuedOperation* head() const { return waiting_.empty() ? nullptr : waiting_.front(); }
+  const QueuedTask* head() const { return waiting_.empty() ? nullptr : waiting_.front(); }
 
  private:
-  friend class QueuedOperation;
+  friend class QueuedTask;
   // Memory for an operation; reuses the block of a deleted operation of the same size.
   void* TakeBlock(size_t bytes);
   void GiveBlock(void* block, size_t bytes) { blocks_.emplace_back(bytes, block); }
   // Advances the operations before `operation`, and then `operation`, by a bounded amount of work; true when
   // `operation` is finished.
-  bool Drive(QueuedOperation* operation);
+  bool Drive(QueuedTask* operation);
   virtual void OnDriven() {}
   virtual void OnBroken() {}
 
-  RingQueue<QueuedOperation*> waiting_;
+  RingQueue<QueuedTask*> waiting_;
   std::vector<std::pair<size_t, void*>> blocks_;  // of deleted operations, by size
   std::vector<FoldLists> lists_;                  // of deleted operations
   Status broken_;
 };
 
-class QueuedOperation : public Operation {
+class QueuedTask : public CollectiveTask {
  public:
   // The queue provides the memory of operations, so that a steady state allocates nothing:
   // `new (queue) Some(queue, ...)`.
-  static void* operator new(size_t bytes, OperationQueue* queue);
+  static void* operator new(size_t bytes, TaskQueue* queue);
   static void operator delete(void* memory);
-  static void operator delete(void* memory, OperationQueue*) { operator delete(memory); }
-  ~QueuedOperation() override;
-  QueuedOperation(const QueuedOperation&) = delete;
-  QueuedOperation& operator=(const QueuedOperation&) = delete;
+  static void operator delete(void* memory, TaskQueue*) { operator delete(memory); }
+  ~QueuedTask() override;
+  QueuedTask(const QueuedTask&) = delete;
+  QueuedTask& operator=(const QueuedTask&) = delete;
 
   bool Test() final;
   Status status() const final { return status_; }
@@ -78,7 +79,7 @@ class QueuedOperation : public Operation {
   std::vector<Segment> TakeSegments() final { return std::move(collective_.segments); }
 
  protected:
-  QueuedOperation(OperationQueue* queue, Collective collective, int rank, int size);
+  QueuedTask(TaskQueue* queue, Collective collective, int rank, int size);
 
   // Does a part of the work that is possible now; false if the operation has to wait for another rank. Reduces the
   // budget by the bytes that it moved (see Charge), and is called again while budget is left.
@@ -121,11 +122,11 @@ class QueuedOperation : public Operation {
   Scaling scaling_;  // of a reduction
 
  private:
-  friend class OperationQueue;
+  friend class TaskQueue;
   bool Advance();
   void CountCopied(int64_t bytes, int64_t pieces, int64_t* budget);
 
-  OperationQueue& line_;
+  TaskQueue& line_;
   const int rank_, size_;
   std::vector<uint8_t> joined_;
   FoldFunction function_ = nullptr;
@@ -136,7 +137,7 @@ class QueuedOperation : public Operation {
 };
 
 template <typename F>
-void QueuedOperation::FoldInRankOrder(FoldCall* call, F&& input_of) {
+void QueuedTask::FoldInRankOrder(FoldCall* call, F&& input_of) {
   lists_.inputs.clear();
   for (const int rank : lists_.contributors) lists_.inputs.push_back(input_of(rank));
   call->inputs = lists_.inputs.data();

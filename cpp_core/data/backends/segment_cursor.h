@@ -1,7 +1,7 @@
 // Walks over the elements of a list of segments as if they were one array. Going forwards is fast; going back starts
 // again at the first segment.
 //
-// Ownership: none; the segments must outlive it. Role: that of the operation it belongs to.
+// Ownership: none; the segments must outlive it. Threads: those of the operation it belongs to.
 #pragma once
 
 #include <algorithm>

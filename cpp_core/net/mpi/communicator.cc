@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "net/handshake.h"
+#include "net/bootstrap/handshake.h"
 #include "net/mpi/mpi_process.h"
 #include "net/mpi/watchdog.h"
 
@@ -43,7 +43,7 @@ Status SendInTime(Mpi& mpi, MpiComm comm, const std::string& bytes, int to, int 
   MpiRequest request;
   HC_RETURN_IF_ERROR(mpi.Isend(buffer->data(), static_cast<int>(buffer->size()), mpi.byte(), to, tag, comm, &request));
   Status sent = FinishInTime(mpi, &request, deadline_ns, "start-up", nullptr, check);
-  if (!sent.ok()) buffer.release();  // NOLINT  see Note [A request that is late]
+  if (!sent.ok()) buffer.release();  // NOLINT  see Note [Requests past their deadline]
   return sent;
 }
 
@@ -62,7 +62,7 @@ StatusOr<std::string> ReceiveInTime(Mpi& mpi, MpiComm comm, size_t most, int fro
 }
 
 StatusOr<Communicator> Communicator::Duplicate(Mpi* mpi, MpiComm comm, int64_t deadline_ns, const WaitCheck& check) {
-  // The library writes the handle when the request completes, see Note [A request that is late].
+  // The library writes the handle when the request completes, see Note [Requests past their deadline].
   auto copy = std::make_unique<MpiComm>();
   MpiRequest request;
   HC_RETURN_IF_ERROR(mpi->StartDup(comm, copy.get(), &request));

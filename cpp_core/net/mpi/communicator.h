@@ -1,6 +1,6 @@
 // A communicator with an owner, and MPI requests with a deadline.
 //
-// Note [A request that is late]
+// Note [Requests past their deadline]
 // MPI cannot take back a collective that has been started: its memory belongs to the library until it is complete. A
 // rank that gives up on a request therefore leaves the memory to the library until the process ends. The job cannot go
 // on after that anyway.

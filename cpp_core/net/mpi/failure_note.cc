@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "net/handshake.h"
+#include "net/bootstrap/handshake.h"
 
 namespace horocache::net {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kMostBytes = 64 << 10;
 
 }  // namespace
 
-void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const Status& why) {
+void SendFailure(const Communicator& comm, const std::vector<int>& ranks, const Status& why) {
   std::string note = EncodeStatus({why.code(), why.message().substr(0, kMostBytes / 2)});
   const int64_t deadline_ns = NowNs() + kPatienceNs;
   for (const int rank : ranks) {
@@ -27,7 +27,7 @@ void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const 
   }
 }
 
-Status HearFailure(const Communicator& comm) {
+Status PollFailure(const Communicator& comm) {
   MpiMessage message;
   Mpi::Received found;
   const StatusOr<bool> arrived = comm.mpi().Improbe(kFailureTag, comm.get(), &message, &found);
@@ -39,7 +39,7 @@ Status HearFailure(const Communicator& comm) {
       comm.mpi().Imrecv(note->data(), static_cast<int>(note->size()), comm.mpi().byte(), &message, &request));
   const Status received = FinishInTime(comm.mpi(), &request, NowNs() + kPatienceNs, "hearing of a start that failed");
   if (!received.ok()) {
-    note.release();  // NOLINT  see Note [A request that is late]
+    note.release();  // NOLINT  see Note [Requests past their deadline]
     return received;
   }
   const std::optional<Status> why = DecodeStatus(*note);

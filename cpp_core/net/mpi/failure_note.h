@@ -11,10 +11,10 @@ namespace horocache::net {
 
 // Sends `why` to `ranks`. Waits two seconds at most for messages that MPI does not take at once. A rank whose message
 // is lost waits until its own deadline.
-void TellFailure(const Communicator& comm, const std::vector<int>& ranks, const Status& why);
+void SendFailure(const Communicator& comm, const std::vector<int>& ranks, const Status& why);
 
 // Returns the failure that another rank has sent to this one; ok if no message has arrived. Does not wait for a
 // message.
-Status HearFailure(const Communicator& comm);
+Status PollFailure(const Communicator& comm);
 
 }  // namespace horocache::net

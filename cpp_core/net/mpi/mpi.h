@@ -3,7 +3,7 @@
 //
 // Note [Three ABIs]
 // MPI's functions have the same names in every library, but handles differ in type (pointers in the standard ABI and in
-// Open MPI, ints in the MPICH family), constants in value, and MPI_Status in layout. mpi_table.cc fills one table of
+// Open MPI, ints in the MPICH family), constants in value, and MPI_Status in layout. abi_table.cc fills one table of
 // functions and one of constants for each ABI; no other part of horocache depends on the library in use. The constants
 // are facts of the MPI 5.0 standard (ABI chapter), Open MPI's ABI since 1.3, and the MPICH ABI initiative.
 //

@@ -13,7 +13,7 @@
 
 #include "base/knobs.h"
 #include "base/status.h"
-#include "net/mpi/find_mpi.h"
+#include "net/mpi/find_library.h"
 
 namespace horocache::net {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/allocations.h"
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {
@@ -43,7 +43,8 @@ void RunSteadySteps(bool rides) {
     before = Allocations();
     while (agreement->Step(controller, channel, now).value()) {
     }
-    for (; controller.NextPlan(&plan); ridden += plan.rides() ? 1 : 0) done += static_cast<int64_t>(plan.items.size());
+    for (; controller.NextPlan(&plan); ridden += plan.is_inline() ? 1 : 0)
+      done += static_cast<int64_t>(plan.items.size());
     in_step = static_cast<int64_t>(Allocations() - before);
   }
   EXPECT_EQ(done, 6 * kTensors);

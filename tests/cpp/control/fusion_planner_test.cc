@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "control/signature.h"
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

@@ -1,7 +1,8 @@
+#include "control/join.h"
+
 #include <gtest/gtest.h>
 
-#include "control/join_rules.h"
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

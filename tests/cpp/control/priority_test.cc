@@ -9,7 +9,7 @@
 
 #include "control/fusion_planner.h"
 #include "control/signature.h"
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

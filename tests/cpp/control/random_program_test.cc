@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

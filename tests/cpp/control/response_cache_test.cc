@@ -4,8 +4,8 @@
 
 #include <random>
 
-#include "control/words.h"
-#include "test_network.h"
+#include "control/bitvector.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

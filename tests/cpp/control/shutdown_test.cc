@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "control/stall_inspector.h"
-#include "test_network.h"
+#include "control/test_network.h"
 
 namespace horocache::control {
 namespace {
@@ -61,10 +61,10 @@ TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
   job.Wait(0);
   job.RunFor(10'100 * kMs);
   EXPECT_EQ(job.reports[0].size(), 1u) << "not one for each rank that has it";
-  EXPECT_FALSE(job[0].TakeQuestion());
-  EXPECT_TRUE(job[1].TakeQuestion());
-  EXPECT_FALSE(job[1].TakeQuestion()) << "once for each report";
-  EXPECT_FALSE(job[2].TakeQuestion());
+  EXPECT_FALSE(job[0].TakeStackRequest());
+  EXPECT_TRUE(job[1].TakeStackRequest());
+  EXPECT_FALSE(job[1].TakeStackRequest()) << "once for each report";
+  EXPECT_FALSE(job[2].TakeStackRequest());
   const uint64_t rounds = job[0].counters().rounds;
   job[1].Tell("rank 1 is in evaluate()");
   job.Touch(1);
@@ -75,7 +75,7 @@ TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
     EXPECT_EQ(reports[1], "rank 1 is in evaluate()");
   }
   job.RunFor(10 * kS);
-  EXPECT_TRUE(job[1].TakeQuestion()) << "and again with the next report";
+  EXPECT_TRUE(job[1].TakeStackRequest()) << "and again with the next report";
 }
 
 class NoteOver : public ::testing::TestWithParam<const char*> {};  // a strategy
@@ -103,7 +103,7 @@ TEST(Stall, FewLaggardsAreAsked) {
   job.Submit(0, Tensor("x"));
   job.Wait(0);
   job.RunFor(10'100 * kMs);
-  for (int rank = 0; rank < 9; ++rank) EXPECT_EQ(job[rank].TakeQuestion(), rank >= 1 && rank <= 4) << rank;
+  for (int rank = 0; rank < 9; ++rank) EXPECT_EQ(job[rank].TakeStackRequest(), rank >= 1 && rank <= 4) << rank;
 }
 
 TEST(Stall, AReportNamesTheProcessSetAndRanksOfTheJob) {
@@ -367,7 +367,7 @@ TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
     if (verdict.report.empty()) continue;
     waits.push_back(waited);
     ExpectContains(verdict.report, "wait for more than " + std::to_string(waited) + " s for");
-    EXPECT_EQ(verdict.laggards, std::vector<int32_t>{1});
+    EXPECT_EQ(verdict.late_ranks, std::vector<int32_t>{1});
   }
   EXPECT_EQ(waits, (std::vector<int64_t>{10, 20, 40, 80, 160, 320}));
 }

@@ -13,9 +13,9 @@
 
 #include "base/duration.h"
 #include "control/agreement.h"
+#include "control/bitvector.h"
 #include "control/control_channel.h"
 #include "control/controller.h"
-#include "control/words.h"
 
 namespace horocache::control {
 
@@ -49,7 +49,7 @@ class TestChannel final : public ControlChannel {
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
   void SetHint(std::span<const uint64_t> words) override { hub_->hints[me()].assign(words.begin(), words.end()); }
-  void HintAnd(std::vector<uint64_t>* out) override {
+  void AndHints(std::vector<uint64_t>* out) override {
     size_t longest = 1;
     for (const auto& hint : hub_->hints) longest = std::max(longest, hint.size());
     out->assign(longest, ~uint64_t{0});
@@ -76,7 +76,7 @@ class TestChannel final : public ControlChannel {
     hub_->payloads[me()].erase(round - 2);
     hub_->payloads[me()][round].assign(payload.begin(), payload.end());
   }
-  bool SharesWords(int) const override { return hub_->shares_words; }
+  bool SharesBitvector(int) const override { return hub_->shares_words; }
   bool ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* words, std::vector<uint64_t>* payload) override {
     const auto r = static_cast<size_t>(rank);
     if (!hub_->snapshots[r].contains(round)) return false;
@@ -88,7 +88,7 @@ class TestChannel final : public ControlChannel {
     const auto& theirs = hub_->snapshots[static_cast<size_t>(rank)];
     return !theirs.empty() && theirs.rbegin()->first >= round;
   }
-  bool TestRound(uint64_t round, std::vector<uint64_t>* out) override {
+  bool AndSnapshots(uint64_t round, std::vector<uint64_t>* out) override {
     for (const auto& theirs : hub_->snapshots) {
       if (!theirs.contains(round)) return false;
     }

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "data/backends/shm_algorithms.h"
+#include "data/backends/shm/algorithms.h"
 #include "data/kernels/fold.h"
 #include "data/numbers.h"
 #include "data/ranks.h"

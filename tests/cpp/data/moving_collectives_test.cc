@@ -220,7 +220,7 @@ TEST_P(MoveOnRanksTest, KeepsRowsWithoutElements) {
 
 TEST_P(MoveOnRanksTest, LetsNobodyThroughABarrierBeforeTheLastRank) {
   if (backend() == "fakedevice") GTEST_SKIP() << "is not deterministic in one thread";
-  std::vector<std::unique_ptr<Operation>> operations;
+  std::vector<std::unique_ptr<CollectiveTask>> operations;
   Collective barrier;
   barrier.op = Op::kBarrier;
   for (int turn = 0; turn < 10; ++turn) {

@@ -110,7 +110,7 @@ inline void BindVariable(RankData* data) {
 // Starts one collective on every rank and tests all ranks in turn until all are finished.
 inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, std::vector<RankData>* data,
                                      int most_turns = 1000000) {
-  std::vector<std::unique_ptr<Operation>> operations;
+  std::vector<std::unique_ptr<CollectiveTask>> operations;
   for (int r = 0; r < ranks->size(); ++r) {
     Collective& c = (*data)[static_cast<size_t>(r)].collective;
     const Status supported = ranks->backend(r, backend).Supports(c);
@@ -147,7 +147,7 @@ inline void RunOnThreads(int size, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-inline Status Finish(Operation* operation) {
+inline Status Finish(CollectiveTask* operation) {
   while (!operation->Test()) {
     if (!operation->progressed()) std::this_thread::yield();
   }

@@ -18,12 +18,12 @@ TEST(InprocChannel, AndsTheSnapshotsOfOneRoundOnceAllArePublished) {
   network.channel(0).Publish(0, Words{0b1110, 7}, {});
   network.channel(1).Publish(0, Words{0b0110, 3}, {});
   Words result;
-  EXPECT_FALSE(network.channel(0).TestRound(0, &result));
+  EXPECT_FALSE(network.channel(0).AndSnapshots(0, &result));
   EXPECT_TRUE(network.channel(0).HasPublished(1, 0));
   EXPECT_FALSE(network.channel(0).HasPublished(2, 0));
   network.channel(2).Publish(0, Words{0b1100, 5}, {});
   for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(network.channel(rank).TestRound(0, &result)) << rank;
+    ASSERT_TRUE(network.channel(rank).AndSnapshots(0, &result)) << rank;
     EXPECT_EQ(result, (Words{0b0100, 1})) << rank;
   }
 }
@@ -33,21 +33,21 @@ TEST(InprocChannel, KeepsARoundReadableUntilTheNextButOneIsPublished) {
   for (int rank = 0; rank < 2; ++rank) network.channel(rank).Publish(4, Words{12}, {});
   network.channel(1).Publish(5, Words{1}, {});
   Words result;
-  ASSERT_TRUE(network.channel(0).TestRound(4, &result));
+  ASSERT_TRUE(network.channel(0).AndSnapshots(4, &result));
   EXPECT_EQ(result, Words{12});
-  EXPECT_FALSE(network.channel(0).TestRound(5, &result));
+  EXPECT_FALSE(network.channel(0).AndSnapshots(5, &result));
 }
 
 TEST(InprocChannel, TakesAnUnsetHintAsAllOnesInItsFirstWordAndZeroBeyondTheEnd) {
   InprocNetwork network({.size = 2});
   Words result;
-  network.channel(0).HintAnd(&result);
+  network.channel(0).AndHints(&result);
   EXPECT_EQ(result, Words{~uint64_t{0}});
   network.channel(0).SetHint(Words{6, 9});
-  network.channel(1).HintAnd(&result);
+  network.channel(1).AndHints(&result);
   EXPECT_EQ(result, (Words{6, 0}));
   network.channel(1).SetHint(Words{3, 8, 1});
-  network.channel(0).HintAnd(&result);
+  network.channel(0).AndHints(&result);
   EXPECT_EQ(result, (Words{2, 8, 0}));
 }
 
@@ -103,7 +103,7 @@ TEST(InprocChannel, ARingNeverOvertakesTheWordsOfItsSender) {
     network.channel(0).Ring(1);
     while (network.NextDeliveryNs() != kNever) network.AdvanceTo(network.NextDeliveryNs());
     Words result;
-    network.channel(1).HintAnd(&result);
+    network.channel(1).AndHints(&result);
     EXPECT_EQ(result, Words{0}) << "seed " << seed;
     EXPECT_TRUE(network.channel(1).HasPublished(0, 0)) << "seed " << seed;
   }
@@ -143,9 +143,9 @@ TEST(InprocChannel, APayloadTravelsBehindTheWordsAndIsNotPartOfTheAnd) {
   Words out, words, payload;
   network.channel(0).Publish(0, Words{6, 7}, Words{1, 2});
   network.channel(1).Publish(0, Words{3, 1}, {});
-  ASSERT_TRUE(network.channel(1).TestRound(0, &out));
+  ASSERT_TRUE(network.channel(1).AndSnapshots(0, &out));
   EXPECT_EQ(out, (Words{2, 1}));
-  EXPECT_TRUE(network.channel(1).SharesWords(0));
+  EXPECT_TRUE(network.channel(1).SharesBitvector(0));
   ASSERT_TRUE(network.channel(1).ReadPublished(0, 0, &words, &payload));
   EXPECT_EQ(words, (Words{6, 7}));
   EXPECT_EQ(payload, (Words{1, 2}));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "net/inproc_random.h"
-#include "net/link.h"
+#include "net/message_link.h"
 
 namespace horocache::net {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "in_process.h"
+#include "runtime/in_process.h"
 #include "runtime/runtime.h"
 
 namespace horocache::runtime {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/duration.h"
-#include "in_process.h"
+#include "runtime/in_process.h"
 
 namespace horocache::runtime {
 namespace {

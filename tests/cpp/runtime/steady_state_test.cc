@@ -11,7 +11,7 @@
 
 #include "base/allocations.h"
 #include "base/clock.h"
-#include "in_process.h"
+#include "runtime/in_process.h"
 
 namespace horocache::runtime {
 namespace {
@@ -23,7 +23,7 @@ Operation* SubmitGroup(Runtime& runtime, std::span<float> memory) {
   constexpr size_t kParts = 100;
   Operation* operation = runtime.NewGroup("a group with a name that needs memory of its own");
   wire::Signature& signature = operation->request.signature;
-  Prepared& prepared = operation->prepared;
+  GroupTemplate& prepared = operation->prepared;
   prepared.same_request = prepared.same_memory = std::exchange(prepared.filled, false);
   if (!prepared.same_request) {
     signature.op = wire::Op::kAllreduce;

@@ -93,12 +93,12 @@ TEST_F(RidesCheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
 
 TEST_F(RidesCheckersTest, FindAResultThatIsWrong) {
   Rank(1).planned[0].result = Numbers(1);
-  ExpectFound(CheckRides, "rank 1 step 21: plan number 0, \"a\", rode on its round and was reduced to something else");
+  ExpectFound(CheckInline, "rank 1 step 21: plan number 0, \"a\", rode on its round and was reduced to something else");
 }
 
 TEST_F(RidesCheckersTest, FindDataThatARankHadNotSubmitted) {
   Rank(2).submitted[0].data = Numbers(21);
-  ExpectFound(CheckRides, "had other data of rank 2 than that had submitted");
+  ExpectFound(CheckInline, "had other data of rank 2 than that had submitted");
 }
 
 TEST_F(RidesCheckersTest, FindRanksThatReadOtherData) {
@@ -108,16 +108,16 @@ TEST_F(RidesCheckersTest, FindRanksThatReadOtherData) {
 
 TEST_F(RidesCheckersTest, FindARideWithoutARankThatHasJoined) {
   Rank(0).planned[0].plan.joined = {2};
-  ExpectFound(CheckRides, "joined");
+  ExpectFound(CheckInline, "joined");
 }
 
 TEST_F(RidesCheckersTest, AllowThatARankDiedBeforeItLearnedOfIt) {
   Rank(2).planned.clear();
   Rank(2).ended.clear();
   Rank(2).killed = true;
-  EXPECT_TRUE(CheckRides(history_).ok());
+  EXPECT_TRUE(CheckInline(history_).ok());
   Rank(2).submitted.clear();
-  ExpectFound(CheckRides, "had other data of rank 2");
+  ExpectFound(CheckInline, "had other data of rank 2");
 }
 
 TEST_F(CheckersTest, FindACacheThatDiffers) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/sanitized.h"
-#include "control/words.h"
+#include "control/bitvector.h"
 #include "testing/random_scenario.h"
 
 namespace horocache::testing {
@@ -109,7 +109,7 @@ uint64_t Rides(const History& history) {
   uint64_t rides = 0;
   for (const auto& set : history.sets) {
     for (const auto& member : set.members) {
-      for (const auto& record : member.planned) rides += record.plan.rides() ? 1 : 0;
+      for (const auto& record : member.planned) rides += record.plan.is_inline() ? 1 : 0;
     }
   }
   return rides;
@@ -399,7 +399,7 @@ TEST(SeededBug, ALimitOfItsOwnForWhatRidesIsCaught) {
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
         scenario->sabotage.on_config = [](int, int rank, control::ControllerConfig* config) {
-          if (rank == 1) config->ride_max_bytes = 8;
+          if (rank == 1) config->inline_max_bytes = 8;
         };
       },
       &text, {.small = 700}));

@@ -65,7 +65,7 @@ ResponseList SomeResponses() {
   list.divide_by = DivideBy::kActive;
   list.left = {5, 6};
   list.report = "slow";
-  list.laggards = {7};
+  list.late_ranks = {7};
   list.fatal = StatusCode::kAborted;
   list.words = {9};
   return list;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "data/backends/backends.h"
-#include "data/backends/mpi/mpi_operation.h"
+#include "data/backends/mpi/task.h"
 #include "data/backends/segment_cursor.h"
 
 namespace horocache::data {
@@ -19,14 +19,14 @@ constexpr int64_t kChunks = 4;  // per operation, within these limits
 int64_t ChunkBytes(int64_t bytes) { return std::clamp(bytes / kChunks, kLeastChunkBytes, kMostChunkBytes); }
 
 // See Note [Two levels].
-class TwoLevel final : public MpiOperation {
+class TwoLevel final : public MpiTask {
  public:
   TwoLevel(MpiQueue* queue, Collective collective)
-      : MpiOperation(queue, std::move(collective)),
+      : MpiTask(queue, std::move(collective)),
         levels_(*queue->levels),
         reduces_(collective_.op == wire::Op::kAllreduce),
         scales_first_(ScalesFirst(collective_)),
-        at_home_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
+        on_root_host_(!reduces_ && levels_.host(collective_.root) == levels_.host(rank())),
         chunk_elements_(ChunkBytes(total() * element_bytes_) / element_bytes_),
         chunks_((total() + chunk_elements_ - 1) / chunk_elements_),
         cursor_(&collective_.segments, static_cast<size_t>(element_bytes_)) {}
@@ -41,7 +41,7 @@ class TwoLevel final : public MpiOperation {
   bool Step(int64_t* budget) override;
   bool StepLocal();
   bool StepCross();
-  bool Ended(std::unique_ptr<Operation>* running);
+  bool Ended(std::unique_ptr<CollectiveTask>* running);
 
   Local At(int64_t order) const;
   int64_t LocalOperations() const { return reduces_ ? 2 * chunks_ : chunks_; }
@@ -59,11 +59,11 @@ class TwoLevel final : public MpiOperation {
   TwoLevels& levels_;
   const bool reduces_;
   const bool scales_first_;
-  const bool at_home_;  // this rank is on the host of a broadcast's root
+  const bool on_root_host_;  // this rank is on the host of a broadcast's root
   const int64_t chunk_elements_;
   const int64_t chunks_;
   SegmentCursor cursor_;
-  std::unique_ptr<Operation> local_, cross_;
+  std::unique_ptr<CollectiveTask> local_, cross_;
   int64_t order_ = 0;                      // local operations started so far
   int64_t gathered_ = 0;                   // chunks that the leader has received completely from its host
   int64_t cross_begun_ = 0, crossed_ = 0;  // chunks begun and finished between the leaders
@@ -99,7 +99,7 @@ bool TwoLevel::Step(int64_t* budget) {
 }
 
 // Tests `running`; true if it has finished now, and ends the whole operation if it failed.
-bool TwoLevel::Ended(std::unique_ptr<Operation>* running) {
+bool TwoLevel::Ended(std::unique_ptr<CollectiveTask>* running) {
   if (!(*running)->Test()) return false;
   const Status status = (*running)->status();
   running->reset();
@@ -115,7 +115,7 @@ bool TwoLevel::StepCross() {
     ++crossed_;
     moved = true;
   }
-  const bool source = reduces_ || at_home_;
+  const bool source = reduces_ || on_root_host_;
   if (!levels_.leads() || cross_begun_ == chunks_ || (source && cross_begun_ >= gathered_)) return moved;
   StartCross();
   return true;
@@ -128,7 +128,7 @@ bool TwoLevel::StepLocal() {
     if (Finished()) return true;
     moved = true;
     const Local ended = At(order_ - 1);
-    if (ended.reduces || at_home_) gathered_ = ended.chunk + 1;
+    if (ended.reduces || on_root_host_) gathered_ = ended.chunk + 1;
   }
   if (order_ == LocalOperations()) return moved;
   const Local next = At(order_);
@@ -138,7 +138,7 @@ bool TwoLevel::StepLocal() {
 }
 
 bool TwoLevel::MayStart(const Local& next) const {
-  if (next.reduces || at_home_) return true;
+  if (next.reduces || on_root_host_) return true;
   return !levels_.leads() || next.chunk < crossed_;
 }
 
@@ -150,11 +150,11 @@ void TwoLevel::StartLocal(const Local& next) {
     if (next.reduces) segment.output = buffer;
     if (!next.reduces && buffer != nullptr) segment.input = buffer;
     // The broadcast between the leaders has stored the data in the output.
-    if (!reduces_ && levels_.leads() && !at_home_) segment.input = segment.output;
+    if (!reduces_ && levels_.leads() && !on_root_host_) segment.input = segment.output;
     if (buffer != nullptr) buffer += segment.count * element_bytes_;
   }
   Collective part = Part(next.reduces ? wire::Op::kReduce : wire::Op::kBroadcast, std::move(segments));
-  part.root = at_home_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
+  part.root = on_root_host_ ? levels_.local_of[static_cast<size_t>(collective_.root)] : 0;
   if (next.reduces) ReduceInto(&part);
   part.names = &levels_.local_names;
   local_ = levels_.local->Start(std::move(part));
@@ -217,12 +217,12 @@ Collective TwoLevel::Part(wire::Op op, std::vector<Segment> segments) const {
 
 }  // namespace
 
-TwoLevels::TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set)
+TwoLevels::TwoLevels(MpiResources&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set)
     : local(MakeShmBackend(means.local, options, kernel_set)), host_of(std::move(means.host_of)) {
   BackendOptions between = options;
   between.deterministic = false;
   if (!means.leaders.empty()) {
-    MpiMeans leaders;
+    MpiResources leaders;
     leaders.all = std::move(means.leaders);
     leaders.host_of.resize(static_cast<size_t>(leaders.all.size()));
     std::iota(leaders.host_of.begin(), leaders.host_of.end(), 0);
@@ -233,13 +233,13 @@ TwoLevels::TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, 
     const auto host = static_cast<size_t>(host_of[rank]);
     if (rank > 0 && host_of[rank] < host_of[rank - 1]) contiguous = false;
     count.resize(std::max(count.size(), host + 1));
-    worthwhile |= count[host] > 0;
+    has_multi_rank_host |= count[host] > 0;
     local_of.push_back(count[host]++);
   }
   NameRanks(means, rank);
 }
 
-void TwoLevels::NameRanks(const MpiMeans& means, int own) {
+void TwoLevels::NameRanks(const MpiResources& means, int own) {
   std::vector<int> here, leaders;
   for (size_t rank = 0; rank < host_of.size(); ++rank) {
     if (local_of[rank] == 0) leaders.push_back(means.ranks[rank]);
@@ -249,7 +249,7 @@ void TwoLevels::NameRanks(const MpiMeans& means, int own) {
   cross_names = {means.process_set, std::move(leaders)};
 }
 
-std::unique_ptr<MpiOperation> MakeTwoLevel(MpiQueue* queue, Collective collective) {
+std::unique_ptr<MpiTask> MakeTwoLevel(MpiQueue* queue, Collective collective) {
   return std::unique_ptr<TwoLevel>(new (queue) TwoLevel(queue, std::move(collective)));
 }
 

@@ -11,7 +11,7 @@
 // reduce 0, rank 0 has the sum of chunk 0 over ranks 0 to 3 and allreduces it with rank 4 while reduce 1 runs. It
 // starts broadcast 0 when the sum over both hosts has arrived.
 //
-// Role: lanes. Ownership: the queue of the mpi backend owns the levels; they outlive the operations.
+// Threads: the driving thread. Ownership: the queue of the mpi backend owns the levels; they outlive the operations.
 #pragma once
 
 #include <cstdint>
@@ -24,29 +24,29 @@
 namespace horocache::data {
 
 struct MpiQueue;
-class MpiOperation;
+class MpiTask;
 
 struct TwoLevels {
   // The levels as seen from `rank`.
-  TwoLevels(MpiMeans&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set);
+  TwoLevels(MpiResources&& means, int rank, const BackendOptions& options, const KernelSet* kernel_set);
 
   bool leads() const { return cross != nullptr; }
   int host(int rank) const { return host_of[static_cast<size_t>(rank)]; }
 
-  std::unique_ptr<Backend> local;  // among the ranks of this host; the leader is its rank 0
-  std::unique_ptr<Backend> cross;  // among the leaders, by host; null on other ranks
-  std::vector<int> host_of;        // by rank: the index of its host
-  std::vector<int> local_of;       // by rank: its rank on its host
-  bool contiguous = true;          // the ranks of each host have consecutive numbers
-  bool worthwhile = false;         // at least one host has several ranks
+  std::unique_ptr<Backend> local;    // among the ranks of this host; the leader is its rank 0
+  std::unique_ptr<Backend> cross;    // among the leaders, by host; null on other ranks
+  std::vector<int> host_of;          // by rank: the index of its host
+  std::vector<int> local_of;         // by rank: its rank on its host
+  bool contiguous = true;            // the ranks of each host have consecutive numbers
+  bool has_multi_rank_host = false;  // at least one host has several ranks
   control::RankNames local_names, cross_names;
 
  private:
-  void NameRanks(const MpiMeans& means, int own);
+  void NameRanks(const MpiResources& means, int own);
 };
 
 // allreduce and broadcast without joined ranks.
-std::unique_ptr<MpiOperation> MakeTwoLevel(MpiQueue* queue, Collective collective);
+std::unique_ptr<MpiTask> MakeTwoLevel(MpiQueue* queue, Collective collective);
 
 // Moves the data of an allgather, once all ranks know the rows of all ranks and have memory for the result: each host
 // gathers its rows at its leader, the leaders allgather, and each leader broadcasts the result on its host.
@@ -77,7 +77,7 @@ class TwoLevelAllgather {
   std::vector<int64_t> starts_;  // first row in the result, by rank; then the number of rows
   std::vector<int> here_;        // ranks of this host
   State state_ = State::kGather;
-  std::unique_ptr<Operation> running_;
+  std::unique_ptr<CollectiveTask> running_;
   VariableOutput output_;
   Status status_;
 };

@@ -1,0 +1,39 @@
+// The peer monitor: one thread that watches the other ranks' pidfds and links, and reports which rank is gone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "net/bootstrap/bootstrap.h"
+
+namespace horocache::net {
+
+struct EndedRank {
+  int rank;
+  std::string how;  // as for PeerMonitor's on_lost
+};
+
+// Checks once, for use while no PeerMonitor runs: the lowest rank that has ended without leaving.
+std::optional<EndedRank> FindEnded(const Peers& peers);
+
+class PeerMonitor {
+ public:
+  // `peers` outlives this object. `on_lost(rank, how)` runs on the monitor thread, once per rank, within milliseconds
+  // of the rank's end. `how` says what was seen ("exited without shutdown()", "was killed by signal 9", with the exit
+  // code if the kernel shows it). Not called for ranks that have left (HasLeft).
+  // `on_late(what)` runs on the same thread, when another process claims a rank of the job; see DuplicateRankWatch.
+  PeerMonitor(Peers* peers, int rank, std::function<void(int rank, const std::string& how)> on_lost,
+              std::function<void(const std::string& what)> on_late = nullptr);
+  ~PeerMonitor();  // stops and joins the thread
+
+  // For the child of a fork, where the thread does not exist: closes the descriptors. The caller then leaks the object.
+  void CloseInChild();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace horocache::net

@@ -1,0 +1,275 @@
+#include "python/runtime/py_runtime.h"
+
+#include <pybind11/stl.h>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/text.h"
+#include "capi/hc.h"
+#include "control/signature.h"
+#include "python/errors.h"
+#include "runtime/submission/prepare.h"
+
+namespace py = pybind11;
+
+namespace horocache::python {
+namespace {
+
+using runtime::Operation;
+using runtime::TensorArgument;
+
+// Assigns the bytes of a str or bytes object. Lone surrogates in a str become the bytes that they escape.
+void AssignText(py::handle text, std::string* out) {
+  if (PyBytes_Check(text.ptr())) {
+    out->assign(PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(text.ptr())));
+    return;
+  }
+  Py_ssize_t length = 0;
+  if (const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length); bytes != nullptr) {
+    out->assign(bytes, static_cast<size_t>(length));
+    return;
+  }
+  PyErr_Clear();  // lone surrogates: the str holds bytes in surrogateescape form
+  const py::object encoded =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"));
+  if (!encoded) throw py::error_already_set();
+  AssignText(encoded, out);
+}
+
+void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
+  out->clear();
+  if (numbers.is_none()) return;
+  for (const py::handle number : numbers) out->push_back(number.cast<int64_t>());
+}
+
+}  // namespace
+
+std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs) {
+  auto library = program::DecodeLibrary(std::as_bytes(std::span(programs)));
+  ThrowIfError(library.status());
+  return std::move(*library);
+}
+
+PyRuntime::PyRuntime(const Texts& arguments, uint32_t epoch, std::vector<std::vector<int>> process_sets,
+                     uint64_t communicator, std::vector<int> ranks, std::string_view programs) {
+  const auto environment = ReadEnvironment();
+  StatusOr<Knobs> knobs = Knobs::Parse(environment, arguments);
+  ThrowIfError(knobs.status());
+  StatusOr<net::Identity> identity = net::DetectIdentity(*knobs, environment);
+  ThrowIfError(identity.status());
+  runtime::RuntimeConfig config{std::move(*knobs), std::move(*identity), epoch, HC_VERSION};
+  config.process_sets = std::move(process_sets);
+  config.communicator = communicator;
+  config.ranks = std::move(ranks);
+  config.programs = DecodeOrThrow(programs);
+  Start(std::move(config));
+}
+
+PyRuntime::~PyRuntime() {
+  if (runtime_ == nullptr) return;
+  Stop();
+  const py::gil_scoped_release released;  // a link may wait for its peers' farewells
+  runtime_.reset();
+}
+
+void PyRuntime::Start(runtime::RuntimeConfig config) {
+  PrepareOutOfMemory();
+  CallPatiently([&](const auto& go_on) {
+    auto started = runtime::Runtime::Start(std::move(config), go_on);
+    if (started.ok()) runtime_ = std::move(*started);
+    return started.status();
+  });
+}
+
+void PyRuntime::Stop() {
+  {
+    const py::gil_scoped_release released;
+    runtime_->Stop();
+  }
+  DropFinishedOwners();
+}
+
+// If an exit handler stops the runtime later, this object must outlive the interpreter, with the owners of pending
+// tensors.
+bool PyRuntime::StopWithProcess() {
+  bool later = false;
+  {
+    const py::gil_scoped_release released;
+    later = runtime_->StopWithProcess();
+  }
+  if (later) py::cast(this).inc_ref();
+  DropFinishedOwners();
+  return later;
+}
+
+// Leaks on purpose: the child of a fork has no threads to join and must not tear down the parent's resources.
+void PyRuntime::ForkedChild() {
+  runtime_->ForkedChild();
+  parents_ = runtime_.release();
+}
+
+runtime::Runtime& PyRuntime::Get() {
+  if (runtime_ == nullptr)
+    ThrowIfError(
+        {StatusCode::kForked, "horocache cannot be used in a child of fork(); call init() in a new process instead."});
+  return *runtime_;
+}
+
+std::pair<uintptr_t, uintptr_t> PyRuntime::CApi() {
+  as_c_.runtime = &Get();
+  return {reinterpret_cast<uintptr_t>(hc_get_api()), reinterpret_cast<uintptr_t>(&as_c_)};
+}
+
+Operation* PyRuntime::FindOrThrow(int64_t handle) {
+  Operation* operation = Get().Find(handle);
+  if (operation == nullptr) {
+    PyErr_SetString(PyExc_ValueError,
+                    ("Handle " + std::to_string(handle) + " was not created or has been cleared.").c_str());
+    throw py::error_already_set();
+  }
+  return operation;
+}
+
+// ---- submission
+
+int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& outputs, const py::object& name,
+                          const py::object& names, int reduce_op, double prescale, double postscale, int root,
+                          const py::object& splits, int process_set, const std::string& backend,
+                          const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
+                          const py::object& receive_rows, const py::object& receive_starts, int32_t priority,
+                          const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
+  runtime::Runtime& runtime = Get();
+  DropFinishedOwners();
+  StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
+  ThrowIfError(divides.status());
+  Operation* operation = runtime.NewOperation();
+  try {
+    AssignList(splits, &operation->rows.splits);
+    AssignList(send_starts, &operation->rows.send_starts);
+    AssignList(receive_rows, &operation->rows.receive_rows);
+    AssignList(receive_starts, &operation->rows.receive_starts);
+    Fill(operation, op, inputs, outputs, name, names, group);
+  } catch (...) {
+    runtime.Recycle(operation);
+    throw;
+  }
+  operation->process_set = static_cast<uint32_t>(process_set);
+  operation->tag = tag;
+  operation->first_ready_ns = first_ready_ns;
+  wire::Signature& signature = operation->request.signature;
+  signature.divide_by = *divides;
+  signature.root = root;
+  signature.priority = priority;
+  signature.backend = backend;
+  signature.layers = layers;
+  PyObject* owner =
+      PyTuple_Pack(2, PySequence_Tuple(inputs.ptr()), outputs.is_none() ? Py_None : PySequence_Tuple(outputs.ptr()));
+  for (Py_ssize_t i = 0; i < (outputs.is_none() ? 1 : 2); ++i)
+    Py_DECREF(PyTuple_GET_ITEM(owner, i));  // the pack holds its own reference
+  return SubmitOwned(operation, owner, reduce_op, prescale, postscale, wait_follows);
+}
+
+void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,
+                     const py::object& name, const py::object& names, bool group) {
+  if (op < 0 || op >= wire::kNumOps)
+    ThrowIfError({StatusCode::kInvalidArgument, "there is no operation " + std::to_string(op)});
+  wire::Signature& signature = operation->request.signature;
+  signature.op = static_cast<wire::Op>(op);
+  const size_t count = inputs.size();
+  signature.tensors.resize(count);
+  operation->tensors.resize(count);
+  operation->allocate_results = outputs.is_none();
+  signature.name.clear();
+  if (!name.is_none()) AssignText(name, &signature.name);
+  for (size_t i = 0; i < count; ++i) {
+    FillTensor(operation, i, inputs[i], outputs.is_none() ? py::object() : py::object(outputs[py::int_(i)]));
+    if (names.is_none()) {
+      runtime::NameMember(i, group, &signature);
+    } else {
+      AssignText(names[py::int_(i)], &signature.tensors[i].name);
+    }
+  }
+}
+
+void PyRuntime::Describe(size_t index, Operation* operation) {
+  runtime::DescribeTensor(index, view_.dtype, view_.shape, view_.data, operation);
+  operation->request.signature.device_class = view_.device_class;
+}
+
+void PyRuntime::FillTensor(Operation* operation, size_t index, const py::object& input, const py::object& output) {
+  ThrowIfError(caster_.Read(input.ptr(), &view_));
+  Describe(index, operation);
+  if (!output || output.is_none()) return;
+  if (output.ptr() != input.ptr()) ThrowIfError(caster_.Read(output.ptr(), &view_));
+  if (!view_.writable)
+    ThrowIfError({StatusCode::kInvalidArgument, "output " + std::to_string(index) + " is read-only"});
+  ThrowIfError(runtime::SetOutput(index, view_.dtype, view_.count, view_.data, operation));
+}
+
+int64_t PyRuntime::SubmitOwned(Operation* operation, PyObject* owner, int reduce_op, double prescale, double postscale,
+                               bool wait_follows) {
+  wire::Signature& signature = operation->request.signature;
+  signature.reduce_op = static_cast<wire::ReduceOp>(reduce_op);
+  signature.prescale = prescale;
+  signature.postscale = postscale;
+  operation->owner = owner;
+  if (const Status status = Get().Submit(operation, wait_follows); !status.ok()) {
+    Py_DECREF(owner);
+    ThrowIfError(status);
+  }
+  return operation->handle;
+}
+
+// ---- process sets
+
+int64_t PyRuntime::ProposeSet(uint32_t number, std::vector<int> ranks) {
+  int64_t handle = -1;
+  ThrowIfError(Get().ProposeSet(number, std::move(ranks), &handle));
+  return handle;
+}
+
+void PyRuntime::DeclareSet(uint32_t number, std::vector<int> ranks) {
+  ThrowIfError(Get().DeclareSet(number, std::move(ranks)));
+}
+
+int64_t PyRuntime::ProposeRemoval(uint32_t number) {
+  int64_t handle = -1;
+  ThrowIfError(Get().ProposeRemoval(number, &handle));
+  return handle;
+}
+
+void PyRuntime::MeetSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.MeetSet(number, go_on); });
+}
+
+void PyRuntime::EnterSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.EnterSet(number); });
+}
+
+void PyRuntime::LeaveSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto& go_on) { return runtime.LeaveSet(number, go_on); });
+}
+
+void PyRuntime::DropSet(uint32_t number) {
+  CallPatiently([number, &runtime = Get()](const auto&) { return runtime.DropSet(number); });
+}
+
+void PyRuntime::StartTimeline(const std::string& path, bool mark_rounds) {
+  ThrowIfError(Get().StartTimeline(path, mark_rounds));
+}
+
+void PyRuntime::StopTimeline() {
+  runtime::Runtime& runtime = Get();
+  const py::gil_scoped_release released;  // it writes the pending records
+  runtime.StopTimeline();
+}
+
+void PyRuntime::DropFinishedOwners() {
+  std::vector<void*> owners = std::exchange(owners_, {});  // a finalizer may call this function again
+  runtime_->TakeOwners(&owners);
+  for (void* owner : owners) Py_DECREF(static_cast<PyObject*>(owner));
+  owners.clear();
+  owners_ = std::move(owners);
+}
+
+}  // namespace horocache::python

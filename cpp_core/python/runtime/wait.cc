@@ -1,0 +1,182 @@
+// Waits for operations and consumes them, one by one or many in one call.
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "control/signature.h"
+#include "python/runtime/py_runtime.h"
+#include "python/torch_gradients/gradients.h"
+
+namespace py = pybind11;
+
+namespace horocache::python {
+
+using runtime::Operation;
+
+namespace {
+
+// Releases the GIL for its lifetime; the destructor always takes it again. A daemon thread that needs the GIL when the
+// interpreter is finalizing sleeps here for ever: Python would end the thread in the middle of C++ code.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { Restore(); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+  // Calls `act` with the GIL. `act` must not throw.
+  template <typename Act>
+  bool WithGil(Act&& act) {
+    Restore();
+    const bool answer = act();
+    state_ = PyEval_SaveThread();
+    return answer;
+  }
+
+ private:
+  void Restore() {
+#if PY_VERSION_HEX >= 0x030d0000
+    const bool at_end = Py_IsFinalizing() != 0;
+#else
+    const bool at_end = _Py_IsFinalizing() != 0;
+#endif
+    while (at_end) pause();
+    PyEval_RestoreThread(state_);
+  }
+
+  PyThreadState* state_;
+};
+
+}  // namespace
+
+py::object PyRuntime::Wait(int64_t handle, double timeout_s) {
+  FindOrThrow(handle);
+  Operation* const operation = Await(handle, timeout_s);
+  return Consume(operation != nullptr ? operation : FindOrThrow(handle));
+}
+
+Operation* PyRuntime::Await(int64_t handle, double timeout_s) {
+  Operation* const operation = Get().Find(handle);
+  if (operation == nullptr || IsDone(*operation)) return operation;
+  WaitUntilDone(operation, handle, timeout_s);
+  return Get().Find(handle);  // another thread may have consumed it meanwhile
+}
+
+void PyRuntime::WaitUntilDone(Operation* operation, int64_t handle, double timeout_s) {
+  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+  const auto kind = timeout_s < 0 ? runtime::WaitKind::kForGood : runtime::WaitKind::kLimited;
+  bool done = false;
+  {
+    WithoutGil without;
+    const auto goes_on = [&] {
+      // Another waiting thread may have consumed the operation. Its record may then belong to another operation.
+      return without.WithGil([&] { return PyErr_CheckSignals() == 0 && runtime_->Find(handle) == operation; });
+    };
+    // By reference: std::function would allocate memory to hold a copy.
+    done = runtime_->Wait(operation, deadline_ns, kind, std::ref(goes_on));
+  }
+  if (PyErr_Occurred() != nullptr)
+    throw py::error_already_set();  // from a signal handler, even if the operation is done
+  if (done) return;
+  FindOrThrow(handle);
+  const std::string late = control::Describe(operation->request.signature) + " (handle " + std::to_string(handle) +
+                           ") is not done on rank " + std::to_string(runtime_->identity().rank) + " after " +
+                           SecondsText(static_cast<int64_t>(timeout_s * kNsPerS));
+  PyErr_SetString(PyExc_TimeoutError, late.c_str());
+  throw py::error_already_set();
+}
+
+py::object PyRuntime::Consume(Operation* operation) {
+  // Destroyed last, because a finalizer may call this object again.
+  const auto owner =
+      py::reinterpret_steal<py::object>(static_cast<PyObject*>(std::exchange(operation->owner, nullptr)));
+  const Status status = operation->status;
+  const wire::Op op = operation->request.signature.op;
+  const int32_t last_joined = operation->last_joined;
+  const bool allocated = operation->allocate_results && op != wire::Op::kBarrier;
+  std::vector<runtime::Result> results = std::move(operation->results);
+  Get().Recycle(operation);
+  ThrowIfError(status);
+  if (op == wire::Op::kJoin) return py::int_(last_joined);
+  if (!allocated) return py::none();
+  py::list out;
+  for (runtime::Result& result : results) out.append(py::cast(PyResult{std::move(result)}));
+  return out;
+}
+
+void PyRuntime::CallPatiently(const PatientCall& call) {
+  Status status;
+  {
+    WithoutGil without;
+    status = call([&without] { return without.WithGil([] { return PyErr_CheckSignals() == 0; }); });
+  }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  ThrowIfError(status);
+}
+
+// ---- many in one call
+
+void PyRuntime::WaitEach(const py::tuple& handles, PyObject* pending, PyObject* finish, PyObject* done,
+                         double timeout_s) {
+  const int64_t deadline_ns = timeout_s < 0 ? kNever : DeadlineNs(timeout_s);
+  for (const py::handle number : handles) {
+    const auto item = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(pending, number.ptr()));
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (!item || PyTuple_GET_ITEM(item.ptr(), 0) != finish) return;
+    const double left_s =
+        timeout_s < 0 ? timeout_s : std::max(0.0, static_cast<double>(deadline_ns - NowNs()) / kNsPerS);
+    if (!TakeIfGood(pending, number.ptr(), item, left_s)) return;
+    if (PyList_Append(done, PyTuple_GET_ITEM(item.ptr(), 1)) != 0) throw py::error_already_set();
+  }
+}
+
+// Waits for the operation. Consumes it and removes it from `pending` if it succeeds; else `pending` has the item as
+// before.
+bool PyRuntime::TakeIfGood(PyObject* pending, PyObject* number, const py::object& item, double timeout_s) {
+  const auto put_back = [&] {
+    if (PyDict_SetItem(pending, number, item.ptr()) != 0) throw py::error_already_set();
+  };
+  // Removed first, so that a second thread that waits for the same handle does not find it.
+  if (PyDict_DelItem(pending, number) != 0) throw py::error_already_set();
+  Operation* operation = nullptr;
+  try {
+    operation = Await(PyLong_AsLongLong(number), timeout_s);
+  } catch (const py::error_already_set&) {
+    put_back();
+    throw;
+  }
+  if (operation == nullptr || !operation->status.ok()) {
+    put_back();
+    return false;
+  }
+  Consume(operation);
+  return true;
+}
+
+py::list PyRuntime::FinishGradients(const py::list& buckets) {
+  py::list others;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const py::object item = buckets[i];  // a reference: other threads run while this one waits
+    if (!FinishGradient(reinterpret_cast<GradientBucket*>(item.ptr()))) others.append(item);
+  }
+  return others;
+}
+
+// Returns false if the bucket needs the general path.
+bool PyRuntime::FinishGradient(GradientBucket* bucket) {
+  if (!bucket->direct || bucket->handle == nullptr || bucket->handle == Py_None) return false;
+  Operation* const operation = Await(PyLong_AsLongLong(bucket->handle), -1.0);
+  if (operation == nullptr || !operation->status.ok() || !AreUntouched(*bucket)) return false;
+  Consume(operation);
+  Py_INCREF(Py_None);
+  Py_XSETREF(bucket->handle, Py_None);
+  return true;
+}
+
+}  // namespace horocache::python

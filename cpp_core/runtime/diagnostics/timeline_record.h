@@ -1,0 +1,39 @@
+// Converts operations to records of the timeline.
+#pragma once
+
+#include "control/plan.h"
+#include "control/signature.h"
+#include "observe/trace_text.h"
+#include "runtime/submission/operation.h"
+
+namespace horocache::runtime {
+
+// Returns the record of an operation that ends now with `status`. Leaves the fields of the lane open. The record points
+// to texts of `operation` and `status`.
+inline observe::OperationTrace TraceOf(const Operation& operation, const Status& status, int64_t now_ns) {
+  const wire::Signature& signature = operation.request.signature;
+  observe::OperationTrace trace;
+  trace.name = signature.name;
+  trace.op = wire::OpName(signature.op);
+  if (!status.ok()) trace.error = status.message();
+  trace.process_set = operation.process_set;
+  trace.tensors = static_cast<int32_t>(signature.tensors.size());
+  trace.bytes = control::SignatureBytes(signature);
+  trace.first_ready_ns = operation.first_ready_ns;
+  trace.submitted_ns = operation.submitted_ns;
+  trace.ended_ns = now_ns;
+  return trace;
+}
+
+// The same for an operation that was an item of `plan`.
+inline observe::OperationTrace TraceOf(const Operation& operation, const control::Plan& plan,
+                                       const control::PlanItem& item, const Status& status, int64_t now_ns) {
+  observe::OperationTrace trace = TraceOf(operation, status, now_ns);
+  trace.agreed_ns = plan.agreed_ns;
+  trace.sequence = plan.sequence;
+  trace.item = static_cast<uint32_t>(&item - plan.items.data());
+  trace.fused = static_cast<uint32_t>(plan.items.size());
+  return trace;
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,397 @@
+#include "runtime/progress/progress_engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "control/signature.h"
+
+namespace horocache::runtime {
+namespace {
+
+using net::Doorbell;
+
+// How long all threads must have waited before a deadlock counts as certain.
+constexpr int64_t kStuckNs = 200 * kNsPerMs;
+// Interval between two checks of the process's threads.
+constexpr int64_t kLookNs = 100 * kNsPerMs;
+// How long AwaitPass waits at most for a pass to end.
+constexpr int64_t kLongestPassNs = 100 * kNsPerMs;
+// Memory reserved for GiveUp: enough for the error texts of thousands of operations.
+constexpr size_t kReserveBytes = size_t{1} << 20;
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(const LoopConfig& config, Parts parts, OperationTable* table, Metrics* metrics,
+                               const Logger* logger)
+    : config_(config),
+      faults_(std::move(parts.faults)),
+      context_{table,
+               metrics,
+               &faults_,
+               logger,
+               parts.timeline,
+               std::move(parts.on_question),
+               std::move(parts.on_operation_abandoned),
+               std::move(parts.on_lost)},
+      messages_(std::move(parts.messages)),
+      watch_(parts.watch),
+      on_lost_elsewhere_(std::move(parts.on_lost_elsewhere)),
+      doorbell_(parts.doorbell),
+      table_(table),
+      metrics_(metrics),
+      on_computes_(std::move(parts.on_computes)),
+      reserve_(std::make_unique<std::byte[]>(kReserveBytes)),
+      own_rank_("rank " + std::to_string(parts.rank)),
+      given_up_elsewhere_fn_(std::move(parts.given_up_elsewhere)),
+      tell_given_up_(std::move(parts.tell_given_up)) {
+  blamed_.reserve(metrics->wait_ns.size());
+  for (SetParts& set : parts.sets) AddSet(std::move(set));
+  thread_ = NamedThread("hc-coordinator", [this] { Run(); });
+}
+
+ProgressEngine::~ProgressEngine() { static_cast<void>(Stop()); }
+
+Status ProgressEngine::Stop() {
+  Lose(kEverySet, {StatusCode::kShutDown, "horocache was shut down on this rank."});
+  stop_.store(true);
+  doorbell_.Ring();
+  thread_.Join();
+  // A waiting thread may hold the lock until it takes the order above, which ends its wait.
+  while (!progress_lock_.TryTake()) Nap(kOrderNapNs);
+  try {
+    TakeOrders();
+    TakeSubmissions(NowNs());
+    for (const auto& set : sets_) set->HandOut();
+    if (given_up_.ok()) messages_->SayGoodbye();
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
+  const Status end = End();
+  // If the job is lost, the other ranks may not say goodbye, and this rank does not wait for them.
+  const bool together = end.ok() || end.code() == StatusCode::kShutDown || end.code() == StatusCode::kAborted;
+  if (watch_ != nullptr && together) watch_->SayGoodbye();
+  progress_lock_.Release();
+  return end;
+}
+
+// ---- any thread
+
+void ProgressEngine::NoteSubmitter() {
+  const pid_t self = ThisThread();
+  if (last_submitter_.load(std::memory_order_relaxed) == self) return;
+  MakeRoomForExceptions();
+  MutexLock lock(threads_mutex_);
+  if (std::ranges::find(submitters_, self) == submitters_.end()) submitters_.push_back(self);
+  last_submitter_.store(self, std::memory_order_relaxed);
+}
+
+Status ProgressEngine::NoteSubmission(bool wake, bool urgent) {
+  if (wake && (urgent || !lingers_.load() || waiting_.load() > 0)) doorbell_.Ring();
+  return faults_.At("submit");
+}
+
+int64_t ProgressEngine::StuckIn(int64_t now_ns) {
+  if (waiting_.load() == 0 || LanesBusy()) {
+    still_since_ns_ = 0;
+    return kNowhere;
+  }
+  if (still_since_ns_ == 0) {
+    still_since_ns_ = now_ns;
+    stillness_.Forget();
+    looked_ns_ = 0;
+  }
+  return now_ns - still_since_ns_ >= kStuckNs ? WhereSubmittersWait(now_ns) : kNowhere;
+}
+
+int64_t ProgressEngine::WhereSubmittersWait(int64_t now_ns) {
+  int64_t where = kNowhere;
+  Stir allowed = Stir::kNone;
+  std::vector<pid_t> waiting;
+  std::vector<pid_t> submitters;
+  {
+    MutexLock lock(threads_mutex_);
+    std::erase_if(submitters_, [](pid_t thread) { return !IsAlive(thread); });
+    if (submitters_.empty() || waiters_.empty()) return kNowhere;
+    where = waiters_.front().waits_in;
+    if (where == Operation::kMessage) return kNowhere;
+    bool in_pool = false;
+    for (const Waiter& waiter : waiters_) {
+      in_pool |= waiter.kind == WaitKind::kForGoodInPool;
+      const bool there = waiter.kind != WaitKind::kLimited && waiter.waits_in == where && !IsDone(*waiter.operation);
+      if (there) waiting.push_back(waiter.thread);
+    }
+    const auto waits = [&waiting](pid_t thread) { return std::ranges::find(waiting, thread) != waiting.end(); };
+    if (!in_pool && std::ranges::all_of(submitters_, waits)) {
+      allowed = Stir::kOfLookersOn;
+    } else if (waiting.size() < waiters_.size()) {
+      return kNowhere;
+    }
+    submitters = submitters_;
+  }
+  return RestIsStill(now_ns, waiting, submitters, allowed) ? where : kNowhere;
+}
+
+bool ProgressEngine::RestIsStill(int64_t now_ns, const std::vector<pid_t>& waiting,
+                                 const std::vector<pid_t>& submitters, Stir allowed) {
+  if (now_ns - looked_ns_ < kLookNs) return rest_is_still_;
+  looked_ns_ = now_ns;
+  rest_is_still_ = stillness_.Look(waiting, submitters, allowed);
+  return rest_is_still_;
+}
+
+void ProgressEngine::Lose(int rank, const Status& why) {
+  {
+    MutexLock lock(orders_mutex_);
+    losses_.push_back({rank, why});
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+}
+
+void ProgressEngine::Abort(const std::string& why) {
+  {
+    MutexLock lock(orders_mutex_);
+    abort_ = why.empty() ? "no reason given" : why;
+    if (aborted_.empty()) aborted_ = abort_;
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+}
+
+void ProgressEngine::Tell(uint32_t process_set, const std::string& text) {
+  {
+    MutexLock lock(orders_mutex_);
+    told_.emplace_back(process_set, text);
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+}
+
+void ProgressEngine::Leave(int64_t deadline_ns) {
+  {
+    MutexLock lock(orders_mutex_);
+    leave_ = true;
+  }
+  ordered_.store(true);
+  doorbell_.Ring();
+  const auto ended = [this]() HC_NO_THREAD_SAFETY_ANALYSIS { return Ended(); };
+  while (NowNs() < deadline_ns) {
+    if (!progress_lock_.TryTake()) {
+      doorbell_.Ring();
+      Nap(kOrderNapNs);
+      continue;
+    }
+    doorbell_.Disarm();
+    Drive(Doorbell::kWaiter, deadline_ns, ended);
+    const bool done = Ended();
+    HandBack();
+    if (done) return;
+  }
+}
+
+// ---- the driving thread
+
+void ProgressEngine::TakeOrders() {
+  if (!ordered_.exchange(false)) return;
+  TakeSetOrders();
+  std::vector<Loss> losses;
+  std::vector<std::pair<uint32_t, std::string>> told;
+  std::string abort;
+  bool leave = false;
+  {
+    MutexLock lock(orders_mutex_);
+    told = std::exchange(told_, {});
+    losses = std::exchange(losses_, {});
+    abort = std::exchange(abort_, {});
+    leave = std::exchange(leave_, false);
+  }
+  if (!given_up_.ok()) return;
+  if (!abort.empty()) AbortSets(abort);
+  for (const Loss& loss : losses) {
+    if (watch_ != nullptr && loss.rank != kEverySet) watch_->NoteLost(loss.rank, loss.why, NowNs());
+    LoseRank(loss.rank, loss.why, NowNs());
+  }
+  if (leave) {
+    for (const auto& set : sets_) set->Leave(NowNs());
+  }
+  // A farewell means that this rank has ended well. A rank that aborts sends none; the sets' last round carries its
+  // reason.
+  if (leave && !aborts_) {
+    TakeSubmissions(NowNs());  // earlier messages go before the farewell
+    messages_->Leave(NowNs());
+  }
+  for (const auto& [number, text] : told) {
+    if (SetEngine* const set = SetOf(number); set != nullptr) set->Tell(text);
+  }
+}
+
+void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {
+  for (const auto& set : sets_) {
+    if (rank == kEverySet || set->Has(rank)) set->Lose(why);
+  }
+  messages_->Lose(why, now_ns);
+}
+
+void ProgressEngine::StepWatch(int64_t now_ns) {
+  if (watch_ == nullptr || !watch_->Step(now_ns)) return;
+  for (net::HostsWatch::Loss loss; watch_->NextLoss(&loss);) {
+    on_lost_elsewhere_(loss.why.message());
+    LoseRank(loss.rank, loss.why, now_ns);
+  }
+}
+
+void ProgressEngine::AwaitPass() const {
+  const uint32_t seen = passes_.load(std::memory_order_acquire);
+  if (seen % 2 == 0) return;
+  const int64_t until_ns = NowNs() + kLongestPassNs;
+  while (passes_.load(std::memory_order_acquire) == seen && NowNs() < until_ns) sched_yield();
+}
+
+void ProgressEngine::AbortSets(const std::string& why) {
+  aborts_ = true;
+  for (const auto& set : sets_) set->Abort(why);
+}
+
+void ProgressEngine::TakeSubmissions(int64_t now_ns) {
+  table_->Drain(&drained_);
+  if (!drained_.empty()) still_since_ns_ = 0;
+  for (Operation* operation : drained_) {
+    if (wire::IsPointToPoint(operation->request.signature.op)) {
+      messages_->Submit(operation, now_ns);
+    } else if (SetEngine* set = SetOf(operation->process_set); set != nullptr) {
+      set->Submit(operation, now_ns);
+      expects_more_ |= !set->alone();
+    } else {
+      table_->Finish(operation,
+                     InvalidArgumentError(control::Describe(operation->request.signature) + " came when process set " +
+                                          std::to_string(operation->process_set) + " had been removed"));
+    }
+  }
+}
+
+void ProgressEngine::TakeWaits() {
+  if (!waits_changed_.load() || !waits_changed_.exchange(false)) return;
+  MutexLock lock(threads_mutex_);
+  for (const auto& set : sets_) {
+    const int64_t number = set->process_set();
+    set->SetWaiting(
+        std::ranges::any_of(waiters_, [number](const Waiter& waiter) { return waiter.waits_in == number; }));
+  }
+}
+
+bool ProgressEngine::Step(int64_t now_ns) {
+  const uint32_t begun = passes_.load(std::memory_order_relaxed) + 1;
+  passes_.store(begun, std::memory_order_release);
+  bool moved = true;
+  try {
+    moved = given_up_.ok() ? StepAll(now_ns) : StepGivenUp();
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
+  passes_.store(begun + 1, std::memory_order_release);
+  return moved;
+}
+
+const Status& ProgressEngine::End() const { return given_up_.ok() ? sets_.front()->end() : given_up_; }
+
+bool ProgressEngine::StepAll(int64_t now_ns) {
+  TakeOrders();
+  TakeWaits();  // before the submissions: a visible waiter's submissions are already queued
+  TakeSubmissions(now_ns);
+  EraseLeft();
+  StepWatch(now_ns);
+  const int64_t stuck_in = StuckIn(now_ns);
+  bool moved = false;
+  for (const auto& set : sets_) {
+    const SetEngine::Progress progress = set->Step(now_ns, set->process_set() == stuck_in);
+    moved |= progress.moved;
+    if (progress.planned) still_since_ns_ = 0;
+    if (!progress.moved) continue;
+    if (const Status fault = set->TakeFault(); !fault.ok()) AbortSets(fault.message());
+  }
+  moved |= StepMessages(now_ns);
+  NoteJobEnd();
+  if (!moved) return false;
+  nap_ns_ = 0;
+  moved_ns_ = now_ns;
+  SpreadAbort();
+  PublishMetrics();
+  return true;
+}
+
+// An abort ends every process set on every rank, including sets without the aborting rank.
+void ProgressEngine::SpreadAbort() {
+  const Status& end = End();
+  if (end.code() != StatusCode::kAborted) return;
+  for (size_t i = 1; i < sets_.size(); ++i) {
+    if (!sets_[i]->Ended()) sets_[i]->Lose(end);
+  }
+}
+
+bool ProgressEngine::StepMessages(int64_t now_ns) {
+  // A rank that shuts down sends its peers farewells. Any other end of the global set ends the whole job, messages
+  // included.
+  const Status& end = End();
+  if (!end.ok() && end.code() != StatusCode::kShutDown) messages_->Lose(end, now_ns);
+  return messages_->Step(now_ns);
+}
+
+bool ProgressEngine::LanesBusy() const {
+  return std::ranges::any_of(sets_, [](const auto& set) { return set->LanesBusy(); });
+}
+
+bool ProgressEngine::Ended() const {
+  if (!given_up_.ok()) return true;
+  const bool told = aborts_ || messages_->HasLeft();
+  return told && std::ranges::all_of(sets_, [](const auto& set) { return set->Ended(); });
+}
+
+void ProgressEngine::CheckOverdue(int64_t now_ns) {
+  try {
+    if (given_up_.ok()) CheckAll(now_ns);
+  } catch (const std::exception& thrown) {
+    GiveUp(thrown);
+  }
+}
+
+void ProgressEngine::CheckAll(int64_t now_ns) {
+  CheckGivenUpElsewhere(now_ns);
+  user_time_.Sample(now_ns, UserTime::OfProcessNs() - metrics_->coordinator_cpu.Ns());
+  if (on_computes_ && user_time_.computes()) on_computes_(now_ns);
+  for (const auto& set : sets_) {
+    set->SetComputes(user_time_.computes());
+    set->CheckOverdue(now_ns);
+  }
+  messages_->Check(now_ns);
+  std::string report;
+  while (messages_->NextReport(&report)) context_.logger->Warning(report);
+}
+
+void ProgressEngine::PublishMetrics() {
+  control::ControllerCounters sum = past_counters_;
+  data::DataCounters data = past_data_;
+  for (const auto& set : sets_) {
+    sum.Add(set->counters());
+    set->AddDataCounters(&data);
+  }
+  metrics_->rounds.Set(sum.rounds);
+  metrics_->slow_rounds.Set(sum.slow_rounds);
+  metrics_->flushes.Set(sum.flushes);
+  metrics_->hits.Set(sum.hits);
+  metrics_->misses.Set(sum.misses);
+  metrics_->changed.Set(sum.changed);
+  metrics_->evictions.Set(sum.evictions);
+  metrics_->growths.Set(sum.growths);
+  metrics_->control_bytes.Set(sum.control_bytes);
+  metrics_->frames.Set(sum.frames);
+  metrics_->operations.Set(data.operations);
+  metrics_->payload_bytes.Set(data.payload_bytes);
+  metrics_->bytes_copied.Set(data.bytes_copied);
+  metrics_->bytes_folded.Set(data.bytes_folded);
+  metrics_->program_operations.Set(data.programs);
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,276 @@
+#include "runtime/progress/set_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "control/signature.h"
+#include "runtime/diagnostics/timeline_record.h"
+
+namespace horocache::runtime {
+namespace {
+
+// How long an operation of an aborted set may make no progress before the set is lost.
+constexpr int64_t kAbortGraceNs = kNsPerS;
+
+}  // namespace
+
+SetEngine::SetEngine(SetParts parts, const SetContext& context)
+    : config_(std::move(parts.config)),
+      names_(config_.process_set, config_.ranks),
+      controller_(std::move(parts.controller)),
+      agreement_(std::move(parts.agreement)),
+      channel_(std::move(parts.channel)),
+      backends_(std::move(parts.backends)),
+      table_(context.table),
+      logger_(context.logger),
+      timeline_(context.timeline),
+      on_question_(context.on_question),
+      on_given_up_(context.on_operation_abandoned),
+      on_lost_(context.on_lost),
+      inline_lane_(parts.kernels, config_.rank, static_cast<int>(config_.ranks.size()), &names_, context.table,
+                   context.metrics, context.faults, context.timeline) {
+  late_.reserve(2 * config_.ranks.size());
+  for (const auto& backend : backends_) {
+    lanes_.emplace_back(backend.get(), config_.rank, &names_, context.table, context.metrics, context.faults,
+                        context.timeline);
+  }
+}
+
+bool SetEngine::Has(int world_rank) const {
+  return std::ranges::find(config_.ranks, world_rank) != config_.ranks.end();
+}
+
+// ---- orders
+
+void SetEngine::Submit(Operation* operation, int64_t now_ns) {
+  const uint64_t op = OperationTable::IdOf(operation);
+  const int64_t since_ns = std::min(operation->submitted_ns, now_ns);  // submitted_ns may be later than this pass
+  InlineData data;
+  const std::span<const std::byte> copied = CopyRideData(*operation, &data);
+  control::KnownEntry* const known = operation->prepared.home == nullptr ? nullptr : &operation->prepared.entry;
+  if (const Status status = controller_->Submit(op, operation->request, since_ns, copied, known); !status.ok()) {
+    FailOperation(op, status);
+  }
+}
+
+void SetEngine::Leave(int64_t now_ns) {
+  if (left_ns_ == 0) left_ns_ = now_ns;
+  if (lost_.ok()) controller_->Leave();
+}
+
+void SetEngine::Lose(const Status& why) {
+  if (!lost_.ok()) return;
+  // Operations for which the lost rank has done its part have all their data in memory, and can still succeed.
+  for (Lane& lane : lanes_) {
+    while (lane.Step()) {
+    }
+  }
+  lost_ = why;
+  if (on_lost_) on_lost_(why);
+  if (why.code() == StatusCode::kShutDown) {
+    channel_->SayGoodbye(aborts_ || end().code() == StatusCode::kAborted);
+  } else {
+    channel_->NotifyLost(why);
+  }
+  controller_->Lose(why);
+  FailLanes();
+}
+
+void SetEngine::GiveUp(const Status& why) {
+  if (std::exchange(lost_, why).ok()) channel_->NotifyLost({StatusCode::kAborted, why.message()});
+}
+
+// ---- driving
+
+SetEngine::Progress SetEngine::Step(int64_t now_ns, bool stuck) {
+  Progress progress;
+  controller_->SetWaiting(waiting_, stuck);
+  progress.moved = channel_->Progress();
+  if (!channel_->broken().ok()) Lose(channel_->broken());
+  if (lost_.ok()) {
+    const StatusOr<bool> stepped = agreement_->Step(*controller_, *channel_, now_ns);
+    if (!stepped.ok()) Lose(stepped.status());
+    progress.moved |= !stepped.ok() || stepped.value();
+  }
+  if (timeline_->marks_rounds()) MarkRound(now_ns);
+  progress.planned = HandOut();
+  for (Lane& lane : lanes_) {
+    if (!lane.Step()) continue;
+    progress.moved = true;
+    controller_->SetLastDone(lane.last_done());
+    if (Status fault = lane.TakeFault(); !fault.ok()) fault_ = std::move(fault);
+  }
+  return progress;
+}
+
+bool SetEngine::HandOut() {
+  bool planned = false;
+  while (controller_->NextPlan(&plan_)) {
+    planned = true;
+    plan_.agreed_ns = timeline_->on() ? NowNs() : 0;
+    if (plan_.is_inline()) {
+      RunInline();
+      continue;
+    }
+    const size_t backend = plan_.choice.backend;
+    lanes_.at(std::min(backend, lanes_.size() - 1)).Enqueue(&plan_);
+  }
+  if (!lost_.ok()) FailLanes();  // plans agreed on before the loss cannot run any more
+  // Logged before the failures are delivered: after that, the program logs them, too, and lines could be interleaved.
+  std::string report;
+  while (controller_->NextReport(&report)) logger_->Warning(report);
+  control::Failure failure;
+  while (controller_->NextFailure(&failure)) FailOperation(failure.op, failure.status);
+  if (controller_->TakeStackRequest() && on_question_) on_question_(config_.process_set);
+  return planned;
+}
+
+void SetEngine::RunInline() {
+  inline_lane_.Run(plan_);
+  controller_->SetLastDone(plan_.items[0].signature->name);
+  if (Status fault = inline_lane_.TakeFault(); !fault.ok()) fault_ = std::move(fault);
+}
+
+Status SetEngine::TakeFault() { return fault_.ok() ? Status::Ok() : std::exchange(fault_, Status::Ok()); }
+
+void SetEngine::FailOperation(uint64_t op, const Status& status) {
+  Operation* operation = OperationTable::FromId(op);
+  const wire::Signature& signature = operation->request.signature;
+  const bool names_it = status.message().find(Printable(signature.name)) != std::string::npos;
+  if (timeline_->on()) timeline_->Add(TraceOf(*operation, status, NowNs()));
+  table_->Finish(operation,
+                 names_it ? status
+                          : Status(status.code(), Sentence(status.message()) + " " + control::Describe(signature) +
+                                                      " was pending on " + OwnRank() + "."));
+}
+
+void SetEngine::MarkRound(int64_t now_ns) {
+  const uint64_t rounds = counters().rounds;
+  if (rounds == std::exchange(marked_rounds_, rounds)) return;
+  timeline_->MarkRound(config_.process_set, rounds, now_ns);
+}
+
+void SetEngine::FailLanes() {
+  for (Lane& lane : lanes_) {
+    if (lane.idle()) continue;
+    if (on_given_up_) on_given_up_();
+    const Operation* running = lane.Running();
+    const std::string where =
+        running == nullptr ? ""
+                           : " " + control::Describe(running->request.signature) + " was running on " + OwnRank() + ".";
+    lane.Fail({lost_.code(), lost_.message() + where});
+  }
+}
+
+// Loses an aborted set whose operations make no progress. The aborting rank does its part of the agreed operations if
+// it can; if it cannot, they would never end.
+void SetEngine::EndAborted(int64_t now_ns) {
+  const auto stuck = [now_ns](const Lane& lane) {
+    return !lane.idle() && now_ns - lane.StillSinceNs() > kAbortGraceNs;
+  };
+  if (end().code() == StatusCode::kAborted && std::ranges::any_of(lanes_, stuck)) Lose(end());
+}
+
+void SetEngine::CheckOverdue(int64_t now_ns) {
+  EndAborted(now_ns);
+  CheckDeparted();
+  if (!config_.stall_check) return;
+  CheckLeaving(now_ns);
+  for (const Lane& lane : lanes_) {
+    const Operation* running = lane.Running();
+    const int64_t waited_ns = now_ns - lane.StillSinceNs();
+    if (running == nullptr || waited_ns < config_.stall_warn_ns || lane.StillSinceNs() == 0) continue;
+    std::vector<int> late = channel_->NotRunning(now_ns, waited_ns / 2);
+    if (late.empty()) lane.AddWaitingFor(&late);
+    Overdue(control::Describe(running->request.signature) + names_.OfSet() + " has made no progress for " +
+                SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " on " + OwnRank() + " and waits for " +
+                (late.empty() ? "other ranks" : names_.Text(late)) +
+                ", which did not answer (stopped, or without processor time?)." + lane.Details(),
+            waited_ns, now_ns);
+    if (!lost_.ok()) return;
+  }
+}
+
+void SetEngine::Overdue(const std::string& text, int64_t waited_ns, int64_t now_ns) {
+  if (config_.stall_fail_ns > 0 && waited_ns >= config_.stall_fail_ns) {
+    Lose({StatusCode::kStall, text + " Gave up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
+  } else if (now_ns - warned_ns_ >= config_.stall_warn_ns) {
+    warned_ns_ = now_ns;
+    logger_->Warning(text);
+  }
+}
+
+// Loses the set if a member has left it alone. Members that leave together close their rounds first, which ends this
+// check. A rank's last messages arrive before its departure is visible, so the departure counts when it is seen for the
+// second time, after another step.
+void SetEngine::CheckDeparted() {
+  if (config_.process_set == 0 || left_ns_ > 0 || !lost_.ok() || controller_->closed()) return;
+  const int rank = channel_->Departed();
+  if (rank < 0 || !std::exchange(saw_departed_, true)) return;
+  Lose({StatusCode::kShutDown,
+        names_.Text(rank) + " has left process set " + std::to_string(config_.process_set) + "."});
+}
+
+void SetEngine::CheckLeaving(int64_t now_ns) {
+  const int64_t waited_ns = now_ns - left_ns_;
+  if (left_ns_ == 0 || waited_ns < config_.stall_warn_ns || Ended() || LanesBusy()) return;
+  std::vector<int> absent = channel_->NotRunning(now_ns, waited_ns / 2);
+  const bool known = !absent.empty();
+  for (int rank = 0; rank < channel_->size() && !known; ++rank) {
+    if (channel_->SharesBitvector(rank) && !channel_->HasPublished(rank, controller_->round())) absent.push_back(rank);
+  }
+  const std::string who = absent.empty() ? "a rank of another host" : names_.Text(absent);
+  Overdue(who + " has not left process set " + std::to_string(config_.process_set) + " " +
+              SecondsText(waited_ns / kNsPerMs * kNsPerMs) + " after " + OwnRank() +
+              " did (stopped, or without processor time?).",
+          waited_ns, now_ns);
+}
+
+// ---- state, for the progress engine
+
+bool SetEngine::LanesBusy() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) { return !lane.idle(); });
+}
+
+bool SetEngine::lanes_must_poll() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.must_poll(); });
+}
+
+bool SetEngine::broken() const {
+  return std::ranges::any_of(backends_, [](const auto& backend) { return !backend->broken().ok(); });
+}
+
+int64_t SetEngine::NextWakeNs() const { return lost_.ok() ? agreement_->NextWakeNs() : kNever; }
+
+void SetEngine::Blame(std::vector<int>* blamed) {
+  const auto add = [&](int rank) {
+    const int world_rank = names_.Of(rank);
+    if (std::ranges::find(*blamed, world_rank) == blamed->end()) blamed->push_back(world_rank);
+  };
+  late_.clear();
+  for (const Lane& lane : lanes_) lane.AddWaitingFor(&late_);
+  for (const int rank : late_) add(rank);
+  if (LanesBusy() || !waiting_ || !controller_->HasPending()) return;
+  if (!channel_->HasPublished(config_.rank, controller_->round())) return;
+  for (int rank = 0; rank < channel_->size(); ++rank) {
+    if (channel_->SharesBitvector(rank) && !channel_->HasPublished(rank, controller_->round())) add(rank);
+  }
+}
+
+void SetEngine::AddDataCounters(data::DataCounters* sum) const {
+  for (const auto& backend : backends_) {
+    sum->operations += backend->counters().operations;
+    sum->payload_bytes += backend->counters().payload_bytes;
+    sum->bytes_copied += backend->counters().bytes_copied;
+    sum->bytes_folded += backend->counters().bytes_folded;
+    sum->programs += backend->counters().programs;
+  }
+  sum->operations += inline_lane_.counters().operations;
+  sum->payload_bytes += inline_lane_.counters().payload_bytes;
+  sum->bytes_copied += inline_lane_.counters().bytes_copied;
+  sum->bytes_folded += inline_lane_.counters().bytes_folded;
+}
+
+}  // namespace horocache::runtime

@@ -1,0 +1,128 @@
+#include "runtime/submission/prepare.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "control/signature.h"
+#include "data/kernels/finite.h"
+
+namespace horocache::runtime {
+namespace {
+
+constexpr size_t kMostShown = 256;  // bytes of a name in an error, which is sent to other ranks
+
+std::string ShownName(const wire::TensorMeta& tensor) {
+  return "'" + Printable(tensor.name.substr(0, kMostShown)) + "'";
+}
+
+struct Place {
+  const std::byte* begin;
+  const std::byte* end;
+  size_t index;
+};
+
+}  // namespace
+
+void DescribeTensor(size_t index, DType dtype, std::span<const int64_t> shape, const std::byte* data,
+                    Operation* operation) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent;
+  operation->tensors[index] = {data, nullptr, count, shape.empty() ? 1 : shape[0]};
+  wire::TensorMeta& meta = operation->request.signature.tensors[index];
+  meta.dtype = dtype;
+  meta.shape.assign(shape.begin(), shape.end());
+  if (!wire::SizesDiffer(operation->request.signature.op)) return;
+  if (meta.shape.empty()) meta.shape.push_back(1);
+  meta.shape[0] = -1;
+}
+
+Status SetOutput(size_t index, DType dtype, int64_t count, std::byte* data, Operation* operation) {
+  TensorArgument& tensor = operation->tensors[index];
+  const DType expected = operation->request.signature.tensors[index].dtype;
+  if (dtype != expected || count != tensor.count) {
+    return {StatusCode::kInvalidArgument, "output " + std::to_string(index) + " has " + std::to_string(count) +
+                                              " elements of " + std::string(DTypeName(dtype)) + ", its input has " +
+                                              std::to_string(tensor.count) + " of " + std::string(DTypeName(expected))};
+  }
+  tensor.output = data;
+  return Status::Ok();
+}
+
+void NameMember(size_t index, bool group, wire::Signature* signature) {
+  std::string& member = signature->tensors[index].name;
+  member = signature->name;
+  const size_t count = signature->tensors.size();
+  if (count == 1 && (!group || signature->name.empty())) return;
+  member.append("_").append(std::to_string(index + 1)).append("of").append(std::to_string(count));
+}
+
+Status CheckApart(const Operation& operation) {
+  const wire::Signature& signature = operation.request.signature;
+  if (operation.tensors.size() < 2 || signature.op != wire::Op::kAllreduce) return Status::Ok();
+  thread_local std::vector<Place> places;  // keeps its capacity, so that steady state allocates nothing
+  places.clear();
+  for (size_t i = 0; i < operation.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const size_t bytes = static_cast<size_t>(tensor.count) * DTypeBytes(signature.tensors[i].dtype);
+    if (tensor.output != nullptr && bytes > 0) places.push_back({tensor.output, tensor.output + bytes, i});
+  }
+  std::ranges::sort(places, std::less<>(), &Place::begin);
+  const auto overlap = [](const Place& a, const Place& b) { return a.end > b.begin; };
+  const auto found = std::ranges::adjacent_find(places, overlap);
+  if (found == places.end()) return Status::Ok();
+  const auto [first, second] = std::minmax(found->index, (found + 1)->index);
+  return {StatusCode::kInvalidArgument,
+          "tensors " + ShownName(signature.tensors[first]) + " and " + ShownName(signature.tensors[second]) +
+              " of one group share memory, so their results cannot both be stored. Give copies, or results of their "
+              "own."};
+}
+
+void HoldBlocks(net::RegionHeap* heap, Operation* operation) {
+  auto& blocks = operation->blocks;
+  for (const TensorArgument& tensor : operation->tensors) {
+    for (const std::byte* memory : {static_cast<const std::byte*>(tensor.output), tensor.input}) {
+      if (memory == nullptr || (!blocks.empty() && blocks.back()->Holds(memory))) continue;
+      if (std::shared_ptr<net::RegionBlock> block = heap->Find(memory); block != nullptr)
+        blocks.push_back(std::move(block));
+    }
+  }
+}
+
+Status ReleaseBlocks(Operation* operation) {
+  Status status;
+  const wire::Signature& signature = operation->request.signature;
+  for (std::shared_ptr<net::RegionBlock>& block : operation->blocks) {
+    if (block.use_count() > 1) continue;
+    const auto lies_in = [&block](const TensorArgument& tensor) {
+      return block->Holds(tensor.input) || block->Holds(tensor.output);
+    };
+    const auto found = std::ranges::find_if(operation->tensors, lies_in);
+    const auto index = static_cast<size_t>(found - operation->tensors.begin());
+    status = {StatusCode::kInvalidArgument,
+              "tensor " + ShownName(signature.tensors[index]) +
+                  " was freed, or given other memory, while it was in flight (" + control::Describe(signature) +
+                  "); the result is lost. Keep it as it is until synchronize() has returned."};
+  }
+  operation->blocks.clear();
+  return status;
+}
+
+std::string NonFiniteText(const Operation& operation) {
+  const wire::Signature& signature = operation.request.signature;
+  const bool reduces = signature.op == wire::Op::kAllreduce || signature.op == wire::Op::kReducescatter ||
+                       signature.op == wire::Op::kReduce;
+  for (size_t i = 0; reduces && i < signature.tensors.size(); ++i) {
+    const TensorArgument& tensor = operation.tensors[i];
+    const data::NonFinite found = data::FindNonFinite(signature.tensors[i].dtype, tensor.input, tensor.count);
+    if (found.count == 0) continue;
+    return std::to_string(found.count) + " NaN or infinite of " + std::to_string(tensor.count) + " values" +
+           (control::IsGroup(signature) ? " in tensor " + ShownName(signature.tensors[i]) : "") +
+           ", the first at element " + std::to_string(found.first);
+  }
+  return "";
+}
+
+}  // namespace horocache::runtime

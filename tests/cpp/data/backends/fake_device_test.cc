@@ -1,0 +1,189 @@
+// The fake device: streams and events, and a backend that honours them.
+#include "data/backends/fake_device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "base/clock.h"
+#include "data/backends/backends.h"
+#include "data/fusion_buffer.h"
+#include "data/numbers.h"
+#include "data/ranks.h"
+
+namespace horocache::data {
+namespace {
+
+using testing::Bytes;
+using testing::RankData;
+
+void WaitFor(Event* event) {
+  while (!event->Ready()) std::this_thread::yield();
+}
+
+TEST(FakeStreamTest, RunsWorkInOrderAndTellsByAnEvent) {
+  auto device = std::make_shared<FakeDevice>();
+  FakeStream stream(device);
+  std::vector<int> order;
+  for (int i = 0; i < 10; ++i) stream.Enqueue([&order, i] { order.push_back(i); }, i == 0 ? 5 * kNsPerMs : 0);
+  const auto event = stream.Record();
+  WaitFor(event.get());
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(FakeStreamTest, DoesNotWaitForOtherStreams) {
+  auto device = std::make_shared<FakeDevice>();
+  FakeStream slow(device), fast(device);
+  slow.Enqueue([] {}, 3600 * kNsPerS);
+  const auto never = slow.Record();
+  const auto soon = fast.Record();
+  WaitFor(soon.get());
+  EXPECT_FALSE(never->Ready());
+}
+
+TEST(FakeStreamTest, DropsWhatHasNotBegunWhenItIsDestroyed) {
+  auto device = std::make_shared<FakeDevice>();
+  std::atomic<int> ran{0};
+  {
+    FakeStream stream(device);
+    stream.Enqueue([&ran] { ++ran; }, 3600 * kNsPerS);
+  }
+  FakeStream other(device);
+  WaitFor(other.Record().get());
+  EXPECT_EQ(ran.load(), 0);
+}
+
+TEST(FakeStreamTest, NotifiesAfterEveryPieceOfWork) {
+  std::atomic<int> notified{0};
+  auto device = std::make_shared<FakeDevice>(0, [&notified] { ++notified; });
+  FakeStream stream(device);
+  stream.Enqueue([] {});
+  WaitFor(stream.Record().get());
+  device.reset();
+  while (notified.load() < 2) std::this_thread::yield();
+}
+
+TEST(FakeDeviceBackendTest, WaitsForTheEventOfATensorThatIsStillBeingWritten) {
+  testing::Ranks ranks(2);
+  auto device = std::make_shared<FakeDevice>();
+  FakeStream stream(device);
+  std::vector<RankData> data(2);
+  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::unique_ptr<CollectiveTask>> operations;
+  std::atomic<bool> open{false};
+  for (size_t r = 0; r < 2; ++r) {
+    data[r].collective.device_class = wire::DeviceClass::kFake;
+    data[r].inputs.push_back(testing::SmallNumbers(DType::kFloat32, 1000, 99));
+    testing::Bind(&data[r]);
+    stream.Enqueue([&input = data[r].inputs[0], &open, r] {
+      while (!open.load()) std::this_thread::yield();
+      std::fill(reinterpret_cast<float*>(input.data()), reinterpret_cast<float*>(input.data()) + 1000,
+                static_cast<float>(r + 1));
+    });
+    events.push_back(stream.Record());
+    data[r].collective.ready = events.back().get();
+    operations.push_back(ranks.backend(static_cast<int>(r), "fakedevice").Start(data[r].collective));
+  }
+  for (int i = 0; i < 1000; ++i) {
+    for (auto& operation : operations) ASSERT_FALSE(operation->Test()) << "did not wait for the event";
+  }
+  open.store(true);
+  while (!operations[0]->Test() || !operations[1]->Test()) {
+    operations[1]->Test();
+    std::this_thread::yield();
+  }
+  for (const RankData& mine : data) {
+    for (size_t i = 0; i < 1000; ++i) ASSERT_EQ(testing::Read<float>(mine.inputs[0], i), 3.0f);
+  }
+}
+
+TEST(FakeDeviceBackendTest, CompletesLaterByTheDelay) {
+  BackendOptions options;
+  options.fakedevice_delay_ns = 10 * kNsPerMs;
+  testing::Ranks ranks(1, options);
+  std::vector<RankData> data(1);
+  data[0].collective.device_class = wire::DeviceClass::kFake;
+  data[0].inputs.push_back(testing::SmallNumbers(DType::kInt32, 10, 1));
+  testing::Bind(&data[0]);
+  const int64_t begin = NowNs();
+  auto operation = ranks.backend(0, "fakedevice").Start(data[0].collective);
+  EXPECT_FALSE(operation->Test());
+  EXPECT_TRUE(testing::Finish(operation.get()).ok());
+  EXPECT_GE(NowNs() - begin, 4 * 10 * kNsPerMs) << "two copies and two events, each not before the delay";
+  EXPECT_GT(ranks.rings(0), 0u) << "the device wakes the rank that polls its events";
+}
+
+TEST(FakeDeviceBackendTest, MayBeDestroyedWithWorkUnderWay) {
+  BackendOptions options;
+  options.fakedevice_delay_ns = 3600 * kNsPerS;
+  testing::Ranks ranks(1, options);
+  std::vector<RankData> data(1);
+  data[0].collective.device_class = wire::DeviceClass::kFake;
+  data[0].inputs.push_back(testing::SmallNumbers(DType::kInt32, 10, 1));
+  testing::Bind(&data[0]);
+  auto operation = ranks.backend(0, "fakedevice").Start(data[0].collective);
+  EXPECT_FALSE(operation->Test());
+  operation.reset();
+}
+
+TEST(FakeDeviceBackendTest, RefusesHostTensors) {
+  testing::Ranks ranks(1);
+  EXPECT_EQ(ranks.backend(0, "fakedevice").Supports({}).code(), StatusCode::kUnsupported);
+}
+
+TEST(FusionBufferTest, GrowsOnDemandAndKeepsItsMemory) {
+  FusionBuffer buffer;
+  ASSERT_TRUE(buffer.Reserve(100).ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
+  const std::byte* const before = buffer.data();
+  ASSERT_TRUE(buffer.Reserve(4000).ok());
+  EXPECT_EQ(buffer.data(), before);
+  ASSERT_TRUE(buffer.Reserve(100000).ok());
+  EXPECT_GE(buffer.capacity(), 100000);
+}
+
+TEST(FusionBufferTest, PacksAndUnpacksSegmentsInOrder) {
+  const Bytes first = testing::RandomBits(40, 1), second = testing::RandomBits(24, 2);
+  Bytes first_out(40), second_out(24);
+  const std::vector<Segment> segments = {
+      {first.data(), first_out.data(), 10}, {nullptr, nullptr, 5}, {second.data(), second_out.data(), 6}};
+  FusionBuffer buffer;
+  ASSERT_TRUE(buffer.Reserve(84).ok());
+  buffer.Pack(segments, 4);
+  EXPECT_EQ(std::memcmp(buffer.data() + 60, second.data(), 24), 0);
+  buffer.Unpack(segments, 4);
+  EXPECT_TRUE(first_out == first);
+  EXPECT_TRUE(second_out == second);
+}
+
+TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
+  testing::Ranks one(1), two(2);
+  const auto names = [](testing::Ranks* ranks, std::vector<std::string> expected) {
+    for (const std::string& name : expected) EXPECT_EQ(ranks->backend(0, name).traits().name, name);
+    std::vector<std::string> listed;
+    for (const auto& traits : TraitsOf(ranks->size(), {.fakedevice_delay_ns = 0})) listed.push_back(traits.name);
+    EXPECT_EQ(listed, expected);
+  };
+  names(&one, {"shm", "loopback", "fakedevice"});
+  names(&two, {"shm", "fakedevice"});
+  SharedArea alone;
+  const auto backends = MakeBackends(alone, {.fakedevice_delay_ns = 0});
+  ASSERT_TRUE(backends.ok());
+  ASSERT_EQ(backends->size(), 2u);
+  EXPECT_EQ((*backends)[0]->traits().name, "loopback");
+  EXPECT_EQ((*backends)[1]->traits().name, "fakedevice");
+  const auto without = MakeBackends(alone, {});
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ(without->size(), 1u);
+}
+
+TEST(MakeBackendsTest, RefusesKernelsThatDoNotExist) {
+  BackendOptions options;
+  options.kernels = "sse9";
+  const auto backends = MakeBackends({}, options);
+  ASSERT_FALSE(backends.ok());
+  EXPECT_NE(backends.status().message().find("kernels=sse9"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace horocache::data

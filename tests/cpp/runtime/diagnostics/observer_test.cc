@@ -1,0 +1,183 @@
+#include "runtime/diagnostics/observer.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace horocache::runtime {
+namespace {
+
+struct Folder {
+  Folder() { path = mkdtemp(name); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  char name[32] = "/tmp/hc-observer-XXXXXX";
+  std::string path;
+};
+
+std::string Read(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// What the observer with this socket says; empty if nobody listens.
+std::string Ask(const std::string& name) {
+  const UniqueFd asking(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (connect(asking.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) return "";
+  std::string all;
+  char bytes[64];
+  for (ssize_t got = 0; (got = read(asking.get(), bytes, sizeof(bytes))) > 0;)
+    all.append(bytes, static_cast<size_t>(got));
+  return all;
+}
+
+// The name that an observer gives its socket: the base and a descriptor.
+std::string NameBelow(const std::string& base) {
+  for (int fd = 0; fd < 256; ++fd) {
+    const std::string name = base + "." + std::to_string(fd);
+    if (!Ask(name).empty()) return name;
+  }
+  return "";
+}
+
+struct Told {
+  std::atomic<int> records{0}, stacks{0}, tells{0}, warnings{0};
+
+  Observer::Means Means() {
+    return {.record =
+                [this](const std::string& why, const std::string& where) {
+                  ++records;
+                  return why + " at " + where;
+                },
+            .stacks =
+                [this] {
+                  ++stacks;
+                  return std::string("here");
+                },
+            .tell =
+                [this](uint32_t set, const std::string& where) {
+                  EXPECT_EQ(where, "here");
+                  tells += static_cast<int>(set);
+                },
+            .warn = [this](const std::string&) { ++warnings; }};
+  }
+};
+
+TEST(Observer, AnswersWhoAsksUntilItStops) {
+  Told told;
+  const std::string base = "horocache-test." + std::to_string(getpid());
+  Observer observer(base, "", told.Means());
+  const std::string name = NameBelow(base);
+  EXPECT_EQ(Ask(name), "somebody asked at here");
+  observer.Stop();
+  EXPECT_EQ(Ask(name), "");
+}
+
+TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
+  const Folder folder;
+  const std::string path = folder.path + "/record.json";
+  Told told;
+  const int64_t started_ns = NowNs();
+  Observer observer("", path, told.Means());
+  observer.TellPath();
+  EXPECT_EQ(told.warnings, 0) << "there is nothing to read yet";
+  observer.NoteError({StatusCode::kStall, "first"});
+  EXPECT_EQ(told.warnings, 0) << "the program may go on";
+  observer.TellPath();
+  EXPECT_EQ(told.warnings, 1);
+  while (Read(path).empty()) std::this_thread::yield();
+  EXPECT_EQ(Read(path), "Stall: first at here");
+  for (int i = 0; i < 1000; ++i) observer.NoteError({StatusCode::kStall, "again"});
+  observer.Stop();
+  EXPECT_EQ(Read(path), "Stall: again at here") << "what was still to be written is written at the end";
+  EXPECT_LE(told.records, 2 + (NowNs() - started_ns) / kNsPerS) << "one of each full second, and one at the end";
+  EXPECT_EQ(told.warnings, 1);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) EXPECT_EQ(entry.path(), path);
+}
+
+TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
+  const Folder folder;
+  const std::string path = folder.path + "/record.json";
+  ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // to open it would wait for a reader
+  Told told;
+  {
+    Observer observer("", path, told.Means());
+    observer.NoteError({StatusCode::kStall, "first"});
+  }
+  EXPECT_EQ(Read(path), "Stall: first at here");
+  EXPECT_TRUE(std::filesystem::is_regular_file(path));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+}
+
+TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
+  Told told;
+  std::string all;
+  Observer::Means means = told.Means();
+  means.warn = [&](const std::string& text) { all += text; };
+  {
+    Observer observer("", "/proc/no\nwhere/record.json", std::move(means));
+    observer.NoteError({StatusCode::kPeerLost, "first"});
+  }
+  EXPECT_EQ(all.find('\n'), std::string::npos) << all;
+  EXPECT_NE(all.find("there is no flight record"), std::string::npos) << all;
+}
+
+TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
+  Told told;
+  Observer::Means means = told.Means();
+  // What the thread finds out waits until NoteError() has returned, or what it says could be the second already.
+  std::atomic<bool> returned{false};
+  std::string before, all;
+  means.record = [&](const std::string&, const std::string&) {
+    while (!returned) std::this_thread::yield();
+    return std::string("record");
+  };
+  means.warn = [&](const std::string& text) { all += text + '\n'; };
+  {
+    Observer observer("", "/proc/nowhere/record.json", std::move(means));
+    observer.NoteError({StatusCode::kPeerLost, "first"});
+    before = all;
+    returned = true;
+    observer.Stop();
+    observer.NoteError({StatusCode::kPeerLost, "second"});
+  }
+  EXPECT_NE(before.find("what led to this error goes to"), std::string::npos) << before;
+  EXPECT_EQ(std::ranges::count(before, '\n'), 1) << "the job has ended: where it goes is said before the error is";
+  EXPECT_NE(all.find("there is no flight record"), std::string::npos) << all;
+  EXPECT_EQ(std::ranges::count(all, '\n'), 2) << all;
+}
+
+TEST(Observer, TellsEachSetThatAsksWhereThisRankIs) {
+  Told told;
+  Observer observer("", "", told.Means());
+  observer.AskStacks(1);
+  observer.AskStacks(20);
+  while (told.tells < 21) std::this_thread::yield();
+  EXPECT_EQ(told.tells, 21);
+  EXPECT_LE(told.stacks, 2);
+  observer.NoteError({StatusCode::kStall, "nowhere to write"});
+  observer.Stop();
+  EXPECT_EQ(told.records, 0);
+}
+
+}  // namespace
+}  // namespace horocache::runtime

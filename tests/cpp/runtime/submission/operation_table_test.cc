@@ -1,0 +1,251 @@
+#include "runtime/submission/operation_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace horocache::runtime {
+namespace {
+
+class OperationTableTest : public ::testing::Test {
+ protected:
+  Operation* Make(const std::string& name, int members = 1) {
+    Operation* operation = table_.New();
+    wire::Signature& signature = operation->request.signature;
+    signature.op = wire::Op::kAllreduce;
+    signature.name = name;
+    signature.tensors.assign(static_cast<size_t>(members), {});
+    for (int i = 0; i < members; ++i) {
+      signature.tensors[static_cast<size_t>(i)].name = members == 1 ? name : name + "." + std::to_string(i);
+    }
+    return operation;
+  }
+  Status Add(Operation* operation) { return table_.Add(operation, 0, &first_); }
+
+  observe::FlightRecorder recorder_;
+  Metrics metrics_{1};
+  OperationTable table_{&recorder_, &metrics_, [](const Status&) {}};
+  bool first_ = false;
+};
+
+TEST_F(OperationTableTest, OnlyTheFirstSubmissionOfABatchIsFirst) {
+  ASSERT_TRUE(Add(Make("a")).ok());
+  EXPECT_TRUE(first_);
+  ASSERT_TRUE(Add(Make("b")).ok());
+  EXPECT_FALSE(first_);
+  std::vector<Operation*> drained;
+  table_.Drain(&drained);
+  ASSERT_EQ(drained.size(), 2u);
+  EXPECT_EQ(drained[0]->request.signature.name, "a");
+  ASSERT_TRUE(Add(Make("c")).ok());
+  EXPECT_TRUE(first_);
+}
+
+TEST_F(OperationTableTest, ANameInFlightIsADuplicateUntilItIsDone) {
+  Operation* first = Make("a");
+  ASSERT_TRUE(Add(first).ok());
+  Operation* second = Make("a");
+  EXPECT_EQ(Add(second).code(), StatusCode::kDuplicateName);
+  table_.Recycle(second);
+  table_.Finish(first, Status::Ok());
+  EXPECT_TRUE(Add(Make("a")).ok());
+}
+
+TEST_F(OperationTableTest, NamesAndAutomaticNumbersAreOfAProcessSet) {
+  const auto add = [this](const std::string& name, uint32_t set) {
+    Operation* operation = Make(name);
+    operation->process_set = set;
+    const Status status = Add(operation);
+    return status.ok() ? operation->request.signature.name : status.message();
+  };
+  EXPECT_EQ(add("a", 0), "a");
+  EXPECT_EQ(add("a", 2), "a");
+  EXPECT_NE(add("a", 2), "a");
+  EXPECT_EQ(add("", 0), "allreduce.noname.0");
+  EXPECT_EQ(add("", 0), "allreduce.noname.1");
+  EXPECT_EQ(add("", 2), "allreduce.noname.0");
+}
+
+TEST_F(OperationTableTest, AMemberOfAGroupIsInFlightWithItsGroup) {
+  ASSERT_TRUE(Add(Make("group", 3)).ok());
+  Operation* clash = Make("group.1");
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName);
+  table_.Recycle(clash);
+  EXPECT_TRUE(Add(Make("group.3")).ok());
+}
+
+// A record as a binding fills it for a group that it has sent before.
+void FillAgain(Operation* operation, const std::string& name) {
+  wire::Signature& signature = operation->request.signature;
+  operation->prepared.same_request = std::exchange(operation->prepared.filled, false);
+  if (operation->prepared.same_request) return;
+  signature.op = wire::Op::kAllreduce;
+  signature.name = name;
+  signature.tensors.assign(2, {});
+  for (const size_t i : {0, 1}) signature.tensors[i] = {name + "." + std::to_string(i), DType::kFloat32, {3}};
+}
+
+TEST_F(OperationTableTest, AGroupThatIsSentAgainFindsItsRecordWithAllThatWasFoundOut) {
+  Operation* const first = table_.NewGroup("g");
+  EXPECT_FALSE(first->prepared.filled);
+  FillAgain(first, "g");
+  ASSERT_TRUE(Add(first).ok());
+  EXPECT_EQ(first->bytes, 24);
+  table_.Finish(first, Status::Ok());
+  table_.Recycle(first);
+  EXPECT_NE(table_.NewGroup("h"), first);
+  EXPECT_NE(table_.New(), first);
+  Operation* const again = table_.NewGroup("g");
+  ASSERT_EQ(again, first);
+  EXPECT_TRUE(again->prepared.filled);
+  FillAgain(again, "g");
+  ASSERT_TRUE(Add(again).ok());
+  EXPECT_EQ(again->bytes, 24);
+  Operation* clash = Make("g.1");
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName) << "the members' names are claimed again";
+  table_.Recycle(clash);
+  table_.Finish(again, Status::Ok());
+  EXPECT_TRUE(Add(Make("g.1")).ok());
+}
+
+TEST_F(OperationTableTest, AGroupWhoseMemberIsInFlightIsRefusedAlsoWhenItIsSentAgain) {
+  Operation* operation = table_.NewGroup("g");
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  Operation* const member = Make("g.0");
+  ASSERT_TRUE(Add(member).ok());
+  operation = table_.NewGroup("g");
+  FillAgain(operation, "g");
+  const Status refused = Add(operation);
+  EXPECT_EQ(refused.code(), StatusCode::kDuplicateName);
+  EXPECT_NE(refused.message().find("'g.0'"), std::string::npos) << refused.message();
+  table_.Recycle(operation);
+  table_.Finish(member, Status::Ok());
+  operation = table_.NewGroup("g");
+  EXPECT_FALSE(operation->prepared.filled) << "what was refused is not taken for what was sent";
+  FillAgain(operation, "g");
+  EXPECT_TRUE(Add(operation).ok());
+}
+
+TEST_F(OperationTableTest, TwoGroupsOfOneNameHaveRecordsOfTheirOwn) {
+  Operation* const first = table_.NewGroup("g");
+  Operation* const second = table_.NewGroup("g");
+  EXPECT_NE(first, second);
+  table_.Recycle(second);
+  table_.Recycle(first);
+  EXPECT_EQ(table_.NewGroup("g"), first);
+}
+
+TEST_F(OperationTableTest, ManyNamesOfGroupsDoNotFillTheTable) {
+  Operation* const in_flight = table_.NewGroup("in flight");
+  for (int i = 0; i < 3000; ++i) {
+    Operation* const operation = table_.NewGroup("step " + std::to_string(i));
+    EXPECT_LT(operation->handle & 0xffffff, 300);
+    table_.Recycle(operation);
+  }
+  table_.Recycle(in_flight);
+  EXPECT_EQ(table_.NewGroup("in flight"), in_flight);
+}
+
+TEST_F(OperationTableTest, NamesThatNeverReturnDoNotFillTheTable) {
+  Operation* const in_flight = Make("in flight");
+  ASSERT_TRUE(Add(in_flight).ok());
+  const std::string rest(4000, 'x');
+  std::vector<Operation*> drained;
+  size_t most = 0;
+  for (int i = 0; i < 20000; ++i) {
+    Operation* const operation = Make("step " + std::to_string(i) + rest);
+    ASSERT_TRUE(Add(operation).ok());
+    table_.Drain(&drained);
+    table_.Finish(operation, Status::Ok());
+    table_.Recycle(operation);
+    most = std::max(most, table_.KeptNames(0));
+  }
+  EXPECT_LT(most, 5000) << "of 4 KiB each, they take 16 MiB";
+  EXPECT_EQ(Add(Make("in flight")).code(), StatusCode::kDuplicateName);
+}
+
+TEST_F(OperationTableTest, ANameThatASetForgotIsClaimedAnew) {
+  Operation* operation = table_.NewGroup("g");
+  operation->process_set = 3;
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  table_.ForgetSet(3);
+  operation = table_.NewGroup("g");
+  operation->process_set = 3;
+  FillAgain(operation, "g");
+  ASSERT_TRUE(Add(operation).ok());
+  Operation* clash = Make("g.1");
+  clash->process_set = 3;
+  EXPECT_EQ(Add(clash).code(), StatusCode::kDuplicateName);
+}
+
+TEST_F(OperationTableTest, ARefusedGroupLeavesNoMemberBehind) {
+  ASSERT_TRUE(Add(Make("group.2")).ok());
+  Operation* refused = Make("group", 3);
+  EXPECT_EQ(Add(refused).code(), StatusCode::kDuplicateName);
+  table_.Recycle(refused);
+  EXPECT_TRUE(Add(Make("group.0")).ok());
+}
+
+TEST_F(OperationTableTest, AutomaticNamesTakeTheLowestNumberNotYetConsumed) {
+  Operation* zero = Make("");
+  Operation* one = Make("");
+  ASSERT_TRUE(Add(zero).ok() && Add(one).ok());
+  EXPECT_EQ(zero->request.signature.name, "allreduce.noname.0");
+  EXPECT_EQ(one->request.signature.name, "allreduce.noname.1");
+  table_.Finish(zero, Status::Ok());
+  Operation* two = Make("");
+  ASSERT_TRUE(Add(two).ok());
+  EXPECT_EQ(two->request.signature.name, "allreduce.noname.2") << "0 is done, but its handle is not consumed";
+  table_.Recycle(zero);
+  Operation* again = Make("");
+  ASSERT_TRUE(Add(again).ok());
+  EXPECT_EQ(again->request.signature.name, "allreduce.noname.0");
+}
+
+TEST_F(OperationTableTest, AConsumedHandleIsNeverFoundAgain) {
+  Operation* operation = Make("a");
+  const int64_t handle = operation->handle;
+  ASSERT_TRUE(Add(operation).ok());
+  EXPECT_EQ(table_.Find(handle), operation);
+  table_.Finish(operation, Status::Ok());
+  table_.Recycle(operation);
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  Operation* reused = Make("b");
+  EXPECT_EQ(reused, operation) << "records are pooled";
+  EXPECT_NE(reused->handle, handle);
+  EXPECT_EQ(table_.Find(handle), nullptr);
+  EXPECT_EQ(table_.Find(-1), nullptr);
+  EXPECT_EQ(table_.Find(int64_t{1} << 60), nullptr);
+}
+
+TEST_F(OperationTableTest, OwnersAreTakenOnceAndNeverThoseOfARecordUsedAgain) {
+  int tensor_a = 0, tensor_b = 0;
+  Operation* operation = Make("a");
+  operation->owner = &tensor_a;
+  ASSERT_TRUE(Add(operation).ok());
+  std::vector<void*> owners;
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty()) << "it is not done";
+  table_.Finish(operation, Status::Ok());
+  operation->owner = nullptr;  // the binding consumed it
+  table_.Recycle(operation);
+  Operation* reused = Make("b");
+  reused->owner = &tensor_b;
+  ASSERT_TRUE(Add(reused).ok());
+  table_.TakeOwners(&owners);
+  EXPECT_TRUE(owners.empty()) << "its tensors are in flight";
+  table_.Finish(reused, Status::Ok());
+  table_.TakeOwners(&owners);
+  EXPECT_EQ(owners, std::vector<void*>{&tensor_b});
+}
+
+}  // namespace
+}  // namespace horocache::runtime
