@@ -1,5 +1,5 @@
-// The layout of a rank's bitvector (BitVector in the paper's Algorithm 2). The AND over all ranks' bitvectors decides a
-// round.
+// A rank's bitvector (BitVector in the paper's Algorithm 2), and the AND that reduces the bitvectors of all ranks to
+// the one that decides a round.
 //
 // Word 0, the flag word, holds the status flags, negated, so that AND over the ranks gives OR over the flags. Words 1
 // and 2, the hash words, hold the hash of the response cache and of the selector, and its complement: they are
@@ -13,6 +13,7 @@
 // controller.h.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -47,23 +48,55 @@ inline constexpr size_t kMaxPayloadWords = 64;
 inline constexpr size_t kMaxInlineBytes = 64;
 inline constexpr size_t kMaxInlineWords = kMaxInlineBytes / sizeof(uint64_t);
 
+// The words of a bitvector with names for their parts: of one rank, or of the AND over ranks. Owns nothing; the words
+// must outlive it. A bitvector that was cut short counts as one without flags, hash and cache bits.
+class Bitvector {
+ public:
+  explicit Bitvector(std::span<const uint64_t> words) : words_(words) {}
+
+  // Writes the words of a rank's bitvector with `num_bit_words` words of cache bits, all clear.
+  static void Write(uint64_t raised, bool all_wait, uint64_t hash, size_t num_bit_words, std::vector<uint64_t>* words) {
+    words->assign(kFirstBitWord + num_bit_words, 0);
+    (*words)[kFlagWord] = (~raised & ~kAllWaitBit) | (all_wait ? kAllWaitBit : 0);
+    (*words)[kHashWord] = hash;
+    (*words)[kNotHashWord] = ~hash;
+  }
+
+  bool empty() const { return words_.size() <= kNotHashWord; }
+  // The flags that some rank raised.
+  uint64_t raised() const { return words_.empty() ? 0 : ~words_[kFlagWord] & kAllFlags; }
+  bool all_wait() const { return !words_.empty() && (words_[kFlagWord] & kAllWaitBit) != 0; }
+  bool hashes_agree() const { return !empty() && words_[kHashWord] == ~words_[kNotHashWord]; }
+  std::span<const uint64_t> cache_bits() const {
+    return words_.size() <= kFirstBitWord ? std::span<const uint64_t>() : words_.subspan(kFirstBitWord);
+  }
+  bool any_cache_bit() const {
+    return std::ranges::any_of(cache_bits(), [](uint64_t word) { return word != 0; });
+  }
+
+ private:
+  std::span<const uint64_t> words_;
+};
+
+// The AND of the round: reduces a bitvector of `count` words into *out, which becomes as long as the longer one.
+// Lengths differ only if the caches differ, which the hash words show; words that one of the two lacks become 0.
+// `load(i)` reads word i, from this rank's memory or from memory that another rank writes.
+template <typename Load>
+void AndInto(size_t count, Load&& load, std::vector<uint64_t>* out) {
+  const size_t common = std::min(count, out->size());
+  for (size_t i = 0; i < common; ++i) (*out)[i] &= load(i);
+  std::fill(out->begin() + static_cast<std::ptrdiff_t>(common), out->end(), 0);
+  if (count > out->size()) out->resize(count, 0);
+}
+inline void AndInto(std::span<const uint64_t> words, std::vector<uint64_t>* out) {
+  AndInto(words.size(), [words](size_t i) { return words[i]; }, out);
+}
+
 // The bitvector and the payload that one rank published for a round.
 struct Snapshot {
   std::vector<uint64_t> words;
   std::vector<uint64_t> payload;
 };
-
-inline constexpr uint64_t EncodeFlags(uint64_t raised, bool all_wait) {
-  return (~raised & ~kAllWaitBit) | (all_wait ? kAllWaitBit : 0);
-}
-inline constexpr uint64_t DecodeFlags(uint64_t word) { return ~word & kAllFlags; }
-
-inline bool AnyBit(std::span<const uint64_t> words) {
-  for (size_t i = kFirstBitWord; i < words.size(); ++i) {
-    if (words[i] != 0) return true;
-  }
-  return false;
-}
 
 // Calls f(bit) for each bit that is set in both, ascending, until f returns false.
 template <typename F>

@@ -3,7 +3,7 @@
 //
 // Note [Snapshots and hints]
 // A rank owns two bitvectors and is their only writer. Its *hint* is live: it shows what is pending on the rank now.
-// Any rank may read it at any time, and it decides only whether proposing a round is has_multi_rank_host. Its *snapshot
+// Any rank may read it at any time, and it decides only whether proposing a round is worthwhile. Its *snapshot
 // of round k* is frozen when it is published. All ranks AND-reduce the same snapshots, so all get the same result.
 // Snapshots are double-buffered: a rank may publish round k + 1 while others still read round k, and no rank reaches
 // round k + 2 before every rank has published k + 1 and has thereby finished reading k.

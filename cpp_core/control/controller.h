@@ -92,7 +92,7 @@ struct ControllerCounters {
 
 // The decoded AND of a round's bitvectors (DecodeBitVector in the paper's Algorithm 2).
 struct RoundOutcome {
-  uint64_t raised = 0;         // StatusFlag bits (word_reader.h) that some rank raised
+  uint64_t raised = 0;         // StatusFlag bits (bitvector.h) that some rank raised
   bool all_wait = false;       // true if, on every rank, every thread that ever submitted waits
   bool hashes_differ = false;  // true if the ranks' caches or selectors differ: nothing of this round runs
   int agreed = 0;              // number of cached requests that are pending on all ranks: planned now

@@ -37,9 +37,9 @@ void Controller::Impl::WritePayload(std::vector<uint64_t>* payload) const {
 }
 
 bool Controller::Impl::MayRunInline(std::span<const uint64_t> words) const {
-  if (!joined.empty() || words.size() <= kFirstBitWord) return false;
+  if (!joined.empty()) return false;
   bool any = false;
-  ForEachCommonBit(words.subspan(kFirstBitWord), cache.inline_bits(), [&any](CacheBit) {
+  ForEachCommonBit(Bitvector(words).cache_bits(), cache.inline_bits(), [&any](CacheBit) {
     any = true;
     return false;
   });
@@ -63,10 +63,9 @@ void Controller::Impl::ChooseInline(std::span<const uint64_t> bits, std::span<co
 // Returns how many of `inline_bits`, from the first on, have their data in one rank's payload; writes the data's
 // offsets.
 size_t Controller::Impl::FindInline(const Snapshot& snapshot, uint8_t* offsets) const {
-  if (snapshot.words.size() <= kFirstBitWord) return 0;
   const size_t end = std::min(snapshot.payload.size(), kMaxPayloadWords);
   size_t found = 0, at = 0;
-  ForEachCommonBit(std::span(snapshot.words).subspan(kFirstBitWord), cache.inline_bits(), [&](CacheBit bit) {
+  ForEachCommonBit(Bitvector(snapshot.words).cache_bits(), cache.inline_bits(), [&](CacheBit bit) {
     const size_t words = cache.At(bit)->inline_words;
     if (found == inline_bits.size() || at + words > end) return false;
     if (bit == inline_bits[found]) offsets[found++] = static_cast<uint8_t>(at);

@@ -17,11 +17,7 @@ using wire::Signature;
 // joined rank sets the bit of every entry. The paper's Intersect is the channel's AND.
 void Controller::Impl::WriteBitvector(uint64_t raised, std::span<const uint64_t> bits,
                                       std::vector<uint64_t>* words) const {
-  words->assign(kFirstBitWord + cache.num_words(), 0);
-  (*words)[kFlagWord] = EncodeFlags(raised | (waiting ? uint64_t{kWaiting} : 0), all_wait());
-  const uint64_t mine = proof();
-  (*words)[kHashWord] = mine;
-  (*words)[kNotHashWord] = ~mine;
+  Bitvector::Write(raised | (waiting ? uint64_t{kWaiting} : 0), all_wait(), proof(), cache.num_words(), words);
   const std::span<const uint64_t> shown = joined_here() ? cache.occupied() : bits;
   std::ranges::copy(shown, words->begin() + kFirstBitWord);
 }
@@ -31,15 +27,16 @@ void Controller::Impl::WriteBitvector(uint64_t raised, std::span<const uint64_t>
 RoundOutcome Controller::Impl::Intersect(std::span<const uint64_t> words, std::span<const Snapshot> snapshots) {
   RoundOutcome outcome;
   agreed_bits.clear();
-  if (words.size() <= kNotHashWord) return outcome;
-  outcome.raised = DecodeFlags(words[kFlagWord]);
-  outcome.all_wait = (words[kFlagWord] & kAllWaitBit) != 0;
-  outcome.hashes_differ = words[kHashWord] != ~words[kNotHashWord] || words.size() != kFirstBitWord + cache.num_words();
+  const Bitvector agreed(words);
+  if (agreed.empty()) return outcome;
+  outcome.raised = agreed.raised();
+  outcome.all_wait = agreed.all_wait();
+  outcome.hashes_differ = !agreed.hashes_agree() || agreed.cache_bits().size() != cache.num_words();
   outcome.gather = outcome.hashes_differ || (outcome.raised & kGatherFlags) != 0;
   if (outcome.hashes_differ || closed) return outcome;
-  const std::span<const uint64_t> bits = words.subspan(kFirstBitWord);
+  const std::span<const uint64_t> bits = agreed.cache_bits();
   agreed_bits.assign(bits.begin(), bits.end());
-  if (!AnyBit(words)) return outcome;
+  if (!agreed.any_cache_bit()) return outcome;
   cache.Touch(bits);
   ChooseInline(bits, snapshots);
   ForEachBit(bits, [&](CacheBit bit) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/duration.h"
+#include "control/bitvector.h"
 #include "net/inproc_random.h"
 
 namespace horocache::net {
@@ -45,17 +46,6 @@ struct Later {
     return a.due_ns != b.due_ns ? a.due_ns > b.due_ns : a.order > b.order;
   }
 };
-
-void AndInto(const Words& words, bool first, Words* out) {
-  if (first) {
-    *out = words;
-    return;
-  }
-  const size_t common = std::min(out->size(), words.size());
-  for (size_t i = 0; i < common; ++i) (*out)[i] &= words[i];
-  if (words.size() > out->size()) out->resize(words.size(), 0);
-  std::fill(out->begin() + static_cast<std::ptrdiff_t>(common), out->end(), 0);
-}
 
 }  // namespace
 
@@ -103,7 +93,12 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
     static const Words kNeverSet{~uint64_t{0}};
     for (int writer = 0; writer < size(); ++writer) {
       const SharedWords& hint = network_->view(rank_, writer).hint;
-      AndInto(hint ? *hint : kNeverSet, writer == 0, out);
+      const Words& words = hint ? *hint : kNeverSet;
+      if (writer == 0) {
+        *out = words;
+      } else {
+        control::AndInto(words, out);
+      }
     }
   }
 
@@ -131,7 +126,11 @@ class InprocNetwork::Impl::Channel final : public control::ControlChannel {
     for (int writer = 0; writer < size(); ++writer) {
       const Slot& slot = network_->view(rank_, writer).slots[round & 1];
       if (slot.round != round) return false;  // overwritten: the other ranks have left this round behind
-      AndInto(*slot.words, writer == 0, out);
+      if (writer == 0) {
+        *out = *slot.words;
+      } else {
+        control::AndInto(*slot.words, out);
+      }
     }
     return true;
   }

@@ -1,4 +1,4 @@
-// The programs of a job, proved and packed by Python (horocache/lang/packed.py), ready to run.
+// The programs of a job, proved and packed by Python (horocache/lang/formats/core_words.py), ready to run.
 //
 // Values; made once, before the ranks bootstrap, and shared by all process sets.
 #pragma once

@@ -4,13 +4,13 @@
 // from at most one.
 //
 // Note [Programs in memory]
-// Python proves a program and packs it as little-endian 64-bit words (horocache/lang/packed.py). The decoder trusts
-// none of them: it checks every number, so a running program never leaves its buffers, even if it computes wrong
-// values. Python's proof covers the rest: the program meets its specification, without deadlocks and races. A program
-// that was damaged after the proof hangs at worst, until its deadline.
+// Python proves a program and packs it as little-endian 64-bit words (horocache/lang/formats/core_words.py). The
+// decoder trusts none of them: it checks every number, so a running program never leaves its buffers, even if it
+// computes wrong values. Python's proof covers the rest: the program meets its specification, without deadlocks and
+// races. A program that was damaged after the proof hangs at worst, until its deadline.
 //
 // Indexes and counts are in fine chunks: each chunk of the collective is divided into `refinement` fine chunks.
-// horocache/lang/instructions.py defines the kinds of steps.
+// horocache/lang/program/instruction_dag.py defines the kinds of steps.
 //
 // Values; no I/O, no threads.
 #pragma once

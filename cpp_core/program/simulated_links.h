@@ -4,7 +4,7 @@
 // A message passes through a port, which belongs to a pair of ranks or to a host and then is shared by its ranks. A
 // port passes one message at a time: the bytes of a message pass in bytes * ns_per_byte. The message arrives latency_ns
 // later, and the port is free for the next message gap_ns later, so latencies overlap. The sender waits only for slots.
-// horocache/lang/cost.py uses the same model.
+// horocache/lang/tuning/cost_model.py uses the same model.
 //
 // Threads: each rank's links belong to one thread; the ranks share the ports.
 #pragma once

@@ -79,7 +79,7 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 // ---- kOpen
 
 bool BitsAgreement::MustPropose(const Controller& controller) const {
-  if ((controller.Raised() & kGatherFlags) != 0 || AnyBit(hint_and_)) return true;
+  if ((controller.Raised() & kGatherFlags) != 0 || Bitvector(hint_and_).any_cache_bit()) return true;
   // A waiting rank publishes early, so that its bitvector is there when the last rank comes. It does so once for each
   // change, because an empty round must not cause the next one.
   return controller.waiting() && controller.HasHitsPending() && controller.changes() != published_changes_;
@@ -121,8 +121,8 @@ void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int
   demanded_since_ns_ = tick ? now_ns : -1;
   ResetPause(now_ns);
   if (tick) return;
-  const uint64_t flags = DecodeFlags(hint_and_[kFlagWord]);
-  const bool all_have_to = (controller.Raised() & kGatherFlags) != 0 || AnyBit(hint_and_);
+  const uint64_t flags = Bitvector(hint_and_).raised();
+  const bool all_have_to = (controller.Raised() & kGatherFlags) != 0 || Bitvector(hint_and_).any_cache_bit();
   const bool end_lingering = controller.waiting() && (flags & kLingering) != 0;
   if (all_have_to || end_lingering) RingUnpublished(controller, channel);
 }
@@ -183,7 +183,7 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   bool shown = false;
   if (!controller.config().tick) {
     shown = Observe(controller, channel, now_ns);
-    const bool demanded = OthersGather() || AnyBit(hint_and_);
+    const bool demanded = OthersGather() || Bitvector(hint_and_).any_cache_bit();
     if (!demanded) demanded_since_ns_ = -1;  // a rank with nothing pending need not answer
     if (demanded && demanded_since_ns_ < 0) demanded_since_ns_ = now_ns;
   }

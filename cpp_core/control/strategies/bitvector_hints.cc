@@ -20,11 +20,11 @@ bool BitsAgreement::FlushIsDue(const Controller& controller, int64_t now_ns) con
 }
 
 bool BitsAgreement::OthersWait() const {
-  return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kWaiting) != 0;
+  return !hint_and_.empty() && (Bitvector(hint_and_).raised() & kWaiting) != 0;
 }
 
 bool BitsAgreement::OthersGather() const {
-  return !hint_and_.empty() && (DecodeFlags(hint_and_[kFlagWord]) & kGatherFlags) != 0;
+  return !hint_and_.empty() && (Bitvector(hint_and_).raised() & kGatherFlags) != 0;
 }
 
 // True if a rank that begins to wait has to ring this rank. Once this rank knows of another one that waits, it already
@@ -82,7 +82,7 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
 // Raises kStalled if every thread of every rank waits and no operation is pending on all of them: some ranks are stuck
 // for good. True if the hint has changed.
 bool BitsAgreement::RaiseIfStuck(Controller& controller, ControlChannel& channel) {
-  const bool all_wait = (hint_and_[kFlagWord] & kAllWaitBit) != 0 && !AnyBit(hint_and_);
+  const bool all_wait = (hint_and_[kFlagWord] & kAllWaitBit) != 0 && !Bitvector(hint_and_).any_cache_bit();
   if (!all_wait || !controller.HasPending() || OthersGather() || controller.HasUnflushed()) return false;
   controller.RaiseStalled();
   if (!RefreshHint(controller, channel, false)) return false;

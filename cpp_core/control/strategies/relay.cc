@@ -12,22 +12,16 @@ namespace horocache::control {
 
 namespace {
 
-std::span<const uint64_t> Bits(const std::vector<uint64_t>& words) {
-  return words.size() <= kFirstBitWord ? std::span<const uint64_t>() : std::span(words).subspan(kFirstBitWord);
-}
-
 // True if `words` have a bit that `result` lacks.
 bool LeavesSome(const std::vector<uint64_t>& words, const std::vector<uint64_t>& result) {
-  const auto mine = Bits(words), agreed = Bits(result);
+  const auto mine = Bitvector(words).cache_bits(), agreed = Bitvector(result).cache_bits();
   for (size_t i = 0; i < mine.size(); ++i) {
     if ((mine[i] & ~(i < agreed.size() ? agreed[i] : 0)) != 0) return true;
   }
   return false;
 }
 
-uint64_t GatherFlags(const std::vector<uint64_t>& words) {
-  return words.empty() ? 0 : DecodeFlags(words[kFlagWord]) & kGatherFlags;
-}
+uint64_t GatherFlags(const std::vector<uint64_t>& words) { return Bitvector(words).raised() & kGatherFlags; }
 
 }  // namespace
 
@@ -185,12 +179,7 @@ void RelayAgreement::AskTheSilent(Controller& controller, ControlChannel& channe
 
 void RelayAgreement::AndSubtree() {
   and_words_ = own_words_;
-  for (const Child& child : children_) {
-    // Lengths differ only if the caches differ, which the hash words show.
-    const size_t common = std::min(and_words_.size(), child.words.size());
-    for (size_t i = 0; i < common; ++i) and_words_[i] &= child.words[i];
-    std::fill(and_words_.begin() + static_cast<std::ptrdiff_t>(common), and_words_.end(), 0);
-  }
+  for (const Child& child : children_) AndInto(child.words, &and_words_);
 }
 
 void RelayAgreement::PassUp(Controller& controller, ControlChannel& channel) {
@@ -259,7 +248,7 @@ Status RelayAgreement::EndRound(Controller& controller, const wire::ResponseList
   // As long as nothing moves, a rank whose threads all wait owes, too: only all ranks together can find that they are
   // stuck.
   const auto owes = [&](const std::vector<uint64_t>& words) {
-    return LeavesSome(words, and_words_) || (!moved && (words[kFlagWord] & kAllWaitBit) != 0);
+    return LeavesSome(words, and_words_) || (!moved && Bitvector(words).all_wait());
   };
   owes_ = owes(own_words_);
   for (Child& child : children_) {

@@ -56,7 +56,7 @@ class ShmChannel final : public RuntimeChannel {
   void Store(const Arena::Words& area, std::span<const uint64_t> words, std::span<const uint64_t> payload);
   Counts CountsOf(const Arena::Words& area) const;
   size_t Count(const Arena::Words& area) const { return CountsOf(area).words; }
-  void AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const;
+  void AndShared(const Arena::Words& area, std::vector<uint64_t>* out) const;
   void Break(Status status) {
     if (broken_.ok()) broken_ = std::move(status);
   }
@@ -128,10 +128,8 @@ ShmChannel::Counts ShmChannel::CountsOf(const Arena::Words& area) const {
   return {std::min<size_t>(counts & 0xffffffff, max_words_), std::min<size_t>(counts >> 32, control::kMaxPayloadWords)};
 }
 
-void ShmChannel::AndInto(const Arena::Words& area, std::vector<uint64_t>* out) const {
-  const size_t count = std::min(Count(area), out->size());
-  for (size_t i = 0; i < count; ++i) (*out)[i] &= area.words[i].load(std::memory_order_relaxed);
-  std::fill(out->begin() + static_cast<std::ptrdiff_t>(count), out->end(), 0);
+void ShmChannel::AndShared(const Arena::Words& area, std::vector<uint64_t>* out) const {
+  control::AndInto(Count(area), [&area](size_t i) { return area.words[i].load(std::memory_order_relaxed); }, out);
 }
 
 void ShmChannel::SetHint(std::span<const uint64_t> words) {
@@ -148,7 +146,7 @@ void ShmChannel::AndHints(std::vector<uint64_t>* out) {
   out->assign(longest, ~uint64_t{0});
   for (const Arena::Words& area : hints_) {
     if (area.round->load(std::memory_order_acquire) != 0) {
-      AndInto(area, out);
+      AndShared(area, out);
     } else {
       std::fill(out->begin() + 1, out->end(), 0);  // never set: leaves word 0 as it is and has nothing pending
     }
@@ -188,7 +186,7 @@ bool ShmChannel::AndSnapshots(uint64_t round, std::vector<uint64_t>* out) {
     size_t longest = 0;
     for (const auto& pair : snapshots_) longest = std::max(longest, Count(pair[round % 2]));
     result.words.assign(longest, ~uint64_t{0});
-    for (const auto& pair : snapshots_) AndInto(pair[round % 2], &result.words);
+    for (const auto& pair : snapshots_) AndShared(pair[round % 2], &result.words);
     result.round = round;
     result.valid = true;
   }

@@ -28,10 +28,6 @@ struct TestHub {
       : size(size_in), hints(Count()), snapshots(Count()), payloads(Count()), frames(Count()), rung(Count()) {}
   size_t Count() const { return static_cast<size_t>(size); }
 
-  static void AndInto(const std::vector<uint64_t>& words, std::vector<uint64_t>* out) {
-    for (size_t i = 0; i < out->size(); ++i) (*out)[i] &= i < words.size() ? words[i] : 0;
-  }
-
   int size;
   std::vector<std::vector<uint64_t>> hints;
   std::vector<std::map<uint64_t, std::vector<uint64_t>>> snapshots;  // of the last two rounds
@@ -54,7 +50,7 @@ class TestChannel final : public ControlChannel {
     for (const auto& hint : hub_->hints) longest = std::max(longest, hint.size());
     out->assign(longest, ~uint64_t{0});
     for (const auto& hint : hub_->hints) {
-      TestHub::AndInto(hint.empty() ? std::vector<uint64_t>{~uint64_t{0}} : hint, out);
+      AndInto(hint.empty() ? std::vector<uint64_t>{~uint64_t{0}} : hint, out);
     }
   }
   void Publish(uint64_t round, std::span<const uint64_t> words, std::span<const uint64_t> payload) override {
@@ -95,7 +91,7 @@ class TestChannel final : public ControlChannel {
     size_t longest = 0;
     for (const auto& theirs : hub_->snapshots) longest = std::max(longest, theirs.at(round).size());
     out->assign(longest, ~uint64_t{0});
-    for (const auto& theirs : hub_->snapshots) TestHub::AndInto(theirs.at(round), out);
+    for (const auto& theirs : hub_->snapshots) AndInto(theirs.at(round), out);
     return true;
   }
   void Send(int to, std::string_view frame) override {

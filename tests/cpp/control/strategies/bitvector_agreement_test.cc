@@ -261,7 +261,7 @@ TEST(Bits, AgreedBitsDisappearFromTheHintAtOnce) {
   TestJob job(2);
   RunStep(job, {"a"});
   RunStep(job, {"a"});
-  for (const auto& hint : job.hub.hints) EXPECT_FALSE(AnyBit(hint));
+  for (const auto& hint : job.hub.hints) EXPECT_FALSE(Bitvector(hint).any_cache_bit());
 }
 
 TEST(Bits, FramesOfAnotherEpochOrProcessSetAreDroppedAndCounted) {
