@@ -39,7 +39,7 @@ Status FrameError(int from, const Controller& controller, const Status& why) {
 
 }  // namespace
 
-StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::Step(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   const bool progressed = channel.Progress();
   if (!started_) {
     started_ = true;
@@ -62,7 +62,7 @@ StatusOr<bool> BitsAgreement::Step(Controller& controller, ControlChannel& chann
   return *moved || progressed || (flushes_next_ && MayFlush());
 }
 
-StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StepState(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   switch (state_) {
     case State::kOpen:
       return StepOpen(controller, channel, now_ns);
@@ -78,14 +78,14 @@ StatusOr<bool> BitsAgreement::StepState(Controller& controller, ControlChannel& 
 
 // ---- kOpen
 
-bool BitsAgreement::MustPropose(const Controller& controller) const {
+bool BitvectorAgreement::MustPropose(const Controller& controller) const {
   if ((controller.Raised() & kGatherFlags) != 0 || Bitvector(hint_and_).any_cache_bit()) return true;
   // A waiting rank publishes early, so that its bitvector is there when the last rank comes. It does so once for each
   // change, because an empty round must not cause the next one.
   return controller.waiting() && controller.HasHitsPending() && controller.changes() != published_changes_;
 }
 
-StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StepOpen(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   if (controller.config().tick) {
     if (now_ns < next_tick_ns_) return false;
     next_tick_ns_ = now_ns + controller.config().TickNs();
@@ -102,7 +102,7 @@ StatusOr<bool> BitsAgreement::StepOpen(Controller& controller, ControlChannel& c
   return true;
 }
 
-void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+void BitvectorAgreement::Publish(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   const bool tick = controller.config().tick;
   controller.Freeze(&words_);
   if (all_snapshots_readable_) controller.WritePayload(&payload_);
@@ -127,13 +127,13 @@ void BitsAgreement::Publish(Controller& controller, ControlChannel& channel, int
   if (all_have_to || end_lingering) RingUnpublished(controller, channel);
 }
 
-void BitsAgreement::RingUnpublished(const Controller& controller, ControlChannel& channel) {
+void BitvectorAgreement::RingUnpublished(const Controller& controller, ControlChannel& channel) {
   for (int rank = 0; rank < channel.size(); ++rank) {
     if (!channel.HasPublished(rank, controller.round())) channel.Ring(rank);
   }
 }
 
-void BitsAgreement::RingOthers(ControlChannel& channel) {
+void BitvectorAgreement::RingOthers(ControlChannel& channel) {
   for (int rank = 0; rank < channel.size(); ++rank) {
     if (rank != channel.rank()) channel.Ring(rank);
   }
@@ -141,7 +141,7 @@ void BitsAgreement::RingOthers(ControlChannel& channel) {
 
 // ---- kPublished
 
-StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StepPublished(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   const bool fresh = just_published_;
   just_published_ = false;
   if (!channel.AndSnapshots(controller.round(), &words_)) {
@@ -159,8 +159,8 @@ StatusOr<bool> BitsAgreement::StepPublished(Controller& controller, ControlChann
   return true;
 }
 
-StatusOr<std::span<const Snapshot>> BitsAgreement::ReadSnapshots(const Controller& controller,
-                                                                 ControlChannel& channel) {
+StatusOr<std::span<const Snapshot>> BitvectorAgreement::ReadSnapshots(const Controller& controller,
+                                                                      ControlChannel& channel) {
   if (!all_snapshots_readable_ || !controller.MayRunInline(words_)) return std::span<const Snapshot>();
   snapshots_.resize(static_cast<size_t>(channel.size()));
   for (int rank = 0; rank < channel.size(); ++rank) {
@@ -174,12 +174,12 @@ StatusOr<std::span<const Snapshot>> BitsAgreement::ReadSnapshots(const Controlle
 }
 
 template <typename F>
-Status BitsAgreement::CheckOverdue(Controller& controller, F&& missing, int64_t now_ns) {
+Status BitvectorAgreement::CheckOverdue(Controller& controller, F&& missing, int64_t now_ns) {
   return control::CheckOverdue(controller, demanded_since_ns_, missing, "stopped, or without processor time", now_ns,
                                &overdue_reported_);
 }
 
-Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channel, bool fresh, int64_t now_ns) {
+Status BitvectorAgreement::AwaitOthers(Controller& controller, ControlChannel& channel, bool fresh, int64_t now_ns) {
   bool shown = false;
   if (!controller.config().tick) {
     shown = Observe(controller, channel, now_ns);
@@ -193,7 +193,8 @@ Status BitsAgreement::AwaitOthers(Controller& controller, ControlChannel& channe
   return CheckOverdue(controller, [&] { return Unpublished(controller, channel); }, now_ns);
 }
 
-Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, const wire::ResponseList* responses) {
+Status BitvectorAgreement::EndRound(Controller& controller, ControlChannel& channel,
+                                    const wire::ResponseList* responses) {
   HC_RETURN_IF_ERROR(controller.Finish(responses));
   state_ = State::kOpen;
   flushes_next_ = false;
@@ -204,8 +205,8 @@ Status BitsAgreement::EndRound(Controller& controller, ControlChannel& channel, 
 
 // ---- kGathering, kAwaiting: the paper's MasterWorkerCoordination
 
-StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel& channel, const RoundOutcome& outcome,
-                                          int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StartGather(Controller& controller, ControlChannel& channel,
+                                               const RoundOutcome& outcome, int64_t now_ns) {
   // The agreed hits of this round are already planned: the new hint leaves them out, so they are not proposed again.
   if (!controller.config().tick) RefreshHint(controller, channel, Lingers(controller));
   demanded_since_ns_ = now_ns;
@@ -228,7 +229,7 @@ StatusOr<bool> BitsAgreement::StartGather(Controller& controller, ControlChannel
   return true;
 }
 
-StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StepGathering(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   bool moved = false;
   int from = -1;
   while (lists_.size() < static_cast<size_t>(channel.size()) && channel.Receive(&from, &frame_)) {
@@ -265,7 +266,8 @@ StatusOr<bool> BitsAgreement::StepGathering(Controller& controller, ControlChann
   return moved;
 }
 
-void BitsAgreement::SendToAll(Controller& controller, ControlChannel& channel, const wire::ResponseList& responses) {
+void BitvectorAgreement::SendToAll(Controller& controller, ControlChannel& channel,
+                                   const wire::ResponseList& responses) {
   frame_.clear();
   wire::Encode(responses, &frame_);
   for (int rank = 1; rank < channel.size(); ++rank) channel.Send(rank, frame_);
@@ -274,7 +276,7 @@ void BitsAgreement::SendToAll(Controller& controller, ControlChannel& channel, c
   RingOthers(channel);
 }
 
-StatusOr<bool> BitsAgreement::Answer(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::Answer(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   wire::ResponseList responses;
   HC_RETURN_IF_ERROR(controller.Coordinate(lists_, outcome_, now_ns, &responses));
   lists_.clear();
@@ -283,7 +285,7 @@ StatusOr<bool> BitsAgreement::Answer(Controller& controller, ControlChannel& cha
   return true;
 }
 
-StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+StatusOr<bool> BitvectorAgreement::StepAwaiting(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   int from = -1;
   while (channel.Receive(&from, &frame_)) {
     const StatusOr<wire::ResponseList> responses = wire::DecodeResponseList(Bytes(frame_));
@@ -304,19 +306,19 @@ StatusOr<bool> BitsAgreement::StepAwaiting(Controller& controller, ControlChanne
 
 // ---- time
 
-void BitsAgreement::ResetPause(int64_t now_ns) {
+void BitvectorAgreement::ResetPause(int64_t now_ns) {
   pause_ns_ = kShortestPauseNs;
   pause_until_ns_ = now_ns + pause_ns_;
 }
 
-bool BitsAgreement::PauseIsOver(int64_t now_ns) {
+bool BitvectorAgreement::PauseIsOver(int64_t now_ns) {
   if (now_ns < pause_until_ns_) return false;
   pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
   pause_until_ns_ = now_ns + pause_ns_;
   return true;
 }
 
-int64_t BitsAgreement::ComputeWake(const Controller& controller) const {
+int64_t BitvectorAgreement::ComputeWake(const Controller& controller) const {
   const ControllerConfig& config = controller.config();
   int64_t wake_ns = controller.NextInspectNs();
   const auto by = [&](int64_t when_ns) { wake_ns = std::min(wake_ns, when_ns); };
@@ -330,6 +332,6 @@ int64_t BitsAgreement::ComputeWake(const Controller& controller) const {
   return wake_ns;
 }
 
-std::unique_ptr<Agreement> MakeBitsAgreement(const AgreementConfig&) { return std::make_unique<BitsAgreement>(); }
+std::unique_ptr<Agreement> MakeBitsAgreement(const AgreementConfig&) { return std::make_unique<BitvectorAgreement>(); }
 
 }  // namespace horocache::control

@@ -23,7 +23,7 @@
 
 namespace horocache::control {
 
-class BitsAgreement final : public Agreement {
+class BitvectorAgreement final : public Agreement {
  public:
   StatusOr<bool> Step(Controller& controller, ControlChannel& channel, int64_t now_ns) override;
   int64_t NextWakeNs() const override { return wake_ns_; }

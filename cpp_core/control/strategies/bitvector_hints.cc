@@ -15,33 +15,31 @@ constexpr int64_t kHurriedNs = 300'000;
 
 }  // namespace
 
-bool BitsAgreement::FlushIsDue(const Controller& controller, int64_t now_ns) const {
+bool BitvectorAgreement::FlushIsDue(const Controller& controller, int64_t now_ns) const {
   return controller.HasUnflushed() && now_ns >= FlushNs(controller);
 }
 
-bool BitsAgreement::OthersWait() const {
-  return !hint_and_.empty() && (Bitvector(hint_and_).raised() & kWaiting) != 0;
-}
+bool BitvectorAgreement::OthersWait() const { return (Bitvector(hint_and_).raised() & kWaiting) != 0; }
 
-bool BitsAgreement::OthersGather() const {
-  return !hint_and_.empty() && (Bitvector(hint_and_).raised() & kGatherFlags) != 0;
-}
+bool BitvectorAgreement::OthersGather() const { return (Bitvector(hint_and_).raised() & kGatherFlags) != 0; }
 
 // True if a rank that begins to wait has to ring this rank. Once this rank knows of another one that waits, it already
 // flushes at the shorter interval.
-bool BitsAgreement::Lingers(const Controller& controller) const { return controller.HasUnflushed() && !OthersWait(); }
+bool BitvectorAgreement::Lingers(const Controller& controller) const {
+  return controller.HasUnflushed() && !OthersWait();
+}
 
 // True if this rank may flush now. While requests are gathered it does not: it waits for the end of the gather.
-bool BitsAgreement::MayFlush() const { return state_ == State::kOpen || state_ == State::kPublished; }
+bool BitvectorAgreement::MayFlush() const { return state_ == State::kOpen || state_ == State::kPublished; }
 
 // The latest time at which the submissions are flushed.
-int64_t BitsAgreement::FlushNs(const Controller& controller) const {
+int64_t BitvectorAgreement::FlushNs(const Controller& controller) const {
   if (OthersGather()) return controller.UnflushedSinceNs();
   const int64_t usual_ns = controller.UnflushedSinceNs() + controller.config().cycle_time_ns;
   return OthersWait() ? std::min(usual_ns, flushed_ns_ + kHurriedNs) : usual_ns;
 }
 
-bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering) {
+bool BitvectorAgreement::RefreshHint(const Controller& controller, ControlChannel& channel, bool lingering) {
   controller.HintBitvector(lingering, &scratch_);
   if (scratch_ == hint_) return false;
   std::swap(scratch_, hint_);
@@ -49,13 +47,13 @@ bool BitsAgreement::RefreshHint(const Controller& controller, ControlChannel& ch
   return true;
 }
 
-void BitsAgreement::Flush(Controller& controller, int64_t now_ns) {
+void BitvectorAgreement::Flush(Controller& controller, int64_t now_ns) {
   controller.Flush();
   flushed_ns_ = now_ns;
   ResetPause(now_ns);
 }
 
-bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
+bool BitvectorAgreement::Observe(Controller& controller, ControlChannel& channel, int64_t now_ns) {
   // An urgent flush is due regardless of the other ranks' hints, so it happens at once.
   const bool urgent = controller.waiting() || controller.Raised() != 0 || channel.size() == 1;
   if (urgent && controller.HasUnflushed()) Flush(controller, now_ns);
@@ -81,9 +79,10 @@ bool BitsAgreement::Observe(Controller& controller, ControlChannel& channel, int
 
 // Raises kStalled if every thread of every rank waits and no operation is pending on all of them: some ranks are stuck
 // for good. True if the hint has changed.
-bool BitsAgreement::RaiseIfStuck(Controller& controller, ControlChannel& channel) {
-  const bool all_wait = (hint_and_[kFlagWord] & kAllWaitBit) != 0 && !Bitvector(hint_and_).any_cache_bit();
-  if (!all_wait || !controller.HasPending() || OthersGather() || controller.HasUnflushed()) return false;
+bool BitvectorAgreement::RaiseIfStuck(Controller& controller, ControlChannel& channel) {
+  const Bitvector all(hint_and_);
+  if (!all.all_wait() || all.any_cache_bit() || !controller.HasPending() || OthersGather() || controller.HasUnflushed())
+    return false;
   controller.RaiseStalled();
   if (!RefreshHint(controller, channel, false)) return false;
   channel.AndHints(&hint_and_);
