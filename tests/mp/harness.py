@@ -1,4 +1,4 @@
-"""Runs jobs through the launcher, each with a deadline, and checks that nothing of them is left."""
+"""Runs jobs through the launcher, each with a deadline, and checks that they leave nothing behind."""
 
 import contextlib
 import json
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from processes import MARK, kill_marked, marked, shared_memory_files
@@ -23,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Finished:
-    """What a job left in the hands of its caller."""
+    """A finished job: its exit code, output and duration."""
 
     code: int
     out: bytes
@@ -39,28 +40,40 @@ class Finished:
         return self.err.decode(errors="backslashreplace")
 
     def of_rank(self, rank: int) -> list[str]:
-        """Lines that the rank wrote to stdout."""
+        """The lines that the rank wrote to stdout."""
         prefix = f"[{rank}] "
         return [line.removeprefix(prefix) for line in self.stdout.splitlines() if line.startswith(prefix)]
 
-    def said(self, rank: int) -> dict[str, dict[str, object]]:
-        """What a worker of tests/mp/workers said, by ``what``."""
+    def said(self, rank: int) -> "Said":
+        """What a worker of tests/mp/workers reported, by ``what``."""
         lines = [json.loads(line) for line in self.of_rank(rank) if line.startswith("{")]
-        return {line["what"]: line for line in lines}
+        return Said(self, rank, {line["what"]: line for line in lines})
 
     def report(self) -> str:
         return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
 
 
+class Said(dict[str, dict[str, object]]):
+    """A rank's reports. One that is missing fails the test with everything that the job wrote."""
+
+    def __init__(self, finished: Finished, rank: int, reports: dict[str, dict[str, object]]) -> None:
+        super().__init__(reports)
+        self.finished = finished
+        self.rank = rank
+
+    def __missing__(self, what: str) -> NoReturn:
+        pytest.fail(f"rank {self.rank} did not report {what!r}: {self.finished.report()}")
+
+
 @dataclass
 class Job:
-    """A running horocacherun. Everything it starts carries ``mark`` in its environment (but for the guardian)."""
+    """A running horocacherun. Every process that it starts, except the guardian, has ``mark`` in its environment."""
 
     process: "subprocess.Popen[bytes]"
     mark: str
     scratch: Path
     began: float = field(default_factory=time.monotonic)
-    read: bytes = b""  # of its errors, by wait_for_errors
+    read: bytes = b""  # its standard error, read by wait_for_errors
 
     def finish(self, deadline_s: float) -> Finished:
         try:
@@ -75,7 +88,7 @@ class Job:
         return Finished(self.process.returncode, out, self.read + err, time.monotonic() - self.began)
 
     def wait_for_errors(self, enough: Callable[[str], bool], deadline_s: float = 20.0) -> None:
-        """Read what the job writes to its standard error, until that is enough."""
+        """Read the job's standard error until ``enough`` accepts the text so far."""
         assert self.process.stderr is not None
         limit = time.monotonic() + deadline_s
         while not enough(self.read.decode(errors="replace")):
@@ -88,7 +101,7 @@ class Job:
             self.read += more
 
     def wait_for_file(self, name: str, deadline_s: float = 20.0) -> str:
-        """Wait until a worker has written ``name`` (whole, by rename) in the scratch directory; gives the contents."""
+        """Wait until a worker has written ``name`` in the scratch directory (whole, by rename); return the contents."""
         path = self.scratch / name
         limit = time.monotonic() + deadline_s
         while not path.exists():
@@ -103,7 +116,7 @@ class Job:
 
 
 def guardians(launcher: int) -> list[int]:
-    """Guardian processes of that launcher."""
+    """The numbers of the launcher's guardian processes."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -124,11 +137,11 @@ def wait_until_gone(what: str, find: "object", deadline_s: float = 10.0) -> None
 
 
 class Launcher:
-    """Starts jobs and, at the end of the test, checks that they left nothing."""
+    """Starts jobs and, at the end of the test, checks that they left nothing behind."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
-        # Short: the path of a Unix socket holds 108 bytes.
+        # Short, because the path of a Unix socket holds 108 bytes.
         self.scratch = Path(tempfile.mkdtemp(prefix="hcmp", dir="/tmp"))
         self.tmp = self.scratch / "tmp"
         self.tmp.mkdir()
@@ -153,7 +166,7 @@ class Launcher:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])])
         environment |= {MARK: mark, "TMPDIR": str(self.tmp), "HC_TEST_SCRATCH": str(self.scratch), "PYTHONPATH": path}
         environment["XDG_STATE_HOME"] = str(self.state)
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")  # torch keeps it, wherever it is
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")  # torch leaves its cache
         environment |= env or {}
         process = subprocess.Popen(
             [*prefix, sys.executable, *(["-m", module] if module else []), *arguments],
@@ -181,11 +194,11 @@ class Launcher:
         for job in self.jobs:
             wait_until_gone("processes of the job are", lambda mark=job.mark: marked(mark))
             wait_until_gone("the guardian is", lambda pid=job.process.pid: guardians(pid))
-        # TensorFlow removes the modules that it writes there, and not the bytecode that Python keeps of them.
+        # TensorFlow removes the modules that it writes there, but not the bytecode that Python caches for them.
         for bytecode in self.tmp.glob("__pycache__/__autograph_generated_file*.pyc"):
             bytecode.unlink()
         with contextlib.suppress(OSError):
-            (self.tmp / "__pycache__").rmdir()  # it is not there, or there is more in it
+            (self.tmp / "__pycache__").rmdir()  # fails if the folder is missing, or if it holds more
         left = sorted(str(path.relative_to(self.tmp)) for path in self.tmp.rglob("*") if not path.is_dir())
         left += sorted(path.name for path in self.tmp.iterdir() if path.name not in (f"horocache-{os.getuid()}",))
         assert not left, f"left in the temporary directory: {left}"
@@ -225,7 +238,7 @@ def _command_of(pid: int) -> str:
 
 
 def _stacks(pid: int) -> str:
-    """What the kernel knows of a process that did not end: its command, state, and where each thread sleeps."""
+    """The kernel's view of a process that did not end: its command, state, and where each thread sleeps."""
     lines = [f"pid {pid}: {_command_of(pid)}"]
     with contextlib.suppress(OSError):
         for task in sorted(Path(f"/proc/{pid}/task").iterdir()):

@@ -1,4 +1,4 @@
-"""Jobs that go well in unusual circumstances: wrapped, crowded, side by side, interrupted, short of something."""
+"""Jobs in unusual circumstances: wrapped, crowded, side by side, interrupted, short of a resource."""
 
 import contextlib
 import os
@@ -80,7 +80,7 @@ def test_control_c_ends_ranks_that_wait_in_a_collective(launcher, binding):
     for rank in range(2):
         job.wait_for_file(f"ready.{rank}")
     job.process.send_signal(signal.SIGINT)
-    finished = job.finish(8)  # less than the grace period: nobody has to be killed
+    finished = job.finish(8)  # less than the grace period: no rank had to be killed
     assert finished.code == 130, finished.report()
     assert "KeyboardInterrupt" in finished.stderr
 
@@ -102,7 +102,7 @@ def test_control_c_ends_a_rank_that_waits_for_the_others_in_init(launcher, rank,
     assert job.process.stdout.read(2) == b"up"
     time.sleep(0.5)
     job.process.send_signal(signal.SIGINT)
-    finished = job.finish(8)  # much less than the 30 s that it would wait
+    finished = job.finish(8)  # much less than the start timeout of 30 s
     assert "KeyboardInterrupt" in finished.stderr, finished.report()
 
 
@@ -120,7 +120,7 @@ def test_what_a_killed_job_leaves_does_not_disturb_the_next(launcher):
     fixed = {"HOROCACHE_JOB_ID": "fixed", "HOROCACHE_SIZE": "2", "HOROCACHE_RENDEZVOUS_DIR": str(shared)}
 
     def start_rank(rank):
-        # Without the launcher, so that nothing tidies up and the job has the same name each time.
+        # Without the launcher, so that nothing cleans up and the job has the same name each time.
         identity = fixed | {"HOROCACHE_RANK": str(rank), "HOROCACHE_LOCAL_RANK": str(rank), "HOROCACHE_LOCAL_SIZE": "2"}
         return launcher.start(*worker("sums.py", "10")[1:], module=None, env=identity)
 
@@ -145,7 +145,7 @@ def kill_everything(job):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        job.process.poll()  # or it stays as a zombie
+        job.process.poll()  # reaps the process, which would stay as a zombie
         pids = {*marked(job.mark), *guardians(job.process.pid)}
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_left_when_everything_is_killed_at_any_moment(launcher, seed)
         assert job.finish(10).code == -signal.SIGKILL
         assert shared_memory_files() <= before
         assert len(list(launcher.tmp.iterdir())) <= 1, "of this job; those of the ones before are gone"
-    check_done(launcher.worker(2, "sums.py", "20"), 2)  # which leaves nothing at all: the fixture looks
+    check_done(launcher.worker(2, "sums.py", "20"), 2)  # which leaves nothing, as the fixture checks
 
 
 def test_two_jobs_that_start_again_and_again_do_not_meet(launcher):
@@ -174,12 +174,21 @@ def test_two_jobs_that_start_again_and_again_do_not_meet(launcher):
     assert not list(shared.iterdir())
 
 
+def open_files(pid):
+    """The names that the kernel gives to the files that a process has open."""
+    names = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since the listing
+            names.add(link.readlink().name)
+    return names
+
+
 def test_a_job_opens_no_port(launcher):
     job = launcher.start(*worker_command(2, "sums.py", "20"), env={"PAUSE": "go"})
     job.wait_for_file("middle.0")
     job.wait_for_file("middle.1")
     pids = [job.process.pid, *marked(job.mark), *guardians(job.process.pid)]
-    sockets = {link.readlink().name for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()}
+    sockets = {name for pid in pids for name in open_files(pid)}
     for kind in ("tcp", "tcp6", "udp", "udp6"):
         table = Path("/proc/net", kind)
         lines = table.read_text().splitlines()[1:] if table.exists() else []
@@ -203,7 +212,7 @@ def test_two_processes_that_claim_one_rank_are_told_so(launcher):
         place = {"HOROCACHE_RANK": rank, "HOROCACHE_LOCAL_RANK": rank}
         jobs.append(launcher.start(*worker("sums.py", "1")[1:], module=None, env=identity | place))
     for job in jobs:
-        finished = job.finish(15)  # less than the start time-out: the contradiction itself ends it
+        finished = job.finish(15)  # less than the start timeout: the duplicate rank ends the start
         assert finished.code != 0, finished.report()
         assert "StartupError" in finished.stderr
         assert "rank 1" in finished.stderr
@@ -363,7 +372,7 @@ def test_torchrun_starts_ranks(launcher, needs_torch):
     assert finished.code == 0, finished.report()
     assert finished.stdout.count('"what": "done"') == 2
     assert finished.stdout.count('"size": 2, ') == 2
-    for logs in launcher.tmp.glob("torchelastic_*"):  # torchrun's own, which it leaves
+    for logs in launcher.tmp.glob("torchelastic_*"):  # logs that torchrun leaves
         shutil.rmtree(logs)
 
 

@@ -1,4 +1,4 @@
-"""Rank 0 is stopped, rank 2 dies, rank 1 ends because it has seen that; only then does rank 0 go on and see both."""
+"""Rank 0 is stopped, rank 2 dies, and rank 1 ends because it has seen that. Then rank 0 goes on and sees both."""
 
 import contextlib
 import os
@@ -13,12 +13,13 @@ import horocache as hc
 
 
 def states(pid):
-    """Of the process's threads, by the letters of proc(5); no letters once it is gone."""
-    stats = []
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # a thread that ends meanwhile
-            stats.append(path.read_text())
-    return {stat.rpartition(") ")[2][0] for stat in stats}
+    """The states of the process's threads, as the letters of proc(5); empty once the process is gone."""
+    found = set()
+    with contextlib.suppress(OSError):  # the process ends between two steps of the listing
+        for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # a thread ends meanwhile
+                found.add(path.read_text().rpartition(") ")[2][0])
+    return found
 
 
 def wait_until(pid, letters):
