@@ -127,7 +127,8 @@ struct Controller::Impl {
   bool all_waiting = false;
   bool computes = false;
   std::string last_done;
-  std::string note;
+  std::string note;      // lines for the logs of all ranks
+  size_t note_sent = 0;  // bytes of `note` that the request list of this round carries
   bool asked = false;  // other ranks ask for the stack traces of this rank
   bool leaving = false;
   std::string abort_why;

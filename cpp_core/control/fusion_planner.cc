@@ -29,7 +29,7 @@ Plan& FusionPlanner::AddInline(OpId op, std::shared_ptr<const Signature> signatu
                                int divisor_ranks) {
   divisor_ranks_ = divisor_ranks;
   const auto tensors = static_cast<int>(signature->tensors.size());
-  Item item{op, std::move(signature), choice, 0, true};
+  Item item{.op = op, .signature = std::move(signature), .choice = choice};
   Plan& plan = NewPlan(item, {});
   plan.items.push_back({op, std::move(item.signature), 0, tensors, true});
   return plan;

@@ -78,6 +78,7 @@ void Controller::Impl::FillRequests(const RoundOutcome& outcome, int64_t now_ns,
   list->error = abort_why;
   list->last_done = last_done;
   list->note = note;
+  note_sent = note.size();
   if (outcome.hashes_differ) list->cache_hash = {proof()};
   table.Send([&](const Signature& signature) {
     wire::Request request{signature, wire::kNoBit};
@@ -116,7 +117,9 @@ Status Controller::Impl::Finish(const wire::ResponseList* responses) {
 Status Controller::Impl::Apply(const wire::ResponseList& list) {
   // An aborting rank does not log the report: its program prints the reason at the same time, and the lines would mix.
   if (!list.report.empty() && abort_why.empty()) reports.push_back(list.report);
-  note.clear();  // the coordinator has received all ranks' request lists
+  // The coordinator has received all ranks' request lists. Lines that came since then go with the next one.
+  if (note_sent > 0) note.erase(0, note_sent + 1);  // with the line feed behind it
+  note_sent = 0;
   asked |= std::ranges::find(list.late_ranks, config.rank) != list.late_ranks.end();
   if (list.fatal != StatusCode::kOk) {
     End({list.fatal, list.report}, [&](const Signature& signature) {

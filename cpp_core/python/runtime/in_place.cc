@@ -170,7 +170,7 @@ py::list PyRuntime::SubmitGradients(const py::list& slots, int reduce_op, double
       others.append(item);
       continue;
     }
-    Py_XSETREF(bucket->handle, PyLong_FromLongLong(handle));
+    Py_XSETREF(bucket->handle, py::int_(handle).release().ptr());
     bucket->submitted = bucket->direct = 1;
   }
   return others;

@@ -143,7 +143,9 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
   StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
   ThrowIfError(divides.status());
   Operation* operation = runtime.NewOperation();
+  py::object owner;
   try {
+    owner = py::make_tuple(py::tuple(inputs), outputs.is_none() ? outputs : py::object(py::tuple(outputs)));
     AssignList(splits, &operation->rows.splits);
     AssignList(send_starts, &operation->rows.send_starts);
     AssignList(receive_rows, &operation->rows.receive_rows);
@@ -162,11 +164,7 @@ int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& 
   signature.priority = priority;
   signature.backend = backend;
   signature.layers = layers;
-  PyObject* owner =
-      PyTuple_Pack(2, PySequence_Tuple(inputs.ptr()), outputs.is_none() ? Py_None : PySequence_Tuple(outputs.ptr()));
-  for (Py_ssize_t i = 0; i < (outputs.is_none() ? 1 : 2); ++i)
-    Py_DECREF(PyTuple_GET_ITEM(owner, i));  // the pack holds its own reference
-  return SubmitOwned(operation, owner, reduce_op, prescale, postscale, wait_follows);
+  return SubmitOwned(operation, owner.release().ptr(), reduce_op, prescale, postscale, wait_follows);
 }
 
 void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,

@@ -136,7 +136,8 @@ void PointToPoint::OnRefuse(int from, const FrameHead& head) {
   if (receive == nullptr) return;
   Finish(receive, {StatusCode::kStall, DescribeMessage(*receive) + " on rank " + std::to_string(config_.rank) +
                                            ": rank " + std::to_string(from) +
-                                           " had given its send up after HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS."});
+                                           " had given its send up: no receive came for "
+                                           "HOROCACHE_STALL_SHUTDOWN_TIME_SECONDS, or it removed the process set."});
 }
 
 // ---- pending operations

@@ -98,6 +98,25 @@ TEST_P(NoteOver, EveryRankHearsItOnce) {
   EXPECT_LE(job.reports[0].size(), 2u);
 }
 
+TEST_P(NoteOver, ANoteThatComesWhileARoundIsUnderWayIsHeard) {
+  for (int steps = 0; steps < 12; ++steps) {
+    TestJob job(3, Limits(), {.strategy = GetParam(), .radix = 2});
+    job[1].Tell("first");
+    job.Touch(1);
+    for (int step = 0; step < steps; ++step) {
+      for (int rank = 0; rank < 3; ++rank) job.StepRank((rank + 1) % 3);
+    }
+    job[1].Tell("second");
+    job.Touch(1);
+    job.RunFor(20 * kMs);
+    for (int rank = 0; rank < 3; ++rank) {
+      std::string all;
+      for (const std::string& report : job.reports[static_cast<size_t>(rank)]) all += report + "\n";
+      EXPECT_EQ(all, "first\nsecond\n") << "rank " << rank << ", after " << steps << " steps";
+    }
+  }
+}
+
 TEST(Stall, FewLaggardsAreAsked) {
   TestJob job(9, Limits());
   job.Submit(0, Tensor("x"));
