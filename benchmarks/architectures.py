@@ -95,23 +95,23 @@ MODELS = {"ResNet-50": resnet50, "EfficientNet-B0": efficientnet_b0, "VGG19": vg
 
 
 def path_of(model: str) -> Path:
-    """Where the model's shapes are kept."""
+    """Return the path of the file of the model's shapes."""
     return FOLDER / f"{model.lower().replace('-', '_')}.json"
 
 
 def load(model: str) -> list[Shape]:
-    """Names and shapes of the model's parameters, from its file."""
+    """Read names and shapes of the model's parameters from its file."""
     content = json.loads(path_of(model).read_text(encoding="utf-8"))
     return [(name, shape) for name, shape in content["tensors"]]
 
 
 def parameters(shapes: list[Shape]) -> int:
-    """How many numbers the shapes hold."""
+    """Return the number of elements of all shapes."""
     return sum(math.prod(shape) for _, shape in shapes)
 
 
 def render(model: str) -> str:
-    """The text of the model's file: one tensor per line."""
+    """Return the text of the model's file: one tensor per line."""
     shapes = list(MODELS[model]())
     lines = ",\n".join(f"    {json.dumps([name, shape])}" for name, shape in shapes)
     head = f'  "model": {json.dumps(model)},\n  "parameters": {parameters(shapes)},\n'

@@ -16,7 +16,7 @@ Sum = Callable[[Any], None]
 def compare(
     rank: Rank, runs: Mapping[str, Sum], sizes: Sequence[int], unit: str, repetitions: int, budget_s: float
 ) -> list[Series]:
-    """Every size in bytes, all contestants alternated; ``detail`` has the size and how many elements were wrong."""
+    """Measure every size (bytes), contestants alternated; ``detail`` has the size and the number of wrong elements."""
     series = []
     for size in sizes:
         contestants = [_contestant(name, run, size, rank.size) for name, run in runs.items()]
@@ -27,7 +27,7 @@ def compare(
 def race(
     rank: Rank, case: str, size: int, contestants: Sequence[Contestant], unit: str, repetitions: int, budget_s: float
 ) -> list[Series]:
-    """One size in bytes of one case: checked, then alternated; ``detail`` as above."""
+    """Check and alternate contestants of one case; ``detail`` has the size (bytes) and the number of wrong elements."""
     wrong = check(rank.page, contestants)
     times = alternate(rank.page, contestants, repetitions=repetitions, budget_s=budget_s, warm_up=3)
     series = []

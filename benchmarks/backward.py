@@ -1,7 +1,7 @@
 """A backward pass without its arithmetic: the gradients of a real model become ready one after the other.
 
-Computing is imitated by sleeping, as a processor does whose accelerator computes: cores are free for the daemon. Each
-gradient is written before it is submitted, so that its values are as warm as after a real pass.
+Sleeping replaces the computation, as on a processor whose accelerator computes: the cores are free for the daemon. Each
+gradient is written before it is submitted, so that its values are as warm in the caches as after a real pass.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from benchmarks.architectures import Shape
 
-ALONE = -1  # instead of a number of groups: nothing is reduced
+ALONE = -1  # in place of a number of groups: nothing is reduced
 Split = Callable[[Sequence[int], Sequence[int], int], list[list[int]]]
 
 
 def ready_fractions(shapes: Sequence[Sequence[int]]) -> list[float]:
-    """When each gradient is ready, as a share of the backward pass.
+    """Return when each gradient is ready, as a fraction of the backward pass.
 
-    Every weight takes equally long: that is how such networks are built, with half the resolution where there are
-    twice the channels. Vectors (biases, scales) are by-products of the weight that comes after them.
+    Every weight takes equally long: such networks are built with half the resolution where they have twice the
+    channels. Vectors (biases, scales) are by-products of the weight that comes after them.
 
     Args:
         shapes: in the order of the backward pass.
@@ -37,10 +37,10 @@ def ready_fractions(shapes: Sequence[Sequence[int]]) -> list[float]:
 
 @dataclass
 class Pass:
-    """What becomes ready when; the same for all frameworks, and in the order of the backward pass."""
+    """The gradients of a backward pass, in its order, and when each is ready; the same for all frameworks."""
 
     shapes: Sequence[Shape]
-    seconds: float  # of computing
+    seconds: float  # computing time of the pass
     rank: int
     size: int
     _begun: float = 0.0
@@ -49,27 +49,27 @@ class Pass:
         self._fractions = ready_fractions([shape for _, shape in self.shapes])
 
     def begin(self) -> None:
-        """The backward pass begins now."""
+        """Start the clock of the backward pass."""
         self._begun = time.perf_counter()
 
     def compute(self, number: int) -> None:
-        """Return when the gradient of this number is ready."""
+        """Sleep until the gradient ``number`` is ready."""
         left = self._begun + self._fractions[number] * self.seconds - time.perf_counter()
         if left > 0:
             time.sleep(left)
 
     def value(self, number: int) -> float:
-        """What this rank's gradient consists of."""
+        """Return the value of all elements of this rank's gradient ``number``."""
         return float(number % 97 + self.rank)
 
     def average(self, number: int) -> float:
-        """What the reduced gradient consists of: exact in float32."""
+        """Return the value of all elements of the reduced gradient ``number``; exact in float32."""
         return number % 97 + (self.size - 1) / 2
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to reduce: what is done untimed, what is timed, and how many elements were wrong after it."""
+    """One way to reduce: untimed preparation, the timed run, and the number of wrong elements after the run."""
 
     prepare: Callable[[], None]
     run: Callable[[], None]
@@ -86,7 +86,7 @@ class NumpyPasses:
         self._arrays = [np.empty(shape, np.float32) for _, shape in plan.shapes]
 
     def way(self, groups: int) -> Way:
-        """Reduce in so many groups; 0: each array by itself."""
+        """Reduce in ``groups`` groups; 0: each array by itself; ALONE: not at all."""
         last = {members[-1]: members for members in self._members(groups)}
         return Way(lambda: None, functools.partial(self._run, groups, last), functools.partial(self._wrong, groups))
 
@@ -124,9 +124,9 @@ class NumpyPasses:
 
 
 class TorchPasses:
-    """DistributedOptimizer. The ways share the memory of their gradients, for there are many of them.
+    """DistributedOptimizer. The ways share the memory of their gradients, as there are many ways.
 
-    The step of the optimizer is left out: it is the same arithmetic everywhere.
+    The step of the optimizer is left out: it is the same arithmetic in all ways.
     """
 
     def __init__(self, plan: Pass) -> None:
@@ -140,7 +140,7 @@ class TorchPasses:
         self._loss: Any = None
 
     def way(self, groups: int) -> Way:
-        """Reduce in so many groups; 0: each gradient by itself."""
+        """Reduce in ``groups`` groups; 0: each gradient by itself; ALONE: not at all."""
         import horocache.torch as hvd
         import torch
 
@@ -174,7 +174,7 @@ class TorchPasses:
         buffer = self._buffers[number]
         buffer.fill_(self._plan.value(number))
         self._plan.compute(number)
-        # Another tensor over the same memory: autograd takes it as the gradient without a copy.
+        # Another tensor over the same memory, which autograd takes as the gradient without a copy.
         return buffer.view_as(buffer)
 
 
@@ -183,7 +183,7 @@ def _other_than(value: float, tensor: Any) -> int:
 
 
 def _layer_class(produce: Callable[[int], Any]) -> Any:
-    """A layer that passes its input on, and whose parameter's gradient is what ``produce`` returns."""
+    """Return a layer that passes its input on; the result of ``produce`` becomes its parameter's gradient."""
     import torch
 
     class Layer(torch.autograd.Function):
@@ -200,11 +200,11 @@ def _layer_class(produce: Callable[[int], Any]) -> Any:
 
 
 def passes(framework: str, plan: Pass, split: Split) -> NumpyPasses | TorchPasses:
-    """The ways of a framework.
+    """Return the passes of a framework.
 
     Args:
         framework: ``torch`` or ``numpy``.
-        plan: what becomes ready when.
-        split: how NumPy's gradients are put into groups; torch's are by the knob ``group_by``.
+        plan: the gradients and when each is ready.
+        split: divides NumPy's gradients into groups; torch's groups follow the knob ``group_by``.
     """
     return TorchPasses(plan) if framework == "torch" else NumpyPasses(plan, split)

@@ -1,8 +1,8 @@
 """The paper's experiment: what a step of agreement costs, by strategy, cache, ranks and tensors.
 
-All controllers run in one thread, one after the other; the times are processor time around one rank's calls. So they
-are what that rank would spend, whatever the number of cores, without what a network adds. A cell that would take longer
-than what is left of the time budget is skipped, and the table says so.
+All controllers run in one thread, one after the other. The times are the processor time of one rank's calls: the time
+that this rank would spend on any number of cores, without the cost of a network. A cell that would take longer than the
+rest of the time budget is skipped, and the table says so.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from horocache import _core
 STRATEGIES = ("coordinator", "tree", "bits by messages", "bits", "leaders")
 RANKS = (2, 8, 64, 256, 1024)
 TENSORS = (161, 1000)
-_STEPS = 5
-_FEW_STEPS = 2  # where a step handles more than so many records:
+_STEPS = 5  # measured steps of a cell
+_FEW_STEPS = 2  # measured steps if a step handles more than _MANY_RECORDS records
 _MANY_RECORDS = 50_000
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured."""
+    """One combination of settings."""
 
     strategy: str
     cache: bool
@@ -49,22 +49,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Cost:
-    """A cell's figures, per step in the steady state."""
+    """The results of a cell, per step in the steady state."""
 
     coordinator_us: float  # processor time of rank 0
-    worker_us: float  # of the median other rank
-    first_step_us: float  # of rank 0, before anything is cached
+    worker_us: float  # processor time of the median other rank
+    first_step_us: float  # processor time of rank 0, when nothing is cached
     messages: float
     bytes: float
     rounds: float
-    wall_s: float  # of measuring
+    wall_s: float  # duration of the measurement
 
 
 Figures = dict[Cell, Cost | None]  # None: skipped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, write JSONL and draw the plot; 0."""
+    """Measure, print the table, write JSONL and draw the plot; return 0."""
     options = _parse(arguments)
     about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     figures = measure(options.ranks, options.tensors, options.budget_s)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(ranks: Iterable[int], tensors: Iterable[int], budget_s: float) -> Figures:
-    """Every cell, small ones first, as far as the budget goes."""
+    """Measure every cell, small cells first, until the budget is used up."""
     figures: Figures = {}
     end = time.monotonic() + budget_s
     cells = itertools.product(sorted(ranks), sorted(tensors), (True, False), STRATEGIES)
@@ -88,7 +88,7 @@ def measure(ranks: Iterable[int], tensors: Iterable[int], budget_s: float) -> Fi
         if _expected_s(cell, figures) > end - time.monotonic():
             figures[cell] = None
             continue
-        # With the cache off every step moves a record per rank and tensor.
+        # With the cache off, every step moves one record per rank and tensor.
         many = not cache and count * amount > _MANY_RECORDS
         result = _core.bench_control(strategy, count, amount, cache, _FEW_STEPS if many else _STEPS)
         figures[cell] = Cost(**result)
@@ -96,7 +96,7 @@ def measure(ranks: Iterable[int], tensors: Iterable[int], budget_s: float) -> Fi
 
 
 def _expected_s(cell: Cell, figures: Figures) -> float:
-    """From the largest smaller job: the work of all ranks together grows with their number, and a little faster."""
+    """Estimate a cell's seconds from the largest smaller job: the work grows a bit faster than the number of ranks."""
     known = [
         (other.ranks * other.tensors, other, cost)
         for other, cost in figures.items()
@@ -142,7 +142,7 @@ def table(figures: Figures, tensors: int) -> Table:
 
 
 def growth(figures: Figures) -> Table:
-    """How rank 0's time grows from the smallest to the largest number of ranks that was measured."""
+    """Show how rank 0's time grows from the smallest to the largest number of ranks that was measured."""
     rows = []
     for key, group in itertools.groupby(
         sorted(figures, key=_order), key=lambda cell: (cell.tensors, cell.strategy, cell.cache)
@@ -164,11 +164,11 @@ def _order(cell: Cell) -> tuple[int, int, bool, int]:
 
 
 def plot(figures: Figures, path: Path) -> None:
-    """Rank 0's time over the number of ranks; both axes logarithmic, so that a straight line is a power of N."""
+    """Draw rank 0's time over the number of ranks; both axes are logarithmic, so a straight line is a power of N."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "horocache"  # equal figures, equal files
+    mpl.rcParams["svg.hashsalt"] = "horocache"  # equal figures give equal files
     from matplotlib import pyplot
 
     tensors = sorted({cell.tensors for cell in figures})

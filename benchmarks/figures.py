@@ -1,4 +1,4 @@
-"""Figures: what the ranks measured, put together, with median, spread and ratios to the peers."""
+"""Figures: the measurements of all ranks combined, with median, spread and ratios to the peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 OURS = "horocache"
-# Seconds become these by multiplication; everything else is an amount per second, or a plain value.
+# Factors from seconds to units of time, and from amounts per second to rates. Other units need no factor.
 _TIME_SCALES = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _RATE_SCALES = {"GB/s": 1e-9, "samples/s": 1.0}
 
@@ -21,12 +21,12 @@ class Series:
 
     case: str
     impl: str
-    unit: str  # us, ms, s: shown as time; GB/s, samples/s: as amount over time; any other: plain values
-    values: list[float]  # seconds, but for plain units
-    amount: float = 1.0  # bytes or samples of one run, summed over the ranks where ranks do different work
-    cpu_seconds: list[float] = field(default_factory=list)  # of this rank's process, for each of the values
-    partial: bool = False  # a part of what the peers' times hold: no ratio
-    counters: dict[str, float] = field(default_factory=dict)  # of this rank; the largest over the ranks is shown
+    unit: str  # us, ms, s: shown as time; GB/s, samples/s: as amount over time; other units: as they are
+    values: list[float]  # seconds, if the unit is a time or a rate
+    amount: float = 1.0  # bytes or samples of one run, summed over the ranks if ranks do different work
+    cpu_seconds: list[float] = field(default_factory=list)  # processor time of this rank's process, for each value
+    partial: bool = False  # True for a part of what the peers' times include: has no ratio
+    counters: dict[str, float] = field(default_factory=dict)  # of this rank; the largest value over the ranks is shown
     detail: dict[str, Any] = field(default_factory=dict)  # equal on all ranks: sizes, dtypes, ...
 
 
@@ -45,26 +45,26 @@ class Figure:
     best: float
     repetitions: int
     cpu_us: float | None  # processor time of one rank's process, all threads, for one run; median
-    ratio: dict[str, float]  # peer -> how many times as fast as the peer, median over the repetitions' pairs
+    ratio: dict[str, float]  # peer -> how many times as fast as the peer: median over the pairs of the same repetition
     counters: dict[str, float] = field(default_factory=dict)
     detail: dict[str, Any] = field(default_factory=dict)
 
 
 def merge(bench: str, ranks: int, of_ranks: Sequence[Sequence[Series]]) -> list[Figure]:
-    """The figures of one job: per repetition the slowest rank counts.
+    """Combine the ranks' series into the figures of one job; the slowest rank of each repetition counts.
 
     Raises:
-        ValueError: the ranks did not measure the same things.
+        ValueError: the ranks measured different things.
     """
     together = slowest(bench, of_ranks)
     return [make_figure(bench, ranks, series, _ratios(series, together)) for series in together]
 
 
 def slowest(bench: str, of_ranks: Sequence[Sequence[Series]]) -> list[Series]:
-    """One series of those that the ranks measured: per repetition the slowest rank counts.
+    """Combine the ranks' series; the slowest rank of each repetition counts.
 
     Raises:
-        ValueError: the ranks did not measure the same things.
+        ValueError: the ranks measured different things.
     """
     merged = []
     for parts in zip(*of_ranks, strict=True):
@@ -98,7 +98,7 @@ def _ratios(series: Series, together: Iterable[Series]) -> dict[str, float]:
 
 
 def make_figure(bench: str, ranks: int, series: Series, ratio: Mapping[str, float]) -> Figure:
-    """Median and spread of a job's series; ``ratio`` says how many times as fast it is as what."""
+    """Return median and spread of a job's series; ``ratio`` maps a peer to how many times as fast the series is."""
     shown = _shown(series)
     median = statistics.median(shown)
     low, high = quartiles(shown)
@@ -122,7 +122,7 @@ def make_figure(bench: str, ranks: int, series: Series, ratio: Mapping[str, floa
 
 
 def paired_ratio(unit: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """How many times as fast we are: the median over the pairs of the same repetition."""
+    """Return how many times as fast ``ours`` is: the median over the pairs of the same repetition."""
     pairs = list(zip(ours, theirs, strict=False))
     if unit in _RATE_SCALES:
         return statistics.median(mine / other if other else float("inf") for mine, other in pairs)
@@ -130,7 +130,7 @@ def paired_ratio(unit: str, ours: Sequence[float], theirs: Sequence[float]) -> f
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile; of one value, the value itself."""
+    """Return the first and third quartile; of one value, the value itself."""
     if len(values) < 2:
         return values[0], values[0]
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
@@ -142,7 +142,7 @@ def _round(value: float) -> float:
 
 
 def write_jsonl(path: Path, figures: Iterable[Figure], about: Mapping[str, Any]) -> None:
-    """One JSON object per figure and line, each with everything that is needed to judge it alone."""
+    """Write one JSON object per figure and line; each line has everything that is needed to interpret it."""
     with path.open("w", encoding="utf-8") as file:
         for figure in figures:
             file.write(json.dumps({**asdict(figure), **about}) + "\n")

@@ -1,4 +1,4 @@
-"""The project's goals for speed, held against the figures of a run. A missed goal is printed; it fails nothing."""
+"""The project's goals for speed, compared with the figures of a run. A missed goal is printed; the run still passes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from benchmarks.report import Table, number
 
 @dataclass(frozen=True)
 class Goal:
-    """What to look at in which figures, and the limit."""
+    """A limit, the figures that it applies to, and the value to compare."""
 
     text: str
     bench: str
-    value: Callable[[Figure], float | None]  # None: this figure does not say
+    value: Callable[[Figure], float | None]  # None: the figure lacks the value
     limit: float
     at_least: bool = False
-    case: str = ""  # the case starts so
+    case: str = ""  # prefix of the case
     impl: str = "horocache"
     unit: str = ""
     ranks: int = 0  # 0: any
-    until: str = ""  # the case ends so
-    worst: bool = False  # of many cases only the worst is shown
-    best: bool = False  # ... or the best
-    settings: bool = False  # also of "impl, some setting"
+    until: str = ""  # suffix of the case
+    worst: bool = False  # True: shows only the worst of many cases
+    best: bool = False  # True: shows only the best of many cases
+    settings: bool = False  # True: also applies to "impl, some setting"
 
     def concerns(self, figure: Figure) -> bool:
-        """Whether the goal is about this figure."""
+        """True if the goal applies to the figure."""
         return (
             figure.bench == self.bench
             and figure.case.startswith(self.case)
@@ -39,7 +39,7 @@ class Goal:
         )
 
     def met(self, value: float) -> bool:
-        """Whether the value is within the limit."""
+        """True if the value is within the limit."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
@@ -57,7 +57,7 @@ def _against(peer: str, from_bytes: int = 0) -> Callable[[Figure], float | None]
 
 
 def _over(peer: str) -> Callable[[Figure], float | None]:
-    """How much longer than the peer, in the figure's unit of time."""
+    """Return a function for the time above the peer's, in the figure's unit of time."""
     ratio = _against(peer)
 
     def over(figure: Figure) -> float | None:
@@ -84,7 +84,7 @@ def _tensors(figure: Figure) -> float:
     return float(figure.case.split()[0].replace(",", ""))
 
 
-# Of shared and of private tensors: ranks, size, share of the yard-stick.
+# Kind of tensors, ranks, size, least share of the yard-stick.
 _MEMORY = (
     ("shared", 2, "4 MiB", 0.8),
     ("shared", 2, "16 MiB", 0.9),
@@ -113,7 +113,7 @@ GOALS = (
             True,
             case=size,
             ranks=ranks,
-            until=size,  # and no more
+            until=size,  # excludes cases with a suffix after the size
             best=True,
             settings=True,
         )
@@ -237,7 +237,7 @@ GOALS = (
 
 
 def judge(figures: Sequence[Figure]) -> Table:
-    """One row per goal and figure that it is about, or per goal and its worst figure."""
+    """Return one row per goal and figure that it applies to, or per goal and its worst or best figure."""
     rows = [row for goal in GOALS for row in _rows(goal, figures)]
     return Table("Goals", ["goal", "case", "limit", "value", "verdict"], rows)
 

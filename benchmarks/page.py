@@ -1,6 +1,6 @@
 """A page of shared memory with which the ranks of a benchmark start and stop together.
 
-It belongs to none of the contestants, so that no contestant's warm caches or sleeping threads favour it.
+It belongs to no contestant, so that no contestant's warm caches or sleeping threads favour it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import time
 from pathlib import Path
 
 _LINE = 8  # words of 8 bytes per cache line
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 120.0  # longest wait at a barrier
 
 
 class Page:
     """Barrier and one agreed word for the ranks of one host.
 
-    Each rank writes its own cache line alone, and rank 0 one more; everybody reads all of them. Waiting gives up the
-    core in turns, so that ranks may exceed cores.
+    Each rank writes only its own cache line, and rank 0 one more; every rank reads all lines. A waiting rank yields its
+    core, so that there may be more ranks than cores.
     """
 
     def __init__(self, path: Path, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # All ranks set the same length, so that it does not matter who comes first.
+            # All ranks set the same length, so any rank may be the first.
             length = (size + 1) * _LINE * 8
             os.ftruncate(descriptor, length)
             self._map = mmap.mmap(descriptor, length)
@@ -35,7 +35,7 @@ class Page:
         self._turn = 0
 
     def barrier(self) -> None:
-        """Return when every rank has called it. Raises TimeoutError, naming the ranks that have not."""
+        """Return when every rank has called it. Raises TimeoutError, which names the missing ranks."""
         self._turn += 1
         words, turn = self._words, self._turn
         words[self.rank * _LINE] = turn
@@ -50,12 +50,12 @@ class Page:
                     )
 
     def agree(self, value: int) -> int:
-        """Rank 0's value, on all ranks."""
+        """Return rank 0's value, on all ranks."""
         if self.rank == 0:
             self._words[self.size * _LINE] = value
         self.barrier()
         agreed = self._words[self.size * _LINE]
-        self.barrier()  # nobody writes the next value before all have read this one
+        self.barrier()  # rank 0 writes the next value only after all ranks have read this one
         return agreed
 
     def _late(self, turn: int) -> str:

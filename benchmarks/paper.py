@@ -1,7 +1,7 @@
 """The grid of the paper on caching and grouping (Romero et al., NSDI'22; its figures 2, 7 and 8), on this machine.
 
-Framework x data plane x number of groups x cache x cycle mode: the gradients of a real model are reduced while a
-backward pass is imitated. Tables and JSONL go to results/.
+Framework x data plane x number of groups x cache x cycle mode: the gradients of a real model are reduced during an
+imitated backward pass. Tables and JSONL go to results/.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from benchmarks.job import Job, JobError, Launchers, find_launchers, run_ranks
 from benchmarks.network import NoNamespacesError, SlowLink
 
 FRAMEWORKS = ("torch", "numpy")
-# A link with the delay of a large machine's collective, in an operation of a few messages, and a gigabit.
+# One gigabit per second, and a delay with which a few messages take as long as a collective on a large machine.
 _LINK = SlowLink(delay_s=1e-3, bytes_per_s=125e6)
-_START_S = 60.0  # for ranks to start and to finish a round
+_START_S = 60.0  # for the ranks to start and to finish a round
 
 
 @dataclass(frozen=True)
 class Plane:
-    """A way for the data. ``backend`` is what stands for it, and ``select`` chooses it for all operations."""
+    """A data plane. ``backend`` is the backend that implements it; ``select`` chooses it for all operations."""
 
     name: str
     backend: str
@@ -42,7 +42,7 @@ class Plane:
     select: str = ""
     needs_mpi: bool = False
     link: SlowLink | None = None
-    smaller: bool = False  # by default with the gradients of a smaller model
+    smaller: bool = False  # True: uses the gradients of a smaller model by default
 
 
 PLANES = (
@@ -61,7 +61,7 @@ PLANES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the grid; 1 if a part of it failed that could be started."""
+    """Run the grid; return 1 if a job failed. A plane that this machine lacks is left out and is not a failure."""
     options = _parse(arguments)
     about = machine.about() | {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     print(f"about {options.budget_s / 60:.0f} minutes", flush=True)
@@ -81,10 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Outcome:
-    """What was measured, what cannot be here, and what should have been."""
+    """The measured cells, the planes that this machine lacks, and the failed jobs."""
 
     cells: list[Series] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)  # plane: why
+    left_out: dict[str, str] = field(default_factory=dict)  # plane -> reason
     failures: list[str] = field(default_factory=list)
 
 
@@ -107,14 +107,14 @@ def _run(options: argparse.Namespace, launchers: Launchers) -> Outcome:
 
 
 class NotHereError(RuntimeError):
-    """A data plane cannot be had on this machine; the text says why."""
+    """A data plane is not available on this machine; the text says why."""
 
 
 def _cells(plane: Plane, job: Job, launchers: Launchers) -> list[Series]:
-    """What the ranks of one job measured.
+    """Return the cells that the ranks of one job measured.
 
     Raises:
-        NotHereError: the plane cannot be had. JobError: it can, and the job failed.
+        NotHereError: the plane is not available. JobError: the plane is available, and the job failed.
     """
     if plane.needs_mpi and launchers.mpiexec is None:
         raise NotHereError(launchers.why_no_mpi)
@@ -132,7 +132,7 @@ def _cells(plane: Plane, job: Job, launchers: Launchers) -> list[Series]:
 
 
 def _job(framework: str, plane: Plane, options: argparse.Namespace) -> Job:
-    """The cells of one framework and plane."""
+    """Return the job that measures the cells of one framework and plane."""
     knobs = {"group_by": options.group_by}
     if plane.select:
         knobs["select"] = plane.select

@@ -1,4 +1,4 @@
-"""What the paper's grid shows: figures with ratios to their neighbours in the grid, and the tables of the report."""
+"""The results of the paper's grid: figures with ratios to their neighbours in the grid, and the report's tables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.report import Table, number
 BENCH = "paper"
 _UNGROUPED, _UNCACHED, _TICK, _ALONE = groups_label(0), "cache off", "tick", groups_label(ALONE)
 _SIZES = "fused_size_log2."
-# Columns of the histogram: sizes of at most 2^N bytes.
+# Columns of the histogram: label, and N for sizes of at most 2^N bytes.
 _BINS = [("<= 4 KiB", 12), ("<= 64 KiB", 16), ("<= 1 MiB", 20), ("<= 16 MiB", 24), ("> 16 MiB", 64)]
 _AXES = ("framework", "plane", "cache", "mode", "groups")
 Key = tuple[Any, ...]
 
 
 def to_figures(ranks: int, cells: Sequence[Series]) -> list[Figure]:
-    """One figure per cell, with how many times as fast it is as its neighbours in the grid.
+    """Return one figure per cell, with how many times as fast it is as each of its neighbours in the grid.
 
     Ratios are medians over the pairs of the same repetition; their quartiles are in ``detail``.
     """
@@ -46,7 +46,7 @@ def _key(detail: Mapping[str, Any], **changes: Any) -> Key:
 
 
 def _neighbours(detail: Mapping[str, Any]) -> dict[str, Key]:
-    """What a cell is compared with: no groups, no cache, the tick, no communication."""
+    """Return the cells to compare a cell with: no groups, no cache, the tick, no communication."""
     found: dict[str, Key] = {}
     if detail["groups"] == ALONE:
         return found
@@ -61,13 +61,13 @@ def _neighbours(detail: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def verdict(figure: Figure) -> str:
-    """``loses``, ``gains`` or ``ties``: what grouping does. It ties where the middle half of the pairs is divided."""
+    """Return whether grouping ``loses``, ``gains`` or ``ties``; it ties if the quartiles lie on both sides of 1."""
     low, high = figure.detail["ratio_quartiles"][_UNGROUPED]
     return "loses" if high < 1.0 else "gains" if low > 1.0 else "ties"
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """Where grouping loses, then the paper's figures."""
+    """Return where grouping loses, then the paper's figures."""
     ran = [figure for figure in figures if figure.detail["groups"] != ALONE]
     if not ran:
         return []
@@ -79,7 +79,7 @@ def _grouped(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _losses(figures: Sequence[Figure]) -> Table:
-    """What loses, worst first."""
+    """List the cells that lose, worst first."""
     grouped = _grouped(figures)
     found = sorted((f for f in grouped if verdict(f) == "loses"), key=lambda f: f.ratio[_UNGROUPED])
     ungrouped = {_key(figure.detail): figure for figure in figures if figure.detail["groups"] == 0}
@@ -109,12 +109,12 @@ def _losses(figures: Sequence[Figure]) -> Table:
 
 
 def _buffers(figure: Figure) -> str:
-    # Not fused_operations: it is counted after the results are there, maybe when the next step has begun.
+    # Not fused_operations: it is counted after the results are available, possibly during the next step.
     return f"{sum(histogram(figure.counters)):.1f}"
 
 
 def _grouping(figures: Sequence[Figure]) -> Table:
-    """Figure 8: one row per line of the grid that differs in the number of groups alone."""
+    """Figure 8: one row per line of the grid, whose cells differ only in the number of groups."""
     counts = sorted({figure.detail["groups"] for figure in figures} - {0})
     columns = ["cell", "ms at 0 groups", "not hidden, ms", *(f"x at {groups_label(count)}" for count in counts)]
     by_key = {_key(figure.detail): figure for figure in figures}
@@ -143,7 +143,7 @@ def _marked(figure: Figure | None) -> str:
 
 
 def _against(figures: Sequence[Figure], peer: str) -> Table:
-    """Figure 7, and the same for the way that rounds begin."""
+    """Figure 7, and the same table for the cycle modes."""
     compared = [figure for figure in figures if peer in figure.ratio]
     counts = sorted({figure.detail["groups"] for figure in compared})
     rows: dict[str, dict[int, str]] = {}
@@ -184,7 +184,7 @@ def _sizes(figures: Sequence[Figure]) -> Iterator[Table]:
 
 
 def histogram(counters: Mapping[str, float]) -> list[float]:
-    """Buffers per step in each column of the table, from the counters by powers of two."""
+    """Return the buffers per step in each column of the table, from the counters by powers of two."""
     counts = [0.0] * len(_BINS)
     for name, count in counters.items():
         if name.startswith(_SIZES):

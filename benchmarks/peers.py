@@ -15,9 +15,9 @@ ALL = frozenset({"horocache", "gloo", "mpi4py"})
 
 @dataclass
 class Rank:
-    """One rank of a job, and what it may use. Each contestant is started when it is first asked for.
+    """One rank of a job, and the contestants that it may use. Each contestant is started when it is first used.
 
-    Role: owned by the rank's main thread; ``close`` ends what was started.
+    Role: owned by the rank's main thread; ``close`` ends the started contestants.
     """
 
     rank: int
@@ -30,11 +30,11 @@ class Rank:
     _started: set[str] = field(default_factory=set)
 
     def has(self, impl: str) -> bool:
-        """Whether ``impl`` takes part."""
+        """True if ``impl`` takes part."""
         return impl in self.impls
 
     def horocache(self, **knobs: Any) -> Any:
-        """``horocache.torch``, initialised; started anew where knobs are given or it was shut down."""
+        """Return ``horocache.torch``, initialised; starts it anew if knobs are given or it was shut down."""
         import horocache.torch as hvd
         import torch
 
@@ -47,7 +47,7 @@ class Rank:
         return hvd
 
     def horocache_as_launched(self, **knobs: Any) -> Any:
-        """``horocache``, started anew as the launcher says; under mpiexec with the MPI that mpi4py uses."""
+        """Return ``horocache``, started anew as the launcher says; under mpiexec with the MPI that mpi4py uses."""
         import horocache as hc
 
         if hc.is_initialized():
@@ -57,7 +57,7 @@ class Rank:
         return hc
 
     def identity(self) -> dict[str, Any]:
-        """Arguments for ``init``: who we are, where mpiexec and not horocacherun started us."""
+        """Return the arguments of ``init`` that identify this rank if mpiexec started it; empty under horocacherun."""
         if not self.mpi:
             return {}
         return {
@@ -72,7 +72,7 @@ class Rank:
         }
 
     def gloo(self) -> Any:
-        """``torch.distributed`` with its default group over gloo."""
+        """Return ``torch.distributed`` with its default group over gloo."""
         import torch
         import torch.distributed as dist
 
@@ -106,11 +106,11 @@ Many = Callable[[Sequence[Any]], None]
 
 
 def blocking(rank: Rank, name: str) -> dict[str, Blocking]:
-    """For each contestant, a function that sums one torch tensor over the ranks in place and waits.
+    """Return, for each contestant, a function that sums one torch tensor over the ranks in place and waits.
 
     Args:
-        rank: says who takes part.
-        name: of the tensor, where the contestant wants one.
+        rank: determines the contestants.
+        name: of the tensor, for contestants that need one.
     """
     found: dict[str, Blocking] = {}
     if rank.has("horocache"):
@@ -128,9 +128,9 @@ def blocking(rank: Rank, name: str) -> dict[str, Blocking]:
 
 
 def each_async(rank: Rank, names: Sequence[str]) -> dict[str, Many]:
-    """For each contestant, a function that sums many tensors in place, each by itself: submit all, then wait for all.
+    """Return, for each contestant, a function that sums many tensors in place, each by itself: submits all, then waits.
 
-    MPI has no name for "submitted and waited for" that its users use; there it is one blocking call per tensor.
+    MPI's users have no usual form of submitting all and then waiting, so MPI makes one blocking call per tensor.
     """
     found: dict[str, Many] = {}
     if rank.has("horocache"):
@@ -170,7 +170,7 @@ def _mpi_each() -> Many:
 
 
 def in_buckets(rank: Rank, bucket_bytes: int) -> Many:
-    """gloo as DistributedDataParallel uses it: buckets, flattened, reduced asynchronously, unflattened."""
+    """Return gloo as DistributedDataParallel uses it: flatten buckets, reduce them asynchronously, unflatten them."""
     import torch._utils as utils
     from torch import Tensor
 
@@ -191,7 +191,7 @@ def in_buckets(rank: Rank, bucket_bytes: int) -> Many:
 
 
 def buckets(tensors: Sequence[Any], bucket_bytes: int) -> list[list[Any]]:
-    """Consecutive tensors together until a bucket holds at least ``bucket_bytes``."""
+    """Divide the tensors into buckets of consecutive tensors; a bucket is full at ``bucket_bytes`` or more."""
     result: list[list[Any]] = []
     room = 0
     for tensor in tensors:

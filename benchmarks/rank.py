@@ -1,4 +1,4 @@
-"""One rank of a benchmark: ``rank.py DIRECTORY`` runs the case of DIRECTORY/job.json and leaves rank-N.json there."""
+"""One rank of a benchmark: ``rank.py DIRECTORY`` runs the case of DIRECTORY/job.json and writes rank-N.json there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables, for the terminal and as Markdown: both come from the same text."""
+"""Tables, for the terminal and as Markdown, from the same text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plain(title: str, figures: Sequence[Figure]) -> Table:
 
 
 def number(value: float) -> str:
-    """Three significant digits, with thousands separated and no exponent."""
+    """Format a value with three significant digits, with thousands separated and without an exponent."""
     if value == 0:
         return "0"
     if abs(value) >= 100:

@@ -21,7 +21,7 @@ from benchmarks.report import Table, plain
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the cases; 1 if one could not be measured."""
+    """Run the cases; return 1 if a case could not be measured."""
     options = _parse(arguments)
     impls = frozenset(options.impl)
     launchers = find_launchers()
@@ -77,9 +77,9 @@ def _run_case(name: str, quick: bool, launchers: Launchers, impls: frozenset[str
     errors = []
     for job in case.jobs(quick):
         if job.own_launcher and "horocache" not in impls:
-            continue  # horocacherun starts these, to look at nothing else
+            continue  # horocacherun starts these, which measure only horocache
         if job.needs_mpi and launchers.mpiexec is None:
-            continue  # the heading says why there is none
+            continue  # the heading says why MPI is missing
         try:
             figures += run_job(job, launchers, impls)
         except JobError as error:

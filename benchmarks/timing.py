@@ -1,4 +1,4 @@
-"""Contestants take turns: A B A B ..., in the same processes, so that the machine's moods hit all of them."""
+"""Contestants take turns: A B A B ..., in the same processes, so that disturbances of the machine hit all of them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One implementation of what a case measures."""
+    """One implementation of the measured operation."""
 
     name: str
     run: Callable[[], None]  # the timed part
-    prepare: Callable[[], None] = _nothing  # before it, untimed
+    prepare: Callable[[], None] = _nothing  # runs before it, untimed
     inner: int = 1  # runs per repetition; the repetition's time is their mean
-    wrong: Callable[[], int] | None = None  # after prepare and one run: how many elements are wrong
+    wrong: Callable[[], int] | None = None  # the number of wrong elements after prepare and one run
 
 
 @dataclass
 class Times:
-    """What one contestant took on this rank, one entry per repetition, each for one run."""
+    """The times of one contestant on this rank: one entry per repetition, each for one run."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)  # of all threads of the process
 
 
 class WrongResultError(AssertionError):
-    """A contestant computed something else than the right result; its speed means nothing."""
+    """A contestant computed a wrong result, so its speed is meaningless."""
 
 
 def check(page: Page, contestants: Sequence[Contestant]) -> dict[str, int]:
@@ -63,15 +63,15 @@ def alternate(
     warm_up: int = 2,
     at_least: int = 3,
 ) -> dict[str, Times]:
-    """Times of each contestant on this rank.
+    """Measure each contestant's times on this rank.
 
     Args:
-        page: by which the ranks start every timed part together.
-        contestants: who takes turns; the first of a repetition rotates.
-        repetitions: at most so many.
-        budget_s: no new repetition after so many seconds...
-        warm_up: untimed repetitions before.
-        at_least: ... but so many repetitions at any rate.
+        page: lets the ranks start every timed part together.
+        contestants: take turns; the first one of a repetition rotates.
+        repetitions: the most repetitions.
+        budget_s: seconds after which no repetition begins, if there are ``at_least`` repetitions.
+        warm_up: untimed repetitions before the first one.
+        at_least: the fewest repetitions.
     """
     times = {contestant.name: Times() for contestant in contestants}
     begin = time.perf_counter()

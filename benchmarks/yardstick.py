@@ -1,8 +1,8 @@
-"""The yard-stick for bandwidth: what the memory system gives when all ranks copy at once.
+"""The yard-stick for bandwidth: the bandwidth of the memory system when all ranks copy at once.
 
-Every rank copies n bytes of shared memory into a buffer of its own: one half it wrote itself last, the other half its
-neighbour wrote last, because an allreduce must read what others wrote. Sources are rewritten before every repetition,
-untimed.
+Every rank copies n bytes of shared memory into a buffer of its own. The rank itself wrote one half last, and its
+neighbour wrote the other half, because an allreduce must read data that other ranks wrote. The sources are rewritten
+before every repetition, untimed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NAME = "yard-stick"
 class Yardstick:
     """Shared sources of all ranks, and a private destination.
 
-    Role: lives as long as the rank's case. The memory has no name in any file system: rank 0's descriptor gives it to
-    the others, and it goes when the last of them ends.
+    Role: lives as long as the rank's case. The memory has no name in a file system: the other ranks open it through
+    rank 0's descriptor, and the kernel frees it when the last rank ends.
     """
 
     def __init__(self, rank: Rank, most_bytes: int) -> None:
@@ -41,12 +41,12 @@ class Yardstick:
         self._own = words[rank.rank]
         self._neighbour = words[(rank.rank + 1) % rank.size]
         self._result = np.zeros(most_bytes // 4, dtype=np.float32)
-        self._own[:] = 0.0  # so that no page is touched first inside a timed part
+        self._own[:] = 0.0  # touches every page outside the timed parts
         rank.page.barrier()
         self._seed = 0.0
 
     def contestant(self, size: int) -> Contestant:
-        """Copies ``size`` bytes per rank."""
+        """Return a contestant that copies ``size`` bytes per rank."""
         count, half = size // 4, size // 8
 
         def prepare() -> None:

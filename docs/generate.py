@@ -32,7 +32,7 @@ API_MODULES = (
     "horocache.jax",
     "horocache.lang",
 )
-os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on who writes them
+os.environ["KERAS_BACKEND"] = "tensorflow"  # signatures must not depend on the caller's environment
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 WIDTH = 100
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes|Example):\s*$")
@@ -40,12 +40,12 @@ ENTRY = re.compile(r"^(\*{0,2}[\w.]+):\s+(.*)$")
 
 
 def cell(text: str) -> str:
-    """Text that is safe in a Markdown table."""
+    """Escape text for a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def allowed(knob: dict[str, str]) -> str:
-    """What a knob may be set to."""
+    """Return the values that a knob may have."""
     if knob["type"].lower() == "choice":
         return ", ".join(f"`{word}`" for word in knob["minimum"].split("|"))
     if knob["minimum"] or knob["maximum"]:
@@ -54,7 +54,7 @@ def allowed(knob: dict[str, str]) -> str:
 
 
 def knobs_page() -> str:
-    """The table of every setting."""
+    """Return the page with the table of all knobs."""
     lines = [
         "# Knobs",
         "",
@@ -80,12 +80,12 @@ def knobs_page() -> str:
 
 
 def plain(text: str) -> str:
-    """Docstring markup as Markdown: cross-reference roles and double backquotes become code."""
+    """Convert docstring markup to Markdown: cross-reference roles and double backquotes become code."""
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("::\n", ":\n")
 
 
 def section_items(lines: list[str]) -> Iterator[str]:
-    """The entries of an Args or Raises section as list items; continuation lines join their entry."""
+    """Yield the entries of an Args or Raises section as list items; continuation lines join their entry."""
     items: list[str] = []
     for line in filter(str.strip, lines):
         match = ENTRY.match(line.strip())
@@ -100,7 +100,7 @@ def section_items(lines: list[str]) -> Iterator[str]:
 
 
 def docstring(thing: object) -> str:
-    """A Google-style docstring as Markdown."""
+    """Return a Google-style docstring as Markdown."""
     text = plain(inspect.getdoc(thing) or "")
     lines, out = text.splitlines(), list[str]()
     position = 0
@@ -119,7 +119,7 @@ def docstring(thing: object) -> str:
 
 
 def signature(thing: Callable[..., Any]) -> str:
-    """The parameters as they are written in the source."""
+    """Return the parameters as the source writes them."""
     try:
         text = str(inspect.signature(thing))
     except (TypeError, ValueError):
@@ -132,7 +132,7 @@ def signature(thing: Callable[..., Any]) -> str:
 
 
 def heading(name: str, thing: Callable[..., Any]) -> str:
-    """The name as a heading and the signature below it, one parameter a line where it is long."""
+    """Return the name as a heading, and the signature below it, with one parameter per line if it is long."""
     text = f"{name}{signature(thing)}"
     if len(text) > WIDTH:
         end = text.rindex(") -> ") if ") -> " in text else text.rindex(")")
@@ -143,7 +143,7 @@ def heading(name: str, thing: Callable[..., Any]) -> str:
 
 
 def class_entry(name: str, thing: type) -> Iterator[str]:
-    """A class with its public methods."""
+    """Yield a class and its public methods."""
     is_error = issubclass(thing, BaseException)
     bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__ if base is not object)
     yield f"### `{name}`" if is_error else heading(name, thing)
@@ -155,7 +155,7 @@ def class_entry(name: str, thing: type) -> Iterator[str]:
 
 
 def entry(name: str, thing: Any) -> Iterator[str]:
-    """One public name."""
+    """Yield the description of one public name."""
     if inspect.isclass(thing):
         yield from class_entry(name, thing)
     elif callable(thing):
@@ -167,7 +167,7 @@ def entry(name: str, thing: Any) -> Iterator[str]:
 
 
 def module_parts(module_name: str, known: dict[int, str]) -> Iterator[str]:
-    """One module's names; those that are ``known`` already, and second names of one thing, are listed at the end."""
+    """Yield the names of one module; ``known`` names and second names of one object are listed at the end."""
     module = importlib.import_module(module_name)
     yield f"## `{module_name}`"
     yield docstring(module)
@@ -189,7 +189,7 @@ def module_parts(module_name: str, known: dict[int, str]) -> Iterator[str]:
 
 
 def api_page() -> str:
-    """Every public name of the API modules; a name that two modules share is described once."""
+    """Return the page of all public names of the API modules; a name that two modules share is described once."""
     known: dict[int, str] = {}
     parts = ["# Python API", GENERATED.rstrip()]
     for module_name in API_MODULES:
@@ -198,7 +198,7 @@ def api_page() -> str:
 
 
 def launcher_page() -> str:
-    """The help of the launcher, and what becomes of the arguments of Horovod's."""
+    """Return the page with the launcher's help and its treatment of the arguments of Horovod's launcher."""
     parser = build_parser(_core.knob_table(), _core.__version__)
     knobs = next(group for group in parser._action_groups if group.title == "knobs")
     own = [action for action in parser._actions if action not in knobs._group_actions and action.option_strings]
@@ -218,7 +218,7 @@ def launcher_page() -> str:
 
 
 def horovod_row(flag: HorovodFlag) -> str:
-    """One line of the table of Horovod's arguments."""
+    """Return one row of the table of Horovod's arguments."""
     spellings = ", ".join(f"`{name}`" for name in flag.spellings)
     return f"| {spellings} | {flag.outcome.value} | {cell(flag.about)} |"
 
@@ -238,7 +238,7 @@ ALGORITHMS: list[tuple[str, str, list[tuple[int, ...]]]] = [
 
 
 def algorithms_page() -> str:
-    """Steps and bytes of the library's algorithms, counted in their compiled programs."""
+    """Return the page with steps and bytes of the library's algorithms, counted in their compiled programs."""
     lines = [
         GENERATED,
         "# Algorithms of the library",

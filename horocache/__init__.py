@@ -299,7 +299,7 @@ __all__ = [
     "world",
 ]
 
-# Where each name lives. Names that are not listed are methods of the NumPy collectives.
+# The module of each public name. Names that are not listed are methods of the NumPy collectives.
 _HOME = {
     "collectives.barrier": {
         "barrier",

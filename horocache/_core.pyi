@@ -7,98 +7,109 @@ __version__: str
 
 @final
 class Result:
-    """One tensor that the core allocated (allgather, alltoall, ...). Exports DLPack and buffers, zero-copy."""
+    """A tensor that the core allocated. Exports its memory by DLPack and the buffer protocol, without a copy."""
 
     shape: tuple[int, ...]
     dtype: str
-    rows: list[int]  # rows received from each rank; empty where the operation has none
-    divisor_ranks: int  # what an average of the ranks' parts divides by
-    def part(self, first: int, shape: Sequence[int]) -> Result: ...  # of the memory of Runtime.empty(), in elements
+    rows: list[int]  # rows received from each rank; empty if the operation has no rows
+    divisor_ranks: int  # divisor of an average over the ranks' parts
+    # A tensor on part of this memory, from element `first` on; only for results of Runtime.empty().
+    def part(self, first: int, shape: Sequence[int]) -> Result: ...
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class GradientBucket:
-    """The gradients that are submitted together; see gradients.h."""
+    """Gradients that are submitted together. See Note [Counting gradients down] in torch_gradients/gradients.h."""
 
-    missing: int
-    first_ready_ns: int
+    missing: int  # gradients that are not complete
+    first_ready_ns: int  # when the first gradient of a group was complete; 0: none is complete
     group: bool
     submitted: bool
-    direct: bool  # all its gradients went as they are, the last time
+    direct: bool  # True if the last submission had all its gradients as they are
     priority: int
     slots: list[Any]
-    handle: int | None
+    handle: int | None  # of the operation in flight
 
 class GradientQueue:
-    """Gradients that travel alone, between their completion and their submission."""
+    """Gradients without a group, between their completion and their submission; and the functions that slots call."""
 
-    slots: list[Any]
-    bytes: int
-    limit: int
-    unplaced: list[Any]  # complete, and not in their places yet
-    placed: int  # bytes that were copied into places and not counted yet
-    pass_: int
-    plain: bool
+    slots: list[Any]  # the queued gradients
+    bytes: int  # of the queued gradients
+    limit: int  # bytes from which on the queue is submitted
+    unplaced: list[Any]  # complete gradients of groups, not in their bucket views yet
+    placed: int  # bytes that were copied into bucket views and are not in the metrics yet
+    pass_: int  # the backward pass at whose end the queue is submitted; -1: none
+    plain: bool  # True if gradients are submitted as they are, not compressed
     note: Callable[[int], None] | None
     send: Callable[[], None]
     begin_pass: Callable[[], None]
     complete: Callable[[Any], None]
     adopt: Callable[[Any], None]
     pass_under_way: Callable[[], int]
-    users: Callable[[int], int] | None
-    references: int
+    users: Callable[[int], int] | None  # number of tensors on a storage; None: bucket views are not used
+    references: int  # reference count of a gradient that only its parameter has
 
 class GradientSlot:
-    """One parameter's gradient, and the hook that autograd calls when it is complete."""
+    """One parameter's gradient, and the hook that autograd calls after each backward pass."""
 
-    delay: int
+    delay: int  # backward passes until the gradient is complete
     bytes: int
-    index: int
-    placed: bool
-    irregular: bool
+    index: int  # of the parameter
+    placed: bool  # True if the gradient belongs in a bucket view
+    irregular: bool  # True if the gradient cannot be submitted as it is
     param: Any
     name: str
     bucket: Any
     queue: GradientQueue
-    view: Any
-    place: int  # address of the view, as it was made
-    compact: Any
-    storage: int | None
-    users: int
-    grad: Any
-    version: int
-    address: int  # of its elements then; 0: not known
+    view: Any  # the bucket view: a tensor in shared memory, or None
+    place: int  # the view's original address
+    compact: Any  # the tensor to submit for the view
+    storage: int | None  # address of the view's storage
+    users: int  # use count of that storage while only the slot uses it
+    grad: Any  # the gradient in flight, or None
+    version: int  # version of `grad` when it was complete
+    address: int  # address of its elements then; 0: unknown
 
+# The tensors to submit for a complete bucket; None if a gradient cannot be submitted as it is.
 def gather_gradients(bucket: GradientBucket, /) -> list[Any] | None: ...
+
+# Prepares the buckets for the next step.
 def rearm_gradients(buckets: Sequence[GradientBucket], passes: int, /) -> None: ...
+
+# Reference count of a parameter's gradient, including the caller's reference.
 def grad_references(param: Any, /) -> int: ...
-def grad_is_alone(slot: GradientSlot, /) -> bool: ...  # nobody but the parameter has it, or its memory
-def is_at_place(slot: GradientSlot, /) -> bool: ...  # whether the view has the memory that was made for it
+
+# True if the parameter holds the only reference to the gradient and to its storage.
+def grad_is_alone(slot: GradientSlot, /) -> bool: ...
+
+# True if the bucket view still has the memory that was allocated for it.
+def is_at_place(slot: GradientSlot, /) -> bool: ...
+
+# True if only the slot uses its bucket view.
 def place_is_free(slot: GradientSlot, /) -> bool: ...
 
 @final
 class Runtime:
-    """One rank's daemon: starts its threads in the constructor, joins them in stop().
+    """One rank's daemon. The constructor starts its threads, and stop() joins them.
 
-    ``arguments`` maps knob names to text, over the environment. Raises :class:`horocache.errors.StartupError`,
-    ``VersionSkewError`` or ``InvalidArgumentError``.
+    ``arguments`` maps knob names to text and overrides the environment. The constructor raises
+    :class:`horocache.errors.StartupError`, ``VersionSkewError`` or ``InvalidArgumentError``.
     """
 
     def __init__(
         self,
         arguments: Mapping[str, str] = ...,
         epoch: int = 0,
-        process_sets: Sequence[Sequence[int]] = ...,  # besides the global one; ranks ascending
-        communicator: int = 0,  # an MPI_Comm as a number, whose ranks are the job's; 0: none
-        ranks: Sequence[int] = ...,  # the job is these ranks of what it would be otherwise; empty: all
-        programs: bytes = ...,  # as horocache.lang.formats.core_words makes them
+        process_sets: Sequence[Sequence[int]] = ...,  # besides the global set; ranks ascending
+        communicator: int = 0,  # an MPI_Comm, converted to a number, whose ranks form the job; 0: none
+        ranks: Sequence[int] = ...,  # restricts the job to these of its ranks; empty: all ranks
+        programs: bytes = ...,  # compiled programs, packed by horocache.lang.formats.core_words
     ) -> None: ...
     def stop(self) -> None: ...
     def stop_with_process(self) -> bool: ...
     def tell_record(self) -> None: ...
-    def forked_child(
-        self,
-    ) -> None: ...  # in a child of fork(): closes descriptors; every later call raises ForkedProcessError
+    # For a child of fork(): closes descriptors. Later calls raise ForkedProcessError, except the properties.
+    def forked_child(self) -> None: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -112,18 +123,18 @@ class Runtime:
     @property
     def cross_size(self) -> int: ...
     @property
-    def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
+    def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
     @property
     def alive(self) -> bool: ...
     def submit(
         self,
         op: int,  # wire::Op
         inputs: Sequence[Any],  # tensors (DLPack exchange table, buffer protocol, or __dlpack__); kept alive until done
-        outputs: Sequence[Any]
-        | None,  # same length, contiguous, writable, may be the inputs, None for a tensor of which
-        # this rank gets no result; None: the core allocates
-        name: str | bytes | None = None,  # of the tensor or the group; None takes the lowest free automatic name
-        names: Sequence[str] | None = None,  # of a group's members; None derives them from `name`
+        # One for each input, contiguous and writable: it may be the input itself, or None if this rank gets no result
+        # for that input. None instead of the list: the core allocates the results.
+        outputs: Sequence[Any] | None,
+        name: str | bytes | None = None,  # of the tensor or the group; None: the lowest free automatic name
+        names: Sequence[str] | None = None,  # of a group's members; None: derived from `name`
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -133,31 +144,32 @@ class Runtime:
         backend: str = "",
         layers: str = "",
         group: bool = False,  # the tensors are one group even if there is only one
-        wait_follows: bool = False,  # the caller calls wait() next: a blocking call wakes nobody for its submission
-        send_starts: Sequence[int] | None = None,  # where the parts begin: alltoall, scatter at the root
+        wait_follows: bool = False,  # the caller calls wait() next, so the progress thread need not be woken
+        send_starts: Sequence[int] | None = None,  # rows at which the parts begin: alltoall, scatter at the root
         receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
-        receive_starts: Sequence[int] | None = None,  # where they begin in the result: there, too
-        priority: int = 0,  # of what is agreed on in one round, higher runs earlier; equal on all ranks
+        receive_starts: Sequence[int] | None = None,  # rows of the result at which these parts begin
+        priority: int = 0,  # of the operations agreed in one round, higher ones run earlier; equal on all ranks
         divide_by: str = "all",  # join: "all" or "active"
-        tag: int = 0,  # send, recv: `root` is the other rank, of the job; a recv's output is its input
-        first_ready_ns: int = 0,  # of a group, for the timeline: time.monotonic_ns() when its first tensor was there
+        tag: int = 0,  # send, recv; `root` is the other rank, as a rank of the job, and a recv's output is its input
+        first_ready_ns: int = 0,  # of a group, for the timeline: time.monotonic_ns() when its first tensor was ready
     ) -> int: ...
-    def next_set(self) -> int: ...  # the lowest number that a new set can have here
-    def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # a handle to wait for
-    def declare_set(self, number: int, ranks: Sequence[int]) -> None: ...  # instead, by the members alone
-    def meet_set(self, number: int) -> None: ...  # after that, on all ranks
-    def enter_set(self, number: int) -> None: ...  # when that has succeeded on all
-    def propose_removal(self, number: int) -> int: ...  # a handle to wait for
-    def leave_set(self, number: int) -> None: ...  # after that, on all ranks
-    def drop_set(self, number: int) -> None: ...  # undoes the first three; on all ranks, or none
-    def start_timeline(self, path: str, mark_rounds: bool) -> None: ...  # rank 0 writes path, the others next to it
+    # Process sets that are added and removed while the job runs; see hc.h. All ranks of the job make these calls.
+    def next_set(self) -> int: ...  # the lowest number that a new set can have on this rank
+    def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # handle of the operation that agrees
+    def declare_set(self, number: int, ranks: Sequence[int]) -> None: ...  # instead of propose_set; only members call
+    def meet_set(self, number: int) -> None: ...  # after the operation: connects the members on this host
+    def enter_set(self, number: int) -> None: ...  # after meet_set on all ranks: connects the hosts, opens the set
+    def propose_removal(self, number: int) -> int: ...  # handle of the operation that agrees
+    def leave_set(self, number: int) -> None: ...  # after the operation: removes the set
+    def drop_set(self, number: int) -> None: ...  # undoes an addition that failed on a rank
+    def start_timeline(self, path: str, mark_rounds: bool) -> None: ...  # rank 0 writes path, the others beside it
     def stop_timeline(self) -> None: ...
-    # after faulthandler.register
+    # Requires that faulthandler.register() has installed a handler of `signal`; see hc_stacks in hc.h.
     def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None: ...
     def allreduce_in_place(
         self,
         tensor: Any,
-        name: str | bytes | None,  # without the operation's name before it, which submit() needs
+        name: str | bytes | None,  # without the prefix "allreduce.", which submit() needs
         reduce_op: int,
         prescale: float,
         postscale: float,
@@ -166,13 +178,13 @@ class Runtime:
         backend: str | None,
         priority: int,
         /,
-    ) -> int | None: ...  # None: not contiguous, not writable, of no known type or name: what submit() has an error for
+    ) -> int | None: ...  # None: take the general path, submit(), which makes a copy or raises the error
     def allreduce_each_in_place(
         self,
         tensors: Sequence[Any],
         names: Sequence[str | bytes] | None,
         plain_type: type | None,
-        handles: list[int],  # of the first tensors; those of the others are appended
+        handles: list[int],  # of the first tensors; the handles of the rest are appended
         reduce_op: int,
         prescale: float,
         postscale: float,
@@ -181,11 +193,11 @@ class Runtime:
         backend: str | None,
         priority: int,
         /,
-    ) -> bool: ...  # False: the next one is not of the type, or what allreduce_in_place() returns None for
+    ) -> bool: ...  # False: the next tensor is not of exactly `plain_type`, or needs the general path
     def allreduce_group_in_place(
         self,
         tensors: Sequence[Any],
-        name: str | bytes | None,  # as submit() needs it, and so are the names
+        name: str | bytes | None,  # as for submit(); so are `names`
         names: Sequence[str | bytes] | None,
         plain_type: type | None,
         reduce_op: int,
@@ -196,10 +208,10 @@ class Runtime:
         backend: str | None,
         priority: int,
         /,
-    ) -> int | None: ...  # None: no list or tuple, or one of the tensors is not of the type, ...
+    ) -> int | None: ...  # None: take the general path, for example if a tensor is not of exactly `plain_type`
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int
-    ) -> list[Any]: ...  # those that it could not submit, in place and each under its own name
+    ) -> list[Any]: ...  # submits each under its own name; returns those that need the general path
     def submit_gradient_group(
         self,
         bucket: GradientBucket,
@@ -207,53 +219,54 @@ class Runtime:
         name: str,
         names: Sequence[str] | None,
         type: type,
-        plain: bool,  # they are what gather_gradients() found
+        plain: bool,  # True if `tensors` is the list that gather_gradients() returned
         reduce_op: int,
         prescale: float,
         postscale: float,
         process_set: int,
-    ) -> int | None: ...  # as allreduce_group_in_place()
-    def finish_gradients(self, buckets: list[Any]) -> list[Any]: ...  # waits; those that need a closer look
-    def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of the host share
-    def is_shared(self, tensor: Any) -> bool: ...  # whether its memory is that of empty()
-    def poll(self, handle: int) -> bool: ...  # ValueError for a handle that is unknown or was consumed
+    ) -> int | None: ...  # None: take the general path
+    def finish_gradients(self, buckets: list[Any]) -> list[Any]: ...  # waits; returns those that need the general path
+    def empty(self, shape: Sequence[int], dtype: str) -> Result: ...  # in memory that the ranks of this host share
+    def is_shared(self, tensor: Any) -> bool: ...  # True if its memory is shared memory of empty()
+    def poll(self, handle: int) -> bool: ...  # True if done; ValueError if the handle is unknown or was consumed
     def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for ``handle`` and consume it. Releases the GIL; signal handlers run at least every 100 ms.
 
-        Returns None if outputs were given, a list of Result if the core allocated, the last rank for join.
-        ``timeout_s`` < 0: the stall knobs alone limit the wait; a TimeoutError on time-out leaves the handle as it was.
+        Returns None if outputs were given, a list of Result if the core allocated them, for join the rank that joined
+        last. Raises TimeoutError after ``timeout_s`` seconds; the handle then stays valid. If ``timeout_s`` is
+        negative, only the stall knobs limit the wait.
         """
     def wait_each(
         self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
     ) -> None:
-        """Wait for many and consume them, up to the first that fails, is unknown or is to be finished otherwise.
+        """Wait for each handle and consume it, up to the first that fails, is unknown or has another finisher.
 
-        ``pending`` has a tuple of each, which begins with ``finish``. Those that ended well are taken out of it, and
-        what follows in their tuples is appended to ``done``.
+        ``pending`` maps each handle to a tuple ``(finisher, argument)``; the wait stops at a finisher that is not
+        ``finish``. Handles that succeed are removed from ``pending``, and their arguments are appended to ``done``.
         """
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...
-    def count_step(self) -> None: ...  # of an optimizer, for the metrics
-    def count_placed(self, size: int) -> None: ...  # bytes of gradients that were copied into shared memory
-    def c_api(self) -> tuple[int, int]: ...  # addresses of a hc_api of hc.h and of this as its hc_runtime
-    def abort(self, why: str) -> None: ...  # all ranks' pending operations fail with AbortedError
+    def count_step(self) -> None: ...  # counts an optimizer step for the metrics
+    def count_placed(self, size: int) -> None: ...  # counts bytes of gradients that were copied into shared memory
+    def c_api(self) -> tuple[int, int]: ...  # addresses of the hc_api of hc.h and of this rank's hc_runtime
+    def abort(self, why: str) -> None: ...  # the pending operations of all ranks fail with AbortedError
 
 def knob_table() -> list[dict[str, str]]: ...  # name type default minimum maximum alias scope doc
-def parse_knobs(
-    arguments: Mapping[str, str] = ...,
-) -> dict[str, tuple[str, str]]: ...  # as Runtime would; raises InvalidArgumentError
-def identity() -> dict[
-    str, int | str
-]: ...  # rank size local_rank local_size cross_rank cross_size job source, from the environment
-def launcher_variables(environment: Mapping[str, str]) -> str: ...  # of other launchers, as lines
+
+# The knobs as a Runtime with these arguments has them: name -> (value, source). Raises InvalidArgumentError.
+def parse_knobs(arguments: Mapping[str, str] = ...) -> dict[str, tuple[str, str]]: ...
+
+# rank size local_rank local_size cross_rank cross_size job source, from the environment.
+def identity() -> dict[str, int | str]: ...
+def launcher_variables(environment: Mapping[str, str]) -> str: ...  # the variables of other launchers, as text
 def cpu_kernels() -> str: ...  # the reduction kernels that "auto" chooses: scalar, avx2 or avx512
-def keep_freed_memory() -> bool: ...  # whether malloc keeps it from now on; see KeepFreedMemory of base/memory.h
+def keep_freed_memory() -> bool: ...  # makes malloc keep freed memory from now on; False: it cannot, see base/memory.h
 def start_in_process(
     size: int,
     arguments: Mapping[str, str] = ...,
     process_sets: Sequence[Sequence[int]] = ...,
     programs: bytes = ...,
-) -> list[Runtime]: ...  # ranks as threads of one process, for tests
+) -> list[Runtime]: ...  # a runtime for each rank, all in this process; for tests
 def run_program(
     packed: bytes,
     inputs: Sequence[Any],  # writable arrays, by rank
@@ -267,10 +280,10 @@ def run_program(
     repetitions: int = 1,
     seed: int = 0,
     patience_s: float = 10.0,
-    ports: Sequence[tuple[float, float, float]] = ...,  # latency in ns, ns per byte, gap in ns
-    port_of: Sequence[int] = ...,  # by sender * ranks + receiver
-) -> list[int]: ...  # a program with all its ranks in this process, ns; see program/local_run.h
-def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation": empty if all holds
+    ports: Sequence[tuple[float, float, float]] = ...,  # (latency in ns, ns per byte, gap in ns)
+    port_of: Sequence[int] = ...,  # index of the port, by sender * ranks + receiver; -1: no delay
+) -> list[int]: ...  # runs a program with all its ranks in this process; ns of each repetition; see program/local_run.h
+def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation" is empty if every property holds
 def bench_control(
     strategy: str, ranks: int, tensors: int, cache: bool, steps: int = 5, radix: int = 4, ranks_per_host: int = 8
-) -> dict[str, float]: ...  # cost of agreement per step, all ranks in one thread
+) -> dict[str, float]: ...  # cost of agreement per step, with all ranks in one thread

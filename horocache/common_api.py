@@ -1,4 +1,4 @@
-"""What every framework's package has: the job and its ranks, errors, reductions, process sets and the timeline."""
+"""The names that every framework's package exports: job and ranks, errors, reductions, process sets, timeline."""
 
 from horocache.collectives.api import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor
 from horocache.collectives.dynamic_process_sets import add_process_set, remove_process_set

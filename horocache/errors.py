@@ -1,7 +1,7 @@
 """Every error that horocache raises: one tree under :class:`HorocacheError`.
 
-Where Horovod's users catch ``RuntimeError`` or ``ValueError``, the class here derives from it too, so that their
-handlers keep working. A message names the rank, the tensor, both values where two disagree, and what to do.
+A class also derives from the ``RuntimeError`` or ``ValueError`` that Horovod's users catch, so that their handlers keep
+working. A message names the rank, the tensor and, if two ranks disagree, both values; and it says what to do.
 """
 
 import sys
@@ -15,69 +15,70 @@ class HorocacheError(Exception):
     """Of what a call for several operations had submitted before it failed; there is none on other errors."""
 
     if not TYPE_CHECKING:
-        # TensorFlow, which adds the place in the program to the message, keeps the type of errors that have this one.
+        # TensorFlow makes errors anew to add the source line to the message. It keeps the type of an error only if the
+        # class has exactly this __init__.
         __init__ = Exception.__init__
 
 
 class InvalidArgumentError(HorocacheError, ValueError):
-    """The caller's mistake, seen by this rank alone before anything was sent."""
+    """A mistake of the caller, such as an invalid argument. Usually this rank alone finds it, before it sends data."""
 
 
 class NotInitializedError(HorocacheError, ValueError):
-    """Something needs the runtime before :func:`horocache.init` or after :func:`horocache.shutdown`."""
+    """The call needs the runtime, but was made before :func:`horocache.init` or after :func:`horocache.shutdown`."""
 
     def __init__(self, message: str | None = None) -> None:
-        # Programs written for Horovod look for its name in the text.
+        # Programs written for Horovod search the message for this name.
         name = "Horovod" if "horovod" in sys.modules else "horocache"
         super().__init__(message or f"{name} has not been initialized; call init() first.")
 
 
 class UnsupportedError(HorocacheError, NotImplementedError):
-    """Nothing in this build can do it; the message says what could."""
+    """No backend or library of this build can do this; the message says what could."""
 
 
 class CollectiveError(HorocacheError, RuntimeError):
-    """An operation failed after it was submitted; what Horovod's users catch as ``HorovodInternalError``."""
+    """An operation failed after it was submitted. Horovod's users catch it as ``HorovodInternalError``."""
 
 
 class MismatchError(CollectiveError):
-    """Ranks submitted operations that do not go together; names two ranks and both values. The job goes on."""
+    """Ranks submitted operations that do not match. The message names two ranks and both values. The job goes on."""
 
 
 class DuplicateNameError(InvalidArgumentError):
-    """An operation of this name is in flight already; the first one is not disturbed."""
+    """An operation of this name is in flight already; that operation is not affected."""
 
 
 class StallError(CollectiveError):
-    """Some rank did not submit an operation, or did not answer, in time."""
+    """A rank did not submit an operation, or did not answer, in time."""
 
 
 class PeerLostError(CollectiveError):
-    """A rank of the job died; names it."""
+    """A rank of the job died; the message names it."""
 
 
 class ShutDownError(CollectiveError):
-    """A rank left the job, or this one did, while the operation was pending or before it was submitted."""
+    """This rank or another one left the job while the operation was pending, or before it was submitted."""
 
 
 class ForkedProcessError(HorocacheError, RuntimeError):
-    """The runtime belongs to the parent of this process; a child of fork cannot use it."""
+    """The runtime belongs to the parent of this process; a child of fork() cannot use it."""
 
 
 class OutOfMemoryError(HorocacheError, MemoryError):
-    """Memory for an operation could not be had."""
+    """Memory for an operation could not be allocated."""
 
 
 class VersionSkewError(HorocacheError, RuntimeError):
-    """The ranks run different versions of horocache, or disagree about a knob that must be equal."""
+    """The ranks run different versions of horocache, or differ in a knob that must be equal."""
 
 
 class StartupError(HorocacheError, RuntimeError, ValueError):
-    """The job could not be assembled; Horovod's ``init`` raises ValueError here."""
+    """The ranks could not form the job; Horovod's ``init`` raises ValueError in this case."""
 
 
 class AbortedError(CollectiveError):
-    """A rank ended with an exception, or called ``abort()``, and the others cannot go on."""
+    """A rank ended with an exception, or called ``abort()``, so the other ranks cannot go on."""
 
 
 class CorruptError(CollectiveError):
@@ -85,11 +86,11 @@ class CorruptError(CollectiveError):
 
 
 class RunError(HorocacheError, RuntimeError):
-    """A rank of a job that :func:`horocache.run` started raised, or ended early; has its traceback."""
+    """A rank of a job of :func:`horocache.run` raised an exception or ended early; the message has the traceback."""
 
 
 class NonFiniteError(CollectiveError):
-    """A rank submitted NaN or infinite values to a reduction, and the knob ``check_finite`` is on; names the rank."""
+    """A rank submitted NaN or infinite values to a reduction, with ``check_finite`` on; the message names the rank."""
 
 
 class InternalError(CollectiveError):
@@ -100,7 +101,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
     """The hosts of an elastic job have changed; programs written for Horovod's elastic mode catch it.
 
     Args:
-        skip_sync: whether the state need not be sent from rank 0 again.
+        skip_sync: True if the state need not be broadcast from rank 0 again.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -109,9 +110,9 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (Horovod's name)
 
 
 class HorovodVersionMismatchError(ImportError):
-    """What Horovod raises where its libraries were compiled for another version of a framework.
+    """Horovod raises this if its libraries were compiled for another version of a framework.
 
-    Nothing is compiled for a framework here; programs catch it.
+    Nothing in horocache is compiled for one version of a framework; the class exists for programs that catch it.
     """
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
@@ -126,7 +127,7 @@ class HorovodVersionMismatchError(ImportError):
 PeerLost = PeerLostError
 HorovodInternalError = CollectiveError
 
-# In the order of StatusCode in cpp_core/base/status.h; position 0 is "no error".
+# By StatusCode of cpp_core/base/status.h. Code 0 is "no error"; its entry is not used.
 ERRORS: tuple[type[HorocacheError], ...] = (
     InternalError,
     InvalidArgumentError,
@@ -149,7 +150,7 @@ ERRORS: tuple[type[HorocacheError], ...] = (
 
 
 def no_memory_for(size: int) -> OutOfMemoryError:
-    """The error of a framework that has none for a tensor of ``size`` bytes."""
+    """Return the error for a framework's failure to allocate a tensor of ``size`` bytes."""
     return OutOfMemoryError(
         f"memory ran out on this rank: there is none for a tensor of {size} bytes; raise its limit (ulimit -v, the "
         "batch system's, the container's), or have it use less"
@@ -157,12 +158,12 @@ def no_memory_for(size: int) -> OutOfMemoryError:
 
 
 def error_for(code: int, message: str) -> HorocacheError:
-    """The exception for a status of the core; the caller raises it.
+    """Return the exception for a status of the core; the caller raises it.
 
     Args:
-        code: a ``StatusCode`` number. One that this table does not know, or 0, is itself a defect and gives an
-            :class:`InternalError` that says so.
-        message: the status's text.
+        code: a ``StatusCode`` number. 0 or an unknown number is a defect, for which an :class:`InternalError` that says
+            so is returned.
+        message: the text of the status.
     """
     if 0 < code < len(ERRORS):
         return ERRORS[code](message)

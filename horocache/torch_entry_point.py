@@ -1,8 +1,8 @@
-"""What torch calls when it is imported, so that its programs can name horocache without importing it.
+"""The entry point that torch calls at its import, so that programs can use the backend without importing horocache.
 
 torch 2.5 and later load the entry points of the group ``torch.backends``, unless ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` is
-set; ``import horocache.torch`` does the same. This module is outside of ``horocache.torch`` because torch is not whole
-at that moment, and because programs that do not use horocache should not wait for it.
+set; ``import horocache.torch`` registers the backend, too. This module is outside of ``horocache.torch`` because torch
+is only partly initialized at that moment, and because programs that do not use horocache should not pay for its import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BACKEND = "horocache"
 
 
 class _OnFirstUse:
-    """Stands for the backend among the attributes of torch's ``Backend``, where torch looks a name up."""
+    """Registers the backend when torch looks its name up among the attributes of ``Backend``."""
 
     def __get__(self, instance: object, owner: type) -> str:
         register_torch_backend()
@@ -21,10 +21,10 @@ class _OnFirstUse:
 
 
 def announce_torch_backend() -> None:
-    """Let ``torch.distributed.init_process_group("horocache")`` work; what torch's entry point calls.
+    """Make ``torch.distributed.init_process_group("horocache")`` work; torch calls this as an entry point.
 
-    The backend is registered when its name is first used: as soon as torch has any backend that is not its own, a group
-    of ``"cpu:gloo,cuda:gloo"`` loses its default one, and warns of that when it is destroyed.
+    The backend is registered only when its name is first used. As soon as torch has a backend that is not its own, a
+    group of ``"cpu:gloo,cuda:gloo"`` loses its default backend, and warns of that when it is destroyed.
     """
     backend = _backend_class()
     if backend is not None and BACKEND.upper() not in vars(backend):
@@ -33,7 +33,7 @@ def announce_torch_backend() -> None:
 
 
 def register_torch_backend() -> None:
-    """Register the backend with torch.distributed, if it is not there yet."""
+    """Register the backend with torch.distributed, unless it is registered already."""
     backend = _backend_class()
     if backend is not None and BACKEND.upper() not in backend._plugins:
         setattr(backend, BACKEND.upper(), BACKEND)

@@ -1,4 +1,4 @@
-"""For all tests: what horocache keeps for its user goes to a folder of the test run, and torch compiles cheaply."""
+"""For all tests: horocache's state folder is in the folder of the test run, and torch compiles cheaply."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for processes.py, which severa
 def _state_home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        # Each rank would start compiler processes that import torch, and compile programs that try vector instructions.
+        # Otherwise each rank starts compiler processes that import torch, and compiles programs that try vector
+        # instructions.
         patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
         patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "0")
         yield

@@ -1,4 +1,4 @@
-"""Finds what a job has left: its processes, by a mark in their environment, and its shared memory."""
+"""Finds what a job has left behind: its processes, by a mark in their environment, and its shared memory."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ MARK = "HC_TEST_MARK"
 
 
 def marked(mark: str) -> list[int]:
-    """Processes (zombies are not) whose environment has ``mark``."""
+    """The processes, except zombies, whose environment has ``mark``."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -29,7 +29,7 @@ def kill_marked(mark: str) -> None:
 
 
 def shared_memory_files() -> set[str]:
-    """Files of ours; an MPI whose rank is killed leaves its own."""
+    """The files of horocache; an MPI whose rank is killed leaves its own."""
     with contextlib.suppress(FileNotFoundError):
         return {path.name for path in Path("/dev/shm").iterdir() if "horocache" in path.name}
     return set()

@@ -1,7 +1,8 @@
-"""One file per thing that is measured.
+"""One file per measured topic.
 
-A case has ``jobs(plan)`` (what to start) or ``local(plan)`` (measured by the orchestrator itself), ``measure(rank,
-**parameters)`` (what one rank does; gives its series), perhaps ``tables(figures)`` where the usual table does not do.
+A case has ``jobs(quick)``, which returns the jobs to start, and ``measure(rank, **parameters)``, which runs on each
+rank and returns its series. It may have ``local(quick, impls)``, which measures in the orchestrator itself, and
+``tables(figures)``, which replaces the usual table.
 """
 
 ORDER = (

@@ -1,4 +1,4 @@
-"""One allreduce from private buffers, 4 bytes to 256 MiB, in nccl-tests' columns, beside what memory gives."""
+"""One allreduce from private buffers, 4 bytes to 256 MiB, in nccl-tests' columns, beside the memory's bandwidth."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from benchmarks.yardstick import Yardstick
 TITLE = "One allreduce from private buffers"
 IN_PLACE, OUT_OF_PLACE = "in place", "out of place"
 _SIZES = [4**k for k in range(1, 15)]  # 4 B to 256 MiB
-_YARDSTICK_FROM = 1 << 20
+_YARDSTICK_FROM = 1 << 20  # bytes; smaller sizes are measured without the yard-stick
 
 
 def jobs(quick: bool) -> list[Job]:
-    """All sizes in one start."""
+    """All sizes in one job."""
     sizes = _SIZES[::4] if quick else _SIZES
     return [Job("bandwidth", 2, {"sizes": sizes, "budget_s": 0.5 if quick else 2.5}, timeout_s=240.0)]
 
 
 def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
-    """Every size, in place and out of place; the yard-stick takes its turns among the contestants."""
+    """Measure every size, in place and out of place; the yard-stick takes turns with the contestants."""
     yardstick = Yardstick(rank, max(sizes))
     series = []
     for size in sizes:
@@ -45,7 +45,7 @@ def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
 
 
 class _Buffers:
-    """A tensor of ``count`` elements whose sum over the ranks is known and differs from place to place."""
+    """A tensor of ``count`` elements whose sums over the ranks are known and vary along the tensor."""
 
     def __init__(self, count: int, rank: Rank) -> None:
         import torch
@@ -58,13 +58,13 @@ class _Buffers:
         self.result = self.tensor
 
     def contestants(self, place: str) -> list[Contestant]:
-        """One per implementation."""
+        """Return one contestant per implementation."""
         runs = self._in_place() if place == IN_PLACE else self._out_of_place()
         inner = 20 if self.tensor.numel() < 1 << 14 else 4 if self.tensor.numel() < 1 << 18 else 1
         return [Contestant(name, run, self._prepare, inner, self._wrong) for name, run in runs.items()]
 
     def _prepare(self) -> None:
-        # As a backward pass does, this writes the values anew: they are in this core's cache as far as they fit.
+        # Writes the values anew, as a backward pass does: they are in this core's cache as far as they fit.
         self.tensor.copy_(self.pattern)
         self.result = self.tensor
 
@@ -78,7 +78,7 @@ class _Buffers:
         return {name: bind(run) for name, run in blocking(self.rank, f"in place {self.tensor.numel()}").items()}
 
     def _out_of_place(self) -> dict[str, Callable[[], None]]:
-        """The result is a new tensor, as horocache's ``allreduce`` returns; the peers get theirs from torch."""
+        """The result is a new tensor, as horocache's ``allreduce`` returns it; for the peers, torch allocates it."""
         runs: dict[str, Callable[[], None]] = {}
         if self.rank.has("horocache"):
             hvd = self.rank.horocache()

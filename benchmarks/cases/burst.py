@@ -1,7 +1,7 @@
-"""Many small tensors at once, submitted and waited for, with what the control plane did for them.
+"""Many small tensors at once, submitted and waited for, with the counters of the control plane.
 
-161 tensors of 1 KiB are a model's worth of gradients without their bytes; 100 to 10,000 tensors of 4 bytes leave the
-control plane alone, with the response cache and without it.
+161 tensors of 1 KiB are the gradients of a model without their bytes. 100 to 10,000 tensors of 4 bytes measure only the
+control plane, with the response cache and without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.timing import Contestant, Times, alternate, check
 
 TITLE = "Many small tensors, submitted and waited for"
 
-# Counters of horocache.metrics() that are printed, per step.
+# Counters of horocache.metrics() that the table shows, per step.
 COUNTERS = (
     "rounds",
     "slow_rounds",
@@ -54,19 +54,19 @@ class Burst:
     submit_s: list[float] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Give the tensors this rank's values again."""
+        """Restore this rank's values in the tensors."""
         import torch
 
         torch._foreach_copy_(self.tensors, self.patterns)
 
     def wrong(self) -> int:
-        """Elements that are not the sum."""
+        """Return the number of elements that are not the sum."""
         pairs = zip(self.tensors, self.expected, strict=True)
         return sum(int((tensor != expected).sum()) for tensor, expected in pairs)
 
 
 def make_burst(shapes: Sequence[Sequence[int]], rank: int, size: int) -> Burst:
-    """Tensors whose values depend on tensor and rank and whose sums are exact."""
+    """Make tensors whose values depend on tensor and rank and whose sums are exact."""
     import torch
 
     tensors = [torch.empty(tuple(shape)) for shape in shapes]
@@ -77,7 +77,7 @@ def make_burst(shapes: Sequence[Sequence[int]], rank: int, size: int) -> Burst:
 
 
 def measure(rank: Rank, tensors: int, elements: int, budget_s: float) -> list[Series]:
-    """With peers first, then horocache alone under other cache sizes."""
+    """Measure horocache and the peers, then horocache without peers for the other cache sizes."""
     label = f"{tensors:,} x {'1 KiB' if elements == 256 else '4 B'}"
     names = [f"t{i}" for i in range(tensors)]
     burst = make_burst([[elements]] * tensors, rank.rank, rank.size)
@@ -94,7 +94,7 @@ def measure(rank: Rank, tensors: int, elements: int, budget_s: float) -> list[Se
     for cache in _caches(tensors):
         case = f"{label}, cache {cache or 'on'}" if tensors != 161 else label
         series += _with_cache(rank, burst, names, contestants, case, cache, budget_s)
-        contestants = []  # the peers know no cache: once is enough
+        contestants = []  # the peers have no cache: one measurement is enough
     return series
 
 
@@ -131,7 +131,7 @@ def _with_cache(
             one.counters = counters
             submitted = burst.submit_s[-len(one.values) :]
             series.append(Series(case, "horocache, submission alone", "us", submitted, partial=True))
-            # Without the peers' runs in between, which leave nothing of ours in the processor's caches.
+            # Without the peers' runs in between, which evict horocache's data from the processor's caches.
             series.append(Series(case, "horocache, not alternated", "us", alone, partial=True))
             break
     if len(names) == 10_000 and not cache:
@@ -140,17 +140,17 @@ def _with_cache(
 
 
 def _alone(rank: Rank, contestant: Contestant, budget_s: float) -> tuple[list[float], dict[str, float]]:
-    """Without peers in turns: seconds of each run, and what a run adds to the counters."""
+    """Measure without the peers' turns; return the seconds of each run, and what a run adds to the counters."""
     import horocache as hc
 
     before, cpu = hc.metrics(), (time.process_time(), time.thread_time())
     seconds = alternate(rank.page, [contestant], repetitions=20, budget_s=budget_s)[contestant.name].seconds
-    runs = len(seconds) + 2  # and the warm-up
+    runs = len(seconds) + 2  # includes the two warm-up runs
     return seconds, {**counters_per_step(before, hc.metrics(), runs), **_cpu_per_step(cpu, runs)}
 
 
 def _ten_groups(rank: Rank, hvd: Any, burst: Burst, names: list[str], case: str, budget_s: float) -> list[Series]:
-    """As an optimizer with so many groups submits them."""
+    """Measure 10 groups, as an optimizer with 10 groups submits them."""
     impl = "horocache, 10 groups"
     contestant = Contestant(impl, _groups(hvd, burst, names, 10), burst.prepare, wrong=burst.wrong)
     check(rank.page, [contestant])
@@ -174,7 +174,7 @@ def _cpu_per_step(before: tuple[float, float], runs: int) -> dict[str, float]:
 
 
 def submit_all(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
-    """All tensors, each by itself; notes how long the submission took."""
+    """Return a function that submits each tensor by itself, waits for all, and records the time of the submission."""
 
     def run() -> None:
         start, op = hvd.allreduce_async_, hvd.Sum
@@ -188,7 +188,7 @@ def submit_all(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
 
 
 def _list(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
-    """The same in one call for all, and one that waits for all."""
+    """Return a function that submits all tensors in one call and waits for all in another."""
 
     def run() -> None:
         hvd.synchronize(hvd.allreduce_each_async_(burst.tensors, names=names, op=hvd.Sum))
@@ -215,12 +215,12 @@ def _groups(hvd: Any, burst: Burst, names: list[str], number: int) -> Callable[[
 def counters_per_step(
     before: dict[str, Any], after: dict[str, Any], steps: int, names: Sequence[str] = COUNTERS
 ) -> dict[str, float]:
-    """What the named counters grew by per step on this rank."""
+    """Return the increase of the named counters per step on this rank."""
     return {name: (after.get(name, 0) - before.get(name, 0)) / steps for name in names}
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """Times, then counters."""
+    """Return the table of times, then the table of counters."""
     counted = [figure for figure in figures if figure.counters]
     if not counted:
         return [plain(TITLE, figures)]

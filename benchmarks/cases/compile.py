@@ -1,4 +1,4 @@
-"""How long the compiler takes for programs of many ranks, with its proof."""
+"""The time that the compiler takes for programs of many ranks, including the proof."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _REPETITIONS = 3
 
 
 def jobs(quick: bool) -> list[Job]:
-    """One process, no job."""
+    """One job of one process."""
     return [Job("compile", 1, {"repetitions": 1 if quick else _REPETITIONS}, 240.0, own_launcher=True)]
 
 
 def measure(rank: Rank, repetitions: int) -> list[Series]:
-    """Each of the largest programs that people have written."""
+    """Measure the largest programs that users have written."""
     if not rank.has("horocache"):
         return []
     from horocache.lang import algorithms
@@ -39,6 +39,6 @@ def _times(write: Callable[[], Any], repetitions: int) -> list[float]:
     times = []
     for _ in range(repetitions):
         begin = time.perf_counter()
-        compile_program(write())  # which ends with the proof of what came out
+        compile_program(write())  # includes the proof of the compiled program
         times.append(time.perf_counter() - begin)
     return times

@@ -1,4 +1,4 @@
-"""100 gradients of mixed sizes in a ``tf.function``: the operations against none, and against one Python call each."""
+"""100 gradients of mixed sizes in a ``tf.function``: with horocache, unreduced, with one Python call for each."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SIZES = (16, 64, 256, 1024, 4096, 16384)  # elements of float32
 
 
 def jobs(quick: bool) -> list[Job]:
-    """One, where TensorFlow is installed."""
+    """One job, if TensorFlow is installed."""
     if importlib.util.find_spec("tensorflow") is None:
         return []
     return [Job("functions", 2, {"budget_s": 3.0 if quick else 12.0}, own_launcher=True)]
 
 
 def measure(rank: Rank, budget_s: float) -> list[Series]:
-    """Functions that make 100 tensors, and do nothing or reduce them."""
+    """Measure functions that compute 100 tensors, without reducing them and with each way to reduce them."""
     tf = import_tensorflow()
     import horocache.tensorflow as hvd
 
@@ -50,7 +50,7 @@ def measure(rank: Rank, budget_s: float) -> list[Series]:
 
 
 def import_tensorflow() -> Any:
-    """TensorFlow with one thread for the arithmetic of an operation, as all contestants have."""
+    """Import TensorFlow with one thread for the arithmetic of an operation, as all contestants use."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
@@ -64,7 +64,7 @@ def _functions(tf: Any, hvd: Any) -> dict[str, Callable[[], Any]]:
     variables = _variables(tf, hvd.rank())
 
     def gradients(distribute: Callable[[Any], Any]) -> Any:
-        # Those of the sum of squares over two are the variables.
+        # The gradients of half the sum of squares are the variables themselves.
         with tf.GradientTape() as tape:
             loss = tf.add_n([tf.reduce_sum(variable * variable) for variable in variables]) / 2.0
         return distribute(tape).gradient(loss, variables)

@@ -30,7 +30,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
-    """One tensor at a time, in groups, in DDP's buckets, and tensor by tensor over MPI."""
+    """Measure tensors one by one, in groups, in DDP's buckets, and one by one over MPI."""
     shapes = list(reversed(load(model)))
     burst = make_burst([shape for _, shape in shapes], rank.rank, rank.size)
     size = 4 * sum(math.prod(shape) for _, shape in shapes)
@@ -64,7 +64,7 @@ def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
 
 
 def _shared_like(rank: Rank, tensors: Sequence[Any]) -> list[Any]:
-    """Tensors of the same shapes one after the other in shared memory, as an optimizer lays gradients out."""
+    """Return tensors of the same shapes, one after the other in shared memory, as an optimizer lays gradients out."""
     hvd = rank.horocache()
     whole, at, parts = hvd.empty(sum(tensor.numel() for tensor in tensors)), 0, []
     for tensor in tensors:
@@ -74,7 +74,7 @@ def _shared_like(rank: Rank, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _grouped(hvd: Any, model: str) -> Many:
-    """Groups of about equal bytes, as DistributedOptimizer(num_groups=5) makes them for its first step."""
+    """Return a function that reduces groups of about equal bytes, as DistributedOptimizer(num_groups=5) at first."""
 
     def run(tensors: Sequence[Any]) -> None:
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -89,7 +89,7 @@ def _grouped(hvd: Any, model: str) -> Many:
 
 
 def _counters(rank: Rank, contestants: Sequence[Contestant]) -> dict[str, dict[str, float]]:
-    """What one step of each of our contestants costs in the cached state."""
+    """Return the counters of one step of each of horocache's contestants, in the cached state."""
     found = {}
     for contestant in contestants:
         if not contestant.name.startswith("horocache"):
@@ -109,7 +109,7 @@ def _counters(rank: Rank, contestants: Sequence[Contestant]) -> dict[str, dict[s
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """Speeds with the milliseconds they mean, then counters."""
+    """Return the speeds, the milliseconds that they mean, and the counters."""
     counted = [figure for figure in figures if figure.counters]
     times = Table(
         "Milliseconds for all gradients (from the medians)",

@@ -1,7 +1,7 @@
 """The paper's grid on one data plane and with one framework; started by benchmarks/paper.py.
 
-Everything that is compared takes turns in the same processes: the numbers of groups repetition by repetition, and
-cache and cycle mode, which need a daemon started anew, round by round.
+All cells take turns in the same processes. The numbers of groups alternate from repetition to repetition. Cache and
+cycle mode, which need a restarted daemon, alternate from round to round.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CACHES, MODES = ("on", "off"), ("event", "tick")
 LEFT_OUT = "left out"
 _COUNTERS = ("rounds", "control_bytes", "payload_bytes")
 _SIZES = "fused_size_log2."
-_WARM_UP = 3  # the first step measures the order of the gradients, the second has the final groups, the third hits
-_AT_LEAST = 2  # rounds
+_WARM_UP = 3  # steps: 1 measures the order of the gradients, 2 has the final groups, 3 hits the cache
+_AT_LEAST = 2  # rounds, even if the budget is used up
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Cell:
     mode: str
     groups: int
     seconds: list[float] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)  # of all timed steps
+    counts: Counter[str] = field(default_factory=Counter)  # sums over all timed steps
 
     def series(self, detail: Mapping[str, Any]) -> Series:
-        """As the ranks hand it over."""
+        """Return the series that the rank reports."""
         steps = len(self.seconds)
         own = {"cache": self.cache, "mode": self.mode, "groups": self.groups}
         case = f"{detail['framework']}, {detail['plane']}, cache {self.cache}, {self.mode}"
@@ -65,19 +65,19 @@ def measure(
     steps: int,
     budget_s: float,
 ) -> list[Series]:
-    """All cells of a framework and a plane, in rounds until the time is up; or one series that says why not.
+    """Measure all cells of a framework and a plane, in rounds until the time is up; or return a series with the reason.
 
     Args:
-        rank: who we are.
+        rank: this rank.
         framework: ``torch`` or ``numpy``.
-        plane: its name.
-        backend: that it stands for, as ``backend=`` takes it.
-        knobs: with which it is chosen for all operations; ``group_by`` among them.
-        model: whose gradients are reduced.
-        compute_ms: what the backward pass takes by itself.
-        groups: the numbers to compare.
+        plane: name of the data plane.
+        backend: the backend of the plane, as ``backend=`` takes it.
+        knobs: choose the backend for all operations; include ``group_by``.
+        model: the model whose gradients are reduced.
+        compute_ms: duration of the backward pass by itself.
+        groups: the numbers of groups to compare.
         steps: timed repetitions per round.
-        budget_s: no further round if it would end later.
+        budget_s: no further round begins if it would end later.
     """
     detail = {"framework": framework, "plane": plane, "model": model, "compute_ms": compute_ms, **knobs}
     why = _why_not(rank, backend, knobs)
@@ -97,7 +97,7 @@ def measure(
             rank.page.barrier()
             hc = rank.horocache_as_launched(**knobs, **extra)
             _block(rank, hc, ways, cells[cache, mode], steps, number == 1)
-            gc.collect()  # the optimizers, before their daemon
+            gc.collect()  # deletes the optimizers before their daemon ends
         elapsed = time.perf_counter() - begin
         if rank.page.agree(int(number >= _AT_LEAST and elapsed * (number + 1) / number > budget_s)):
             break
@@ -105,7 +105,7 @@ def measure(
 
 
 def _why_not(rank: Rank, backend: str, knobs: Mapping[str, Any]) -> str:
-    """Why the backend cannot reduce here; empty if it can. The same on all ranks."""
+    """Return why the backend cannot reduce here; empty if it can. Equal on all ranks."""
     import numpy as np
 
     hc = rank.horocache_as_launched(**knobs)
@@ -119,7 +119,7 @@ def _why_not(rank: Rank, backend: str, knobs: Mapping[str, Any]) -> str:
 def _block(
     rank: Rank, hc: Any, ways: NumpyPasses | TorchPasses, cells: Sequence[Cell], steps: int, first: bool
 ) -> None:
-    """Some steps of all numbers of groups with the daemon that runs, checked in the first round."""
+    """Measure some steps of all numbers of groups with the running daemon; checks the results in the first round."""
     tally = Tally(hc.metrics)
     contestants = []
     for cell in cells:
@@ -145,9 +145,9 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 
 
 class Tally:
-    """What the counters grew by in each step of those that take turns.
+    """The increase of the counters in each step of the contestants, which take turns.
 
-    The counters of a step may be published a moment after it, so they are read when the next one is prepared.
+    The counters of a step may be published a moment after it, so they are read when the next step is prepared.
     """
 
     def __init__(self, metrics: Callable[[], dict[str, Any]]) -> None:
@@ -157,12 +157,12 @@ class Tally:
         self._before: dict[str, Any] = {}
 
     def begin(self, name: str) -> None:
-        """The step of ``name`` comes next."""
+        """Start to count the next step, of contestant ``name``."""
         self.end()
         self._running = name
 
     def end(self) -> None:
-        """The last step is over."""
+        """Record the last step."""
         after = self._metrics()
         if self._running:
             names = [name for name in after if name in _COUNTERS or name.startswith(_SIZES)]

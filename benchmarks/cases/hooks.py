@@ -1,7 +1,8 @@
-"""What each gradient costs the thread that computes it: our hook, and the submission that it makes.
+"""The cost of each gradient for the thread that computes it: horocache's hook, and the submission in it.
 
-The times are taken in real training steps, from a hook before ours to one behind it. The processor time of that thread
-leaves out what else runs on its core; instructions, where valgrind is installed, repeat on any machine.
+Times are taken in real training steps, from a hook before horocache's to one behind it. The processor time of that
+thread excludes other work on its core. The number of instructions, counted if valgrind is installed, is the same on any
+machine.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _GROUPS = [0, 5]
 
 
 def jobs(quick: bool) -> list[Job]:
-    """The model of many small tensors."""
+    """One job, with the model of many small tensors."""
     return [Job("hooks", 2, {"groups": _GROUPS, "budget_s": 3.0 if quick else 10.0}, own_launcher=True)]
 
 
 class Stopwatch:
-    """Two hooks for every parameter: one that must be registered before ours, one after.
+    """Two hooks for every parameter: one must be registered before horocache's hook, one after it.
 
     It belongs to one model, whose backward pass runs on one thread.
     """
@@ -56,7 +57,7 @@ class Stopwatch:
             parameter.register_post_accumulate_grad_hook(self._end)
 
     def end_step(self) -> None:
-        """Put the step's times together."""
+        """Combine the times of the step."""
         if len(self._cpu) != len(self._parameters):
             raise AssertionError(f"{len(self._cpu)} of {len(self._parameters)} hooks were called")
         self.steps.append((statistics.fmean(self._cpu) * 1e-9, statistics.median(self._elapsed) * 1e-9))
@@ -73,7 +74,7 @@ class Stopwatch:
 
 
 def measure(rank: Rank, groups: list[int], budget_s: float) -> list[Series]:
-    """Steps of a model for each number of groups, alternated with one that has no hooks but the timers."""
+    """Train a model for each number of groups, alternated with a model that has only the timers' hooks."""
     watches = {_TIMERS: Stopwatch()}
     watches |= {f"horocache, {number} groups" if number else "horocache": Stopwatch() for number in groups}
     trainees = [plain_trainee(rank, "mlp", 32, watches[_TIMERS].before)]
@@ -100,14 +101,14 @@ def _step(trainee: Trainee, watch: Stopwatch) -> None:
 
 
 def local(quick: bool, impls: frozenset[str]) -> list[Figure]:
-    """The instructions."""
+    """Return the instructions per hook, if they can be counted."""
     if quick or "horocache" not in impls or instructions.why_not():
         return []
     return merge("hooks", 1, [[Series(COUNTED, "horocache", "instructions", [instructions.per_hook()])]])
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """One row per implementation, with a column for what was counted where it was."""
+    """Return one row per implementation; instructions have a column if they were counted."""
     cases = [case for case in (CPU, ELAPSED, COUNTED) if any(figure.case == case for figure in figures)]
     found = {(figure.impl, figure.case): figure for figure in figures}
     rows = [

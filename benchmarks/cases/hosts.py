@@ -14,19 +14,19 @@ from benchmarks.peers import Rank
 
 TITLE = "allreduce of 2 x 2 ranks"
 _SIZES = [4, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24]
-# A gigabit, and what a packet takes through a few switches.
+# One gigabit per second, and a packet's delay in a few switches.
 LINK = SlowLink(delay_s=250e-6, bytes_per_s=125e6)
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Each host is a network namespace."""
+    """One job; each host is a network namespace."""
     sizes = _SIZES[3:4] if quick else _SIZES
     parameters = {"sizes": sizes, "budget_s": 1.5 if quick else 6.0}
     return [Job("hosts", 4, parameters, needs_mpi=True, link=LINK)]
 
 
 def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
-    """Every size, all ways alternated."""
+    """Measure every size, with all ways alternated."""
     return compare(rank, _runs(rank), sizes, "ms", 20, budget_s)
 
 

@@ -1,4 +1,4 @@
-"""An idle job: what the daemon does and costs while nobody asks for anything."""
+"""An idle job: the activity and the cost of the daemon while no rank submits an operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TITLE = "An idle job"
 
 
 def jobs(quick: bool) -> list[Job]:
-    """On one host alone in the process, so that no peer's threads are counted; and as 2 hosts that know MPI alone."""
+    """One host, without peers in the process, so that no peer's threads are counted; and 2 hosts with only MPI."""
     seconds = 3.0 if quick else 10.0
     return [
         Job("idle", 2, {"seconds": seconds}, own_launcher=True),
@@ -21,7 +21,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, seconds: float, hosts: int = 1) -> list[Series]:
-    """Do some work, then nothing; of several hosts every rank's share counts, those of leaders most."""
+    """Do some work, then idle, and measure this rank's share of a core; leaders of hosts have the largest share."""
     import numpy as np
 
     import horocache as hc

@@ -1,8 +1,8 @@
 """Training a network for images of 28 by 28 pixels: with a tape against tf.distribute's own collectives, and with fit.
 
-Keras 3's ``fit`` does not run under MultiWorkerMirroredStrategy, so its contestant is the loop that TensorFlow's guide
-has instead, and meets the same loop with horocache's tape. ``fit`` with horocache meets ``fit`` without communication,
-in processes of its own: in those that are workers of a strategy every ``fit`` waits now and then.
+Keras 3's ``fit`` does not run under MultiWorkerMirroredStrategy. The strategy therefore runs the loop of TensorFlow's
+guide, and the same loop runs with horocache's tape. ``fit`` with horocache is compared with ``fit`` without
+communication, in separate processes: in processes that are workers of a strategy, every ``fit`` waits now and then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH, _RATE = 64, 0.01
 
 
 def jobs(quick: bool) -> list[Job]:
-    """One, where TensorFlow is installed."""
+    """Two jobs, loop and fit, if TensorFlow is installed."""
     if importlib.util.find_spec("tensorflow") is None:
         return []
     parameters = {"steps": 5 if quick else 10, "budget_s": 5.0 if quick else 30.0}
@@ -37,7 +37,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, steps: int, budget_s: float, by: str) -> list[Series]:
-    """Blocks of ``steps`` steps, alternated; all ranks have the same data, so that all losses must be the same."""
+    """Measure blocks of ``steps`` steps, alternated; all ranks have the same data, so all losses must be equal."""
     trainers = _loops(rank, steps) if by == "loop" else _fits(steps)
     losses = {name: [train(), train()] for name, train in trainers.items()}
     for name, theirs in losses.items():
@@ -81,7 +81,7 @@ def _without_result(train: Callable[[], float]) -> Callable[[], None]:
 
 
 def _form_cluster(rank: Rank) -> None:
-    """What TensorFlow has to know of the other processes before it starts."""
+    """Describe the other processes to TensorFlow, which needs their addresses before it starts."""
     path = rank.directory / "addresses.json"
     if rank.rank == 0:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(rank.size)]

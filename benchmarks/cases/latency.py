@@ -1,4 +1,4 @@
-"""One small blocking allreduce, again and again: what an agreement costs when nothing hides it."""
+"""One small blocking allreduce in a loop: the cost of an agreement that no computation hides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = "Small blocking allreduce, cached"
 
 
 def jobs(quick: bool) -> list[Job]:
-    """2, 4 and 8 ranks, whatever the number of cores."""
+    """2, 4 and 8 ranks, for any number of cores."""
     return [
         Job(
             "latency",
@@ -26,7 +26,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, elements: int, repetitions: int, budget_s: float) -> list[Series]:
-    """Blocks of calls, alternated."""
+    """Measure blocks of calls, alternated."""
     import torch
 
     contestants = [

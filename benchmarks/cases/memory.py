@@ -1,8 +1,8 @@
-"""Memory of a rank at the peak of a training step, above what the model and its data take.
+"""Memory of a rank at the peak of a training step, above the memory of the model and its data.
 
-Each way to hold gradients is a job of its own, since memory that was used once may stay with the process. What a step
-takes is read in a hook of every gradient: private pages, and pages of memory that ranks share. Those that several ranks
-have mapped are counted in equal parts on each.
+Each way to hold gradients is a separate job, as memory that was used once may stay with the process. A hook of every
+gradient reads the memory: private pages, and pages that ranks share. A page that several ranks have mapped counts in
+equal parts on each.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _DDP = "gloo, DDP"
 
 
 def jobs(quick: bool) -> list[Job]:
-    """One for each way."""
+    """One job for each way."""
     del quick
     return [Job("memory", 2, {"way": way}) for way in (*_OURS, _DDP)]
 
 
 class Peak:
-    """The most that a step takes of each kind of memory, in MiB, above what there was at the start."""
+    """The largest memory of each kind, in MiB, above the memory at the start."""
 
     def __init__(self) -> None:
         self._base = _resident()
         self.most = dict.fromkeys((*_FIELDS, ALL), 0.0)
 
     def look(self, _: Any = None) -> None:
-        """Compare with what is taken now."""
+        """Update the maxima with the current memory."""
         taken = {kind: mib - self._base[kind] for kind, mib in _resident().items()}
         self.most = {kind: max(most, taken[kind]) for kind, most in self.most.items()}
 
@@ -53,7 +53,7 @@ def _resident() -> dict[str, float]:
 
 
 def measure(rank: Rank, way: str) -> list[Series]:
-    """A few steps of a model of 32 layers with as many groups of gradients as DDP has buckets, at least."""
+    """Train a model of 32 layers for a few steps, with no more groups of gradients than DDP has buckets."""
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""A tensor goes to the other rank and back: what a message costs, and how fast a large one is."""
+"""A tensor goes to the other rank and back: the cost of a message, and the bandwidth of a large one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PingPong = Callable[[Any, Any], None]
 
 
 def jobs(quick: bool) -> list[Job]:
-    """All sizes in one start."""
+    """All sizes in one job."""
     sizes = [4, 1 << 22] if quick else [*_SMALL, *_LARGE]
     return [Job("messages", 2, {"sizes": sizes, "budget_s": 0.7 if quick else 3.0})]
 
 
 def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
-    """Times for small messages, both ways together; bytes per second for large ones, those of both ways counted."""
+    """Measure the time of both ways for small messages, and the bytes per second of both ways for large ones."""
     series = []
     for size in sizes:
         contestants = _contestants(rank, size)
@@ -46,7 +46,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
     tensor, back = torch.empty_like(pattern), torch.empty_like(pattern)
 
     def prepare() -> None:
-        # Rank 1 sends back what came, so wrong values on either way are wrong on rank 0.
+        # Rank 1 returns the received data, so that an error on either way shows on rank 0.
         tensor.copy_(pattern) if rank.rank == 0 else tensor.zero_()
         back.zero_()
 
@@ -61,7 +61,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
 
 
 def _ping_pong(rank: Rank) -> dict[str, PingPong]:
-    """For each contestant: rank 0 sends and receives, rank 1 receives and sends the same back."""
+    """Return, for each contestant: rank 0 sends and receives, rank 1 receives and sends the same data back."""
     found: dict[str, PingPong] = {}
     first, peer = rank.rank == 0, 1 - rank.rank
     if rank.has("horocache"):

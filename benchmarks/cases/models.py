@@ -1,4 +1,4 @@
-"""Two small models to train: many small tensors, and few larger ones behind more arithmetic."""
+"""Two small models to train: one of many small tensors, one of fewer, larger tensors with more arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
 
 def _norm(channels: int) -> nn.Module:
-    # No running averages: DistributedDataParallel would send them about, which DistributedOptimizer does not.
+    # No running averages: DistributedDataParallel would broadcast them, which DistributedOptimizer does not do.
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 

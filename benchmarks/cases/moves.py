@@ -16,19 +16,19 @@ from benchmarks.timing import Contestant
 TITLE = "broadcast, allgather and alltoall of 2 x 2 ranks"
 _SIZES = [1 << 16, 1 << 20, 1 << 22, 1 << 24]
 
-# Of an array as long as the result, into a second one or a new one.
+# Takes an array as long as the result, and a second one; returns the result, in one of these arrays or a new one.
 Move = Callable[[Any, Any], Any]
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Each host is a network namespace."""
+    """One job; each host is a network namespace."""
     sizes = _SIZES[1:2] if quick else _SIZES
     parameters = {"sizes": sizes, "budget_s": 1.0 if quick else 4.0}
     return [Job("moves", 4, parameters, needs_mpi=True, link=LINK)]
 
 
 def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
-    """Every operation and size, alternated; a size is that of one rank's result."""
+    """Measure every operation and size, alternated; the size is that of one rank's result."""
     ours = _of_horocache(rank) if rank.has("horocache") else {}
     theirs = _of_mpi() if rank.has("mpi4py") else {}
     series = []
@@ -62,7 +62,7 @@ def _contestant(name: str, operation: str, move: Move, rank: Rank, size: int) ->
 
 
 def _sent(operation: str, source: int, rank: int, part: int) -> Any:
-    """The ``source``-th part of what ``rank`` gets."""
+    """Return the part number ``source`` of ``rank``'s result."""
     import numpy as np
 
     root, start = {"broadcast": (0, source), "allgather": (source, 0), "alltoall": (source, rank)}[operation]

@@ -1,4 +1,4 @@
-"""allreduce on the mpi backend, against the call of the same MPI that it is made of."""
+"""allreduce on the mpi backend, compared with MPI_Allreduce of the same MPI library."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SIZES = [4, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26]
 
 
 def jobs(quick: bool) -> list[Job]:
-    """2 and 4 ranks, whatever the number of cores."""
+    """2 and 4 ranks, for any number of cores."""
     sizes = _SIZES[::4] if quick else _SIZES
     budget_s = 1.0 if quick else 4.0
     return [Job("mpi", ranks, {"sizes": sizes, "budget_s": budget_s}, needs_mpi=True) for ranks in (2, 4)]
 
 
 def measure(rank: Rank, sizes: list[int], budget_s: float) -> list[Series]:
-    """Every size, alternated."""
+    """Measure every size, alternated."""
     return compare(rank, _runs(rank), sizes, "us", 60, budget_s)
 
 

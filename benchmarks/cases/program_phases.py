@@ -1,4 +1,4 @@
-"""What is compared on slow links: one program against its phases as programs of their own, and against others."""
+"""The comparisons on slow links: one program with its phases as separate programs, and with other programs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from horocache.lang.tuning.machine_model import Link, Machine
 
 HOSTS, PER_HOST = 2, 4
 RANKS = HOSTS * PER_HOST
-Phase = tuple[Any, Callable[[int], int]]  # a compiled program, and its elements for so many bytes of a rank
+Phase = tuple[Any, Callable[[int], int]]  # a compiled program, and its elements for a number of bytes per rank
 Question = tuple[str, Machine, list[int], dict[str, list[Phase]]]
 
 _INSIDE, _BETWEEN = Link(5, 2), Link(100, 0.2)
-_BETWEEN_GAP = Link(100, 0.2, gap_us=25)  # a card that takes a quarter of the latency for each message
+_BETWEEN_GAP = Link(100, 0.2, gap_us=25)  # a network card that is busy with each message for a quarter of the latency
 _ALIKE = Link(100, 0.5)
 
 
 def questions() -> Iterator[Question]:
-    """The paper's comparisons."""
+    """Yield the paper's comparisons."""
     sizes = [1 << 10, 32 << 10, 1 << 20]
     flat = Machine(1, RANKS, _ALIKE, _ALIKE)
     pairs, ring = _whole(algorithms.all_pairs(RANKS)), _whole(algorithms.ring(RANKS))
@@ -52,12 +52,12 @@ def questions() -> Iterator[Question]:
 
 
 def _whole(program: Program) -> Phase:
-    """Bytes are those of a rank's tensor."""
+    """Compile a program; its bytes are those of a rank's tensor."""
     return compile_program(program), lambda size: size // 4
 
 
 def _parts(program: Program) -> Phase:
-    """Bytes are those of all a rank's parts."""
+    """Compile a program; its bytes are those of all parts of a rank."""
     return compile_program(program), lambda size: size // 4 // RANKS
 
 
@@ -69,8 +69,8 @@ def _plain_to_next() -> Program:
 
 
 def _hierarchical_phases() -> list[Program]:
-    """Reduce-scatter within hosts, allreduce across them, allgather within, as collectives that are called in turn."""
-    owner = {index: index // HOSTS for index in range(RANKS)}  # the local rank that has a chunk between the phases
+    """Reduce-scatter within hosts, allreduce across hosts, allgather within hosts, as collectives called in turn."""
+    owner = {index: index // HOSTS for index in range(RANKS)}  # the local rank that owns a chunk between the phases
     hosts = [[host * PER_HOST + local for local in range(PER_HOST)] for host in range(HOSTS)]
     across = [[host * PER_HOST + local for host in range(HOSTS)] for local in range(PER_HOST)]
 

@@ -1,7 +1,8 @@
-"""Compiled programs beside the built-in algorithm and MPI, and beside each other on links that are slow.
+"""Compiled programs compared with the built-in algorithm and MPI, and with each other on slow links.
 
-The first on one host, through the daemon. The second with all ranks in one process and with delays between them, as no
-two hosts are at hand: the paper's comparisons (MSCCLang, section 7), where the links decide and not this machine.
+The first comparison runs on one host, through the daemon. The second one runs all ranks in one process with delays
+between them, as two hosts are not available. It repeats the paper's comparisons (MSCCLang, section 7), which depend on
+the links and not on this machine.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ HOST, SHARED, PROTOCOLS, LINKS = "host", "shared", "protocols", "links"
 _SIZES = [8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 _ALGORITHMS = ("ring", "all_pairs")
 _UNTILED = "ring, untiled"
-_WHOLE = 5 << 20  # bytes of a message that is as long as it may be
+_WHOLE = 5 << 20  # bytes of the longest message
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Ranks on one host, there in shared tensors, protocols by size, and slow links."""
+    """Ranks on one host, the same with shared tensors, protocols by size, and slow links."""
     sizes = _SIZES[::3] if quick else _SIZES
     budget_s = 0.3 if quick else 1.5
     return [
@@ -43,7 +44,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, what: str, sizes: list[int], budget_s: float) -> list[Series]:
-    """One of the four."""
+    """Measure one of the four comparisons."""
     if not rank.has("horocache"):
         return []
     if what == LINKS:
@@ -107,7 +108,7 @@ def _on_this_host(
 
 
 class _Sum:
-    """An allreduce in place of a tensor whose sum over the ranks is known."""
+    """An allreduce in place of a tensor whose sums over the ranks are known."""
 
     def __init__(self, rank: Rank, hvd: Any, size: int, *, shared: bool) -> None:
         import torch
@@ -119,16 +120,16 @@ class _Sum:
         self._tensor = hvd.empty(base.numel()) if shared else torch.empty_like(base)
 
     def contestant(self, name: str, run: Callable[[], None]) -> Contestant:
-        """One way to do it."""
+        """Return a contestant that runs ``run`` on the tensor."""
         return Contestant(name, run, self._prepare, 20 if self._size < 1 << 16 else 1, self._wrong)
 
     def allreduce(self, backend: str) -> Callable[[], None]:
-        """By one of our backends."""
+        """Return an allreduce on one of horocache's backends."""
         name = f"{backend} {self._size}"
         return lambda: self._hvd.allreduce_(self._tensor, name=name, op=self._hvd.Sum, backend=backend)
 
     def mpi(self) -> Callable[[], None]:
-        """By MPI."""
+        """Return an allreduce by MPI."""
         from mpi4py import MPI as Library  # noqa: N811  (MPI is the contestant's name here)
 
         world, array = Library.COMM_WORLD, self._tensor.numpy()
@@ -145,7 +146,7 @@ class _Sum:
 
 
 def _on_slow_links(repetitions: int) -> list[Series]:
-    """Everything that one question compares takes turns; every run was checked before."""
+    """Let all contestants of one question take turns; ``run_locally`` checks each result before it takes the time."""
     from benchmarks.cases.program_phases import questions
 
     series = []
@@ -170,7 +171,7 @@ def _run(program: Any, elements: int, machine: Any) -> float:
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """By size: what runs on this host, protocols, and each question about slow links."""
+    """Return one table for each comparison that was measured."""
     found = []
     for what, title in (
         (HOST, f"{TITLE}: one allreduce in place, on this host"),

@@ -1,6 +1,6 @@
-"""One round of the control plane over MPI, every rank the leader of a host: an allreduce of nothing, cached.
+"""One round of the control plane over MPI, with every rank the leader of a host: a cached allreduce without elements.
 
-Against MPI_Allreduce of as many words as a round sends, which is what the fast path needs of it at least.
+Compared with MPI_Allreduce of as many words as a round sends, which is the least that the fast path needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, agreement: str, budget_s: float) -> list[Series]:
-    """Blocks of rounds, alternated with blocks of calls."""
+    """Measure blocks of rounds, alternated with blocks of calls."""
     import numpy as np
     from mpi4py import MPI
 
@@ -56,7 +56,7 @@ def measure(rank: Rank, agreement: str, budget_s: float) -> list[Series]:
 
 
 def _words_of(one_round: Callable[[], None], hc: object) -> int:
-    """Words of 8 bytes that a rank sends in a cached round; the most over the ranks."""
+    """Return the number of 8-byte words that a rank sends in a cached round; the largest over the ranks."""
     import numpy as np
     from mpi4py import MPI
 

@@ -1,8 +1,8 @@
 """Where the time of one small blocking allreduce goes, from Python to Python.
 
-Only calls that all ranks begin within 10 microseconds of each other count: what is above that is the machine's, or the
-other rank's. The stages come from the timeline, whose clock is that of Python's ``perf_counter``; the whole call is
-measured without one as well.
+Only calls that all ranks begin within 10 microseconds of each other count: a longer delay is the machine's, or the
+other rank's. The stages come from the timeline, whose clock is that of Python's ``perf_counter``. The whole call is
+also measured without a timeline.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from benchmarks.report import Table, number
 TITLE = "One small blocking allreduce, all ranks arriving within 10 us"
 _TOGETHER_NS = 10_000
 STAGES = ("Python, submission", "round", "data", "return, Python")
-_Calls = list[tuple[int, int]]  # beginning and end of each, in ns
+_Calls = list[tuple[int, int]]  # begin and end of each call, in ns
 
 
 def jobs(quick: bool) -> list[Job]:
-    """Two ranks: with more than there are cores, somebody always has to wait for his turn."""
+    """Two ranks: with more ranks than cores, a rank always has to wait for its turn."""
     calls = 300 if quick else 3000
     return [Job("stages", 2, {"elements": elements, "calls": calls}, own_launcher=True) for elements in (1, 256)]
 
 
 def measure(rank: Rank, elements: int, calls: int) -> list[Series]:
-    """The whole call, then its stages."""
+    """Measure the whole call, then its stages."""
     import torch
 
     import horocache as hc
@@ -74,7 +74,7 @@ def _times(rank: Rank, run: Callable[[], None], calls: int) -> _Calls:
 
 
 def _together(rank: Rank, measured: _Calls) -> _Calls:
-    """Those that all ranks began within the limit."""
+    """Return the calls that all ranks began within the limit."""
     (rank.directory / f"begins.{rank.rank}").write_text(json.dumps([begin for begin, _ in measured]))
     rank.page.barrier()
     begins = [json.loads((rank.directory / f"begins.{r}").read_text()) for r in range(rank.size)]
@@ -88,7 +88,7 @@ def _own(path: Path, rank: int) -> Path:
 
 
 def _stages(path: Path, measured: _Calls) -> list[tuple[float, ...]]:
-    """Nanoseconds of each stage of each call."""
+    """Return the nanoseconds of each stage of each call."""
     events: list[dict[str, Any]] = json.loads(path.read_text())
     negotiated = sorted((e["ts"], e["dur"]) for e in events if e.get("name") == "NEGOTIATE_ALLREDUCE")
     ran = sorted((e["ts"], e["dur"]) for e in events if e.get("name") == "ALLREDUCE")
@@ -101,6 +101,6 @@ def _stages(path: Path, measured: _Calls) -> list[tuple[float, ...]]:
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:
-    """A row per stage."""
+    """Return one row per stage."""
     rows = [[f.case, number(f.median), " .. ".join(number(edge) for edge in f.spread)] for f in figures]
     return [Table(TITLE, ["stage", "us", "quartiles"], rows)]

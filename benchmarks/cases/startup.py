@@ -1,4 +1,4 @@
-"""Getting started: import, init, and from the launcher to the first collective."""
+"""Start-up: import, init, and the time from the launcher to the first collective."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _IMPORTS = {
 
 
 def jobs(quick: bool) -> list[Job]:
-    """The time that init() takes."""
+    """The duration of init()."""
     times = 5 if quick else 15
     return [Job("startup", ranks, {"times": times}, own_launcher=True) for ranks in ((2,) if quick else (2, 8))]
 
 
 def measure(rank: Rank, times: int) -> list[Series]:
-    """init() in step with the other ranks; the first of a process loads the core."""
+    """Time init() in step with the other ranks; the first call of a process loads the core."""
     import horocache as hc
 
     seconds = []
@@ -45,7 +45,7 @@ def measure(rank: Rank, times: int) -> list[Series]:
 
 
 def local(quick: bool, impls: frozenset[str]) -> list[Figure]:
-    """Imports in fresh interpreters, and launchers; alternated as everything else."""
+    """Time imports in fresh interpreters, and launchers, alternated as all contestants are."""
     figures = _imports(3 if quick else 9) if "horocache" in impls else []
     return figures + _launchers(1 if quick else 5, impls)
 
@@ -56,13 +56,13 @@ def _imports(times: int) -> list[Figure]:
         for name, statement in _IMPORTS.items():
             code = f"import time; begin = time.perf_counter(); {statement}; print(time.perf_counter() - begin)"
             seconds[name].append(float(run_command([sys.executable, "-c", code], 60.0)))
-    # numpy and torch are no rivals: they show what of a program's start is theirs.
+    # numpy and torch are shown for comparison: they are parts of a program's start, and not peers.
     series = [Series(f"import {name}", name.split()[0], "s", values) for name, values in seconds.items()]
     return merge("startup", 1, [series])
 
 
 def _launchers(times: int, impls: frozenset[str]) -> list[Figure]:
-    """From the start of the launcher's process until the last rank has the result of its first collective."""
+    """Time from the start of the launcher's process until the last rank has the result of its first collective."""
     commands: dict[str, list[str]] = {}
     if "horocache" in impls:
         ours = [sys.executable, "-m", "horocache.launch", "-np", "2", "--no-prefix", sys.executable]
@@ -72,7 +72,7 @@ def _launchers(times: int, impls: frozenset[str]) -> list[Figure]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
         commands["torchrun, gloo"] = [*torchrun, str(_SCRIPTS / "first_gloo.py")]
     seconds: dict[str, list[float]] = {name: [] for name in commands}
-    for repetition in range(-1, times):  # the first fills the disk's cache
+    for repetition in range(-1, times):  # the first repetition fills the file cache
         for name, command in commands.items():
             elapsed = _until_first(command)
             if repetition >= 0:

@@ -1,4 +1,4 @@
-"""Training steps with the timeline on and off, in turns within one job: what it costs to watch."""
+"""Training steps with the timeline on and off, in turns within one job: the cost of recording."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ON, OFF = "horocache, timeline on", "timeline off"
 
 
 def jobs(quick: bool) -> list[Job]:
-    """The model of many tensors, one by one and in groups, and the one of more arithmetic.
+    """The model of many tensors, one by one and in groups, and the model of more arithmetic.
 
-    Turns are as short as can be, as what is looked for is smaller than the machine's moods, but long enough for the
-    memory and the pages of a file that has just begun to be no part of it.
+    Turns are as short as possible, as the effect is smaller than the machine's fluctuations. They are long enough to
+    make the cost of a new file, its memory and its pages, negligible.
     """
     budget_s = 4.0 if quick else 24.0
     settings = [("mlp", 0, 25)] if quick else [("mlp", 0, 25), ("mlp", 5, 25), ("cnn", 0, 3)]
@@ -30,7 +30,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, model: str, groups: int, steps: int, budget_s: float) -> list[Series]:
-    """One model and optimizer; what is written is read back once, first."""
+    """Measure one model and optimizer; first reads a timeline back, to check it."""
     import horocache as hc
 
     trainee = horocache_trainee(rank, model, 32, groups)
@@ -43,7 +43,7 @@ def measure(rank: Rank, model: str, groups: int, steps: int, budget_s: float) ->
 
     def train_and_write() -> None:
         train()
-        hc.stop_timeline()  # timed: most is written later, by another thread, and must not fall between the turns
+        hc.stop_timeline()  # timed: another thread writes most of the file, and not between the turns
 
     contestants = [
         Contestant(ON, train_and_write, partial(hc.start_timeline, path)),
@@ -62,11 +62,11 @@ def _per_step(seconds: list[float], steps: int) -> list[float]:
 
 
 def _check(rank: Rank, trainee: Trainee, path: Path, groups: int) -> None:
-    """Raises AssertionError where a timeline has not every operation of the steps that it was on for."""
+    """Raise AssertionError if a timeline lacks an operation of the steps that it recorded."""
     import horocache as hc
     from horocache.observe import trace
 
-    for _ in range(3):  # the groups are final then
+    for _ in range(3):  # after these, the groups are final
         trainee.step()
     steps = 2
     rank.page.barrier()

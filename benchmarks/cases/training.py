@@ -1,7 +1,7 @@
-"""Training steps: DistributedOptimizer, DistributedDataParallel over gloo, and two ceilings: ranks that only wait for
-each other in each step, and no communication at all.
+"""Training steps of DistributedOptimizer and of DistributedDataParallel over gloo, with two upper limits.
 
-Same seeds, same synthetic data, a model of its own for each contestant; losses of those that communicate must agree.
+The limits are ranks that only wait for each other in each step, and ranks without any communication. All contestants
+have the same seeds, the same synthetic data, and a model of their own. The losses of those that communicate must agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TITLE = "Training, synthetic data"
 CEILING = "no communication"
 BARRIER = "barrier only"
 _GROUPS = {"mlp": [0, 5, 1, 2, 10], "cnn": [0, 5]}
-_BATCHES = 8  # of synthetic data, used in turns
+_BATCHES = 8  # number of batches of synthetic data, used in turns
 
 
 def jobs(quick: bool) -> list[Job]:
@@ -55,7 +55,7 @@ class Trainee:
     model: Any
     optimizer: Any
     data: list[tuple[Any, Any]]
-    meet: Callable[[], None] = _alone  # before the optimizer's step
+    meet: Callable[[], None] = _alone  # called before the optimizer's step
     losses: list[float] = field(default_factory=list)
 
     def step(self) -> None:
@@ -72,14 +72,14 @@ class Trainee:
 
     @property
     def label(self) -> str:
-        """What is trained: the kind of model, and its size."""
+        """The kind of model, its size, and the batch size."""
         sizes = [parameter.numel() for parameter in self.model.parameters()]
         batch, kind = len(self.data[0][1]), "MLP" if self.data[0][0].dim() == 2 else "CNN"
         return f"{kind} of {len(sizes)} tensors, {4 * sum(sizes) / 1e6:.1f} MB, batch {batch}"
 
 
 def measure(rank: Rank, model: str, batch: int, steps: int, budget_s: float, groups: list[int]) -> list[Series]:
-    """Blocks of ``steps`` steps, alternated."""
+    """Measure blocks of ``steps`` steps, alternated."""
     trainees = _trainees(rank, model, batch, groups)
     for one in trainees:
         rank.page.barrier()
@@ -99,21 +99,21 @@ def _untouched(model: Any) -> None:
 def horocache_trainee(
     rank: Rank, model: str, batch: int, groups: int, before: Callable[[Any], None] = _untouched
 ) -> Trainee:
-    """A contestant that trains with DistributedOptimizer; ``before`` is called with the model first."""
+    """Return a contestant that trains with DistributedOptimizer; first calls ``before`` with the model."""
     net, optimizer = _fresh(model)
     before(net)
     return Trainee(_name(groups), *_horocache(rank, net, optimizer, groups), _data(rank, model, batch))
 
 
 def plain_trainee(rank: Rank, model: str, batch: int, before: Callable[[Any], None] = _untouched) -> Trainee:
-    """A contestant that trains by itself."""
+    """Return a contestant that trains without communication; first calls ``before`` with the model."""
     net, optimizer = _fresh(model)
     before(net)
     return Trainee(CEILING, net, optimizer, _data(rank, model, batch))
 
 
 def _barrier_trainee(rank: Rank, model: str, batch: int) -> Trainee:
-    """One that steps when all have their gradients, which it keeps to itself."""
+    """Return a contestant whose ranks wait for each other's gradients in each step, but exchange none."""
     return Trainee(BARRIER, *_fresh(model), _data(rank, model, batch), rank.page.barrier)
 
 
@@ -154,7 +154,7 @@ def _fresh(model: str) -> tuple[Any, Any]:
 
 def _horocache(rank: Rank, model: Any, optimizer: Any, groups: int) -> tuple[Any, Any]:
     hvd = rank.horocache()
-    # Several optimizers live in this process, so their tensors need names of their own.
+    # Several optimizers live in this process, so each needs separate names for its tensors.
     named = [(f"{groups} groups.{name}", parameter) for name, parameter in model.named_parameters()]
     hvd.broadcast_parameters(named, root_rank=0)
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=named, num_groups=groups)
@@ -168,7 +168,7 @@ def ddp(rank: Rank, model: Any, optimizer: Any) -> tuple[Any, Any]:
 
 
 def _check_losses(rank: Rank, trainees: list[Trainee]) -> None:
-    """Raises AssertionError where two communicating contestants' losses part, or the ceiling's do not."""
+    """Raise AssertionError if the losses of two communicating contestants differ."""
     together = [one for one in trainees if one.name not in (CEILING, BARRIER)]
     for one in together[1:]:
         first = together[0]

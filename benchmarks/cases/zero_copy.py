@@ -1,4 +1,4 @@
-"""Allreduce in place of tensors that live in shared memory, and of private ones, beside what memory gives."""
+"""Allreduce in place of tensors in shared memory, and of private ones, beside the memory's bandwidth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jobs(quick: bool) -> list[Job]:
 
 
 def measure(rank: Rank, mib: list[int], repetitions: int) -> list[Series]:
-    """All sizes; the yard-stick takes its turns among the contestants."""
+    """Measure all sizes; the yard-stick takes turns with the contestants."""
     yardstick = Yardstick(rank, max(mib) << 20)
     series = []
     for size in (m << 20 for m in mib):
@@ -56,7 +56,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
 
     def add(name: str, run: Any, tensor: torch.Tensor) -> None:
         def prepare() -> None:
-            tensor.copy_(pattern)  # as a backward pass does, this writes the values anew
+            tensor.copy_(pattern)  # writes the values anew, as a backward pass does
 
         found.append(Contestant(name, lambda: run(tensor), prepare, wrong=lambda: int((tensor != expected).sum())))
 
@@ -70,7 +70,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
 
 
 def _counters(rank: Rank, contestants: Sequence[Contestant], impl: str, size: int) -> dict[str, float]:
-    """Bytes that one run of ours copies and stores, for each byte of the tensor."""
+    """Return the bytes that one run of horocache copies and stores, for each byte of the tensor."""
     if not impl.startswith("horocache"):
         return {}
     import horocache as hc

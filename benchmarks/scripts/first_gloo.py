@@ -10,5 +10,5 @@ dist.init_process_group("gloo")
 tensor = torch.ones(4)
 dist.all_reduce(tensor)
 assert tensor[0] == dist.get_world_size()
-sys.stdout.write(f"{time.monotonic()}\n")  # in one piece, so that two ranks do not share a line
+sys.stdout.write(f"{time.monotonic()}\n")  # one write, so that the lines of two ranks do not mix
 dist.destroy_process_group()

@@ -9,4 +9,4 @@ import horocache as hc
 
 hc.init()
 assert hc.allreduce(np.ones(4, np.float32), op=hc.Sum)[0] == hc.size()
-sys.stdout.write(f"{time.monotonic()}\n")  # in one piece, so that two ranks do not share a line
+sys.stdout.write(f"{time.monotonic()}\n")  # one write, so that the lines of two ranks do not mix

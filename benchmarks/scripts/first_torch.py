@@ -8,4 +8,4 @@ import torch
 
 hvd.init()
 assert hvd.allreduce(torch.ones(4), op=hvd.Sum)[0] == hvd.size()
-sys.stdout.write(f"{time.monotonic()}\n")  # in one piece, so that two ranks do not share a line
+sys.stdout.write(f"{time.monotonic()}\n")  # one write, so that the lines of two ranks do not mix

@@ -14,11 +14,11 @@ from horocache.data_parallel.options import GradientOptions
 
 
 def main(steps: int, plain: bool) -> None:
-    """Run; with one rank DistributedOptimizer has nothing to reduce, so the reducer is made here.
+    """Run the steps. On one rank DistributedOptimizer has nothing to reduce, so the reducer is made here.
 
     Args:
-        steps: how many.
-        plain: without the reducer.
+        steps: number of steps.
+        plain: True: without the reducer.
     """
     torch.set_num_threads(1)
     hvd.init()
@@ -26,7 +26,7 @@ def main(steps: int, plain: bool) -> None:
     options = GradientOptions(Compression.none, 1, hvd.Average, 1.0, 1.0, 0, None, False, hvd.global_process_set)
     reducer = None if plain else GradientReducer(list(model.named_parameters()), options)
     inputs, labels = torch.randn(1, 64), torch.zeros(1, dtype=torch.long)
-    gc.disable()  # it runs every so many steps, and looks at all that torch has
+    gc.disable()  # the collector would run every few steps and scan all objects of torch
     for _ in range(steps):
         model.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]

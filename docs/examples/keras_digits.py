@@ -1,11 +1,11 @@
-"""Train a small network on scikit-learn's handwritten digits with ``model.fit``, on as many processes as there are.
+"""Train a small network on scikit-learn's handwritten digits with ``model.fit``, on any number of processes.
 
     horocacherun -np 2 python docs/examples/keras_digits.py
     KERAS_BACKEND=torch horocacherun -np 2 python docs/examples/keras_digits.py --num-groups 2
 
 The same script runs with Keras on TensorFlow, torch and JAX. Every process sees its share of the training images. The
-last line is the accuracy on images that none of them has seen. Exits with an error if the processes end with different
-parameters.
+last line of output is the accuracy on images that no process has seen. Exits with an error if the processes end with
+different parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """What the user may choose."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train on handwritten digits with horocache and Keras.")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the training images (12)")
     parser.add_argument("--batch-size", type=int, default=32, help="images per process and step (32)")
@@ -43,7 +43,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def load_images(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """This process's share of the training images and labels, and all test images and labels; a fifth is for the test.
+    """Return this process's share of the training images and labels, and all test images and labels (a fifth).
 
     The shares are equally long, so that all processes make the same number of steps.
     """
@@ -56,7 +56,7 @@ def load_images(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def make_model() -> keras.Model:
-    """A small convolutional network for images of 8 by 8 pixels."""
+    """Return a small convolutional network for images of 8 by 8 pixels."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -72,7 +72,7 @@ def make_model() -> keras.Model:
 
 
 def train(options: argparse.Namespace, model: keras.Model) -> float:
-    """Train; the accuracy on the test images."""
+    """Train, and return the accuracy on the test images."""
     images, labels, test_images, test_labels = load_images(options.seed)
     full_rate = options.lr * hvd.size()
     optimizer = hvd.DistributedOptimizer(
@@ -82,24 +82,24 @@ def train(options: argparse.Namespace, model: keras.Model) -> float:
     )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     callbacks = [
-        # The processes start from different parameters: all take those of rank 0.
+        # The processes start with different parameters: all take the parameters of rank 0.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # Before whatever reads metrics, so that all processes decide alike.
+        # Precedes the callbacks that read metrics, so that all processes decide alike.
         hvd.callbacks.MetricAverageCallback(),
-        # From one process's rate to the full one: no large steps while the parameters are still arbitrary.
+        # Grows from one process's rate to the full one: small steps while the parameters are arbitrary.
         hvd.callbacks.LearningRateWarmupCallback(full_rate, options.warmup_epochs),
     ]
     if options.checkpoint is not None and hvd.rank() == 0:
         callbacks.append(hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=options.checkpoint))
     verbose = 2 if hvd.rank() == 0 else 0
     model.fit(images, labels, options.batch_size, options.epochs, verbose=verbose, callbacks=callbacks)
-    rows = slice(hvd.rank(), None, hvd.size())  # each process looks at some of the test images
+    rows = slice(hvd.rank(), None, hvd.size())  # each process evaluates a part of the test images
     right = (model.predict(test_images[rows], verbose=0).argmax(axis=1) == test_labels[rows]).sum()
     return float(hvd.allreduce(right, op=hvd.Sum, name="right")) / len(test_labels)
 
 
 def replicas_are_identical(model: keras.Model) -> bool:
-    """Whether all processes have the same bits in their parameters."""
+    """Return True if all processes have the same bits in their parameters."""
     digest = hashlib.sha256()
     for weights in model.get_weights():
         digest.update(np.ascontiguousarray(weights).tobytes())
@@ -109,10 +109,10 @@ def replicas_are_identical(model: keras.Model) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 0 if the processes end with the same parameters."""
+    """Run; return 0 if the processes end with the same parameters."""
     options = parse_arguments(arguments)
     hvd.init()
-    # Different on each rank on purpose: rank 0's parameters are broadcast.
+    # Each rank has its own seed on purpose: rank 0's parameters are broadcast.
     keras.utils.set_random_seed(options.seed + hvd.rank())
     model = make_model()
     result = train(options, model)

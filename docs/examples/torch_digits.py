@@ -1,10 +1,10 @@
-"""Train a small network on scikit-learn's handwritten digits, on as many processes as there are.
+"""Train a small network on scikit-learn's handwritten digits, on any number of processes.
 
     horocacherun -np 2 python docs/examples/torch_digits.py
     torchrun --nproc-per-node 2 docs/examples/torch_digits.py --num-groups 2 --compression fp16
 
-Every process sees its share of the training images. The last line is the accuracy on images that none of them has
-seen. Exits with an error if the processes end with different parameters.
+Every process sees its share of the training images. The last line of output is the accuracy on images that no process
+has seen. Exits with an error if the processes end with different parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import nn
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """What the user may choose."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train on handwritten digits with horocache.")
     parser.add_argument("--epochs", type=int, default=15, help="passes over the training images (15)")
     parser.add_argument("--batch-size", type=int, default=32, help="images per process and step (32)")
@@ -52,10 +52,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 class ShardedSampler(torch.utils.data.Sampler[int]):
-    """This process's share of the images, in an order that all processes shuffle alike and anew in each epoch.
+    """This process's share of the images, in an order that all processes shuffle alike, differently in each epoch.
 
-    The shares are equally long, so that all processes make the same number of steps; a few images are seen twice if it
-    does not come out even.
+    The shares are equally long, so that all processes make the same number of steps. A few images are seen twice if the
+    number of images is not a multiple of the number of processes.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -65,11 +65,11 @@ class ShardedSampler(torch.utils.data.Sampler[int]):
         self.share: int = math.ceil(length / hvd.size())
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle differently from now on."""
+        """Choose the order of the images by ``epoch``."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        """Image numbers."""
+        """Return the numbers of this process's images."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
         order += order[: self.share * hvd.size() - self.length]
@@ -80,7 +80,7 @@ class ShardedSampler(torch.utils.data.Sampler[int]):
 
 
 def load_images(seed: int) -> tuple[torch.utils.data.TensorDataset, torch.Tensor, torch.Tensor]:
-    """Training set, test images, test labels; a fifth is for the test."""
+    """Return training set, test images (a fifth of all) and test labels."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
     labels = torch.tensor(digits.target)
@@ -90,7 +90,7 @@ def load_images(seed: int) -> tuple[torch.utils.data.TensorDataset, torch.Tensor
 
 
 def make_model() -> nn.Module:
-    """A small convolutional network for images of 8 by 8 pixels."""
+    """Return a small convolutional network for images of 8 by 8 pixels."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -106,7 +106,7 @@ def make_model() -> nn.Module:
 
 @contextlib.contextmanager
 def progress_bar(steps: int) -> Iterator[Callable[[float], None]]:
-    """Yields what to call after each step with the loss; only rank 0 shows a bar."""
+    """Yield a function to call with the loss after each step; only rank 0 shows a bar."""
     if hvd.rank() != 0:
         yield lambda loss: None
         return
@@ -117,14 +117,14 @@ def progress_bar(steps: int) -> Iterator[Callable[[float], None]]:
 
 
 def save(path: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write a checkpoint that is never half written."""
+    """Write a checkpoint; an interrupted write leaves no incomplete file at ``path``."""
     unfinished = path.with_suffix(path.suffix + ".part")
     torch.save({"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
     unfinished.replace(path)
 
 
 def restore(options: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Rank 0 reads the checkpoint, if there is one to go on from, and all processes take its state; the next epoch."""
+    """Let rank 0 read the checkpoint, if requested, and send its state to all processes; return the next epoch."""
     epoch = 0
     if hvd.rank() == 0 and options.resume and options.checkpoint.exists():
         checkpoint = torch.load(options.checkpoint, weights_only=True)
@@ -137,7 +137,7 @@ def restore(options: argparse.Namespace, model: nn.Module, optimizer: torch.opti
 
 
 def train(options: argparse.Namespace, model: nn.Module, dataset: torch.utils.data.TensorDataset) -> None:
-    """Train from the checkpoint's epoch, or the first, to the last."""
+    """Train from the checkpoint's epoch, or from the first one, to the last."""
     plain = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(
         plain,
@@ -155,12 +155,12 @@ def train(options: argparse.Namespace, model: nn.Module, dataset: torch.utils.da
             sampler.set_epoch(epoch)
             for step, (images, labels) in enumerate(loader, start=epoch * len(loader) + 1):
                 for group in optimizer.param_groups:
-                    # From one process's rate to the full one: no large steps while the parameters are still arbitrary.
+                    # Grows from one process's rate to the full one: small steps while the parameters are arbitrary.
                     group["lr"] = options.lr + (full_rate - options.lr) * min(1.0, step / warmup_steps)
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(images), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
-                # What is clipped must be the mean of all processes' gradients, not this one's.
+                # Clipping applies to the mean of all processes' gradients, so the gradients are reduced first.
                 optimizer.synchronize()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
                 with optimizer.skip_synchronize():
@@ -171,7 +171,7 @@ def train(options: argparse.Namespace, model: nn.Module, dataset: torch.utils.da
 
 
 def replicas_are_identical(model: nn.Module) -> bool:
-    """Whether all processes have the same bits in their parameters."""
+    """Return True if all processes have the same bits in their parameters."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().contiguous().numpy().tobytes())
@@ -181,7 +181,7 @@ def replicas_are_identical(model: nn.Module) -> bool:
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Share of the test images that are recognized; each process looks at some of them."""
+    """Return the share of test images that the model recognizes; each process evaluates a part of them."""
     rows = slice(hvd.rank(), None, hvd.size())
     with torch.no_grad():
         right = (model(images[rows]).argmax(dim=1) == labels[rows]).sum()
@@ -189,10 +189,10 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 0 if the processes end with the same parameters."""
+    """Run; return 0 if the processes end with the same parameters."""
     options = parse_arguments(arguments)
     hvd.init()
-    # Different on each rank on purpose: rank 0's parameters are broadcast.
+    # Each rank has its own seed on purpose: rank 0's parameters are broadcast.
     torch.manual_seed(options.seed + hvd.rank())
     dataset, test_images, test_labels = load_images(options.seed)
     model = make_model()

@@ -1,4 +1,4 @@
-"""horocache for JAX: ``import horocache.jax as hvd``. Arrays of the host, also inside of JAX's transformations."""
+"""horocache for JAX: ``import horocache.jax as hvd``. Works on arrays in host memory, also in JAX's transformations."""
 
 from horocache.jax.compression import Compression
 from horocache.jax.functions import (

@@ -1,4 +1,4 @@
-"""JAX arrays, as the operations of horocache see them: on the host, through NumPy's views of them."""
+"""JAX arrays as horocache's operations see them: in host memory, through NumPy views."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BFLOAT16 = np.dtype(jnp.bfloat16)
 
 
 class JaxAdapter(NumpyAdapter):
-    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for ``jax.Array``; results are NumPy arrays, see :func:`to_jax`.
+    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for ``jax.Array``; results are NumPy arrays.
 
-    JAX's arrays do not change, so nothing is done in place: every operation reads a view and writes to a new array.
+    JAX arrays are immutable, so no operation works in place: every operation reads a view and writes to a new array.
     """
 
     plain_type: type | None = None
 
     def check(self, value: Any) -> Array:
-        """A view of the array's memory."""
+        """Return a view of the array's memory."""
         if not isinstance(value, (jax.Array, np.ndarray)):
             raise InvalidArgumentError(
                 f"expected a jax.Array, got {type(value).__module__}.{type(value).__qualname__}."
@@ -40,15 +40,15 @@ class JaxAdapter(NumpyAdapter):
         return array
 
     def as_is(self, value: Any, writable: bool) -> bool:
-        """Never without a view."""
+        """Return False: an operation always needs a view."""
         return False
 
     def floating(self, tensor: Array) -> bool:
-        """Whether the elements are real floating-point numbers."""
+        """Return True if the elements are real floating-point numbers."""
         return tensor.dtype == _BFLOAT16 or super().floating(tensor)
 
     def from_result(self, result: Result) -> Array:
-        """An array on the core's memory, by DLPack: the buffer protocol has no bfloat16."""
+        """Return an array on the core's memory, through DLPack, because the buffer protocol lacks bfloat16."""
         return np.asarray(jax.dlpack.from_dlpack(result))
 
 

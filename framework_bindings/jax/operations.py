@@ -1,4 +1,4 @@
-"""The operations as JAX's transformations see them: shapes of results, gradients, batches."""
+"""The operations as JAX's transformations see them: result shapes, gradients and batches."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from horocache.data_parallel import vjp
 from horocache.data_parallel.vjp import Call, Reduction
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-Rows = tuple[int, ...]  # of an array, one number for each rank
+Rows = tuple[int, ...]  # the number of rows of an array on each rank
 
 
 def place_in(process_set: ProcessSet) -> tuple[int, int]:
-    """This process's rank in a process set, and the number of ranks."""
+    """Return this process's rank in a process set, and the number of ranks in the set."""
     return process_set.rank(), process_set.size()
 
 
 def _compiled_name(name: Name) -> Name:
-    """The name in a compiled function; see Note [Operations in compiled functions]."""
+    """Return an operation's name in a compiled function; see Note [Operations in compiled functions]."""
     if name is None:
         return "jit"
     return b"jit/" + name if isinstance(name, bytes) else f"jit/{name}"
@@ -42,7 +42,7 @@ def _with_rows(array: Any, rows: int) -> jax.ShapeDtypeStruct:
 
 @dataclass(frozen=True, kw_only=True)
 class Collective(Operation):
-    """What all ranks call alike, on one array or on a group of them."""
+    """A collective on one array, or on several arrays as a group."""
 
     name: Name
     process_set: ProcessSet
@@ -52,23 +52,23 @@ class Collective(Operation):
 
     @property
     def call(self) -> Call:
-        """What it has in common with the operation of its gradient."""
+        """The arguments that the operation shares with the operation of its gradient."""
         return Call(self.name, self.process_set, self.backend, self.group)
 
     def differentiated(self) -> tuple[Operation, Operation]:
-        """The operation itself, and that for tangents: all are linear."""
+        """Return the operation, and the same operation on the tangents: collectives are linear."""
         return self, replace(self, is_tangent=True)
 
     def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of the arguments."""
+        """Return the shapes and types of the arguments, which are those of the results."""
         return [described(array.shape, array.dtype) for array in arrays]
 
     def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
-        """Each element by itself, so all at once."""
+        """Run the operation unchanged: it works element by element."""
         return apply(self, arrays), places
 
     def where(self, compiled: bool) -> dict[str, Any]:
-        """The arguments that all operations have."""
+        """Return the arguments that all collectives have, for :mod:`horocache.collectives.api`."""
         name = self.name
         if self.is_tangent and name is not None:
             name = name + b".tangent" if isinstance(name, bytes) else f"{name}.tangent"
@@ -77,7 +77,7 @@ class Collective(Operation):
         return {"name": name, "process_set": self.process_set, "backend": self.backend}
 
     def run_as(self, kind: str, arrays: Arrays, compiled: bool, **arguments: Any) -> Arrays:
-        """Run the collective of that name."""
+        """Run the collective ``kind``, or ``grouped_<kind>`` for a group."""
         method = getattr(collectives, f"grouped_{kind}" if self.group else kind)
         answer = method(list(arrays) if self.group else arrays[0], **arguments, **self.where(compiled))
         return list(answer) if self.group else [answer]
@@ -85,7 +85,7 @@ class Collective(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class _Reducing(Collective):
-    """One that reduces."""
+    """A collective that reduces."""
 
     compression: AnyCompressor
     op: int
@@ -94,13 +94,13 @@ class _Reducing(Collective):
     kind: ClassVar[str]
 
     def differentiated(self) -> tuple[Operation, Operation]:
-        """Others than sums and means have results, but no tangents."""
+        """Return the operation, and that for tangents. Only Average and Sum have tangents."""
         if self.op in (Average, Sum):
             return super().differentiated()
         return self, _NoGradient(self.kind, self.op, self.results)
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Reduce."""
+        """Reduce the arrays over the ranks."""
         before, after = self.scales
         how = {"compression": self.compression, "op": self.op, "prescale_factor": before, "postscale_factor": after}
         return self.run_as(self.kind, arrays, compiled, **how)
@@ -113,7 +113,7 @@ class Allreduce(_Reducing):
     kind: ClassVar[str] = "allreduce"
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Reduce them the same way."""
+        """Reduce the cotangents in the same way."""
         how = Reduction(self.compression, self.op, self.scales)
         return vjp.of_allreduce(_Operations(), grads, how, self.call)
 
@@ -125,32 +125,32 @@ class Broadcast(Collective):
     root_rank: int
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Copy from the root."""
+        """Copy the root's arrays to all ranks."""
         return self.run_as("broadcast", arrays, compiled, root_rank=self.root_rank)
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Average to the root."""
+        """Return the average of the ranks' cotangents on the root, zeros on the other ranks."""
         is_root = self.process_set.ranks[self.process_set.rank()] == self.root_rank
         return vjp.of_broadcast(_Operations(), grads, is_root, self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ByRows(Collective):
-    """One whose results depend on the place of this rank, and in which the first dimension has a meaning.
+    """A collective that distributes rows: the first dimension matters, and results depend on the rank.
 
-    Compiled or differentiated, it knows the sizes of its results beforehand.
+    In a function that JAX compiles or differentiates, the sizes of the results must be known before it runs.
     """
 
-    place: tuple[int, int]  # this rank, and the number of ranks
-    foreseen: bool = False  # the results have the shapes that ``results`` tells
+    place: tuple[int, int]  # this rank's number in the set, and the number of ranks
+    foreseen: bool = False  # True if the results must have the shapes that ``results`` returns
 
     def differentiated(self) -> tuple[Operation, Operation]:
-        """Both with shapes that are known."""
+        """Return the operation and that for tangents, both with results of known shapes."""
         own = replace(self, foreseen=True)
         return own, replace(own, is_tangent=True)
 
     def check_place(self) -> None:
-        """InvalidArgumentError if the function was traced by another rank or for another number of ranks."""
+        """Raise InvalidArgumentError if the function was traced for another rank or another number of ranks."""
         now = place_in(self.process_set)
         if now != self.place:
             raise InvalidArgumentError(
@@ -159,7 +159,7 @@ class _ByRows(Collective):
             )
 
     def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
-        """Behind the rows, the batch is one of the dimensions that all ranks have alike."""
+        """Move the batch behind the rows, where all ranks have the same dimensions, and run the operation once."""
         moved = []
         for array, place in zip(arrays, places, strict=True):
             if place is None:
@@ -169,8 +169,8 @@ class _ByRows(Collective):
         return apply(self, moved), [None if place is None else 1 for place in places]
 
     def row_of_scalars(self, array: Any) -> Any:
-        """A batch of scalars, which have no rows."""
-        self.results([described((), array.dtype)])  # refuses them
+        """Return a batch of scalars as one row; raises InvalidArgumentError if the operation does not take scalars."""
+        self.results([described((), array.dtype)])  # raises if a scalar is not allowed
         return array[None]
 
 
@@ -178,18 +178,18 @@ class _ByRows(Collective):
 class Allgather(_ByRows):
     """An allgather of arrays in a traced function."""
 
-    rows: tuple[Rows, ...] | None = None  # None: all ranks' arrays have as many rows
+    rows: tuple[Rows, ...] | None = None  # one entry per array; None if all ranks have the same number of rows
 
     def expected(self, arrays: Arrays) -> tuple[Rows, ...]:
-        """The rows of each rank, of each array; a scalar is one row."""
+        """Return the expected number of rows on each rank, for each array; a scalar counts as one row."""
         return self.rows or tuple((array.shape[0] if array.shape else 1,) * self.place[1] for array in arrays)
 
     def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
-        """All ranks' rows."""
+        """Return the shapes of the results, which have the rows of all ranks."""
         return [_with_rows(array, sum(rows)) for array, rows in zip(arrays, self.expected(arrays), strict=True)]
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Gather, and see whether the sizes are those that were foreseen."""
+        """Gather the rows; raises InvalidArgumentError if sizes must be known beforehand and differ from these."""
         self.check_place()
         gathered = collectives.allgather_with_rows(list(arrays), group=self.group, **self.where(compiled))
         if compiled or self.foreseen:
@@ -198,17 +198,17 @@ class Allgather(_ByRows):
         return [output for output, _ in gathered]
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Average, and slice."""
+        """Average the cotangents over the ranks, and take this rank's rows."""
         starts = [sum(rows[: self.place[0]]) for rows in self.expected(arrays)]
         return vjp.of_allgather(_Operations(), grads, starts, [array.shape for array in arrays], self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alltoall(_ByRows):
-    """An alltoall of one array in a traced function: as many rows to each rank."""
+    """An alltoall of one array in a traced function; every rank gets the same number of rows."""
 
     def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of the arguments."""
+        """Return the shapes of the arguments; raises InvalidArgumentError if the rows cannot be split evenly."""
         for array in arrays:
             if not array.shape or array.shape[0] % self.place[1]:
                 raise InvalidArgumentError(
@@ -218,7 +218,7 @@ class Alltoall(_ByRows):
         return super().results(arrays)
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Exchange rows, and see whether as many came from each."""
+        """Exchange rows; raises InvalidArgumentError if sizes must be known beforehand and differ from these."""
         self.check_place()
         output, received = synchronize(collectives.alltoall_async(arrays[0], None, **self.where(compiled)))
         if compiled or self.foreseen:
@@ -227,7 +227,7 @@ class Alltoall(_ByRows):
         return [output]
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Exchange them back."""
+        """Send the rows of the cotangents back."""
         return vjp.of_alltoall(_Operations(), grads, grads, [array.shape for array in arrays], self.call)
 
 
@@ -238,23 +238,23 @@ class Reducescatter(_Reducing, _ByRows):
     kind: ClassVar[str] = "reducescatter"
 
     def shares(self, array: Any) -> Rows:
-        """How many rows each rank gets: the first ones get one more if they do not come out even."""
+        """Return the number of rows for each rank; the first ranks get one more if the rows do not divide evenly."""
         if not array.shape:
             raise InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.")
         ranks = self.place[1]
         return tuple((array.shape[0] - rank + ranks - 1) // ranks for rank in range(ranks))
 
     def results(self, arrays: Arrays) -> list[jax.ShapeDtypeStruct]:
-        """This rank's rows."""
+        """Return the shapes of this rank's parts."""
         return [_with_rows(array, self.shares(array)[self.place[0]]) for array in arrays]
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Reduce, and share out."""
+        """Reduce the arrays over the ranks and return this rank's rows."""
         self.check_place()
         return super().run(arrays, compiled)
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Gather them, scaled."""
+        """Gather the scaled cotangents."""
         run = _Operations(tuple(self.shares(array) for array in arrays))
         return vjp.of_reducescatter(run, grads, self.op, self.scales, self.place[1], self.call)
 
@@ -270,12 +270,12 @@ def _check_rows(kind: str, expected: Sequence[int], rows: Sequence[int]) -> None
 
 @dataclass(frozen=True)
 class OnHost(Operation):
-    """Any function of arrays on the host that all ranks call alike, in its turn among the operations.
+    """A function of arrays that runs on the host, in order with the other operations. All ranks must call it alike.
 
     Args:
-        what: says what it is, in errors.
-        shapes: of its results.
-        function: gets the arrays, and the beginning of the names that it has to give.
+        what: names the operation in errors.
+        shapes: the shapes and types of the results.
+        function: gets the arrays, and a prefix for the names of the operations that it runs; returns the results.
     """
 
     what: str
@@ -283,7 +283,7 @@ class OnHost(Operation):
     function: Callable[[list[Any], str], Sequence[Any]] = field(hash=False)
 
     def results(self, arrays: Arrays) -> Sequence[jax.ShapeDtypeStruct]:
-        """Those that were given."""
+        """Return the given shapes."""
         return self.shapes
 
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
@@ -291,24 +291,24 @@ class OnHost(Operation):
         return self.function(list(arrays), "jit/" if compiled else "")
 
     def differentiated(self) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(
             f"{self.what} has no gradient: call it outside of the differentiated function, or on jax.lax.stop_gradient "
             "of its arguments."
         )
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         self.differentiated()
 
     def with_batches(self, arrays: Arrays, places: Places) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(f"{self.what} cannot be inside of jax.vmap: call it outside, on the whole batch.")
 
 
 @dataclass(frozen=True)
 class _NoGradient(Operation):
-    """The tangents of a reduction that has none; an error where something depends on them."""
+    """Stands for the tangents of a reduction without a gradient; raises UnsupportedError if they are needed."""
 
     kind: str
     op: int
@@ -317,34 +317,34 @@ class _NoGradient(Operation):
     has_effect: ClassVar[bool] = False
 
     def results(self, arrays: Arrays) -> Sequence[jax.ShapeDtypeStruct]:
-        """Those of the reduction."""
+        """Return the shapes of the reduction's results."""
         return self.shapes(arrays)
 
     def run(self, arrays: Arrays, compiled: bool) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(
             f"{self.kind} has a gradient for Average and Sum only, not for op={self.op}: call it on "
             "jax.lax.stop_gradient of its argument."
         )
 
     def differentiated(self) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         self.run([], False)
 
     def cotangents(self, grads: Arrays, arrays: Arrays) -> NoReturn:
-        """Refuse."""
+        """Raise UnsupportedError."""
         self.run([], False)
 
     def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
-        """Remain."""
+        """Stay the same operation, on the batches."""
         return apply(self, arrays), places
 
 
 class _Operations:
-    """:class:`horocache.data_parallel.vjp.Differentiable` for traced functions.
+    """Implements :class:`horocache.data_parallel.vjp.Differentiable` for traced functions.
 
     Args:
-        rows: of what is gathered, where they are not the same on all ranks.
+        rows: the number of rows of each gathered array on each rank; None if it is the same on all ranks.
     """
 
     def __init__(self, rows: tuple[Rows, ...] | None = None) -> None:

@@ -1,19 +1,21 @@
-"""The one JAX primitive that runs every operation, and its rules.
+"""The one JAX primitive that runs every operation, and its transformation rules.
 
-Note [Operations in compiled functions]: an operation runs on the host, once on each rank for each time that the program
-comes to it. For that
+Note [Operations in compiled functions]: an operation runs on the host. Each rank runs it once each time that the
+program reaches it, in the same order on all ranks. Three things ensure this:
 
-* the primitive has an ordered effect of its own. JAX then threads a token through all operations of all compiled
-  functions of a process: they run one after the other, in the order in which the program dispatched the functions, and
-  none is removed, doubled or moved past another. Jitted functions, loops, branches and ``jax.checkpoint`` keep it;
-* the operations of compiled functions have names of their own, which begin with ``jit/``. A compiled function runs
-  asynchronously while the program goes on, so an operation that the program calls directly may run before or after it,
-  another way on each rank. The two kinds never have equal names, so one never gets the data of the other. Among the
-  compiled ones the token gives the order, and so an operation without a name needs no number;
-* it is refused where a function runs on several devices of a process at once (``shard_map``, ``pmap``): it would run
-  once on each device, in the order in which the devices' threads come.
+* The primitive has an ordered effect of its own. JAX threads a token through all operations with this effect, in all
+  compiled functions of a process. They run one after the other, in the order in which the program dispatched the
+  functions, and JAX does not remove, duplicate or reorder any. Jitted functions, loops, branches and
+  ``jax.checkpoint`` preserve the effect.
+* Operations in compiled functions have separate names, which begin with ``jit``. A compiled function runs
+  asynchronously while the program goes on, so an operation that the program calls directly may run before it on one
+  rank and after it on another. Because the two kinds never have equal names, neither gets the data of the other. The
+  token orders the operations in compiled functions, so an operation without a name needs no number.
+* An operation is an error where a function runs on several devices of a process at once (``shard_map``, ``pmap``). It
+  would run once on each device, in the order in which the devices' threads reach it.
 
-Names are given when an operation runs, not when it is traced: a rank may trace a function more often than others.
+An operation is named when it runs and not when it is traced, because a rank may trace a function more often than
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 
 import jax
 from horocache.errors import UnsupportedError
-from jax._src import effects  # only there are effects declared that checkpoint and custom derivatives let pass
+from jax._src import effects  # the public API lacks the registries of effects for checkpoint and custom derivatives
 from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -38,35 +40,52 @@ Places = Sequence[int | None]
 
 
 def described(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-    """What JAX knows of an array before there is one."""
+    """Return the shape and type of an array that does not exist yet, as JAX describes them."""
     return jax.ShapeDtypeStruct(tuple(shape), dtype)  # type: ignore[no-untyped-call]
 
 
 class Operation(ABC):
-    """What an operation does. Role: immutable and hashable, because JAX compares it to find compiled functions."""
+    """An operation, as the parameter of the primitive.
+
+    Role: immutable and hashable, because JAX compares operations when it looks up compiled functions.
+    """
 
     has_effect: ClassVar[bool] = True
     """Whether it must run although nothing uses its results."""
 
     @abstractmethod
     def results(self, arrays: Arrays) -> Sequence[jax.ShapeDtypeStruct]:
-        """Shapes and types of the results, from those of the arguments."""
+        """Return the shapes and types of the results; ``arrays`` have the arguments' shapes and types."""
 
     @abstractmethod
     def run(self, arrays: Arrays, compiled: bool) -> Arrays:
-        """Run it; ``compiled`` tells whether it is in a compiled function."""
+        """Run the operation; ``compiled`` is True in a compiled function."""
 
     @abstractmethod
     def differentiated(self) -> tuple[Operation, Operation]:
-        """The operation itself with results of the shapes that were foreseen, and that for tangents."""
+        """Return the operation to run in a differentiated function, and the operation for the tangents.
+
+        The results of both have the shapes that :meth:`results` returns.
+        """
 
     @abstractmethod
     def cotangents(self, grads: Arrays, arrays: Arrays) -> Arrays:
-        """Those of the arguments, from those of the results. ``arrays`` have the arguments' shapes and types."""
+        """Return the cotangents of the arguments, given those of the results.
+
+        ``arrays`` have the arguments' shapes and types.
+        """
 
     @abstractmethod
     def with_batches(self, arrays: Arrays, places: Places) -> tuple[Arrays, Places]:
-        """Run it once on batches. ``places`` tells which dimension of each is that of the batch; the result's, too."""
+        """Run the operation once on batched arrays.
+
+        Args:
+            arrays: the arguments.
+            places: for each argument the dimension of the batch, or None if the argument has no batch.
+
+        Returns:
+            The results, and for each result the dimension of the batch.
+        """
 
 
 class _Order(effects.Effect):
@@ -95,7 +114,7 @@ _operation.multiple_results = True
 
 
 def apply(operation: Operation, arrays: Arrays) -> list[Any]:
-    """Run an operation at once, or put it into the function that JAX is tracing."""
+    """Run an operation at once, or add it to the function that JAX is tracing."""
     results: list[Any] = _operation.bind(*arrays, operation=operation)
     return results
 
@@ -105,7 +124,7 @@ def _run(*arrays: Any, operation: Operation) -> list[jax.Array]:
 
 
 def _trace(*arrays: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
-    if hasattr(jax.sharding, "get_abstract_mesh"):  # else it is seen when the function is compiled
+    if hasattr(jax.sharding, "get_abstract_mesh"):  # without it, _lower() checks when the function is compiled
         _check_one_device(jax.sharding.get_abstract_mesh())
     shapes = [jax.core.ShapedArray(each.shape, each.dtype) for each in operation.results(arrays)]
     return shapes, {_ORDER} if operation.has_effect else set()
@@ -114,7 +133,7 @@ def _trace(*arrays: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
 def _differentiate(primals: Arrays, tangents: Arrays, *, operation: Operation) -> tuple[Arrays, Arrays]:
     own, of_tangents = operation.differentiated()
     results = apply(own, primals)
-    # Integers have no tangents. In a group the others go together.
+    # Integer arrays have no tangents. The tangents of all other arrays go through one operation.
     places = [n for n, each in enumerate(primals) if jax.numpy.issubdtype(each.dtype, jax.numpy.inexact)]
     moved = iter(apply(of_tangents, _instantiated([tangents[number] for number in places])))
     return results, [next(moved) if n in places else _no_tangent(each) for n, each in enumerate(results)]
@@ -125,14 +144,14 @@ def _no_tangent(integers: Any) -> Any:
 
 
 def _instantiated(grads: Arrays) -> Arrays:
-    """With zeros where JAX knows that there is nothing else, because all ranks have to send something."""
+    """Replace symbolic zeros by arrays of zeros, because every rank must send an array."""
     return [ad.instantiate_zeros(grad) for grad in grads]  # type: ignore[no-untyped-call]
 
 
 def _transpose(grads: Arrays, *arrays: Any, operation: Operation) -> Arrays:
     shapes = [each.aval if isinstance(each, ad.UndefinedPrimal) else each for each in arrays]
     if all(type(grad) is ad.Zero for grad in grads):
-        return [ad.Zero(shape) for shape in shapes]  # on all ranks: the function does not depend on the results
+        return [ad.Zero(shape) for shape in shapes]  # on all ranks, as the function does not depend on the results
     return operation.cotangents(_instantiated(grads), shapes)
 
 
@@ -153,7 +172,7 @@ def _lower(context: Any, *values: Any, operation: Operation) -> Any:
     def call(*arrays: Any) -> Any:
         return io_callback(run, results, *arrays, ordered=True)
 
-    # The callback takes its turn by our token instead of the one that it shares with other callbacks.
+    # The callback is ordered by the primitive's token, instead of the token that all ordered callbacks share.
     (theirs,) = jax.make_jaxpr(call)(*(described(each.shape, each.dtype) for each in context.avals_in)).effects
     inner = context.replace(tokens_in=mlir.TokenSet({theirs: context.tokens_in.get(_ORDER)}), tokens_out=None)
     lowered = mlir.lower_fun(call)(inner, *values)
@@ -163,9 +182,9 @@ def _lower(context: Any, *values: Any, operation: Operation) -> Any:
 
 
 def _check_one_device(where: Any) -> None:
-    """UnsupportedError where each of several devices of this process would run the operation.
+    """Raise UnsupportedError if several devices of this process would each run the operation.
 
-    ``where`` has the axes over which a function is mapped by hand, and the mesh that they belong to or the mesh's size.
+    ``where`` has the manually mapped axes, and the mesh that they belong to or the size of that mesh.
     """
     if not getattr(where, "manual_axes", ()):
         return

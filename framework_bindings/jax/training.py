@@ -1,4 +1,4 @@
-"""What a training loop needs: gradients of all ranks, and the same parameters everywhere."""
+"""For training loops: reduces gradients over the ranks, and broadcasts parameters."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ def reduce_gradients(
     num_groups: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The gradients of one step, reduced over the ranks; for use between ``jax.grad`` and the optimizer's update.
+    """Reduce the gradients of one step over the ranks; for use between ``jax.grad`` and the optimizer's update.
 
     Args:
-        gradients: any structure of arrays, such as ``jax.grad`` returns; inside of ``jax.jit``, too. Those of integers,
-            of type float0, are left out.
-        compression: of ``Compression``, or one's own compressor.
+        gradients: any structure of arrays, such as ``jax.grad`` returns; the same on all ranks. The call may be inside
+            ``jax.jit``. Gradients of integers, which have the type float0, are not reduced.
+        compression: a class of ``Compression``, or a custom compressor; the same on all ranks.
         op: Average, Sum, Min, Max, Product or Adasum.
-        num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
+        num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
+            reduces every gradient by an operation of its own.
         process_set: the ranks that take part.
 
     Returns:
-        The same structure.
+        The reduced gradients, in the same structure.
+
+    Raises:
+        ValueError: ``compression``, ``op``, ``num_groups`` or the process set is invalid.
+        UnsupportedError: the gradients are differentiated or batched.
+        MismatchError: shape or dtype of a gradient, or an option, differs between ranks; names both ranks and both
+            values.
     """
     options = gradient_options(
         compression=compression,
@@ -72,23 +79,27 @@ def _is_float0(leaf: Any) -> bool:
 
 
 class _Variable(NamedTuple):
-    """Of which a gradient is: where it is in the structure."""
+    """The variable of a gradient; ``name`` is the position of the gradient in the structure."""
 
     name: str
     shape: tuple[int, ...]
 
 
 def broadcast_parameters(parameters: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
-    """One rank's parameters, or its state of an optimizer, for all.
+    """Copy one rank's parameters, or its state of an optimizer, to all ranks.
 
     Args:
         parameters: any structure of arrays, numbers and keys of ``jax.random.key``; the same shapes and types on all
-            ranks. Leaves of other kinds, such as functions and strings, remain what they are on this rank.
-        root_rank: whose values to take; a global rank in the set.
+            ranks. Other leaves, such as functions and strings, keep each rank's own values.
+        root_rank: the rank that sends its values; a global rank in the set.
         process_set: the ranks that take part.
 
     Returns:
-        A new structure, with arrays on the devices where they were: JAX's arrays do not change.
+        A new structure with the root's values. Each new array is on the same devices as the old one.
+
+    Raises:
+        InvalidArgumentError: ``root_rank`` is not in the process set.
+        MismatchError: a shape or type differs between ranks; names both ranks and both values.
     """
     leaves, structure = jax.tree.flatten(parameters)
     results = list(leaves)
@@ -105,7 +116,7 @@ def broadcast_parameters(parameters: Any, root_rank: int = 0, process_set: Proce
     return jax.tree.unflatten(structure, results)
 
 
-# Leaves that have values to send.
+# The types of leaves whose values are sent.
 _VALUES = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
@@ -114,7 +125,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _like(leaf: Any, value: Any) -> Any:
-    """What was received, as the kind of leaf that it is for."""
+    """Convert a received value to the kind of the leaf that it replaces."""
     if not isinstance(leaf, jax.Array):
         return value if isinstance(leaf, np.ndarray) else type(leaf)(value.item())
     if _is_key(leaf):

@@ -1,6 +1,6 @@
-"""What Keras's three backends do differently: the gradients of a step, and where variables are.
+"""The parts of ``horocache.keras`` that depend on Keras's backend: collectives, compression, the gradients of a step.
 
-Everything else in ``horocache.keras`` is written with Keras's own operations.
+All other code uses Keras's own operations.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if int(keras.__version__.partition(".")[0]) < 3:
 
 
 class Backend(Protocol):
-    """What DistributedOptimizer and the callbacks need of a binding.
+    """The interface of a framework's binding for DistributedOptimizer and the callbacks.
 
-    Role: stateless; a module.
+    Role: stateless; each implementation is a module.
     """
 
     Compression: Any
@@ -32,18 +32,22 @@ class Backend(Protocol):
     def reduce_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
     ) -> list[Any]:
-        """The gradients of Keras variables, reduced over the ranks; None stays."""
+        """Return the gradients of Keras variables, reduced over the ranks; None stays None."""
 
     def prepare(self, distributed: type) -> None:
-        """Whatever has to be done before a model is compiled with a distributed optimizer."""
+        """Prepare Keras for models that are compiled with a distributed optimizer.
+
+        Args:
+            distributed: the base class of distributed optimizers.
+        """
 
 
 @functools.cache
 def backend() -> Backend:
-    """That of the Keras of this process.
+    """Return the binding for the backend that Keras uses in this process.
 
     Raises:
-        UnsupportedError: there is no binding for it.
+        UnsupportedError: horocache has no binding for this backend.
     """
     name = keras.config.backend()
     if name == "tensorflow":

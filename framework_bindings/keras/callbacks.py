@@ -17,18 +17,19 @@ from horocache.collectives.object_collectives import allgather_object
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
 
-_SEED = "seed_generator_state"  # what Keras calls the variable of a keras.random.SeedGenerator
+_SEED = "seed_generator_state"  # Keras's name for the variable of a keras.random.SeedGenerator
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives every rank the root's variables before the first batch: those of the model and those of its optimizer.
+    """Overwrites every rank's variables of the model and its optimizer with the root's values when training begins.
 
-    Needed where ranks start from random weights, or where only the root has loaded a checkpoint. The states of random
-    generators are left alone: ranks with seeds of their own drop out units of their own.
+    A model that is not built until the first batch is overwritten after that batch. Needed if ranks start from random
+    weights, or if only the root has loaded a checkpoint. The states of random generators are not overwritten, so that
+    ranks with different seeds drop out different units.
 
     Args:
-        root_rank: whose values to take.
-        device: accepted because Horovod has it.
+        root_rank: the rank that sends its values; a global rank in the set.
+        device: accepted because Horovod has it, and ignored.
         local_variables: variables that keep each rank's own values.
         process_set: the ranks that take part.
     """
@@ -47,12 +48,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._done = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcast, if Keras has built the model, which it does before it begins."""
+        """Broadcast, if the model is built."""
         if self.model.built:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast after the first batch, which has built the model."""
+        """Broadcast after the first batch, if the model was not built when training began."""
         self._broadcast()
 
     def _broadcast(self) -> None:
@@ -68,14 +69,17 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces the metrics at the end of an epoch by their means over the ranks.
+    """Replaces the metrics at the end of each epoch by their means over the ranks.
 
-    Put it before callbacks that read them, such as ReduceLROnPlateau, EarlyStopping or TensorBoard: then these do the
-    same on all ranks. Ranks must have the same metrics.
+    All ranks must have the same metrics. Put this callback before callbacks that read metrics, such as
+    ReduceLROnPlateau, EarlyStopping or TensorBoard, so that these do the same on all ranks.
 
     Args:
-        device: accepted because Horovod has it.
+        device: accepted because Horovod has it, and ignored.
         process_set: the ranks that take part.
+
+    Raises:
+        InvalidArgumentError: at the end of an epoch, if ranks have different metrics or a metric is a string.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
@@ -83,7 +87,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average ``logs`` in place."""
+        """Replace the scalars in ``logs`` by their means over the ranks."""
         if not logs:
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
@@ -114,14 +118,19 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     Args:
         initial_lr: the learning rate that is multiplied.
-        multiplier: a number, or a function from the epoch to a number. With ``staircase`` it is called with whole
-            epochs, else with fractions of them.
+        multiplier: a number, or a function from the epoch to a number. With ``staircase`` the function is called with
+            whole epochs, else with fractions of epochs.
         start_epoch: the first epoch in which the callback sets the rate.
-        end_epoch: the first epoch in which it does not any more; None: never.
-        staircase: set the rate at the beginning of epochs only. Constant multipliers always are.
-        momentum_correction: when the rate changes, scale what SGD has accumulated with momentum, as Goyal et al. 2017,
-            section 3, have it.
-        steps_per_epoch: for fractions of epochs; by default what Keras knows.
+        end_epoch: the first epoch in which it no longer sets the rate; None for no end.
+        staircase: True sets the rate at the beginning of each epoch only, as always with a number as ``multiplier``;
+            False sets it before each batch.
+        momentum_correction: True scales the momentum that SGD has accumulated when the rate changes (Goyal et al. 2017,
+            section 3).
+        steps_per_epoch: the number of batches in an epoch, to compute fractions of epochs; by default Keras's number.
+
+    Raises:
+        InvalidArgumentError: ``initial_lr`` is None; or, when training begins, ``steps_per_epoch`` is needed and
+            neither given nor known to Keras.
     """
 
     def __init__(
@@ -147,7 +156,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.multiplier: Callable[[float], float] = multiplier if callable(multiplier) else _constant(multiplier)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Find out how many steps an epoch has."""
+        """Determine the number of batches in an epoch, if it is needed and not given."""
         if not self.staircase and self.steps_per_epoch is None:
             self.steps_per_epoch = (self.params or {}).get("steps")
             if not self.steps_per_epoch:
@@ -156,19 +165,19 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the rate of the epoch."""
+        """Set the rate of the epoch, with ``staircase``."""
         self.current_epoch = epoch
         if self.staircase and self._is_on():
             self._set(self.multiplier(epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate of the batch."""
+        """Set the rate of the batch, without ``staircase``."""
         if not self.staircase and self._is_on():
             assert self.steps_per_epoch is not None
             self._set(self.multiplier(self.current_epoch + batch / self.steps_per_epoch))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Show the rate among the metrics."""
+        """Add the rate to the metrics, as ``lr``."""
         if logs is not None:
             logs["lr"] = self._rate()
 
@@ -180,7 +189,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _rate(self) -> float:
         sync = getattr(self.model, "jax_state_sync", None)
         if sync is not None:
-            sync()  # on JAX, fit keeps variables elsewhere while it runs
+            sync()  # on JAX, fit() keeps the current values outside of the variables while it runs
         return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def _set(self, factor: float) -> None:
@@ -192,7 +201,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._correct(new / old)
 
     def _correct(self, ratio: float) -> None:
-        # Keras's SGD keeps rates within what it accumulates. Others' sums are of gradients alone.
+        # Keras's SGD accumulates gradients multiplied by the rate. Other optimizers accumulate plain gradients.
         optimizer = self.model.optimizer
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         if isinstance(optimizer, keras.optimizers.SGD) and optimizer.momentum:
@@ -201,14 +210,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from that of one rank to that of all, batch by batch, as Goyal et al. 2017 have it.
+    """Raises the learning rate batch by batch, from ``initial_lr`` over the number of ranks to ``initial_lr``.
+
+    Source: Goyal et al. 2017, section 2.2.
 
     Args:
-        initial_lr: the rate that is reached, which is that of one process times the number of ranks.
-        warmup_epochs: how many epochs it takes.
-        momentum_correction: as for :class:`LearningRateScheduleCallback`.
-        steps_per_epoch: as there.
-        verbose: 1 to print when the rate has been reached.
+        initial_lr: the rate at the end of the warm-up: the rate for one process times the number of ranks.
+        warmup_epochs: the number of epochs of the warm-up.
+        momentum_correction: True scales the momentum that SGD has accumulated when the rate changes.
+        steps_per_epoch: the number of batches in an epoch; by default Keras's number.
+        verbose: 1 prints a line at the end of the warm-up.
+
+    Raises:
+        InvalidArgumentError: ``initial_lr`` is None; or, when training begins, ``steps_per_epoch`` is neither given nor
+            known to Keras.
     """
 
     def __init__(
@@ -220,7 +235,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            # One step later, so that the last step of the last epoch has the full rate.
+            # Counts the batch that begins now, so that the last batch of the warm-up has the full rate.
             epoch += 1.0 / (self.steps_per_epoch or 1)
             ranks = horocache.size()
             return 1.0 / ranks * (epoch * (ranks - 1) / warmup_epochs + 1)
@@ -229,22 +244,26 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Say that the rate has been reached."""
+        """Add the rate to the metrics, as ``lr``; at the end of the warm-up, print it if ``verbose`` is set."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
             sys.stdout.write(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}.\n")
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keeps the best model; its ``filepath`` is set before training.
+    """A ``keras.callbacks.ModelCheckpoint`` that saves the best model only.
 
     Args:
-        monitor: the metric that tells.
-        verbose: as for ``keras.callbacks.ModelCheckpoint``.
-        save_weights_only: as there.
-        mode: as there.
-        save_freq: as there.
-        filepath: where to save; or set the attribute before ``fit``.
+        monitor: the metric that decides which model is best.
+        verbose: 1 prints a line when a model is saved.
+        save_weights_only: True saves the weights only; False saves the whole model.
+        mode: ``"min"`` or ``"max"`` if the best value of the metric is its lowest or highest one; ``"auto"`` decides by
+            the metric's name.
+        save_freq: ``"epoch"``, or the number of batches after which the model is saved if it is the best.
+        filepath: the file to save to; or set the attribute of this name before ``fit``.
+
+    Raises:
+        InvalidArgumentError: when training begins, if ``filepath`` has not been set.
     """
 
     def __init__(
@@ -270,7 +289,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self._unset = self.filepath
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Refuse to train without a place for the model."""
+        """Raise InvalidArgumentError if ``filepath`` has not been set."""
         if not self._named and self.filepath == self._unset:
             raise InvalidArgumentError("BestModelCheckpoint: set filepath before training.")
         super().on_train_begin(logs)

@@ -1,12 +1,13 @@
-"""Copies of distributed optimizers, and of models with them, are distributed.
+"""Makes copies of distributed optimizers, and of models with such optimizers, distributed.
 
-Keras copies, pickles and saves optimizers and models by a configuration. It names the class of the user's optimizer, so
-that Keras reads it everywhere, without horocache too. The arguments of DistributedOptimizer stand beside that, under a
-key that Keras ignores. What Keras makes of a configuration with that key, as for ``copy``, ``deepcopy``, ``pickle``,
-``deserialize`` and ``compile_from_config``, is distributed.
+Keras copies, pickles and saves optimizers and models through a configuration. The configuration names the class of the
+user's optimizer, so that Keras can read it without horocache. horocache adds the arguments of DistributedOptimizer
+under a key that Keras ignores. If Keras creates an optimizer from a configuration with that key (in ``copy``,
+``deepcopy``, ``pickle``, ``deserialize`` and ``compile_from_config``), the optimizer is distributed.
 
-A file may be read by one rank alone, or by all to go on training; only the program knows. So Keras's own ``load_model``
-gives the user's optimizer and a warning, and :func:`horocache.keras.load_model` distributes it.
+Files are different: one rank may read a file for itself, or all ranks may read it to continue training, and only the
+program knows which. So Keras's own ``load_model`` returns the user's plain optimizer with a warning, and
+:func:`horocache.keras.load_model` distributes it.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from horocache.errors import UnsupportedError
 from keras.src.legacy.saving import saving_utils
 from keras.src.saving import saving_lib, serialization_lib
 
-_KEY = "horocache"  # in the configuration of an optimizer
-_LOCAL = "local_variables"  # their paths
-_PLACES = "local_places"  # the places of these among the trainable variables of the model, where there is a model
+_KEY = "horocache"  # horocache's key in the configuration of an optimizer
+_LOCAL = "local_variables"  # below it: the paths of the local variables
+_PLACES = "local_places"  # below it: their positions among the model's trainable variables, if there is a model
 
 
 def load_plain(filepath: Any, **options: Any) -> Any:
-    """Keras's ``load_model``, for a caller that distributes the optimizer."""
+    """Call Keras's ``load_model`` for a caller that distributes the optimizer itself."""
     with purposes.wanted(purposes.CALLER):
         return keras.saving.load_model(filepath, **options)
 
 
 def put_into(model: Any, optimizer: Any) -> None:
-    """Let a compiled model go on with another optimizer."""
+    """Replace the optimizer of a compiled model."""
     model.optimizer = optimizer
     if model.jit_compile:
-        # Asked again whether XLA can compile the model, Keras looks at the new optimizer. It ignores the assignment
-        # of what is there.
+        # Makes Keras check again, for the new optimizer, whether XLA can compile the model. Keras ignores an assignment
+        # of the current value, so False comes first.
         model.jit_compile = False
         model.jit_compile = True
 
 
 def _noted(optimizer: DistributedMixin) -> dict[str, Any]:
-    """How an optimizer is distributed, as JSON has it; or why that cannot be told, as ``problem``."""
+    """Return how an optimizer is distributed, as JSON values; if that is impossible, why, under ``problem``."""
     arguments = sendable(optimizer._hc_arguments)
     compression = arguments["compression"]
     name = compression.__name__ if isinstance(compression, type) else repr(compression)
@@ -58,11 +59,11 @@ def _noted(optimizer: DistributedMixin) -> dict[str, Any]:
 
 
 class _Copies:
-    """What Keras takes for the class of the optimizer where a configuration has a note.
+    """Replaces the optimizer's class when Keras reads a configuration with horocache's key.
 
     Args:
         plain_class: the class of the user's optimizer.
-        noted: how the optimizer was distributed.
+        noted: how the optimizer was distributed, from the configuration.
     """
 
     def __init__(self, plain_class: Any, noted: Mapping[str, Any]) -> None:
@@ -70,7 +71,7 @@ class _Copies:
         self._noted = noted
 
     def from_config(self, config: Any) -> Any:
-        """An optimizer that is distributed as the one that the note is of, unless it comes out of a file."""
+        """Create the optimizer: a copy is distributed like the original; otherwise plain, for a file with a warning."""
         plain = self._plain_class.from_config(config)
         if purposes.purpose() == purposes.FILE:
             _warn_of_plain()
@@ -102,7 +103,7 @@ def _warn_of_plain() -> None:
 
 
 def _register_local(model: Any, noted: Mapping[str, Any]) -> None:
-    """Leave the gradients of the same variables on their ranks as in the model that this one is a copy of."""
+    """Register the same local variables as in the model that ``model`` is a copy of."""
     variables = model.trainable_variables
     for index in noted.get(_PLACES, ()):
         if index >= len(variables):
@@ -114,7 +115,7 @@ def _register_local(model: Any, noted: Mapping[str, Any]) -> None:
 
 
 def _follow_optimizers() -> None:
-    """Let the configuration of an optimizer tell how it is distributed, and distribute what is made of it."""
+    """Make Keras write how an optimizer is distributed into its configuration, and distribute what it reads."""
     describe, class_of = serialization_lib.get_build_and_compile_config, serialization_lib._retrieve_class_or_fn
     make = serialization_lib.deserialize_keras_object
 
@@ -135,7 +136,7 @@ def _follow_optimizers() -> None:
     @functools.wraps(make)
     def deserialize_keras_object(config: Any, *args: Any, module_objects: Any = None, **kwargs: Any) -> Any:
         if isinstance(config, dict) and _KEY in config and config.get("class_name") in (module_objects or ()):
-            # Keras's optimizers by their short names: Keras makes the configuration anew, without our key.
+            # For a short class name Keras would create a new configuration, without horocache's key.
             public_class = module_objects[config["class_name"]]
             known = serialization_lib.serialize_with_public_class(public_class, config["config"])
             return make({**known, _KEY: config[_KEY]}, *args, **kwargs)
@@ -147,7 +148,7 @@ def _follow_optimizers() -> None:
 
 
 def _follow_models() -> None:
-    """Let the configuration of a model have that of the optimizer that it has now."""
+    """Make the configuration of a model contain that of its current optimizer and the positions of local variables."""
     get_config, from_config = keras.Model.get_compile_config, keras.Model.compile_from_config
 
     @functools.wraps(get_config)
@@ -155,7 +156,7 @@ def _follow_models() -> None:
         config = get_config(model)
         optimizer = getattr(model, "optimizer", None)
         if config and isinstance(optimizer, DistributedMixin):
-            # Keras has noted the optimizer that the model was compiled with, which another one may have replaced.
+            # Keras has recorded the optimizer that the model was compiled with. Another one may have replaced it.
             config["optimizer"] = serialization_lib.serialize_keras_object(optimizer)
             variables = enumerate(model.trainable_variables)
             config["optimizer"][_KEY][_PLACES] = [i for i, each in variables if id(each) in optimizer._hc_local]
@@ -173,7 +174,7 @@ def _follow_models() -> None:
 
 
 def _follow_files() -> None:
-    """Let the readers of files know that optimizers come out of a file."""
+    """Make Keras's file readers create plain optimizers, and HDF5 files record how an optimizer was distributed."""
     load_model, describe = saving_lib.load_model, saving_utils.model_metadata
     arguments_of = saving_utils.compile_args_from_training_config
 
@@ -183,7 +184,7 @@ def _follow_files() -> None:
         with purposes.wanted(purposes.FILE if now == purposes.COPY else now):
             return load_model(*args, **kwargs)
 
-    # Files of HDF5 have a configuration that is made and read in a way of its own.
+    # HDF5 files have another form of the configuration, with separate functions that write and read it.
     @functools.wraps(describe)
     def model_metadata(model: Any, *args: Any, **kwargs: Any) -> Any:
         metadata = describe(model, *args, **kwargs)
@@ -194,7 +195,7 @@ def _follow_files() -> None:
 
     @functools.wraps(arguments_of)
     def compile_args_from_training_config(training_config: Any, *args: Any, **kwargs: Any) -> Any:
-        # Keras reads some of these configurations without their class.
+        # Keras reads some of these configurations without retrieve_class_or_fn(), so the warning is given here.
         if _KEY in training_config["optimizer_config"] and purposes.purpose() != purposes.CALLER:
             _warn_of_plain()
         with purposes.wanted(purposes.CALLER):

@@ -1,4 +1,4 @@
-"""Keras on JAX: in compiled steps, all gradients of one go to the host, and come back reduced."""
+"""Keras on JAX: a compiled step sends all of its gradients to the host in one call and gets them back reduced."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare(distributed: type) -> None:
-    """Nothing has to be done."""
+    """Do nothing: Keras on JAX needs no preparation."""
 
 
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
 ) -> list[Any]:
-    """The gradients of Keras variables, reduced over the ranks; None stays."""
+    """Return the gradients of Keras variables, reduced over the ranks; None stays None."""
     if not options.takes_part:
         return list(gradients)
     present = [number for number, gradient in enumerate(gradients) if gradient is not None]

@@ -13,13 +13,13 @@ __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare(distributed: type) -> None:
-    """Let Keras know that models with a distributed optimizer are not for XLA.
+    """Make Keras treat models with a distributed optimizer as models that XLA cannot compile.
 
-    Keras asks the layers of a model whether XLA can compile it, but not its optimizer. Where it is told to compile all
-    the same, the operations refuse.
+    Keras asks the layers of a model whether XLA can compile the model, but not its optimizer. If XLA compiles the model
+    nevertheless, the operations raise an error.
 
     Args:
-        distributed: the class of distributed optimizers.
+        distributed: the base class of distributed optimizers.
     """
     from keras.src.trainers import trainer  # noqa: PLC0415
 

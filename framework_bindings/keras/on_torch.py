@@ -16,11 +16,11 @@ __all__ = ["Compression", "functions", "prepare", "reduce_gradients"]
 
 
 def prepare(distributed: type) -> None:
-    """Nothing has to be done."""
+    """Do nothing: Keras on torch needs no preparation."""
 
 
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
 ) -> list[Any]:
-    """The gradients of Keras variables, reduced over the ranks; None stays."""
+    """Return the gradients of Keras variables, reduced over the ranks; None stays None."""
     return reduce_list(collectives, gradients, variables, options, prefix)

@@ -1,4 +1,4 @@
-"""Keras optimizers whose gradients are those of all ranks."""
+"""Keras optimizers that reduce their gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from keras.src.saving import object_registration
 
 
 class DistributedMixin:
-    """What :func:`DistributedOptimizer` adds to the class of the user's optimizer.
+    """Reduces gradients; :func:`DistributedOptimizer` adds it to the class of the user's optimizer.
 
-    Gradients are reduced as Keras hands them over; where it accumulates them over several steps, what it has
-    accumulated is reduced, before it is clipped.
+    The gradients that Keras passes to ``apply`` are reduced. If Keras accumulates gradients over several steps, the
+    accumulated gradients are reduced instead, before they are clipped.
 
-    Role: never used alone; the first base of a class that has the arguments of DistributedOptimizer, so that
-    ``type(optimizer).from_config()`` makes a distributed optimizer, too.
+    Role: never used alone; the first base of a class that holds the arguments of DistributedOptimizer, so that
+    ``type(optimizer).from_config()`` creates a distributed optimizer, too.
     """
 
     _hc_plain_class: ClassVar[Any]  # the class of the user's optimizer
-    _hc_arguments: ClassVar[Mapping[str, Any]]  # of DistributedOptimizer, for copies
+    _hc_arguments: ClassVar[Mapping[str, Any]]  # the arguments of DistributedOptimizer, for copies
     _hc_options: GradientOptions
     _hc_local: Mapping[int, str] = {}  # ids and paths of the variables whose gradients stay on this rank
     _hc_scale_local: bool
-    _hc_factor: float  # of accumulated gradients, which Keras averages
-    _hc_variables: Sequence[Any]  # of the gradients that Keras is at
+    _hc_factor: float  # multiplies accumulated gradients, which Keras has averaged
+    _hc_variables: Sequence[Any]  # the variables whose gradients Keras is applying
     gradient_accumulation_steps: int | None
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
@@ -46,7 +46,7 @@ class DistributedMixin:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-        # Keras would take an attribute for variables of the optimizer's own.
+        # Not by setattr: Keras would track the list as variables of the optimizer itself.
         self.__dict__["_hc_variables"] = list(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
@@ -72,11 +72,15 @@ class DistributedMixin:
         return result
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of a variable, of Keras or TensorFlow, on this rank."""
+        """Keep the gradient of a Keras or TensorFlow variable on this rank, instead of reducing it."""
         self.__dict__["_hc_local"] = {**self._hc_local, id(variable): getattr(variable, "path", variable.name)}
 
     def __reduce__(self) -> Any:
-        """What copy, deepcopy and pickle use: Keras's copy of the user's optimizer, distributed in the same way."""
+        """Support copy, deepcopy and pickle: copy the optimizer as Keras does, and distribute the copy in the same way.
+
+        Raises:
+            UnsupportedError: the optimizer has local variables.
+        """
         if self._hc_local:
             raise UnsupportedError(
                 f"an optimizer with local variables ({', '.join(self._hc_local.values())}) cannot be copied without "
@@ -87,7 +91,7 @@ class DistributedMixin:
         return _copied, (self._hc_plain_class, state, sendable(self._hc_arguments))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keras's, which tracks variables; but a LossScaleOptimizer that takes the optimizer over shows itself here."""
+        """Set an attribute as Keras does; refuse the assignment by which a LossScaleOptimizer wraps this optimizer."""
         if name == "loss_scale_factor" and value is None and name in self.__dict__:
             raise UnsupportedError(
                 "a LossScaleOptimizer around a DistributedOptimizer would skip steps on some ranks only. Wrap the "
@@ -98,14 +102,14 @@ class DistributedMixin:
 
 
 class ScaledDistributedMixin(DistributedMixin):
-    """For a LossScaleOptimizer: gradients are reduced before it looks whether they are finite, so that ranks agree."""
+    """For a LossScaleOptimizer: reduces gradients before the check whether they are finite, so that all ranks agree."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """Reduce the scaled gradients, then go on as on one rank."""
+        """Reduce the scaled gradients, then continue as on one rank."""
         super().apply(grads, trainable_variables)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any) -> Any:
-        """The same where Keras is on JAX."""
+        """Reduce the scaled gradients, then continue as on one rank; Keras on JAX calls this method."""
         known: Any = self
         grads = self._reduced(grads, known._trainable_variables)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
@@ -129,26 +133,29 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> Any:
     """Wrap a Keras optimizer so that each step uses gradients reduced over all ranks.
 
-    The wrapped optimizer has all state of ``optimizer``, which should not be used any more. With Keras on TensorFlow,
-    torch or JAX, in ``model.fit`` and in loops of one's own.
+    The wrapped optimizer takes over the state of ``optimizer``, which should not be used any more. It works with Keras
+    on TensorFlow, torch and JAX, in ``model.fit`` and in custom training loops.
 
     Args:
-        optimizer: any ``keras.optimizers.Optimizer``.
-        name: what the optimizer is to be called; by default as it is.
-        device_dense: accepted because Horovod has it; results are where the backend uses them.
-        device_sparse: the same.
-        compression: of ``Compression``, or one's own compressor; None is none.
-        sparse_as_dense: with TensorFlow, make ``tf.IndexedSlices`` dense before they are reduced.
-        gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
-            number of ranks.
+        optimizer: any ``keras.optimizers.Optimizer`` of Keras 3.
+        name: the name of the wrapped optimizer; by default unchanged.
+        device_dense: accepted because Horovod has it, and ignored: results are where the backend uses them.
+        device_sparse: accepted because Horovod has it, and ignored.
+        compression: a class of ``Compression``, or a custom compressor, the same on all ranks; None for none.
+        sparse_as_dense: with TensorFlow, True makes ``tf.IndexedSlices`` dense before they are reduced; False gathers
+            them.
+        gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
+            number of ranks over this factor after it.
         op: Average, Sum, Min, Max or Product; with TensorFlow and torch also Adasum of the gradients.
-        backward_passes_per_step: how many steps' gradients add up to one that is reduced and applied; Keras's
+        backward_passes_per_step: the number of steps whose gradients add up to one that is reduced and applied; Keras's
             ``gradient_accumulation_steps``.
-        average_aggregated_gradients: average these instead of adding them up.
-        num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
-        groups: a number, as ``num_groups``, or lists of Keras variables that are reduced together.
+        average_aggregated_gradients: True averages the gradients of these steps instead of adding them up.
+        num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
+            reduces every gradient by an operation of its own.
+        groups: a number, with the meaning of ``num_groups``; or lists of Keras variables, each list reduced as one
+            operation. The gradients of all other variables are reduced by operations of their own.
         process_set: the ranks that take part.
-        scale_local_gradients: divide the gradients of local variables by the number of ranks.
+        scale_local_gradients: True divides the gradients of local variables by the number of ranks.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``. Its copies are distributed, too; groups
@@ -156,7 +163,11 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         horocache; :func:`load_model` wraps the optimizer again.
 
     Raises:
-        ValueError: see :func:`horocache.torch.DistributedOptimizer`; or it is no Keras 3 optimizer, or wrapped already.
+        ValueError: ``optimizer`` is not an optimizer of Keras 3, or is distributed already; ``op``, ``compression``,
+            ``num_groups``, ``groups`` or the process set is invalid; ``gradient_predivide_factor`` is not positive, or
+            is not 1 with another ``op`` than Average; ``backward_passes_per_step`` is below 1, contradicts the
+            optimizer's ``gradient_accumulation_steps``, or is not 1 for an optimizer that has been used.
+        NotInitializedError: called before ``init()``.
     """
     _check_optimizer(optimizer)
     reduction = {
@@ -174,7 +185,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     scaled = _with_loss_scale(optimizer)
     _accumulate(scaled, backward_passes_per_step)
     if options.groups is not None:
-        reduction["groups"] = None  # a copy has other variables
+        reduction["groups"] = None  # not for copies, which have other variables
     own = {
         "_hc_arguments": {
             **reduction,
@@ -203,7 +214,10 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _with_loss_scale(optimizer: Any) -> Any:
-    """What Keras does itself where the default policy is mixed_float16, from the outside."""
+    """Wrap the optimizer in a LossScaleOptimizer if the default policy is mixed_float16.
+
+    Keras would otherwise put a LossScaleOptimizer around the distributed optimizer.
+    """
     if keras.config.dtype_policy().name != "mixed_float16":
         return optimizer
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -231,7 +245,10 @@ _classes: dict[Any, type] = {}
 
 
 def _class_of(plain_class: type, own: dict[str, Any]) -> type:
-    """The user's class with a mixin in front, which has ``own`` attributes; equal calls return the same class."""
+    """Return a class that derives from a mixin and the user's class, with the attributes ``own``.
+
+    Equal arguments give the same class.
+    """
     scaled = issubclass(plain_class, keras.optimizers.LossScaleOptimizer)
     key = (plain_class, *(tuple(each.items()) if isinstance(each, dict) else each for each in own.values()))
     made = _classes.get(key)
@@ -239,7 +256,7 @@ def _class_of(plain_class: type, own: dict[str, Any]) -> type:
         bases = (ScaledDistributedMixin if scaled else DistributedMixin, plain_class)
         place = {"__module__": plain_class.__module__, "__qualname__": plain_class.__qualname__}
         made = _classes[key] = type(plain_class.__name__, bases, {**place, **own, "_hc_plain_class": plain_class})
-        # Keras saves an optimizer under the name that it knows its class by.
+        # Keras saves an optimizer under the registered name of its class. The new class gets the name of the user's.
         for names in (api_export.REGISTERED_OBJS_TO_NAMES, object_registration.GLOBAL_CUSTOM_NAMES):
             if plain_class in names:
                 names[made] = names[plain_class]
@@ -247,12 +264,12 @@ def _class_of(plain_class: type, own: dict[str, Any]) -> type:
 
 
 def sendable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of DistributedOptimizer as another process can read them."""
+    """Return the arguments of DistributedOptimizer in a form that another process can read."""
     return {**arguments, "process_set": arguments["process_set"].process_set_id}
 
 
 def distributed_again(optimizer: Any, arguments: Mapping[str, Any]) -> Any:
-    """An optimizer, distributed with what :func:`sendable` has made of the arguments."""
+    """Distribute an optimizer; ``arguments`` come from :func:`sendable`."""
     return DistributedOptimizer(optimizer, **{**arguments, "process_set": registered_set(arguments["process_set"])})
 
 
@@ -263,7 +280,7 @@ def _copied(plain_class: Any, state: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _check_lists_of_variables(groups: list[Any]) -> None:
-    """InvalidArgumentError unless these are lists of Keras variables, each in one list at most."""
+    """Raise InvalidArgumentError unless ``groups`` are lists of Keras variables, each variable in at most one list."""
     for _ in members_of_lists(groups, "Keras variables", lambda each: hasattr(each, "path"), id):
         pass
 
@@ -271,13 +288,20 @@ def _check_lists_of_variables(groups: list[Any]) -> None:
 def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: Any, *arguments: Any, local_layers: Any = None, **more: Any
 ) -> Any:
-    """:func:`DistributedOptimizer` that leaves the gradients of ``local_layers`` on their ranks.
+    """Wrap an optimizer as :func:`DistributedOptimizer` does, but keep gradients of ``local_layers`` on their ranks.
 
     Args:
-        optimizer: as there.
-        arguments: as there.
-        local_layers: a Keras layer, or several, whose variables have been made.
-        more: as there.
+        optimizer: any ``keras.optimizers.Optimizer`` of Keras 3.
+        arguments: more positional arguments of :func:`DistributedOptimizer`, from ``name`` on.
+        local_layers: a built Keras layer, or several, whose gradients stay on their ranks.
+        more: keyword arguments of :func:`DistributedOptimizer`.
+
+    Returns:
+        An instance of a class that derives from the class of ``optimizer``. It can be copied only with its model.
+
+    Raises:
+        ValueError: ``local_layers`` are not Keras layers; or one of the cases of :func:`DistributedOptimizer`.
+        NotInitializedError: called before ``init()``.
     """
     distributed = DistributedOptimizer(optimizer, *arguments, **more)
     for variable in variables_of_layers(local_layers):

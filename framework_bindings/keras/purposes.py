@@ -1,4 +1,7 @@
-"""What becomes of an optimizer that Keras makes from the configuration of a distributed one."""
+"""The purpose for which Keras creates an optimizer from the configuration of a distributed one.
+
+The purpose decides whether the new optimizer is distributed. It applies to the current context (thread or task).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ _purpose = contextvars.ContextVar("horocache_purpose", default=COPY)
 
 
 def purpose() -> str:
-    """What becomes of it now."""
+    """Return the current purpose: COPY, FILE or CALLER."""
     return _purpose.get()
 
 
 @contextmanager
 def wanted(value: str) -> Iterator[None]:
-    """Make it that."""
+    """Set the purpose to ``value`` within a ``with`` block."""
     before = _purpose.set(value)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Keras variables that all ranks are to have alike, whatever Keras is on."""
+"""Broadcasts Keras variables, with every backend of Keras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horocache.collectives.object_collectives import allgather_object
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import MismatchError
 
-# bfloat16 and float8 are no types of NumPy's own; they travel as the bits that they are made of.
+# NumPy lacks bfloat16 and float8. They are sent as integers with the same bits: item size in bytes -> integer type.
 _MOVED_AS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
@@ -22,12 +22,15 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     """Overwrite every rank's Keras variables with the root's.
 
     Args:
-        variables: such as ``model.variables``; the same shapes and types in the same order on all ranks.
-        root_rank: whose values to take; a global rank in the set.
+        variables: Keras variables, such as ``model.variables``; the same shapes and types in the same order on all
+            ranks.
+        root_rank: the rank that sends its values; a global rank in the set.
         process_set: the ranks that take part.
 
     Raises:
-        MismatchError: the ranks' variables do not correspond; names the first that differs.
+        MismatchError: number, shapes or types of the variables differ between ranks; names the first variable that
+            differs.
+        InvalidArgumentError: ``root_rank`` is not in the process set.
     """
     _check_alike(variables, process_set)
     values = [np.asarray(keras.ops.convert_to_numpy(variable), order="C") for variable in variables]

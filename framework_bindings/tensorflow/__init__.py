@@ -28,7 +28,7 @@ from horocache.common_api import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SyncBatchNormalization":  # is a layer of Keras, which takes seconds to import
+    if name == "SyncBatchNormalization":  # a Keras layer; importing Keras takes seconds
         from horocache.tensorflow.sync_batch_norm import SyncBatchNormalization  # noqa: PLC0415
 
         return SyncBatchNormalization

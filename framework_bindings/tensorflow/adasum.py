@@ -1,4 +1,4 @@
-"""Allreduce with ``op=Adasum``: what :mod:`horocache.collectives.adasum` does, as operations of TensorFlow's."""
+"""Allreduce with ``op=Adasum`` as TensorFlow operations; :mod:`horocache.collectives.adasum` has the algorithm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from horocache.errors import UnsupportedError
 
 
 def allreduce(tensors: Sequence[tf.Tensor], call: Call, compression: AnyCompressor | None) -> list[tf.Tensor]:
-    """The adaptive sums of tensors; ``call`` is the allreduce. They have no gradient.
+    """Return the adaptive sum over the ranks for each tensor. Differentiating a result raises UnsupportedError.
+
+    Args:
+        tensors: this rank's tensors.
+        call: the allreduce: its name, process set, scales and backend.
+        compression: compresses the tensors before they are sent; None sends them unchanged.
 
     Raises:
-        UnsupportedError: the number of ranks is no power of two; the elements are no real floating-point numbers.
+        UnsupportedError: the number of ranks is not a power of two, or the elements are not floating-point numbers.
     """
     check_ranks(call.process_set.size())
     for tensor in tensors:
@@ -61,7 +66,7 @@ def _combined(sources: Sequence[tf.Tensor], call: Call, compression: AnyCompress
 
 
 def _by_rank(gathered: tf.Tensor, rows: tf.Tensor, ranks: int) -> list[tf.Tensor]:
-    """Each rank's tensor; zeros for one that has joined, and sent no row."""
+    """Return each rank's tensor; zeros for a rank that has joined and therefore sent no row."""
     shape = tf.concat([[ranks], tf.shape(gathered)[1:]], axis=0)
     return tf.unstack(tf.scatter_nd(tf.where(rows > 0), gathered, tf.cast(shape, tf.int64)), num=ranks)
 
@@ -71,7 +76,7 @@ def _dot(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 class _Factor:
-    """A float64 scalar that multiplies tensors in their own type."""
+    """A float64 scalar. A product with a tensor has the tensor's type."""
 
     def __init__(self, value: tf.Tensor) -> None:
         self._value = value

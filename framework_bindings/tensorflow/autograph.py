@@ -1,7 +1,7 @@
-"""What AutoGraph is told about functions of horocache: to call them as they are.
+"""Excludes functions of horocache from AutoGraph's conversion.
 
-It would rewrite each into a function of its own otherwise, with branches that depend on tensors, of which there are
-none, and would wrap what they raise.
+AutoGraph would otherwise rewrite each function to support branches that depend on tensors, which these functions do not
+contain, and would wrap the exceptions that they raise.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_it_is(function: F) -> F:
-    """A function that AutoGraph leaves alone."""
+    """Mark ``function`` so that AutoGraph calls it unconverted."""
     return cast(F, tf.autograph.experimental.do_not_convert(function))

@@ -1,7 +1,7 @@
-"""Pairs of operations: one that enqueues and returns at once, and one that waits.
+"""Pairs of TensorFlow operations: one submits a collective and returns at once, the other waits for the result.
 
-What an operation means, and which arguments go together, is checked here by the rules of :mod:`horocache.collectives.api`, while a
-graph is made or an eager operation is called; whether tensors can be sent is checked by the kernel.
+Arguments are checked here, by the rules of :mod:`horocache.collectives.api`, while a graph is built or an eager
+operation is called. The submitting kernel checks the tensors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SENT = frozenset(
 
 
 class Call(NamedTuple):
-    """Everything that ranks must agree on but the tensors."""
+    """The request of an operation without its tensors: everything else that the ranks must agree on."""
 
     op: int
     name: str | bytes
@@ -58,16 +58,16 @@ class Call(NamedTuple):
     group: bool = False
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the operation that enqueues.
+        """Return the attributes of the submitting operation.
 
         Raises:
-            InvalidArgumentError: factors that are no numbers; a process set that is not registered.
+            InvalidArgumentError: a scale is not a number, or the process set is not registered.
         """
         check_scales(self.scales)
         before, after = self.scales
         number, name = set_id(self.process_set), self.name
         if not name and self.op < len(OP_NAMES) and tf.executing_eagerly() and counts_by_itself():
-            # Eager operations without a name are waited for at once, so none of the thread's is in flight.
+            # Assumes that the thread waits for an unnamed eager operation at once, so that none of them is in flight.
             name = full_name(OP_NAMES[self.op], context.current().thread_names.take(self.op, number, ()).name) or ""
         return {
             "op": self.op,
@@ -84,22 +84,22 @@ class Call(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Tensors whose sizes the ranks had to find out."""
+    """The results of an operation whose result shapes depend on the other ranks."""
 
     tensors: list[tf.Tensor]
-    rows: list[tf.Tensor]  # of each, how many came from each rank
-    divisor: tf.Tensor  # by which an average of them divides
+    rows: list[tf.Tensor]  # for each tensor, the number of rows from each rank
+    divisor: tf.Tensor  # divides a sum over the ranks to give the average
 
 
 class Enqueued(NamedTuple):
-    """An operation that is under way, and the tensors that will hold its results."""
+    """An operation in flight, and the tensors that will hold its results."""
 
     handle: tf.Tensor
     results: list[tf.Tensor]
 
 
 def check_types(tensors: Sequence[Any], call: Call, labels: Sequence[str] = ()) -> None:
-    """tf.errors.UnimplementedError if elements of a type cannot be sent; ``labels`` name the tensors or variables."""
+    """Raise tf.errors.UnimplementedError if an element type cannot be sent; ``labels`` name tensors or variables."""
     for index, tensor in enumerate(tensors):
         dtype = tf.as_dtype(tensor.dtype).base_dtype
         if dtype in _SENT:
@@ -113,7 +113,7 @@ def check_types(tensors: Sequence[Any], call: Call, labels: Sequence[str] = ()) 
 
 
 def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool = False) -> Enqueued:
-    """Start an operation whose results have the shapes of its tensors."""
+    """Submit an operation whose results have the shapes of its tensors."""
     order.check_not_compiled(call.name)
     check_types(tensors, call)
     attributes = call.attributes()
@@ -126,7 +126,7 @@ def enqueue_into(tensors: Sequence[tf.Tensor], call: Call, *, wait_follows: bool
 
 
 def wait(started: Sequence[Enqueued]) -> list[tf.Tensor]:
-    """The results of operations, when all of them are over."""
+    """Wait for all operations; return their results in order."""
     flat = [tensor for each in started for tensor in each.results]
     handles = [each.handle for each in started]
     eager = tf.executing_eagerly()
@@ -138,12 +138,12 @@ def wait(started: Sequence[Enqueued]) -> list[tf.Tensor]:
 
 
 def run_into(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
-    """An operation whose results have the shapes of its tensors."""
+    """Run an operation whose results have the shapes of its tensors."""
     return wait([enqueue_into(tensors, call, wait_follows=True)])
 
 
 def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = None) -> Results:
-    """An operation whose results have shapes that the ranks find out."""
+    """Run an operation whose result shapes depend on the other ranks."""
     order.check_not_compiled(call.name)
     check_types(tensors, call)
     attributes = call.attributes()
@@ -165,10 +165,10 @@ def run(tensors: Sequence[tf.Tensor], call: Call, splits: tf.Tensor | None = Non
 
 
 def run_without_tensors(call: Call) -> tf.Tensor:
-    """A barrier or a join; a scalar, the rank that joined last."""
+    """Run a barrier or a join. Returns an int32 scalar: the rank that joined last, or -1 for a barrier."""
     order.check_not_compiled(call.name)
     eager = tf.executing_eagerly()
-    # Where TensorFlow orders what has effects, this stays where it is in the program.
+    # Without order.enqueued(): where TensorFlow orders operations with effects, this one keeps its program order.
     with order.earlier():
         handle = operations.horocache_submit(tensors=[], splits=[], wait_follows=eager, **call.attributes())
     result = library.wait(operations.horocache_wait_join, handle=handle, alone=eager)

@@ -1,11 +1,18 @@
 """The collectives on TensorFlow's tensors, in eager mode and in graphs, with Horovod's arguments.
 
-What an operation does, its names and its errors are described at :class:`horocache.collectives.api.Collectives`. Errors that the
-ranks find together are TensorFlow's: ``tf.errors.FailedPreconditionError`` where they disagree,
-``InvalidArgumentError`` for a name that is in flight, ``UnknownError`` for a rank that died, ``AbortedError`` after
-a shutdown, ``DeadlineExceededError`` for a tensor that some rank never submits; all with horocache's message.
+The ranks match tensors by name. Without a name, an eager operation is named by the order of the calls in the program,
+which must be the same on all ranks, and an operation of a graph by its position in the graph.
 
-``device_dense`` and ``device_sparse`` are where TensorFlow puts the result; data is reduced in the memory of the host.
+An error that this rank detects alone is raised while the graph is built or the eager operation is called. An error that
+the ranks detect together is one of TensorFlow's, with horocache's message:
+
+* ``tf.errors.FailedPreconditionError``: the ranks disagree about an operation;
+* ``tf.errors.InvalidArgumentError``: the name is already in flight;
+* ``tf.errors.UnknownError``: a rank died;
+* ``tf.errors.AbortedError``: a rank shut horocache down or aborted the job;
+* ``tf.errors.DeadlineExceededError``: a rank did not submit the tensor in time.
+
+``device_dense`` and ``device_sparse`` select the device of the result; data is reduced in the memory of the host.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ def _dense(tensors: Sequence[Any]) -> list[tf.Tensor]:
 def reduce_tensors(
     tensors: Sequence[tf.Tensor], call: Call, compression: AnyCompressor | None, device: str = ""
 ) -> list[tf.Tensor]:
-    """Allreduce of tensors, through the layers of a call; ``call`` has everything else."""
+    """Allreduce tensors, compressed by ``compression``, on ``device``; ``call`` holds everything else."""
     layers = layer_list(compression, call.group)
     with tf.device(device or None):
         encoded, contexts = layers.encode(list(tensors))
@@ -53,7 +60,7 @@ def reduce_tensors(
 
 
 def _allreduce_slices(slices: tf.IndexedSlices, call: Call, device: str) -> tf.IndexedSlices:
-    """Gather values and indices; duplicates are added up by who uses them."""
+    """Gather values and indices. Duplicate indices stay; a user of the slices adds their values up."""
     if call.reduce_op not in (Average, Sum):
         raise UnsupportedError(f"IndexedSlices can be reduced with Average or Sum, not with op={call.reduce_op}.")
     if call.scales != calls.ONE:
@@ -84,29 +91,40 @@ def allreduce(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Reduce the ranks' tensors element by element; see :meth:`horocache.collectives.api.Collectives.allreduce`.
+    """Reduce the ranks' tensors element by element; every rank gets the result.
 
-    Differentiable for Average and Sum. ``tf.IndexedSlices`` are gathered instead, which gives the same sum; their
-    values are divided for Average.
+    Differentiable for Average and Sum. ``tf.IndexedSlices`` are gathered instead, which gives the same sum; for Average
+    their values are divided by the number of ranks.
 
     Args:
-        tensor: a tensor, a variable, ``tf.IndexedSlices``, or what ``tf.convert_to_tensor`` takes.
+        tensor: a tensor, a variable, or a value for ``tf.convert_to_tensor``, with the same shape and dtype on all
+            ranks; or ``tf.IndexedSlices``, which may have different numbers of rows.
         average: deprecated, use ``op``.
-        device_dense: where the result of a tensor is to be.
-        device_sparse: where that of ``tf.IndexedSlices`` is to be.
-        compression: a class of ``Compression``.
-        op: as for :meth:`horocache.collectives.api.Collectives.allreduce`.
+        device_dense: the device of the result, for a tensor.
+        device_sparse: the device of the result, for ``tf.IndexedSlices``.
+        compression: a class of ``Compression``, the same on all ranks; ``tf.IndexedSlices`` are sent uncompressed.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits; for
+            floating-point tensors also Adasum, if the number of ranks is a power of two. ``tf.IndexedSlices`` support
+            Average and Sum, without scales.
         prescale_factor: multiplies every rank's tensor before the reduction.
         postscale_factor: multiplies the result.
-        name: identifies the tensor across ranks, within name scopes; by default made from the program's order, or from
-            the place in the graph.
+        name: identifies the tensor across ranks, within name scopes; by default generated from the program order, or
+            in a graph from the operation's position.
         process_set: the ranks that take part.
-        ignore_name_scope: leave name scopes out of the name.
-        backend: what runs it; all ranks must name the same.
+        ignore_name_scope: True leaves name scopes out of the name.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; all
+            ranks must name the same one. None leaves the choice to the selector.
+
+    Returns:
+        A tensor of the same shape and dtype, with the same bits on every rank; or ``tf.IndexedSlices``.
 
     Raises:
-        ValueError: both ``op`` and ``average``, or what this rank can see to be wrong. UnsupportedError: reductions
-            that are not defined for the type, or for ``tf.IndexedSlices``; XLA would compile it.
+        ValueError: ``op`` and ``average`` are both given, or an argument is invalid on this rank.
+        UnsupportedError: ``op`` or a scale is not supported for ``tf.IndexedSlices``, the element type or the number
+            of ranks; or XLA would compile the operation.
+        tf.errors.UnimplementedError: the element type cannot be sent, or the reduction is not defined for it.
+        tf.errors.FailedPreconditionError: shape, dtype, op, scales, compression or backend differ between ranks; names
+            both ranks and both values.
     """
     op = resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
@@ -136,9 +154,32 @@ def grouped_allreduce(
     *,
     backend: str | None = None,
 ) -> list[Any]:
-    """:func:`allreduce` of several tensors as one: nothing of the group is run before all ranks have all of it.
+    """Reduce several tensors as one group, which runs once every rank has submitted all of its tensors.
 
-    ``tf.IndexedSlices`` among them are reduced by themselves.
+    Every tensor is reduced element by element, and every rank gets the results. Differentiable for Average and Sum.
+    ``tf.IndexedSlices`` in the list are gathered, each separately from the group.
+
+    Args:
+        tensors: a list or tuple of tensors, variables, values for ``tf.convert_to_tensor``, or ``tf.IndexedSlices``; in
+            the same order on all ranks.
+        average: deprecated, use ``op``.
+        device_dense: the device of the results, for tensors.
+        device_sparse: the device of the results, for ``tf.IndexedSlices``.
+        compression: a class of ``Compression``, the same on all ranks; ``tf.IndexedSlices`` are sent uncompressed.
+        op: Average (the default), Sum, Min, Max, Product, And, Or, Xor or Adasum, as for :func:`allreduce`.
+        prescale_factor: multiplies every rank's tensors before the reduction.
+        postscale_factor: multiplies the results.
+        process_set: the ranks that take part.
+        ignore_name_scope: True leaves name scopes out of the name.
+        name: identifies the group across ranks, within name scopes; generated when omitted.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        The results in the order of ``tensors``.
+
+    Raises:
+        ValueError, UnsupportedError, tf.errors.OpError: in the same cases as :func:`allreduce`; also if ``tensors`` is
+            empty or not a list.
     """
     op = resolve_op(op, average)
     check_list(tensors, "grouped_allreduce")
@@ -173,7 +214,7 @@ def _gather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
-    """The shape of a tensor, whatever number of rows it has."""
+    """Return the shape of a tensor with an unknown number of rows."""
     if tensor.shape.rank is None:
         return tf.TensorShape(None)
     return tf.TensorShape([None, *tensor.shape[1:]])
@@ -188,9 +229,24 @@ def allgather(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.collectives.api.Collectives.allgather`.
+    """Concatenate the ranks' tensors along the first dimension; every rank gets the result.
 
-    Differentiable: the gradient is averaged over the ranks, and each gets that of its rows.
+    Differentiable: the gradient is averaged over the ranks, and each rank gets the gradient of its rows.
+
+    Args:
+        tensor: shape ``(n_r, ...)``; ``n_r`` may differ between ranks and may be 0, the other dimensions may not
+            differ. A scalar counts as one row.
+        name: identifies the tensor across ranks, within name scopes; generated when omitted.
+        ignore_name_scope: True leaves name scopes out of the name.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        A tensor of shape ``(sum of n_r, ...)``, in rank order.
+
+    Raises:
+        tf.errors.FailedPreconditionError: dtype or another dimension differs between ranks; names both ranks and both
+            values.
     """
     full = operation_name("allgather", name, ignore_name_scope)
     return _gather(_dense([tensor]), Call(OP_ALLGATHER, full, process_set, backend=backend))[0]
@@ -205,7 +261,26 @@ def grouped_allgather(
     *,
     backend: str | None = None,
 ) -> list[tf.Tensor]:
-    """:func:`allgather` of several tensors as one; results in the order of ``tensors``."""
+    """Concatenate the ranks' tensors along the first dimension, for several tensors as one group.
+
+    Differentiable: the gradients are averaged over the ranks, and each rank gets the gradients of its rows.
+
+    Args:
+        tensors: a list or tuple of tensors, in the same order on all ranks. The number of rows of each may differ
+            between ranks, the other dimensions may not. A scalar counts as one row.
+        name: identifies the group across ranks, within name scopes; generated when omitted.
+        ignore_name_scope: True leaves name scopes out of the name.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        The concatenated tensors in the order of ``tensors``, with rows in rank order.
+
+    Raises:
+        ValueError: ``tensors`` is empty or not a list.
+        tf.errors.FailedPreconditionError: dtype or another dimension differs between ranks; names both ranks and both
+            values.
+    """
     check_list(tensors, "grouped_allgather")
     full = operation_name("grouped_allgather", name, ignore_name_scope)
     return _gather(_dense(tensors), Call(OP_ALLGATHER, full, process_set, backend=backend, group=True))
@@ -221,9 +296,24 @@ def broadcast(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Copy one rank's tensor to all ranks; see :meth:`horocache.collectives.api.Collectives.broadcast`.
+    """Copy one rank's tensor to all ranks.
 
-    Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
+    Differentiable: the root gets the mean of the ranks' gradients, the other ranks get zeros.
+
+    Args:
+        tensor: the same shape and dtype on all ranks; only the root's values are used.
+        root_rank: the rank that sends its values; a global rank in the set.
+        name: identifies the tensor across ranks, within name scopes; generated when omitted.
+        ignore_name_scope: True leaves name scopes out of the name.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        A tensor with the root's values.
+
+    Raises:
+        ValueError: ``root_rank`` is not in the process set.
+        tf.errors.FailedPreconditionError: shape, dtype or root differ between ranks; names both ranks and both values.
     """
     root = checked_root("broadcast", root_rank, process_set)
     full = operation_name("broadcast", name, ignore_name_scope)
@@ -242,15 +332,21 @@ def broadcast_(
     """Overwrite variables with the root's values, as one group for each element type.
 
     Args:
-        variables: of TensorFlow or of Keras, in the same order on all ranks.
-        root_rank: whose values to take; a global rank in the set.
-        name: identifies the operation across ranks.
+        variables: a list or tuple of TensorFlow or Keras variables; the same shapes and types in the same order on all
+            ranks.
+        root_rank: the rank that sends its values; a global rank in the set.
+        name: identifies the operation across ranks; generated when omitted.
         process_set: the ranks that take part.
-        backend: as for :func:`allreduce`.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
 
     Returns:
         The variables. In a graph that a session runs: for each variable its assignment, which has the new value; a
         variable is overwritten when the session runs its assignment.
+
+    Raises:
+        ValueError: ``root_rank`` is not in the process set, or ``variables`` is not a list.
+        tf.errors.UnimplementedError: the element type of a variable cannot be sent; names the variable.
+        tf.errors.FailedPreconditionError: the variables or the roots differ between ranks.
     """
     if not isinstance(variables, (list, tuple)):
         raise InvalidArgumentError(f"broadcast_ needs a list of variables, not {variables!r}.")
@@ -263,7 +359,7 @@ def broadcast_(
         full = operation_name("grouped_broadcast", None if name is None else f"{name}.{dtype.name}")
         call = Call(OP_BROADCAST, full, process_set, root=root, backend=backend, group=True)
         groups.append(([variables[index] for index in members], call))
-    for same, call in groups:  # before the first is started
+    for same, call in groups:  # all groups, before the first one is submitted
         calls.check_types(same, call, [f"variable {variable.name!r}" for variable in same])
     started = [calls.enqueue_into(_dense(same), call) for same, call in groups]
     if not started:
@@ -285,21 +381,27 @@ def alltoall(
     *,
     backend: str | None = None,
 ) -> Any:
-    """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.collectives.api.Collectives.alltoall`.
+    """Send a slice of rows to every rank and receive one from each.
 
-    Differentiable: the gradient's rows go back where the rows came from.
+    Differentiable: the rows of the gradient go back to the ranks that the rows came from.
 
     Args:
-        tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not.
-        splits: a tensor or a list with one integer for each rank: how many rows go to it. Without it the rows are
-            shared out evenly.
-        name: as for :func:`allreduce`.
-        ignore_name_scope: as for :func:`allreduce`.
+        tensor: shape ``(n, ...)``; ``n`` may differ between ranks, the other dimensions may not. Not a scalar.
+        splits: a tensor or a list with one integer per rank: the number of rows for that rank, in rank order. If it is
+            None, every rank gets the same number of rows, and ``n`` must be a multiple of the number of ranks.
+        name: identifies the tensor across ranks, within name scopes; generated when omitted.
+        ignore_name_scope: True leaves name scopes out of the name.
         process_set: the ranks that take part.
-        backend: as for :func:`allreduce`.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
 
     Returns:
-        The rows received, in rank order; with ``splits`` the pair of them and the number of rows from each rank, int32.
+        The received rows, in rank order. With ``splits``: the pair of these rows and an int32 tensor with the number of
+        rows from each rank.
+
+    Raises:
+        ValueError: the tensor is a scalar, or ``splits`` is not a vector of integers.
+        tf.errors.InvalidArgumentError: the splits do not fit the tensor or the number of ranks.
+        tf.errors.FailedPreconditionError: dtype or another dimension differs between ranks.
     """
     (source,) = _dense([tensor])
     if source.shape.rank == 0:
@@ -333,7 +435,32 @@ def reducescatter(
     *,
     backend: str | None = None,
 ) -> tf.Tensor:
-    """Reduce, and share the rows out; see :meth:`horocache.collectives.api.Collectives.reducescatter`. Differentiable."""
+    """Reduce the ranks' tensors element by element and distribute the rows of the result, in rank order.
+
+    Differentiable for Average and Sum.
+
+    Args:
+        tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. If ``n`` is not a multiple of the number of
+            ranks, the first ranks get one row more.
+        device_dense: the device of the result.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits.
+        name: identifies the tensor across ranks, within name scopes; generated when omitted.
+        process_set: the ranks that take part.
+        ignore_name_scope: True leaves name scopes out of the name.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        A tensor with this rank's rows of the result.
+
+    Raises:
+        ValueError: ``op`` is not a reduction, or another argument is invalid on this rank.
+        UnsupportedError: ``op`` is Adasum.
+        tf.errors.UnimplementedError: the element type cannot be sent, or the reduction is not defined for it.
+        tf.errors.FailedPreconditionError: shape, dtype, op, scales, compression or backend differ between ranks.
+    """
     full = operation_name("reducescatter", name, ignore_name_scope)
     scales = (prescale_factor, postscale_factor)
     call = Call(OP_REDUCESCATTER, full, process_set, check_op(op), scales, backend=backend)
@@ -354,7 +481,30 @@ def grouped_reducescatter(
     *,
     backend: str | None = None,
 ) -> list[tf.Tensor]:
-    """:func:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
+    """Reduce several tensors as one group and distribute the rows of each result, in rank order.
+
+    Differentiable for Average and Sum.
+
+    Args:
+        tensors: a list or tuple of tensors, each with the same shape ``(n, ...)`` on all ranks. If ``n`` is not a
+            multiple of the number of ranks, the first ranks get one row more.
+        device_dense: the device of the results.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies every rank's tensors before the reduction.
+        postscale_factor: multiplies the results.
+        name: identifies the group across ranks, within name scopes; generated when omitted.
+        ignore_name_scope: True leaves name scopes out of the name.
+        backend: the backend that runs the operation, the same on all ranks; None leaves the choice to the selector.
+
+    Returns:
+        Tensors with this rank's rows of each result, in the order of ``tensors``.
+
+    Raises:
+        ValueError, UnsupportedError, tf.errors.OpError: in the same cases as :func:`reducescatter`; also if ``tensors``
+            is empty or not a list.
+    """
     check_list(tensors, "grouped_reducescatter")
     full = operation_name("grouped_reducescatter", name, ignore_name_scope)
     scales = (prescale_factor, postscale_factor)
@@ -376,15 +526,36 @@ def _reducescatter(
 
 @as_it_is
 def join(process_set: ProcessSet = global_process_set) -> tf.Tensor:
-    """Say that this rank has no more data, and wait until all ranks have; see :func:`horocache.join`.
+    """Announce that this rank has no more data, and wait until every rank of the set has joined.
+
+    Until then this rank takes part in the other ranks' operations without data: reductions leave it out, gathers and
+    alltoall take no rows from it, and a barrier counts it as arrived. An operation whose root has joined fails on all
+    ranks that called it.
+
+    Args:
+        process_set: the ranks that are to join.
 
     Returns:
         The rank that joined last, an int32 scalar.
+
+    Raises:
+        ValueError: the process set is not registered.
+        tf.errors.InvalidArgumentError: this rank is not in the set.
     """
     return calls.run_without_tensors(Call(OP_JOIN, "", process_set))
 
 
 @as_it_is
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Tensor:
-    """Wait until every rank of the set is here; in a graph, the operation that does."""
+    """Wait until every rank of the set has called this function or has joined; in a graph, when the graph runs.
+
+    Args:
+        process_set: the ranks that take part.
+
+    Returns:
+        The output of the operation, an int32 scalar without meaning.
+
+    Raises:
+        ValueError: the process set is not registered.
+    """
     return calls.run_without_tensors(Call(OP_BARRIER, "", process_set))

@@ -1,4 +1,4 @@
-"""The gradients of the operations: the formulas of :mod:`horocache.data_parallel.vjp`, for eager mode and graphs alike."""
+"""Gradients of the operations, in eager mode and in graphs, by the formulas of :mod:`horocache.data_parallel.vjp`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from horocache.data_parallel.vjp import Reduction
 
 
 class _Operations:
-    """:class:`horocache.data_parallel.vjp.Differentiable`; an operation in a graph gets its name where it is made."""
+    """Implements :class:`horocache.data_parallel.vjp.Differentiable`.
+
+    An operation in a graph gets its name when the operation is created.
+    """
 
     uncompressed = ""
 
@@ -33,7 +36,7 @@ class _Operations:
         return calls.run(list(tensors), _call(OP_ALLGATHER, call)).tensors
 
     def alltoall_back(self, tensor: tf.Tensor, splits: tf.Tensor, rows: Any, call: FormulaCall) -> tf.Tensor:
-        # All rows that went out come back: what stayed was cut off before, by an operation with its own gradient.
+        # All sent rows come back. alltoall() cut unsent rows off before, by a slice that has a gradient of its own.
         return calls.run([tensor], _call(OP_ALLTOALL, call), tf.cast(splits, tf.int64)).tensors[0]
 
     def own_rows(self, tensor: tf.Tensor, start: Any, shape: Sequence[Any]) -> tf.Tensor:
@@ -70,7 +73,7 @@ def _tensors(grads: Sequence[Any]) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("HorocacheWait")
 def _of_wait(op: Any, *grads: Any) -> list[Any]:
-    """What was waited for is what comes out."""
+    """Pass the gradients on: the operation returns its tensors unchanged. Handles have no gradient."""
     return [*[None] * (len(op.inputs) - len(grads)), *grads]
 
 

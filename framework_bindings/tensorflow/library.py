@@ -1,4 +1,4 @@
-"""TensorFlow's operations of horocache: loaded once, and told which runtime is running."""
+"""Loads horocache's TensorFlow operations once, and attaches their kernels to the running session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _PATH = Path(horocache.__file__).parent / "libhorocache_tf.so"
 def _load() -> tuple[Any, ctypes.CDLL]:
     if not _PATH.exists():
         raise UnsupportedError(f"horocache.tensorflow needs {_PATH}, which is not there. Install horocache again.")
-    # By TensorFlow first: it takes the operations that are registered meanwhile for the library's.
+    # TensorFlow loads the library before ctypes does: it assigns operations to the library that registers them while
+    # TensorFlow loads it.
     operations = tf.load_op_library(str(_PATH))
     library = ctypes.CDLL(str(_PATH))
     library.hc_tf_problem.restype = ctypes.c_char_p
@@ -41,7 +42,7 @@ _raise_interrupt.restype = None
 
 
 def wait(operation: Callable[..., Any], **arguments: Any) -> Any:
-    """Call an operation that waits, so that a signal handler's exception, such as Ctrl-C's, comes out of it."""
+    """Call a waiting operation. If a signal handler ended the wait, raise the handler's exception, such as Ctrl-C's."""
     try:
         return operation(**arguments)
     except tf.errors.CancelledError:
@@ -50,18 +51,26 @@ def wait(operation: Callable[..., Any], **arguments: Any) -> Any:
 
 
 class _Kernels:
-    """The kernels of this process, which submit to the session that is running; see :func:`horocache.core.context.follow`."""
+    """Follows the sessions of this process, so that the kernels submit to the one that runs.
+
+    Role: one object, registered with :func:`horocache.core.context.follow`.
+    """
 
     def started(self, session: Session) -> None:
-        """Hand them the runtime."""
+        """Attach the kernels to the session's runtime."""
         _library.hc_tf_attach(*session.runtime.c_api())
 
     def ended(self, running: bool) -> None:
-        """Take it away again. No kernel waits, but there may be operations for which none does."""
+        """Detach the kernels from the runtime. No kernel waits any more, but operations may still be in flight.
+
+        Args:
+            running: True if these operations go on until the process ends, so that their tensors must stay; False if
+                the runtime has been stopped.
+        """
         _library.hc_tf_detach(running)
 
     def forked_child(self) -> None:
-        """Make every use an error."""
+        """Make every collective fail in this child of a fork."""
         _library.hc_tf_forked_child()
 
 

@@ -1,12 +1,14 @@
 """The names by which ranks match operations.
 
-Eager operations are named as in all bindings: by the user, or by the core in program order. The operations of a graph
-run in any order, so each gets its name while the graph is made: the function's name, branches and loops, name scopes,
-the operation's or the user's name, and a number where that is not unique in the graph.
+An eager operation is named as in all bindings: by the user, or by the core in program order. The operations of a graph
+run in any order, so each gets its name while the graph is built. The name consists of the function's name, branches and
+loops, name scopes, and the user's name or the kind of operation; a number follows if that is not unique in the graph.
 
-The numbers that TensorFlow and Keras put into the names of functions, scopes and layers are left out: they count
-everything that a process has made, which need not be the same on all ranks. So are the functions that a function is
-called from: a rank may trace it by itself, and another one within a function.
+A name leaves out everything that may differ between ranks:
+
+* the numbers that TensorFlow and Keras put into the names of functions, scopes and layers, because they count all
+  objects of a process;
+* the callers of a function, because one rank may trace the function by itself and another rank within a caller.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from horocache.collectives.api import Name, full_name
 from horocache.data_parallel.vjp import backward_name
 from tensorflow.python.ops import control_flow_v2_func_graphs as func_graphs
 
-# Traced with the function that they are in, never by themselves.
+# Kinds of graphs that are only traced as a part of the function that contains them.
 _PARTS = (func_graphs.CondBranchFuncGraph, func_graphs.WhileCondFuncGraph, func_graphs.WhileBodyFuncGraph)
 
-# Of each graph, the names that were given in it, and how many operations asked for each.
+# For each graph, the names that are in use, each with the last number that was appended to it.
 _given: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 _paths: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def operation_name(kind: str, name: Name, ignore_name_scope: bool = False) -> str | bytes:
-    """How the ranks call an operation; empty if the core is to name it."""
+    """Return the name by which the ranks match an operation; empty if the core is to name it."""
     if tf.executing_eagerly():
         return full_name(kind, name) or ""
     graph = tf.compat.v1.get_default_graph()
@@ -39,12 +41,12 @@ def operation_name(kind: str, name: Name, ignore_name_scope: bool = False) -> st
 
 
 def renamed(name: str | bytes) -> str | bytes:
-    """How the ranks call an operation that TensorFlow has rewritten into the default graph from one of that name."""
+    """Return a name for an operation that TensorFlow rewrote into the default graph; ``name`` is the original's."""
     return _unique(tf.compat.v1.get_default_graph(), _text(name))
 
 
 def name_of_gradient(kind: str, forward: Name) -> str | bytes:
-    """How the ranks call the operation of a gradient; ``forward`` is the whole name of the operation."""
+    """Return the name of a gradient's operation; ``forward`` is the full name of the forward operation."""
     if tf.executing_eagerly():
         return backward_name(forward) or ""
     return operation_name(kind, None)
@@ -75,7 +77,7 @@ def _unique(graph: Any, name: str) -> str:
 
 
 def _path(graph: Any) -> str:
-    """The function of a graph, and the branches and loops of it that the graph is within."""
+    """Return the path of a graph: the function that it belongs to, then the branches and loops down to the graph."""
     path = _paths.get(graph)
     if path is None:
         own = _unnumbered(str(getattr(graph, "name", "")))

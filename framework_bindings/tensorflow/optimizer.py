@@ -1,4 +1,4 @@
-"""Horovod's function for optimizers: those of Keras 3, and those of TensorFlow 1 in ``tf.compat.v1.train``."""
+"""Horovod's DistributedOptimizer, for optimizers of Keras 3 and of TensorFlow 1 (``tf.compat.v1.train``)."""
 
 from __future__ import annotations
 
@@ -32,25 +32,37 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> Any:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
-    See :func:`horocache.keras.DistributedOptimizer`, whose arguments have another order.
+    :func:`horocache.keras.DistributedOptimizer` has the same arguments in another order.
 
     Args:
-        optimizer: of Keras 3, or of ``tf.compat.v1.train``, for graphs and sessions of TensorFlow 1. The other
-            arguments are as there but for one.
-        name: as there.
-        use_locking: as for ``tf.compat.v1.train.Optimizer``; not used for Keras.
-        device_dense: as there.
-        device_sparse: as there.
-        compression: as there.
-        sparse_as_dense: as there.
-        backward_passes_per_step: as there.
-        op: as there.
-        gradient_predivide_factor: as there.
-        average_aggregated_gradients: as there.
-        num_groups: as there.
-        groups: as there.
-        process_set: as there.
-        scale_local_gradients: as there.
+        optimizer: an optimizer of Keras 3; or one of ``tf.compat.v1.train``, for graphs and sessions of TensorFlow 1.
+        name: the name of the wrapped optimizer; by default unchanged, or for ``tf.compat.v1.train`` ``Distributed``
+            followed by the name of the optimizer's class.
+        use_locking: passed to ``tf.compat.v1.train.Optimizer``; ignored for Keras.
+        device_dense: accepted because Horovod has it, and ignored.
+        device_sparse: accepted because Horovod has it, and ignored.
+        compression: a class of ``Compression``, or a custom compressor; the same on all ranks.
+        sparse_as_dense: True makes ``tf.IndexedSlices`` dense before they are reduced; False gathers them.
+        backward_passes_per_step: the number of steps whose gradients add up to one that is reduced and applied; 1 for
+            optimizers of ``tf.compat.v1.train``.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
+            number of ranks over this factor after it.
+        average_aggregated_gradients: True averages the gradients of the steps instead of adding them up; ignored for
+            optimizers of ``tf.compat.v1.train``.
+        num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
+            reduces every gradient by an operation of its own.
+        groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
+        process_set: the ranks that take part.
+        scale_local_gradients: True divides the gradients of local variables by the number of ranks; ignored for
+            optimizers of ``tf.compat.v1.train``.
+
+    Returns:
+        An optimizer that derives from the class of ``optimizer``; or for ``tf.compat.v1.train`` one that wraps it.
+
+    Raises:
+        ValueError: the optimizer is distributed already, or an argument is invalid.
+        UnsupportedError: ``backward_passes_per_step`` is not 1 for an optimizer of ``tf.compat.v1.train``.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return distributed_v1(

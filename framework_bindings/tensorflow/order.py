@@ -1,22 +1,25 @@
-"""What runs before what in a graph.
+"""The order in which the kernels of a graph run.
 
-Note [Waiting kernels and threads]: kernels that wait for other ranks block a thread of TensorFlow's, of which there may
-be one. So that no rank waits for an operation that another one's blocked threads keep it from submitting,
+Note [Waiting kernels and threads]: a kernel that waits for other ranks blocks one of TensorFlow's threads, and there
+may be only one. If all threads of a rank are blocked, the rank submits nothing more, and ranks could wait for each
+other in a circle. Two rules prevent that:
 
-* a kernel that enqueues depends on its tensors alone;
-* a kernel that waits runs after all waiting kernels before it in the program, and so after the kernels that enqueue for
-  these. A call of a function, a loop or a branch with operations in it counts as a waiting kernel.
+* An enqueueing kernel depends on its tensors alone.
+* A waiting kernel runs after all waiting kernels that come before it in the program, and so after the enqueueing
+  kernels of these. A call of a function, a loop or a branch that contains operations counts as a waiting kernel.
 
-Of the operations that some ranks are blocked in, the first in the program has then been submitted by all of these; the
-ranks that are not blocked will come to it. So it ends, as long as one thread of each rank calls functions.
+Of all operations that ranks are blocked in, take the one that comes first in the program. All blocked ranks have
+submitted it, and the other ranks will reach it, so it completes. For example, rank 0 is blocked in operation 3 and rank
+1 in operation 5: by the second rule rank 1 has submitted operation 3, too. This holds as long as only one thread of
+each rank calls functions.
 
-In functions the second rule is kept by TensorFlow itself, which orders what has effects: it is told that waiting
-kernels, and calls of functions with waiting kernels in them, have some on the place that it keeps for effects on
-nothing in particular.
+In functions, TensorFlow itself keeps the second rule, because it orders operations that have effects. The resolver
+below declares that waiting kernels, and calls of functions that contain them, have an effect on the pseudo resource
+that TensorFlow uses for effects without a resource.
 
-A graph that a session runs in parts has no such order: a control input would make a run of one operation run others,
-too. There each waiting kernel takes a thread. If the threads of all ranks run out, the core sees that, and ends the
-operations.
+A graph that a session runs in parts has no such order, because a control input would make the run of one operation run
+others, too. There each waiting kernel takes a thread. If the threads of all ranks run out, the core detects that and
+ends the operations.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from horocache.errors import UnsupportedError
 from tensorflow.python.eager import context
 from tensorflow.python.framework import auto_control_deps
 
-# The functions that an operation calls, by its type: the names of its attributes.
+# For each type of operation that calls functions, the attributes that name the functions.
 _CALLEES = {
     "StatefulPartitionedCall": ("f",),
     "If": ("then_branch", "else_branch"),
@@ -40,16 +43,18 @@ _CALLEES = {
 }
 _WAITING = frozenset(("HorocacheWait", "HorocacheWaitResults", "HorocacheWaitJoin"))
 
-# Of functions by name, whether they wait. TensorFlow gives no two functions of a process the same name.
+# For each function, by name: True if it waits. TensorFlow's function names are unique in a process.
 _functions: dict[str, bool] = {}
-# The barriers and joins of a graph that TensorFlow orders; later operations run after them.
+# For each graph that TensorFlow orders, its barriers and joins so far. Later operations run after them.
 _earlier: weakref.WeakKeyDictionary[Any, list[tf.Operation]] = weakref.WeakKeyDictionary()
 
 
 class _Effects:
-    """What TensorFlow's automatic control dependencies take for a resource that an operation writes to.
+    """Stands for a resource that an operation writes to, in TensorFlow's automatic control dependencies.
 
-    Role: one object, immutable. Its number is the one under which TensorFlow orders operations without resources.
+    Its id, None, is the one by which TensorFlow orders operations that have effects but no resources.
+
+    Role: one object, immutable.
     """
 
     _id = None
@@ -61,7 +66,7 @@ _EFFECTS = _Effects()
 
 @auto_control_deps.register_acd_resource_resolver
 def horocache_effects(op: tf.Operation, _: Any, writes: Any) -> bool:
-    """Tell TensorFlow that an operation waits; whether it had not been told."""
+    """Add the effect of a waiting operation to ``writes``; returns True if ``writes`` has changed."""
     if _EFFECTS in writes or not _waits(op.type, op.get_attr):
         return False
     writes.add(_EFFECTS)
@@ -75,9 +80,9 @@ def _waits(kind: str, attribute: Any) -> bool:
 
 
 def _names(callees: Any) -> Iterable[str]:
-    """The functions' names of an attribute, as operations or as nodes have it."""
+    """Yield the names of the functions in an attribute, which comes from an operation or from a node."""
     for callee in callees if isinstance(callees, (list, tuple)) else [callees]:
-        if hasattr(callee, "list"):  # a node's
+        if hasattr(callee, "list"):  # the attribute of a node
             yield from (each.name for each in (callee.list.func or [callee.func]))
         else:
             yield callee.name
@@ -89,30 +94,30 @@ def _function_waits(name: str) -> bool:
         try:
             nodes = context.context().get_function_def(name).node_def
         except tf.errors.NotFoundError:
-            return False  # of a graph of TensorFlow 1, which is not ordered
+            return False  # a function of a TensorFlow 1 graph, which is not ordered
         known = _functions[name] = any(_waits(node.op, node.attr.__getitem__) for node in nodes)
     return known
 
 
 def is_ordered(graph: Any) -> bool:
-    """Whether TensorFlow runs all operations of a graph that have effects, in the order of the program."""
+    """Return True if TensorFlow runs all operations of a graph that have effects, in program order."""
     return getattr(graph, "experimental_acd_manager", None) is not None
 
 
 def runs_in_parts() -> bool:
-    """Whether operations are added to a graph that a session runs in parts: only what is asked for, and its inputs."""
+    """Return True if new operations go into a graph of which a session runs only the requested parts."""
     return not tf.executing_eagerly() and not is_ordered(tf.compat.v1.get_default_graph())
 
 
 def earlier() -> Any:
-    """A context in which operations run after the barriers and joins before them in the program."""
+    """Return a context in which operations run after the barriers and joins that precede them in the program."""
     if tf.executing_eagerly():
         return tf.control_dependencies([])
     return tf.control_dependencies(_earlier.get(tf.compat.v1.get_default_graph(), []))
 
 
 def enqueued(handle: tf.Tensor) -> None:
-    """Let an enqueueing kernel depend on nothing but its tensors."""
+    """Let an enqueueing kernel depend on its tensors alone."""
     if tf.executing_eagerly():
         return
     if is_ordered(handle.graph):
@@ -120,13 +125,13 @@ def enqueued(handle: tf.Tensor) -> None:
 
 
 def everybody_came(result: tf.Tensor) -> None:
-    """Let what is enqueued later in the program run after a barrier or a join."""
+    """Make operations that are enqueued later in the program run after a barrier or a join."""
     if not tf.executing_eagerly() and is_ordered(result.graph):
         _earlier.setdefault(result.graph, []).append(result.op)
 
 
 def check_not_compiled(name: str | bytes) -> None:
-    """UnsupportedError where XLA would compile the operation of that name, which talks to other processes."""
+    """Raise UnsupportedError if XLA would compile the operation, which communicates with other processes."""
     if tf.executing_eagerly():
         return
     try:
@@ -134,7 +139,7 @@ def check_not_compiled(name: str | bytes) -> None:
 
         inside = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     except (ImportError, AttributeError):
-        return  # XLA itself refuses the operation then
+        return  # this TensorFlow lacks the check; XLA itself refuses the operation
     if inside:
         raise UnsupportedError(
             f"the operation {name!r} cannot be compiled by XLA: use tf.function without jit_compile=True, and "

@@ -1,4 +1,4 @@
-"""Variables and objects that all ranks are to have alike."""
+"""Broadcasts variables and exchanges Python objects between the ranks."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ def broadcast_variables(
     *,
     name: str | None = None,
 ) -> Any:
-    """Overwrite every rank's variables with the root's; eagerly, as part of a function, or when a session runs it.
+    """Overwrite every rank's variables with the root's: at once, within a function, or when a session runs the result.
 
     Args:
-        variables: of TensorFlow or Keras; the same shapes and types in the same order on all ranks.
-        root_rank: whose values to take; a global rank in the set.
+        variables: TensorFlow or Keras variables; the same shapes and types in the same order on all ranks.
+        root_rank: the rank that sends its values; a global rank in the set.
         process_set: the ranks that take part.
-        inplace: accepted because Horovod has it; variables are always overwritten.
-        name: identifies the operation across ranks.
+        inplace: accepted because Horovod has it, and ignored: variables are always overwritten.
+        name: identifies the operation across ranks; generated when omitted.
 
     Returns:
-        The variables. In a graph that a session runs: the operation that overwrites them all.
+        The variables. In a graph that a session runs: the operation that overwrites all of them.
 
     Raises:
-        tf.errors.FailedPreconditionError: the ranks' variables do not correspond.
+        ValueError: ``root_rank`` is not in the process set.
+        tf.errors.UnimplementedError: the element type of a variable cannot be sent; names the variable.
+        tf.errors.FailedPreconditionError: number, shapes, types or order of the variables differ between ranks.
     """
     overwritten = broadcast_(list(variables), root_rank, name, process_set)
     return tf.group(*overwritten) if order.runs_in_parts() else overwritten
@@ -53,14 +55,22 @@ def broadcast_object(
     name: Name = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send one rank's object to all ranks; see :func:`horocache.broadcast_object`.
+    """Send one rank's Python object to all ranks.
 
     Args:
-        obj: anything that can be pickled; matters on the root alone.
-        root_rank: a global rank in the set.
-        session: of TensorFlow 1, accepted because Horovod has it; objects are sent at once, without it.
-        name: identifies the operation across ranks.
+        obj: any object that can be pickled; only the root's is used.
+        root_rank: the rank that sends its object; a global rank in the set.
+        session: a session of TensorFlow 1, accepted because Horovod has it, and ignored: the object is sent at once.
+        name: identifies the operation across ranks; calls without a name must not overlap in time.
         process_set: the ranks that take part.
+
+    Returns:
+        The object itself on the root, a copy on the other ranks.
+
+    Raises:
+        InvalidArgumentError: the root's object cannot be pickled (on all ranks), or ``root_rank`` is not in the set.
+        MismatchError: the ranks name different roots.
+        UnsupportedError: called while a ``tf.function`` is traced, or the root has joined.
     """
     _check_is_at_once()
     return object_collectives.broadcast_object(obj, root_rank, name, process_set)
@@ -70,7 +80,17 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """A function that is :func:`broadcast_object` with these arguments."""
+    """Return a function that sends one rank's Python object, its only argument, to all ranks.
+
+    Args:
+        root_rank: the rank that sends its object; a global rank in the set.
+        session: a session of TensorFlow 1, accepted because Horovod has it, and ignored: the object is sent at once.
+        name: identifies the operation across ranks; calls without a name must not overlap in time.
+        process_set: the ranks that take part.
+
+    Returns:
+        A function that calls :func:`broadcast_object` with these arguments.
+    """
     return lambda obj: broadcast_object(obj, root_rank, None, name, process_set)
 
 
@@ -78,7 +98,21 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: Name = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Send every rank's object to all ranks; see :func:`horocache.allgather_object`."""
+    """Send every rank's Python object to all ranks.
+
+    Args:
+        obj: any object that can be pickled.
+        session: a session of TensorFlow 1, accepted because Horovod has it, and ignored: objects are sent at once.
+        name: identifies the operation across ranks; calls without a name must not overlap in time.
+        process_set: the ranks that take part.
+
+    Returns:
+        The objects of all ranks that have not joined, in rank order.
+
+    Raises:
+        InvalidArgumentError: a rank's object cannot be pickled; raised on all ranks, and names the first such rank.
+        UnsupportedError: called while a ``tf.function`` is traced.
+    """
     _check_is_at_once()
     return object_collectives.allgather_object(obj, name, process_set)
 

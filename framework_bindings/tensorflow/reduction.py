@@ -1,4 +1,4 @@
-"""The gradients of one step: enqueued one after the other, the last layer's first, and waited for together."""
+"""Reduces the gradients of one step: enqueues them one by one, the last layer's first, then waits for all of them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from horocache.errors import UnsupportedError
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], options: GradientOptions, prefix: str
 ) -> list[Any]:
-    """The gradients, reduced over the ranks.
+    """Reduce the gradients of variables over the ranks.
 
     Args:
-        gradients: of the variables, in their order: tensors, ``tf.IndexedSlices`` or None, which stays.
-        variables: what the gradients are of; names and groups refer to them.
+        gradients: one per variable: a tensor, ``tf.IndexedSlices``, or None.
+        variables: in the order of the gradients. Operations are named after them, and groups refer to them.
         options: how to reduce.
         prefix: the beginning of the operations' names.
 
     Returns:
-        A new list.
+        A new list with the reduced gradients; None stays None.
     """
     reduced = [
         tf.convert_to_tensor(each) if options.sparse_as_dense and _is_slices(each) else each for each in gradients
@@ -56,7 +56,10 @@ def reduce_gradients(
 
 
 def _count_step(options: GradientOptions) -> None:
-    """Count one each time that this is reached; in a graph that runs on one rank alone, which XLA may compile, none."""
+    """Count a step, in a graph each time that it runs.
+
+    A graph that reduces nothing on this rank gets no such operation, so that XLA can compile it.
+    """
     if tf.executing_eagerly():
         _state.count_step()
     elif options.takes_part:
@@ -68,7 +71,7 @@ def _is_slices(gradient: Any) -> bool:
 
 
 class _Started(NamedTuple):
-    """Gradients that are under way, and what it takes to decode them."""
+    """A bucket of gradients in flight, and the context that decodes them."""
 
     bucket: Bucket
     enqueued: Enqueued
@@ -82,7 +85,7 @@ def _start(bucket: Bucket, gradients: Sequence[Any], names: Sequence[str], optio
 
 
 def _finish(started: Sequence[_Started], reduced: list[Any], options: GradientOptions) -> None:
-    """Wait for all, and put the results in their places."""
+    """Wait for all operations and store the results at the positions of their gradients."""
     if not started:
         return
     results = iter(calls.wait([each.enqueued for each in started]))
@@ -134,20 +137,20 @@ def _buckets(
 
 
 def _bytes(gradient: Any) -> int:
-    """0 if that is not known before it is computed."""
+    """Return the size of a gradient in bytes; 0 if it is unknown before the gradient is computed."""
     if not isinstance(gradient, tf.Tensor) or not gradient.shape.is_fully_defined():
         return 0
     return int(gradient.shape.num_elements()) * int(gradient.dtype.size)
 
 
 def check_lists_of_variables(groups: list[Any]) -> None:
-    """InvalidArgumentError unless these are lists of variables, each in one list at most."""
+    """Raise InvalidArgumentError unless ``groups`` are lists of variables, each variable in at most one list."""
     for _ in members_of_lists(groups, "variables", lambda each: hasattr(each, "shape"), variable_key):
         pass
 
 
 def variable_key(variable: Any) -> Any:
-    """What is equal for the same variable of TensorFlow or Keras, and can be in a dictionary."""
+    """Return a hashable key of a TensorFlow or Keras variable; equal keys mean the same variable."""
     value = getattr(variable, "value", None)
     if isinstance(value, tf.Variable):  # a variable of Keras
         variable = value

@@ -1,7 +1,4 @@
-"""What programs with graphs and sessions of TensorFlow 1 need: broadcasts, a hook, and an optimizer.
-
-``tf.compat.v1`` still has all that these programs use.
-"""
+"""For programs with graphs and sessions of TensorFlow 1 (``tf.compat.v1``): broadcasts, a hook and an optimizer."""
 
 from __future__ import annotations
 
@@ -19,13 +16,15 @@ _v1 = tf.compat.v1
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that overwrites all global variables of the default graph with the root's, when a session runs it.
+    """Return an operation that overwrites all global variables of the default graph with the root's values.
+
+    The variables are overwritten when a session runs the operation.
 
     Args:
-        root_rank: whose values to take.
+        root_rank: the rank that sends its values.
 
     Raises:
-        UnsupportedError: in eager mode, which has no global variables.
+        UnsupportedError: TensorFlow is in eager mode, which has no global variables.
     """
     if tf.executing_eagerly():
         raise UnsupportedError(
@@ -36,13 +35,14 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Overwrites all global variables with the root's when a session has been made, as for a MonitoredTrainingSession.
+    """Overwrites all global variables with the root's values after a session has been created.
 
-    Needed where ranks start from random weights, or where only the root has loaded a checkpoint.
+    Needed if ranks start from random weights, or if only the root has loaded a checkpoint. A MonitoredTrainingSession
+    takes it among its hooks.
 
     Args:
-        root_rank: whose values to take.
-        device: where to make the operation.
+        root_rank: the rank that sends its values.
+        device: the device of the broadcast operation.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -51,25 +51,25 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Add the operation to the graph, which is final afterwards."""
+        """Add the broadcast to the graph, before the session makes the graph final."""
         if self.bcast_op is None or self.bcast_op.graph is not _v1.get_default_graph():
             with tf.device(self._device):
                 self.bcast_op = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run it."""
+        """Run the broadcast."""
         session.run(self.bcast_op)
 
 
 class SessionOptimizer(tf.compat.v1.train.Optimizer):
-    """An optimizer of ``tf.compat.v1.train`` whose ``compute_gradients()`` returns gradients of all ranks.
+    """An optimizer of ``tf.compat.v1.train`` whose ``compute_gradients()`` reduces the gradients over the ranks.
 
-    Everything else is the wrapped optimizer's.
+    All other methods delegate to the wrapped optimizer.
 
     Args:
         optimizer: the wrapped optimizer.
-        name: what it is called; by default ``Distributed`` and the class of ``optimizer``.
-        use_locking: as for ``tf.compat.v1.train.Optimizer``.
+        name: the name of this optimizer; by default ``Distributed`` followed by the name of the wrapped one's class.
+        use_locking: passed to ``tf.compat.v1.train.Optimizer``.
         options: how gradients are reduced.
     """
 
@@ -79,34 +79,34 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):
         self._options = options
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The pairs of the wrapped optimizer, with reduced gradients; None stays."""
+        """Return the wrapped optimizer's pairs of gradient and variable, with reduced gradients; None stays None."""
         pairs: Sequence[tuple[Any, Any]] = self._optimizer.compute_gradients(*args, **kwargs)
         gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         reduced = reduce_gradients(gradients, variables, self._options, "gradient")
         return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """Call ``apply_gradients`` of the wrapped optimizer."""
         return self._optimizer.apply_gradients(*args, **kwargs)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """Call ``get_slot`` of the wrapped optimizer."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """Call ``get_slot_names`` of the wrapped optimizer."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """Call ``variables`` of the wrapped optimizer."""
         return self._optimizer.variables(*args, **kwargs)
 
 
 def distributed_v1(optimizer: Any, name: str | None, use_locking: bool, **options: Any) -> SessionOptimizer:
-    """An optimizer of ``tf.compat.v1.train``, wrapped; ``options`` are those of DistributedOptimizer.
+    """Wrap an optimizer of ``tf.compat.v1.train``; ``options`` are those of DistributedOptimizer.
 
     Raises:
-        ValueError: it is wrapped already; or an option is wrong.
+        ValueError: the optimizer is wrapped already, or an option is invalid.
         UnsupportedError: ``backward_passes_per_step`` is not 1.
     """
     if isinstance(optimizer, SessionOptimizer):

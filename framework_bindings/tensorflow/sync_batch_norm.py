@@ -17,13 +17,16 @@ from horocache.errors import InvalidArgumentError
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """Normalizes each channel by mean and variance over the batches of all ranks, which may have different sizes.
 
-    In inference it does what ``keras.layers.BatchNormalization`` does, without the others. In training all ranks must
-    run the same layers in the same order. For Keras on TensorFlow.
+    For Keras on TensorFlow. In training, all ranks must run the same layers in the same order. In inference, the layer
+    equals ``keras.layers.BatchNormalization`` and needs no other rank.
 
     Args:
-        fused: accepted because Horovod has it; must be false.
-        process_set: the ranks whose batches are one.
-        options: of ``keras.layers.BatchNormalization``.
+        fused: accepted because Horovod has it; must be False.
+        process_set: the ranks whose batches are normalized together.
+        options: arguments of ``keras.layers.BatchNormalization``; ``renorm`` is not supported.
+
+    Raises:
+        InvalidArgumentError: ``fused`` or ``renorm`` is True.
     """
 
     def __init__(self, fused: bool = False, process_set: ProcessSet = global_process_set, **options: Any) -> None:
@@ -35,9 +38,10 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         self._process_set = process_set
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of each channel, in the type of ``inputs``, at least float32.
+        """Return mean and variance of each channel, in float64 for float64 inputs, else in float32.
 
-        In two passes, as on one rank: sums of squares of float32 would lose what variances are made of.
+        Computed in two passes, as on one rank: in one pass, a difference of float32 sums of squares would lose the
+        digits of the variance.
         """
         axes = list(self._reduction_axes)
         values = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)

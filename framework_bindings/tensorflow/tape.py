@@ -1,4 +1,4 @@
-"""Gradient tapes whose gradients are those of all ranks."""
+"""Gradient tapes that reduce their gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class LocalSources:
         self._scale = scale
 
     def add(self, variable: Any) -> None:
-        """Take another one."""
+        """Add a variable."""
         self._keys.add(variable_key(variable))
 
     def __contains__(self, variable: Any) -> bool:
         return bool(self._keys) and variable_key(variable) in self._keys
 
     def scaled(self, gradient: Any, ranks: int) -> Any:
-        """A local gradient, with the weight that it would have in an average."""
+        """Return a local gradient, divided by the number of ranks (its weight in an average) if scaling is on."""
         if gradient is None or not self._scale:
             return gradient
         if isinstance(gradient, tf.IndexedSlices):
@@ -42,7 +42,7 @@ class LocalSources:
 def reduce_but_local(
     gradients: Sequence[Any], variables: Sequence[Any], local: LocalSources, options: GradientOptions, prefix: str
 ) -> list[Any]:
-    """The gradients: local ones scaled, all others reduced."""
+    """Return the gradients: those of local variables scaled, all others reduced over the ranks."""
     ranks = options.process_set.size()
     result = list(gradients)
     shared = [index for index, variable in enumerate(variables) if variable not in local]
@@ -55,7 +55,10 @@ def reduce_but_local(
 
 
 class DistributedTape(tf.GradientTape):
-    """What :func:`DistributedGradientTape` adds to a tape."""
+    """The methods that :func:`DistributedGradientTape` adds to a tape.
+
+    Role: the first base of a class that also derives from the class of the user's tape and holds the options.
+    """
 
     _options: GradientOptions
     _local: LocalSources
@@ -70,14 +73,20 @@ class DistributedTape(tf.GradientTape):
         *,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """What ``tf.GradientTape.gradient`` returns, reduced over the ranks.
+        """Compute gradients as ``tf.GradientTape.gradient`` does, and reduce them over the ranks.
+
+        Gradients of local sources are not reduced.
 
         Args:
-            target: what to differentiate.
-            sources: the variables, or a structure of them.
-            output_gradients: as for ``tf.GradientTape``.
-            use_generic_names: accepted because Horovod has it; names do not depend on those of the variables anyway.
-            unconnected_gradients: as for ``tf.GradientTape``.
+            target: the tensor, or structure of tensors, to differentiate.
+            sources: the variable or tensor, or structure of them, to differentiate with respect to.
+            output_gradients: the gradients of ``target``, which multiply its derivatives; None stands for ones.
+            use_generic_names: accepted because Horovod has it, and ignored: operation names never contain the numbers
+                in variables' names, which may differ between ranks.
+            unconnected_gradients: the gradient of a source that ``target`` does not depend on: None or zeros.
+
+        Returns:
+            The gradients, in the structure of ``sources``; None stays None.
         """
         computed = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat, variables = tf.nest.flatten(computed), tf.nest.flatten(sources)
@@ -85,22 +94,23 @@ class DistributedTape(tf.GradientTape):
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradient of a variable on this rank."""
+        """Keep the gradient of a variable on this rank, instead of reducing it."""
         self._local.add(source)
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """What :meth:`gradient` returns for a flat list, as pairs of a source and its gradient.
+        """Compute and reduce gradients as :meth:`gradient` does, and separate those of local sources from the others.
 
         Args:
-            target: as for :meth:`gradient`.
-            sources: a list of variables or tensors.
-            output_gradients: as for :meth:`gradient`.
-            use_generic_names: as for :meth:`gradient`.
+            target: the tensor, or structure of tensors, to differentiate.
+            sources: a list of variables or tensors to differentiate with respect to.
+            output_gradients: the gradients of ``target``, which multiply its derivatives; None stands for ones.
+            use_generic_names: accepted because Horovod has it, and ignored.
 
         Returns:
-            The pairs of local sources, and those of the others, each in the order of ``sources``.
+            Two lists of pairs of a source and its gradient: of the local sources, and of all others. Both are in the
+            order of ``sources``.
         """
         gradients = self.gradient(target, list(sources), output_gradients, use_generic_names)
         local: list[tuple[Any, Any]] = []
@@ -127,21 +137,29 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
     """Wrap a tape so that ``gradient()`` returns gradients that are reduced over all ranks.
 
     Args:
-        gradtape: recorded already, or still to be entered. It shares all it records with the result.
-        device_dense: accepted because Horovod has it; TensorFlow puts results where they are used.
-        device_sparse: the same.
-        compression: of ``Compression``, or one's own compressor.
-        sparse_as_dense: make ``tf.IndexedSlices`` dense before they are reduced, instead of gathering them.
+        gradtape: a tape that has recorded already or is still to be entered. It and the result share everything that
+            either of them records.
+        device_dense: accepted because Horovod has it, and ignored: TensorFlow puts results where they are used.
+        device_sparse: accepted because Horovod has it, and ignored.
+        compression: a class of ``Compression``, or a custom compressor; the same on all ranks.
+        sparse_as_dense: True makes ``tf.IndexedSlices`` dense before they are reduced; False gathers them.
         op: Average, Sum, Min, Max, Product or Adasum.
-        gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
-            number of ranks.
-        num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
-        groups: a number, as ``num_groups``, or lists of variables that are reduced together.
+        gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
+            number of ranks over this factor after it.
+        num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
+            reduces every gradient by an operation of its own.
+        groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
+            The gradients of all other variables are reduced by operations of their own.
         process_set: the ranks that take part.
-        scale_local_gradients: divide gradients of local sources by the number of ranks.
+        scale_local_gradients: True divides the gradients of local sources by the number of ranks.
+
+    Returns:
+        A tape of a class that derives from the class of ``gradtape``.
 
     Raises:
-        ValueError: see :func:`horocache.torch.DistributedOptimizer`.
+        ValueError: ``op``, ``compression``, ``num_groups``, ``groups`` or the process set is invalid;
+            ``gradient_predivide_factor`` is not positive, or is not 1 with another ``op`` than Average.
+        NotInitializedError: called before ``init()``.
     """
     options = gradient_options(
         compression=compression,
@@ -155,7 +173,7 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         check_members=check_lists_of_variables,
     )
     plain_class = type(gradtape)
-    # What is the wrapper's own is its class's: one tape has several faces.
+    # The options are attributes of a new class, because the wrapper and the user's tape share their __dict__.
     own = {"_options": options, "_local": LocalSources(scale_local_gradients)}
     made: Any = type(plain_class.__name__, (DistributedTape, plain_class), own)
     tape = cast(DistributedTape, made.__new__(made))
@@ -178,21 +196,32 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> DistributedTape:
-    """:func:`DistributedGradientTape` that leaves the gradients of ``local_layers`` on their ranks.
+    """Wrap a tape as :func:`DistributedGradientTape` does, but keep the gradients of ``local_layers`` on their ranks.
 
     Args:
-        gradtape: as there, and so are the arguments that are not listed.
-        device_dense: as there.
-        device_sparse: as there.
-        compression: as there.
-        sparse_as_dense: as there.
-        op: as there.
-        gradient_predivide_factor: as there.
-        num_groups: as there.
-        groups: as there.
-        process_set: as there.
-        local_layers: a Keras layer, or several, whose variables have been made.
-        scale_local_gradients: as there.
+        gradtape: a tape that has recorded already or is still to be entered. It and the result share everything that
+            either of them records.
+        device_dense: accepted because Horovod has it, and ignored: TensorFlow puts results where they are used.
+        device_sparse: accepted because Horovod has it, and ignored.
+        compression: a class of ``Compression``, or a custom compressor; the same on all ranks.
+        sparse_as_dense: True makes ``tf.IndexedSlices`` dense before they are reduced; False gathers them.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
+            number of ranks over this factor after it.
+        num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
+            reduces every gradient by an operation of its own.
+        groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
+            The gradients of all other variables are reduced by operations of their own.
+        process_set: the ranks that take part.
+        local_layers: a built Keras layer, or several, whose gradients stay on their ranks.
+        scale_local_gradients: True divides the gradients of the local layers by the number of ranks.
+
+    Returns:
+        A tape of a class that derives from the class of ``gradtape``.
+
+    Raises:
+        ValueError: ``local_layers`` are not Keras layers; or one of the cases of :func:`DistributedGradientTape`.
+        NotInitializedError: called before ``init()``.
     """
     tape = DistributedGradientTape(
         gradtape,

@@ -1,16 +1,16 @@
-"""Operations in loops that TensorFlow vectorizes: tf.vectorized_map, jacobian and batch_jacobian of tapes.
+"""Collectives in loops that TensorFlow vectorizes: tf.vectorized_map, and jacobian and batch_jacobian of tapes.
 
-TensorFlow stacks the iterations' tensors along a new first dimension. An operation of the loop becomes one operation on
-the stacked tensors, so the ranks exchange one message for all iterations:
+TensorFlow stacks the tensors of all iterations along a new first dimension. An operation of the loop becomes one
+operation on the stacked tensors, so the ranks exchange one message for all iterations:
 
-* Allreduce and broadcast work element by element, so they take stacked tensors as they are.
-* Allgather, alltoall and reducescatter work on rows. The dimension of the iterations becomes the second one, and the
-  results are turned back: tensors of shape [n] of L iterations are one tensor of shape [n, L].
-* Tensors that are the same in all iterations are sent once, and so the result is the same in all iterations.
-* Barriers and joins happen once.
+* Allreduce and broadcast work element by element, so they take stacked tensors unchanged.
+* Allgather, alltoall and reducescatter work on rows. The dimension of the iterations is moved behind the rows, and back
+  in the results: the tensors of shape [n] of L iterations are sent as one tensor of shape [n, L].
+* A tensor that is the same in all iterations is sent once, and its result is the same in all iterations.
+* A barrier or a join happens once.
 
-TensorFlow also keeps the loop's body for one iteration, and runs what has effects in it once more, as it does with
-tf.print. So an operation of the loop is two for the ranks, however many iterations there are.
+TensorFlow also keeps the loop's body for one iteration, and runs the operations with effects in it once more, as it
+does with tf.print. The ranks therefore run two operations for each operation of the loop, for any number of iterations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _request(op: tf.Operation) -> dict[str, Any]:
 
 
 def _rows_first(tensor: tf.Tensor) -> tf.Tensor:
-    """Swap the first two dimensions, which is its own inverse."""
+    """Swap the first two dimensions. The swap is its own inverse."""
     rank = tf.rank(tensor)
     swapped = tf.transpose(tensor, tf.concat([[1, 0], tf.range(2, rank)], axis=0))
     if tensor.shape.rank is not None:

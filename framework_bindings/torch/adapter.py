@@ -1,4 +1,4 @@
-"""torch tensors, as the operations of horocache see them."""
+"""The tensor adapter for torch: how the collectives check, read and write torch tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = frozenset(
         torch.complex64,
         torch.complex128,
         torch.bool,
-        # torch has these since 2.3.
+        # Available since torch 2.3.
         *(getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)),
     )
 )
@@ -37,15 +37,18 @@ _strided = torch.strided
 
 
 def _version_counter() -> Callable[[Any], object] | None:
-    """What tells autograd that the memory of some tensors has changed; torch has it since 2.2."""
-    # The public function checks types on top of this one, which takes as long as the rest of a small operation.
+    """Return the function that increments the version counters of tensors; None before torch 2.2.
+
+    Autograd compares version counters to detect that a saved tensor has been overwritten.
+    """
+    # The public function adds type checks to this one. They take as long as the rest of a small operation.
     direct = getattr(torch._C, "_increment_version", None)
     public = getattr(torch.autograd.graph, "increment_version", None)
     try:
         if direct is not None:
             direct(())
             return cast("Callable[[Any], object]", direct)
-    except TypeError:  # it takes one tensor
+    except TypeError:  # this version of torch takes a single tensor
         pass
     if public is None:
         return None
@@ -56,12 +59,12 @@ _increment_versions = _version_counter()
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether several elements are the same memory, as :meth:`torch.Tensor.expand` makes them."""
+    """Return True if several elements share memory, as after :meth:`torch.Tensor.expand`."""
     return any(step == 0 and count > 1 for step, count in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _of_memory(error: RuntimeError, tensor: torch.Tensor) -> Exception:
-    # torch has a type of its own for devices alone.
+    # torch has an out-of-memory error for devices only; for CPU memory it raises a plain RuntimeError.
     return no_memory_for(tensor.nbytes) if "allocate" in str(error) else error
 
 
@@ -71,7 +74,7 @@ class TorchAdapter:
     plain_type: type | None = _Tensor
 
     def check(self, value: Any) -> torch.Tensor:
-        """The tensor itself, if a backend can send it."""
+        """Return the tensor itself if a backend can send it; otherwise raise."""
         if not isinstance(value, torch.Tensor):
             raise InvalidArgumentError(
                 f"expected a torch.Tensor, got {type(value).__module__}.{type(value).__qualname__}."
@@ -89,11 +92,15 @@ class TorchAdapter:
         return value
 
     def as_is(self, value: Any, writable: bool) -> bool:
-        """Whether the tensor can be sent from, and written into, where it is."""
+        """Return True if the core can read and write the tensor's own memory.
+
+        Fast path: True means that :meth:`check`, :meth:`dense` and :meth:`check_writable` accept the tensor as it is.
+        False means unknown.
+        """
         return (
             type(value) is _Tensor
             and not value.requires_grad
-            and not value.is_neg()  # the usual tensor passes all of them, so their order does not matter
+            and not value.is_neg()  # a typical tensor passes all tests, so their order does not matter
             and not value.is_conj()
             and value.is_cpu
             and value.dtype in DTYPES
@@ -102,7 +109,7 @@ class TorchAdapter:
         )
 
     def check_writable(self, tensor: torch.Tensor) -> None:
-        """Refuse tensors whose elements share memory."""
+        """Raise InvalidArgumentError if elements of the tensor share memory."""
         if is_expanded(tensor):
             raise InvalidArgumentError(
                 f"the tensor of shape {tuple(tensor.shape)} is expanded: several of its elements are the same memory, "
@@ -110,11 +117,11 @@ class TorchAdapter:
             )
 
     def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Dimensions."""
+        """Return the dimensions."""
         return tuple(tensor.shape)
 
     def dense(self, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """The tensor itself, without its graph, if it is contiguous, else a copy."""
+        """Return the values in contiguous memory, detached from the graph, and whether that is a private copy."""
         if tensor.requires_grad:
             tensor = tensor.detach()
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
@@ -125,55 +132,55 @@ class TorchAdapter:
             raise _of_memory(error, tensor) from None
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A new contiguous tensor."""
+        """Return a new contiguous tensor of the same shape and dtype; its values are undefined."""
         try:
             return torch.empty_like(tensor, memory_format=torch.contiguous_format)
         except RuntimeError as error:
             raise _of_memory(error, tensor) from None
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Store the values, unseen by autograd."""
+        """Copy the values of ``source`` into ``target``; autograd does not record the copy."""
         target.detach().copy_(source)
 
     def written(self, tensor: torch.Tensor, answer: object = None) -> torch.Tensor:
-        """Make autograd refuse a graph that saved the values that are gone."""
+        """Increment the tensor's version, so that autograd refuses a graph that saved the overwritten values."""
         if _increment_versions is not None:
             _increment_versions((tensor,))
         return tensor
 
     def all_written(self, tensors: Sequence[torch.Tensor], answer: object = None) -> list[torch.Tensor]:
-        """The same for several, in one call."""
+        """Increment the versions of several tensors in one call."""
         if _increment_versions is not None:
             _increment_versions(tensors)
         return list(tensors)
 
     def floating(self, tensor: torch.Tensor) -> bool:
-        """Whether the elements are real floating-point numbers."""
+        """Return True if the elements are real floating-point numbers."""
         return tensor.dtype.is_floating_point
 
     def dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
-        """The scalar product, in float64."""
+        """Return the scalar product, computed in float64."""
         return float(torch.dot(a.reshape(-1).double(), b.reshape(-1).double()))
 
     def as_rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A scalar as one row."""
+        """Return the tensor itself, or one row for a scalar."""
         return tensor if tensor.dim() else tensor.reshape(1)
 
     def first_rows(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
-        """The first rows."""
+        """Return the first ``rows`` rows, which share the tensor's memory."""
         return tensor if rows == tensor.shape[0] else tensor[:rows]
 
     def from_result(self, result: Result) -> torch.Tensor:
-        """A tensor on the core's memory, by DLPack."""
+        """Return a tensor on memory that the core allocated; DLPack passes it without a copy."""
         tensor: torch.Tensor = from_dlpack(result)
         return tensor
 
     def dtype_name(self, dtype: Any) -> str:
-        """As torch calls it; None is torch's default."""
+        """Return the element type's name in torch; None is torch's default dtype."""
         return str(torch.get_default_dtype() if dtype is None else dtype).removeprefix("torch.")
 
     def integers(self, values: Sequence[int]) -> torch.Tensor:
-        """An int32 vector."""
+        """Return an int32 vector."""
         return torch.tensor(values, dtype=torch.int32)
 
 

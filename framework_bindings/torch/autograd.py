@@ -1,4 +1,4 @@
-"""The collectives for autograd: operations that run at once, with the gradients of :mod:`horocache.data_parallel.vjp`."""
+"""Autograd functions of the eager collectives, with the gradient formulas of :mod:`horocache.data_parallel.vjp`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from horocache.data_parallel.vjp import Call, Reduction
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """Gradients go through the differentiable operations, too, so that they have gradients in turn."""
+    """Apply a differentiable operation. Backward passes use these operations, too, so gradients are differentiable."""
     return function.apply(*arguments)
 
 
 class _Operations(Arithmetic):
-    """:class:`horocache.data_parallel.vjp.Differentiable` for tensors of a graph that autograd records as it runs."""
+    """Implements :class:`horocache.data_parallel.vjp.Differentiable` for eager tensors."""
 
     uncompressed = Compression.none
 
@@ -72,7 +72,7 @@ class Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Reduce the gradients the same way."""
+        """Reduce the gradients in the same way."""
         return (*[None] * 7, *vjp.of_allreduce(_operations, grads, *ctx.call))
 
 
@@ -93,7 +93,7 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Average, and slice."""
+        """Average the gradients over the ranks and return this rank's rows."""
         return (*[None] * 4, *vjp.of_allgather(_operations, grads, ctx.starts, ctx.shapes, ctx.call))
 
 
@@ -119,7 +119,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Average to the root."""
+        """Return the mean of the ranks' gradients on the root, zeros on the other ranks."""
         process_set: ProcessSet = ctx.call.process_set
         is_root = process_set.ranks[process_set.rank()] == ctx.root_rank
         return (*[None] * 5, *vjp.of_broadcast(_operations, grads, is_root, ctx.call))
@@ -138,7 +138,7 @@ class Alltoall(torch.autograd.Function):
         group: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """Exchange rows; all outputs, then the rows received of each."""
+        """Exchange rows; return all outputs, then for each output the number of rows from each rank."""
         call = (splits, name, process_set)
         if group:
             pairs = synchronize(collectives.grouped_alltoall_async(list(tensors), *call, backend=backend))
@@ -152,7 +152,7 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Exchange the gradient's rows; rows that were sent to nobody have none."""
+        """Send the gradient's rows back; the gradient of rows that were not sent is zero."""
         received, shapes = ctx.back
         outputs = grads[: len(shapes)]
         return (*[None] * 5, *vjp.of_alltoall(_operations, outputs, received, shapes, ctx.call))
@@ -173,17 +173,17 @@ class Reducescatter(torch.autograd.Function):
         group: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """Reduce and share out one tensor, or a group."""
+        """Reduce one tensor, or a group; return this rank's rows."""
         call = (name, compression, op, process_set, *scales)
         if group:
             outputs = tuple(collectives.grouped_reducescatter(list(tensors), *call, backend=backend))
         else:
             outputs = (collectives.reducescatter(tensors[0], *call, backend=backend),)
-        # Afterwards: now the scales are numbers, and the process set is one.
+        # After the call: it has checked that the scales are numbers and that the process set is registered.
         ctx.how = (op, scales, process_set.size(), Call(name, process_set, backend, group))
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        """Gather the scaled gradients."""
+        """Scale the gradients and gather them."""
         return (*[None] * 7, *vjp.of_reducescatter(_operations, grads, *ctx.how))

@@ -1,6 +1,6 @@
 """The collectives on torch tensors, differentiable where they are blocking and return new tensors.
 
-Argument orders are Horovod's. What an operation does, its names and its errors are described at
+Argument orders are Horovod's. The rules for names and errors are those of
 :class:`horocache.collectives.api.Collectives`.
 """
 
@@ -20,7 +20,7 @@ from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import UnsupportedError
 
-# These need no autograd: they are asynchronous, or store their result in their input.
+# These are not differentiable: they are asynchronous, or store their result in their input.
 allgather_ = collectives.allgather_
 allgather_async = collectives.allgather_async
 allgather_async_ = collectives.allgather_async_
@@ -61,7 +61,7 @@ reducescatterv_async = collectives.reducescatterv_async
 scatter_async = collectives.scatter_async
 scatterv_async = collectives.scatterv_async
 
-# These have no gradient, as not all ranks get a result that they could differentiate, or places overlap.
+# These are not differentiable: some ranks get no result to differentiate, or parts of a tensor may overlap.
 allgatherv = collectives.allgatherv
 alltoallv = collectives.alltoallv
 gather = collectives.gather
@@ -71,7 +71,7 @@ reducescatterv = collectives.reducescatterv
 scatter = collectives.scatter
 scatterv = collectives.scatterv
 
-# Nor have messages: what one rank does to them another one's graph does not know.
+# Messages are not differentiable: a rank's graph does not record the operations of its peer.
 isend = collectives.isend
 irecv = collectives.irecv
 send = collectives.send
@@ -79,7 +79,7 @@ recv = collectives.recv
 sendrecv = collectives.sendrecv
 
 
-# Memory.
+# Tensors in shared memory.
 empty = collectives.empty
 is_shared = collectives.is_shared
 
@@ -89,7 +89,7 @@ def _needs_grad(tensors: Sequence[Any]) -> bool:
 
 
 def _group_needs_grad(tensors: Any, kind: str) -> bool:
-    """:func:`_needs_grad` of a group, which must be a list: looking would use up a generator."""
+    """Return :func:`_needs_grad` of a group, which must be a list: the check would consume a generator."""
     check_list(tensors, kind)
     return _needs_grad(tensors)
 
@@ -110,9 +110,38 @@ def allreduce(
     *,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """Reduce the ranks' tensors element by element; see :meth:`horocache.collectives.api.Collectives.allreduce`.
+    """Reduce the ranks' tensors element by element; every rank gets the result.
 
-    Differentiable for Average and Sum: the gradient is reduced in the same way. Gradients go by that backend.
+    Differentiable for Average and Sum: the backward pass reduces the gradient in the same way, on the same backend. In
+    the backward pass, any other op raises UnsupportedError.
+
+    Args:
+        tensor: the same shape and dtype on all ranks, any shape. Not modified.
+        average: deprecated, use ``op``.
+        name: identifies the tensor across ranks; generated from the program order when omitted.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which are
+            logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of integers
+            are truncated towards zero. For floating-point tensors also Adasum; the number of ranks must then be a power
+            of two.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        A new tensor of the same shape and dtype, with the same bits on every rank.
+
+    Raises:
+        MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and both
+            values.
+        InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; the device, layout or dtype of the tensor is not supported; or the
+            op is not defined for the dtype.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
     """
     op = resolve_op(op, average)
     if _needs_grad([tensor]):
@@ -136,7 +165,40 @@ def grouped_allreduce(
     *,
     backend: str | None = None,
 ) -> list[torch.Tensor]:
-    """:func:`allreduce` of several tensors as one; nothing of the group is run before all ranks have all of it."""
+    """Reduce several tensors as one group; every rank gets all results.
+
+    The operation starts when all ranks have submitted all tensors of the group. Differentiable for Average and Sum: the
+    backward pass reduces the gradients in the same way, on the same backend. In the backward pass, any other op raises
+    UnsupportedError.
+
+    Args:
+        tensors: a list with at least one tensor; the same shapes and dtypes on all ranks. Not modified.
+        average: deprecated, use ``op``.
+        name: identifies the group across ranks; generated from the program order when omitted.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which are
+            logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of integers
+            are truncated towards zero. For floating-point tensors also Adasum; the number of ranks must then be a power
+            of two.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        New tensors of the same shapes and dtypes, in the order of ``tensors``.
+
+    Raises:
+        MismatchError: shapes, dtypes, op, scales, compression or backend differ between ranks; names two ranks and both
+            values.
+        InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; the device, layout or dtype of a tensor is not supported; or the
+            op is not defined for a dtype.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+    """
     op = resolve_op(op, average)
     scales = (prescale_factor, postscale_factor)
     if _group_needs_grad(tensors, "grouped_allreduce"):
@@ -148,9 +210,29 @@ def grouped_allreduce(
 def allgather(
     tensor: torch.Tensor, name: Name = None, process_set: ProcessSet = global_process_set, *, backend: str | None = None
 ) -> torch.Tensor:
-    """Concatenate the ranks' tensors along the first dimension; see :meth:`horocache.collectives.api.Collectives.allgather`.
+    """Concatenate the ranks' tensors along the first dimension; every rank gets the result.
 
-    Differentiable: the gradient is averaged over the ranks, and each gets that of its rows.
+    Differentiable: the backward pass averages the gradient over the ranks; each rank gets the rows of its own tensor.
+
+    Args:
+        tensor: shape ``(n_r, ...)``. The number of rows ``n_r`` may differ between ranks and may be 0; the other
+            dimensions may not differ. A scalar counts as one row. Not modified.
+        name: identifies the tensor across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        A new tensor of shape ``(sum of n_r, ...)``, in rank order.
+
+    Raises:
+        MismatchError: dtype, another dimension than the first, or backend differ between ranks; names two ranks and
+            both values.
+        InvalidArgumentError: an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
     """
     if _needs_grad([tensor]):
         (output,) = _apply(autograd.Allgather, name, process_set, backend, False, tensor)
@@ -166,7 +248,31 @@ def grouped_allgather(
     *,
     backend: str | None = None,
 ) -> list[torch.Tensor]:
-    """:func:`allgather` of several tensors as one; results in the order of ``tensors``."""
+    """Concatenate the ranks' tensors along the first dimension, for several tensors as one group.
+
+    The operation starts when all ranks have submitted all tensors of the group. Differentiable: the backward pass
+    averages the gradients over the ranks; each rank gets the rows of its own tensors.
+
+    Args:
+        tensors: a list with at least one tensor. Numbers of rows may differ between ranks and may be 0; the other
+            dimensions may not differ. A scalar counts as one row. Not modified.
+        name: identifies the group across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        New tensors with the rows of all ranks in rank order, in the order of ``tensors``.
+
+    Raises:
+        MismatchError: dtypes, other dimensions than the first, or backend differ between ranks; names two ranks and
+            both values.
+        InvalidArgumentError: an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+    """
     if _group_needs_grad(tensors, "grouped_allgather"):
         return list(_apply(autograd.Allgather, name, process_set, backend, True, *tensors))
     return collectives.grouped_allgather(tensors, name, process_set, backend=backend)
@@ -180,9 +286,28 @@ def broadcast(
     *,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """Copy one rank's tensor to all ranks; see :meth:`horocache.collectives.api.Collectives.broadcast`.
+    """Copy the root's tensor to all ranks.
 
-    Differentiable: the root gets the mean of the ranks' gradients, the others get zero.
+    Differentiable: the root gets the mean of the ranks' gradients, the other ranks get zeros.
+
+    Args:
+        tensor: the same shape and dtype on all ranks, any shape; the values matter on the root only. Not modified.
+        root_rank: a global rank in the set.
+        name: identifies the tensor across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        A new tensor with the root's values.
+
+    Raises:
+        MismatchError: shape, dtype, root or backend differ between ranks; names two ranks and both values.
+        InvalidArgumentError: the root is not in the set, or an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
     """
     if _needs_grad([tensor]):
         (output,) = _apply(autograd.Broadcast, root_rank, name, process_set, backend, False, tensor)
@@ -199,7 +324,31 @@ def grouped_broadcast(
     *,
     backend: str | None = None,
 ) -> list[torch.Tensor]:
-    """:func:`broadcast` of several tensors as one; new tensors, in the order of ``tensors``."""
+    """Copy several tensors of the root to all ranks, as one group.
+
+    The operation starts when all ranks have submitted all tensors of the group. Differentiable: the root gets the means
+    of the ranks' gradients, the other ranks get zeros.
+
+    Args:
+        tensors: a list with at least one tensor; the same shapes and dtypes on all ranks. Values matter on the root
+            only. Not modified.
+        root_rank: a global rank in the set.
+        name: identifies the group across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        New tensors with the root's values, in the order of ``tensors``.
+
+    Raises:
+        MismatchError: shapes, dtypes, root or backend differ between ranks; names two ranks and both values.
+        InvalidArgumentError: the root is not in the set, or an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+    """
     if _group_needs_grad(tensors, "grouped_broadcast"):
         return list(_apply(autograd.Broadcast, root_rank, name, process_set, backend, True, *tensors))
     return collectives.grouped_broadcast(tensors, root_rank, name, process_set, backend=backend)
@@ -213,9 +362,33 @@ def alltoall(
     *,
     backend: str | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Send a slice of rows to every rank and receive one from each; see :meth:`horocache.collectives.api.Collectives.alltoall`.
+    """Send a slice of rows to every rank and receive one from each.
 
-    Differentiable: the gradient's rows go back where the rows came from.
+    Differentiable: the backward pass sends each row of the gradient to the rank that the row came from.
+
+    Args:
+        tensor: shape ``(n, ...)``. The number of rows ``n`` may differ between ranks; the other dimensions may not. Not
+            modified.
+        splits: one integer for each rank, as a sequence or a tensor: the number of rows to send to it, in rank order.
+            None: every rank gets equally many rows, and ``n`` must be a multiple of the number of ranks.
+        name: identifies the tensor across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        A new tensor with the received rows, in rank order; with ``splits``, the pair of this tensor and the number of
+        rows from each rank.
+
+    Raises:
+        MismatchError: dtype, another dimension than the first, or backend differ between ranks; names two ranks and
+            both values.
+        InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on this
+            rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
     """
     if not _needs_grad([tensor]):
         return collectives.alltoall(tensor, splits, name, process_set, backend=backend)
@@ -234,7 +407,36 @@ def grouped_alltoall(
     *,
     backend: str | None = None,
 ) -> list[torch.Tensor] | list[tuple[torch.Tensor, torch.Tensor]]:
-    """:func:`alltoall` of several tensors as one; see :meth:`horocache.collectives.api.Collectives.grouped_alltoall`."""
+    """Send a slice of rows of each tensor to every rank and receive one from each, as one group.
+
+    The operation starts when all ranks have submitted all tensors of the group. Differentiable: the backward pass sends
+    each row of the gradients to the rank that the row came from.
+
+    Args:
+        tensors: a list with at least one tensor, of shapes ``(n, ...)``. Numbers of rows may differ between ranks; the
+            other dimensions may not. Not modified.
+        splits: one integer for each rank, as a sequence or a tensor, for all tensors of the group: the number of rows
+            to send to it, in rank order. None: every rank gets equally many rows of each tensor, whose ``n`` must be a
+            multiple of the number of ranks.
+        name: identifies the group across ranks; generated from the program order when omitted.
+        process_set: the ranks that take part.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        For each tensor, in order, a new tensor with the received rows in rank order; with ``splits``, the pair of this
+        tensor and the number of rows from each rank.
+
+    Raises:
+        MismatchError: dtypes, other dimensions than the first, or backend differ between ranks; names two ranks and
+            both values.
+        InvalidArgumentError: the splits do not fit a tensor or the number of ranks, or an argument is invalid on this
+            rank.
+        UnsupportedError: the backend does not exist; or the device, layout or dtype of a tensor is not supported.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+    """
     if not _group_needs_grad(tensors, "grouped_alltoall"):
         return collectives.grouped_alltoall(tensors, splits, name, process_set, backend=backend)
     results = _apply(autograd.Alltoall, splits, name, process_set, backend, True, *tensors)
@@ -253,9 +455,37 @@ def reducescatter(
     *,
     backend: str | None = None,
 ) -> torch.Tensor:
-    """Reduce, and share the rows out; see :meth:`horocache.collectives.api.Collectives.reducescatter`.
+    """Reduce the ranks' tensors and give each rank its share of the rows of the result, in rank order.
 
-    Differentiable for Average and Sum: the gradients are gathered.
+    Differentiable for Average and Sum: the backward pass scales the gradients and gathers them. In the backward pass,
+    any other op raises UnsupportedError.
+
+    Args:
+        tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is not a multiple of the
+            number of ranks, the first ranks get one more row.
+        name: identifies the tensor across ranks; generated from the program order when omitted.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which are
+            logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of integers
+            are truncated towards zero.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        A new tensor with this rank's rows.
+
+    Raises:
+        MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and both
+            values.
+        InvalidArgumentError: an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; the device, layout or dtype of the tensor is not supported; or the
+            op is Adasum or not defined for the dtype.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
     """
     scales = (prescale_factor, postscale_factor)
     if _needs_grad([tensor]):
@@ -277,7 +507,38 @@ def grouped_reducescatter(
     *,
     backend: str | None = None,
 ) -> list[torch.Tensor]:
-    """:func:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
+    """Reduce several tensors as one group and give each rank its share of the rows of each result.
+
+    The operation starts when all ranks have submitted all tensors of the group. Differentiable for Average and Sum: the
+    backward pass scales the gradients and gathers them. In the backward pass, any other op raises UnsupportedError.
+
+    Args:
+        tensors: a list with at least one tensor, of shapes ``(n, ...)``, the same on all ranks; no scalars. Not
+            modified. If ``n`` is not a multiple of the number of ranks, the first ranks get one more row.
+        name: identifies the group across ranks; generated from the program order when omitted.
+        compression: a class of ``Compression``, the same on all ranks.
+        op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which are
+            logical for bool. Integers are added in their own type, in which a sum may wrap around; averages of integers
+            are truncated towards zero.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies every rank's tensor before the reduction.
+        postscale_factor: multiplies the result.
+        backend: the backend that runs the operation, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the
+            same on all ranks. None: the selector chooses.
+
+    Returns:
+        New tensors with this rank's rows, in the order of ``tensors``.
+
+    Raises:
+        MismatchError: shapes, dtypes, op, scales, compression or backend differ between ranks; names two ranks and both
+            values.
+        InvalidArgumentError: an argument is invalid on this rank.
+        UnsupportedError: the backend does not exist; the device, layout or dtype of a tensor is not supported; or the
+            op is Adasum or not defined for a dtype.
+        NotInitializedError: before ``init()``.
+        DuplicateNameError: an operation of this name is in flight.
+        PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+    """
     scales = (prescale_factor, postscale_factor)
     if _group_needs_grad(tensors, "grouped_reducescatter"):
         call = (name, compression, check_op(op), process_set, backend, scales, True)
@@ -293,26 +554,27 @@ def sparse_allreduce_async(
     *,
     backend: str | None = None,
 ) -> Callable[[], torch.Tensor]:
-    """Start to add up or average the ranks' sparse tensors, by gathering indices and values.
+    """Start a sum or an average of the ranks' sparse tensors, computed by gathering indices and values.
 
     Args:
-        tensor: a COO tensor; its shape must be equal on all ranks, the number of its values need not be.
+        tensor: a COO tensor of the same shape on all ranks; the number of values may differ.
         name: identifies the tensor across ranks.
         op: Average or Sum.
         process_set: the ranks that take part.
-        backend: what runs it; all ranks must name the same. None leaves it to the selector.
+        backend: the backend that runs the operation, such as ``"shm"``; the same on all ranks. None: the selector
+            chooses.
 
     Returns:
-        A function, to be called once, that waits and returns the result: a COO tensor, not coalesced.
+        A function to call once. It waits and returns the result, a COO tensor that is not coalesced.
 
     Raises:
-        UnsupportedError: another ``op``, or a tensor that is not COO.
+        UnsupportedError: ``op`` is neither Average nor Sum, or the tensor is not COO.
     """
     if check_op(op) not in (Average, Sum):
         raise UnsupportedError(f"sparse tensors can be reduced with Average or Sum, not with op={op}.")
     if tensor.layout is not torch.sparse_coo:
         raise UnsupportedError(f"sparse_allreduce_async takes tensors of layout torch.sparse_coo, not {tensor.layout}.")
-    # Rows are what an allgather concatenates, so each index becomes a row. One group: both are submitted, or neither.
+    # An allgather concatenates rows, so each index becomes a row. As one group, both are submitted or neither.
     parts = [tensor._indices().t(), tensor._values()]
     handle = collectives.allgather_to_average_async(parts, name, process_set, backend=backend)
 

@@ -15,21 +15,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Normalizes each channel by mean and variance over the batches of all ranks; on tensors on the CPU, too.
+    """Normalizes each channel by its mean and variance over the batches of all ranks. Works on CPU tensors.
 
-    In evaluation with running statistics, and with one rank, it does what ``torch.nn.BatchNorm`` does, without the
-    others. Else all ranks must run the same layers in the same order; their batches may have different sizes. The
-    gradients of weight and bias are this rank's own, to be reduced with the others' by
-    :func:`~horocache.torch.DistributedOptimizer`.
+    In evaluation with running statistics, with a single rank, and on ranks outside of the process set, the layer does
+    not communicate and computes the same as ``torch.nn.BatchNorm``. Otherwise all ranks must run the same layers in the
+    same order; their batches may have different sizes. The backward pass computes this rank's gradients of weight and
+    bias; :func:`~horocache.torch.DistributedOptimizer` reduces them over the ranks.
 
     Args:
         num_features: number of channels ``C`` of inputs of shape ``(N, C, ...)``.
         eps: added to the variance.
-        momentum: weight of the new batch in the running mean and variance; None: they are those of all batches.
-        affine: whether there are a weight and a bias to learn, of shape ``(C,)``.
-        track_running_stats: whether to keep a running mean and variance, which evaluation then uses; if not, evaluation
+        momentum: weight of the newest batch in the running mean and variance; None: all batches have equal weight.
+        affine: True to learn a weight and a bias of shape ``(C,)``.
+        track_running_stats: True to keep a running mean and variance, which evaluation then uses. False: evaluation
             normalizes over all ranks' batches, as training does.
-        process_set: the ranks whose batches are one.
+        process_set: the ranks whose batches are normalized together.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class SyncBatchNorm(_BatchNorm):
         """Normalize a tensor of shape ``(N, C, ...)``.
 
         Raises:
-            ValueError: fewer than two dimensions. The errors of an allgather, and in the backward pass of an allreduce.
+            ValueError: the tensor has fewer than two dimensions. Also the errors of an allgather; the backward pass
+                raises those of an allreduce.
         """
         self._check_input_dim(input)
         use_batch = self.training or self.running_mean is None
@@ -75,7 +76,7 @@ class SyncBatchNorm(_BatchNorm):
         return functional.batch_norm(batch, *kept, self.weight, self.bias, use_batch, self._share(), self.eps)
 
     def _share(self) -> float:
-        """The weight of the newest batch in the running statistics."""
+        """Return the weight of the newest batch in the running statistics."""
         if self.momentum is not None:
             return self.momentum
         return 1.0 / float(self.num_batches_tracked) if self.num_batches_tracked is not None else 0.0
@@ -88,7 +89,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One value per channel, in a shape that multiplies ``like``, of shape ``(N, C, ...)``."""
+    """Reshape one value per channel so that it broadcasts against ``like``, of shape ``(N, C, ...)``."""
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
@@ -97,15 +98,15 @@ def _other_dimensions(tensor: torch.Tensor) -> list[int]:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In a type that sums can be kept in."""
+    """Return the tensor in a type for accumulation: float64 for float64, float32 for all others."""
     return tensor.double() if tensor.dtype is torch.float64 else tensor.float()
 
 
 def _statistics(batch: torch.Tensor, process_set: ProcessSet) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Number of values, mean and variance of each channel over all ranks' batches.
+    """Return the number of values per channel, and each channel's mean and variance, over all ranks' batches.
 
-    Each rank's mean and variance are combined, not sums of squares, which would lose the variance of values that are
-    large (Chan, Golub and LeVeque, 1979).
+    The ranks' means and variances are combined (Chan, Golub and LeVeque, 1979). With sums of squares, large values
+    would lose their variance to rounding.
     """
     channels = batch.shape[1]
     values = _wide(batch.detach())
@@ -114,7 +115,8 @@ def _statistics(batch: torch.Tensor, process_set: ProcessSet) -> tuple[torch.Ten
     mean = values.mean(dimensions) if count else values.new_zeros(channels)
     variance = values.var(dimensions, unbiased=False) if count else values.new_zeros(channels)
     own = torch.cat([values.new_full((1,), count), mean, variance])
-    # Layers take turns, and a name per size keeps each entry of the cache as it is.
+    # Layers run one after the other, so they can share names. One name per number of channels keeps the shape, and so
+    # the cached response, unchanged.
     everybody = allgather(own.unsqueeze(0), f"sync_batch_norm.{channels}", process_set)
     counts, means, variances = everybody[:, :1], everybody[:, 1 : channels + 1], everybody[:, channels + 1 :]
     total = counts.sum()
@@ -149,14 +151,14 @@ class _Normalize(torch.autograd.Function):
         return output.to(batch.dtype)
 
     @staticmethod
-    @once_differentiable  # the sums over ranks would be missing from a second derivative
+    @once_differentiable  # a second derivative would lack the sums over ranks
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         batch, weight, mean, scale, total = ctx.saved_tensors
         grad = _wide(grads[0])
         normalized = (_wide(batch) - _channels(mean, batch)) * _channels(scale, batch)
         dimensions = _other_dimensions(batch)
         channels = batch.shape[1]
-        # Two tensors, of which none is a view: the gradients of two parameters, which are reduced in place.
+        # Separate tensors, not views of one: they become the gradients of two parameters, which are reduced in place.
         along_bias, along_weight = grad.sum(dimensions), (grad * normalized).sum(dimensions)
         own = torch.stack([along_bias, along_weight])
         name = f"sync_batch_norm.{channels}.backward"

@@ -1,4 +1,4 @@
-"""What the formulas of :mod:`horocache.data_parallel.vjp` compute on torch tensors."""
+"""The local arithmetic of the gradient formulas of :mod:`horocache.data_parallel.vjp`, on torch tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 class Arithmetic:
-    """The part of :class:`horocache.data_parallel.vjp.Differentiable` in which no other rank takes part."""
+    """The operations of :class:`horocache.data_parallel.vjp.Differentiable` that run on this rank only."""
 
     def own_rows(self, tensor: torch.Tensor, start: Any, shape: Sequence[Any]) -> torch.Tensor:
-        """The part of the given shape that begins at row ``start``; a scalar is one row."""
+        """Return the part of the given shape that begins at row ``start``; a scalar counts as one row."""
         rows = shape[0] if shape else 1
         if isinstance(start, torch.Tensor):
             own = tensor.index_select(0, start + torch.arange(rows))
@@ -21,15 +21,15 @@ class Arithmetic:
         return own.reshape(shape)
 
     def zeros(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Zeros that depend on the tensor."""
+        """Return zeros that depend on the tensor, so that a graph keeps the operation that computes the tensor."""
         return tensor.masked_fill(torch.ones((), dtype=torch.bool), 0)
 
     def scale(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:
-        """Every element times a number."""
+        """Multiply every element by a number."""
         return tensor * factor
 
 
 def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """The tensor, with rows of zeros at its end where it has fewer than ``rows``."""
+    """Pad the tensor with rows of zeros at its end, up to ``rows`` rows."""
     missing = rows - tensor.shape[0]
     return torch.cat([tensor, tensor.new_zeros((missing, *tensor.shape[1:]))]) if missing else tensor

@@ -1,1 +1,1 @@
-"""What every other package may import: texts and files of others, processors, the codes of operations."""
+"""Helpers that every other package may import: untrusted text, paths, processors, operation codes, thread names."""

@@ -1,4 +1,4 @@
-"""The numbers by which the core knows operations: ``wire::Op`` of ``cpp_core/wire/message.h``."""
+"""The core's numbers of operations: ``wire::Op`` of ``cpp_core/wire/message.h``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at files that may be out of reach: below a folder of another user, or with a name that is too long."""
+"""Checks of paths that may be inaccessible: below a folder of another user, or with a name that is too long."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file; False where it cannot be told, for which ``Path.is_file`` raises."""
+    """Return True if the path is a file; False if that cannot be determined, where ``Path.is_file`` raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether there is a folder; False where it cannot be told, for which ``Path.is_dir`` raises."""
+    """Return True if the path is a folder; False if that cannot be determined, where ``Path.is_dir`` raises."""
     return os.path.isdir(path)  # noqa: PTH112

@@ -1,4 +1,4 @@
-"""The processors this process may use: affinity and container quotas."""
+"""The processors that this process may use, by its affinity and by container quotas."""
 
 import os
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cores:
-    """What of the machine's cores a job may use."""
+    """The cores of the machine that a job may use."""
 
-    cpus: tuple[int, ...]  # by affinity
-    quota: float | None  # cores by a container's quota; None: no quota
+    cpus: tuple[int, ...]  # processors of the affinity mask
+    quota: float | None  # container quota in cores; None: no quota
 
     @property
     def usable(self) -> int:
-        """Cores that can run at the same time for long."""
+        """Number of cores that can be busy at the same time in the long run."""
         if self.quota is None:
             return len(self.cpus)
         return max(1, min(len(self.cpus), int(self.quota)))
@@ -27,32 +27,33 @@ class Cores:
 
 
 def find_cores(root: Path = Path("/")) -> Cores:
-    """Read the affinity of this process and the quotas of all control groups above it, of either version."""
+    """Read the affinity of this process and the CPU quotas of its control groups, of version 1 and 2."""
     return Cores(cpus=tuple(sorted(os.sched_getaffinity(0))), quota=cpu_quota(root))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Give the smallest CPU quota, in cores, of any control group above this process."""
+    """Return the smallest CPU quota, in cores, of the control groups that contain this process."""
     quotas = [_quota_v2(folder) for folder in cgroup_folders("", root)]
     quotas += [_quota_v1(folder) for folder in cgroup_folders("cpu", root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Give the smallest memory limit, in bytes, of any control group above this process."""
+    """Return the smallest memory limit, in bytes, of the control groups that contain this process."""
     limits = [_number(folder / "memory.max") for folder in cgroup_folders("", root)]
     limits += [_number(folder / "memory.limit_in_bytes") for folder in cgroup_folders("memory", root)]
     return min((limit for limit in limits if limit is not None and limit < 1 << 60), default=None)
 
 
 def cgroup_folders(controller: str, root: Path = Path("/")) -> list[Path]:
-    """List the folders of this process's control group and of those above it; ``controller`` is "" for version 2."""
+    """List the folders of this process's control group and its parents; ``controller`` is "" for version 2."""
     wanted = _own_group(controller, root)
     if wanted is None:
         return []
     folders = []
     for mount_root, mount_point in _mounts(controller, root):
-        # In a container that shares the host's view, the group's path is the host's; the mount shows only a part of it.
+        # In a container without a cgroup namespace of its own, the group's path is the host's, but the mount shows only
+        # the part of the hierarchy below `mount_root`.
         relative = wanted.removeprefix(mount_root.rstrip("/")) if wanted.startswith(mount_root.rstrip("/")) else "/"
         top = root / mount_point.lstrip("/")
         folder = top / relative.lstrip("/")
@@ -61,7 +62,7 @@ def cgroup_folders(controller: str, root: Path = Path("/")) -> list[Path]:
 
 
 def cpus_of_ranks(cpus: Sequence[int], ranks: int) -> list[set[int]]:
-    """Share the processors out: whole runs of neighbours to each rank, or one each in turn when there are too few."""
+    """Divide the processors: a run of neighbours for each rank, or one each in turn if there are too few."""
     if ranks >= len(cpus):
         return [{cpus[rank % len(cpus)]} for rank in range(ranks)]
     return [set(cpus[rank * len(cpus) // ranks : (rank + 1) * len(cpus) // ranks]) for rank in range(ranks)]
@@ -77,7 +78,7 @@ def _own_group(controller: str, root: Path) -> str | None:
 
 
 def _mounts(controller: str, root: Path) -> list[tuple[str, str]]:
-    """(root within the hierarchy, mount point) of the hierarchy that has ``controller``."""
+    """List the mounts of the hierarchy that has ``controller``, as (root within the hierarchy, mount point)."""
     found = []
     for line in _text(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
@@ -111,5 +112,5 @@ def _number(path: Path) -> int | None:
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError):  # no such hierarchy here
+    except (OSError, UnicodeDecodeError):  # the hierarchy does not exist
         return ""

@@ -1,4 +1,4 @@
-"""The logger that shows every tensor on its way to the wire and back."""
+"""The logger of tensors that are submitted and of their results."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ logger = logging.getLogger("horocache.tensors")
 
 
 def is_enabled() -> bool:
-    """True if the user set the logger ``horocache.tensors`` to DEBUG; takes effect at the next ``init``."""
+    """True if the user set the logger ``horocache.tensors`` to DEBUG; a change takes effect at the next ``init``."""
     return logger.isEnabledFor(logging.DEBUG)

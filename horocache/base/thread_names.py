@@ -1,16 +1,17 @@
-"""Names for operations without one that are called in a thread.
+"""Automatic names of operations that Python threads call without a name.
 
 Note [Automatic names and threads]
-Operations without a name are numbered in the order in which they are called, which must be the same on all ranks. The
-order within a thread is the program's; that between threads is not. So each thread counts for itself:
+Operations without a name are numbered in the order of their calls, which must be the same on all ranks. The program
+determines that order within a thread, but not between threads. So each thread counts for itself:
 
-* the main thread, and threads that others than Python have made, such as those of a framework that calls back: the
-  core counts these together;
-* any other thread: its name is a part of the operation's. Where Python made up the name, its number is left out, since
-  it counts all threads of a process, which need not be the same on all ranks. Two threads of one name that are alive
-  together are refused, because nobody can tell which of them comes first on another rank;
-* the threads of a pool, which run whatever comes: one name for all of them, so that two operations at once are refused
-  as duplicates.
+* The main thread, and threads that Python has not started, such as callback threads of a framework: the core counts
+  the operations of all these threads together.
+* Any other thread: the thread's name is part of the operation's name. For example, the first unnamed allreduce of the
+  thread "loader" is "allreduce.noname.loader.0". The number in a name that Python has generated, such as "Thread-7", is
+  left out: it counts all threads of a process, which may differ from rank to rank. Two threads of the same name that
+  are alive at the same time are refused, because their order may differ from rank to rank.
+* The threads of a pool, which run any task: they share one name, so that two operations at the same time are refused as
+  duplicates.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MADE_UP = re.compile(r"(Thread)-\d+")
 
 
 class Taken(NamedTuple):
-    """A name, and where the handle of its operation is to be kept."""
+    """An automatic name, and the entry ``handles[place]`` in which the caller stores the operation's handle."""
 
     name: str
     handles: list[int]
@@ -36,13 +37,13 @@ class Taken(NamedTuple):
 
 
 def counts_by_itself() -> bool:
-    """Whether the calling thread is one that has names of its own."""
+    """True if the calling thread numbers its unnamed operations by itself."""
     thread = threading.current_thread()
     return thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread)
 
 
 class ThreadNames:
-    """The names of one session's operations without a name, but for those of the main thread.
+    """The automatic names of one session's operations, except those that the core makes for the main thread.
 
     Role: owned by the session; used by any thread.
     """
@@ -50,14 +51,21 @@ class ThreadNames:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owners: dict[str, weakref.ref[threading.Thread]] = {}
-        # Of a thread's name, an operation and a process set: the last handle of each number.
+        # (thread's name, operation, process set) -> the last handle of each number.
         self._handles: dict[tuple[str, int, int], list[int]] = {}
 
     def take(self, op: int, process_set: int, pending: Container[int]) -> Taken:
-        """A name for the next operation of the calling thread: the lowest number that is not in flight.
+        """Return a name for the next operation of the calling thread, with the lowest number that is not in flight.
+
+        A thread of a pool always gets number 0.
+
+        Args:
+            op: number of the operation.
+            process_set: number of the process set.
+            pending: the handles in flight.
 
         Raises:
-            InvalidArgumentError: another thread of this thread's name calls operations without a name, too.
+            InvalidArgumentError: another live thread of the same name calls operations without a name, too.
         """
         thread = threading.current_thread()
         pool = thread in getattr(pools, "_threads_queues", ())

@@ -1,4 +1,4 @@
-"""What others wrote: how it is read without trust in its size, and shown without trust in its characters."""
+"""Reads files whose size is not trusted, and escapes text whose characters are not trusted."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 def printable(text: str, keep: str = "") -> str:
     r"""Escape every character that a terminal acts on instead of showing it.
 
-    These are the control characters of both sets (C0, DEL, C1), marks that turn the direction of writing, other
-    invisible format characters, line separators, and code points without a character.
+    These are control characters (C0, DEL, C1), marks that change the direction of writing, other invisible format
+    characters, line separators, and code points without a character.
 
     Args:
-        text: whatever somebody else wrote.
-        keep: characters that pass as they are, such as ``"\n\t"`` for text of several lines.
+        text: the untrusted text.
+        keep: characters that are not escaped, such as ``"\n\t"`` for text of several lines.
 
     Returns:
-        ``text`` with ``\x1b``, ``\u202e`` and so on in their places.
+        ``text`` with each such character replaced by its escape sequence, such as ``\x1b`` or ``\u202e``.
     """
     if text.isprintable():
         return text
@@ -24,10 +24,10 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """Read a file, or a pipe such as ``<(zcat FILE)``, that may have any size, or no end.
+    """Read a file or a pipe, such as ``<(zcat FILE)``, which may have any size or be endless.
 
     Raises:
-        ValueError: it has more than ``most_bytes``. OSError: it cannot be read.
+        ValueError: the file has more than ``most_bytes``. OSError: the file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
         data = bytearray()

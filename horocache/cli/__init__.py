@@ -1,1 +1,1 @@
-"""``horocache``: the command that looks at a machine (``doctor``) and measures it (``bench``)."""
+"""The command ``horocache``: examines a machine (``doctor``), measures it (``bench``), and reads records of jobs."""

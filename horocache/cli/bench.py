@@ -1,6 +1,6 @@
-"""``horocache bench``: measure this machine, in the columns of nccl-tests. Correctness first, then time.
+"""``horocache bench``: measures this machine, in the columns of nccl-tests. Checks the results before it takes times.
 
-Started by hand it starts its own ranks with horocacherun; started by a launcher it is one of them.
+Started by hand, it starts its own ranks with horocacherun; started by a launcher, it is one of the ranks.
 """
 
 import json
@@ -21,7 +21,7 @@ from horocache.launch.cli import main as horocacherun
 _HEADINGS = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
 _UNITS = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
 _LAYOUT = "{:>12} {:>12} {:>8} {:>6} {:>5} {:>10} {:>8} {:>8} {:>7}"
-_MOST_SECONDS = 2.0  # for one size: large ones take fewer turns
+_MOST_SECONDS = 2.0  # for one size; large sizes are repeated less often
 _REDUCE_OPS = {"sum": hc.Sum, "avg": hc.Average, "prod": hc.Product, "min": hc.Min, "max": hc.Max}
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +47,7 @@ class Row:
 
 
 def run(options: Namespace, arguments: list[str]) -> int:
-    """Be a rank of the measurement, or start one with ``arguments`` again."""
+    """Run as a rank of the measurement, or, without a launcher, start the ranks with the same ``arguments``."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     if _core.identity()["source"] == "none":
@@ -103,11 +103,11 @@ class Allreduce:
         self._op = _REDUCE_OPS[options.op]
 
     def elements(self, size: int) -> int:
-        """Elements of a buffer of about ``size`` bytes."""
+        """Return the number of elements of a buffer of about ``size`` bytes."""
         return max(1, size // self.dtype.itemsize)
 
     def wrong(self, count: int) -> int:
-        """Run it once on known values and count the elements that differ."""
+        """Run the operation once on known values and return the number of wrong elements."""
         pattern = np.arange(count) % 3
         mine = (pattern + hc.rank()).astype(self.dtype)
         parts = [(pattern + rank).astype(np.float64) for rank in range(hc.size())]
@@ -122,19 +122,19 @@ class Allreduce:
         expected = fold[self.redop](np.stack(parts)).astype(self.dtype)
         got = hc.allreduce_(mine, op=self._op, name=f"check.{count}")
         if self.redop == "avg" and self.dtype.kind == "f":
-            # Rounded once from the scaled sum, so one unit in the last place may differ from mean().
+            # The scaled sum is rounded once, so it may differ from mean() by one unit in the last place.
             return int(np.count_nonzero(np.abs(got - expected) > np.spacing(np.abs(expected))))
         return int(np.count_nonzero(got != expected))
 
     def prepare(self, count: int) -> Callable[[], object]:
-        """Give what is timed."""
+        """Return the operation to time, on a buffer of ``count`` elements."""
         data = np.zeros(count, self.dtype)
         data.fill(1 if self.redop == "prod" else 0)
         name = f"bench.{count}"
         return lambda: hc.allreduce_(data, op=self._op, name=name)
 
     def bus_factor(self) -> float:
-        """Bytes over the bus for each byte of the buffer, as nccl-tests count them."""
+        """Return the bytes on the bus for each byte of the buffer, as nccl-tests count them."""
         return 2 * (hc.size() - 1) / hc.size()
 
 
@@ -147,11 +147,11 @@ class Alltoall:
         self.dtype: np.dtype[Any] = np.dtype(options.dtype)
 
     def elements(self, size: int) -> int:
-        """Elements of a buffer of about ``size`` bytes, a multiple of the ranks."""
+        """Return the number of elements of a buffer of about ``size`` bytes, a multiple of the number of ranks."""
         return max(1, size // self.dtype.itemsize // hc.size()) * hc.size()
 
     def wrong(self, count: int) -> int:
-        """Run it once on known values and count the elements that differ."""
+        """Run the operation once on known values and return the number of wrong elements."""
         ranks, share = hc.size(), count // hc.size()
         to = np.repeat(np.arange(ranks), share)
         got = hc.alltoall(((hc.rank() * ranks + to) % 100).astype(self.dtype), name=f"check.{count}")
@@ -159,13 +159,13 @@ class Alltoall:
         return int(np.count_nonzero(np.asarray(got) != expected))
 
     def prepare(self, count: int) -> Callable[[], object]:
-        """Give what is timed."""
+        """Return the operation to time, on a buffer of ``count`` elements."""
         data = np.ones(count, self.dtype)
         name = f"bench.{count}"
         return lambda: hc.alltoall(data, name=name)
 
     def bus_factor(self) -> float:
-        """Bytes over the bus for each byte of the buffer, as nccl-tests count them."""
+        """Return the bytes on the bus for each byte of the buffer, as nccl-tests count them."""
         return (hc.size() - 1) / hc.size()
 
 
@@ -198,7 +198,7 @@ def _measure(operation: Allreduce | Alltoall, size: int, options: Namespace) -> 
 
 
 def _turns(turn: Callable[[], object], asked: int) -> int:
-    """Give the number of turns that fit into the time for one size: the same on all ranks, from the slowest's trial."""
+    """Return how many turns fit into the time for one size; equal on all ranks, as the slowest rank's trial counts."""
     hc.barrier()
     began = time.perf_counter()
     turn()

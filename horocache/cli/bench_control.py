@@ -1,4 +1,4 @@
-"""``horocache bench control``: the cost of agreeing, with tensors so small that moving them is free."""
+"""``horocache bench control``: the cost of agreement, on tensors that are too small to cost anything to move."""
 
 import json
 import statistics
@@ -39,12 +39,12 @@ class Row:
 
 
 def run(options: Namespace) -> int:
-    """Measure every number of tensors with the cache and without; 1 if a value was wrong."""
+    """Measure each number of tensors with the cache and without; return 1 if a value was wrong."""
     wrong = 0
     headed = options.json
     for tensors in options.tensors:
         for cache in ("on", "off"):
-            # With the cache on it must hold all tensors, or the eviction of one would be measured in place of a hit.
+            # The cache must hold all tensors. Otherwise evictions would be measured instead of hits.
             hc.init(cache_capacity=0 if cache == "off" else max(1024, 2 * tensors))
             try:
                 row = _measure(tensors, cache, options)
@@ -81,14 +81,14 @@ def _measure(tensors: int, cache: str, options: Namespace) -> Row:
     step()
     ranks = hc.size()
     wrong = sum(int(one[0] != index * ranks + ranks * (ranks - 1) // 2) for index, one in enumerate(data))
-    # Here, so that nothing new is negotiated while a slower rank still counts.
+    # Checked before the timed steps, so that no new name is negotiated while a slower rank still counts.
     wrong = int(hc.allreduce(np.array(wrong, np.int64), op=hc.Sum, name="wrong"))
     for one in data:
         one.fill(0)
     for _ in range(options.warmup):
         step()
     hc.barrier()
-    step()  # a rank publishes its counters a moment after it wakes who waits: now the barrier's are in
+    step()  # counters are published shortly after a wait ends: after this step, they include the barrier
     before = hc.metrics()
     times = []
     for _ in range(options.iters):

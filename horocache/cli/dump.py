@@ -1,4 +1,4 @@
-"""``horocache dump``: what the ranks of a live job, or of one that has failed, were doing."""
+"""``horocache dump``: shows the operations of the ranks of a running job, or of a job that has failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was asked; 1 if some rank did not answer."""
+    """Run the command; return 1 if a rank did not answer."""
     records: list[Record] = []
     failures: list[str] = []
     for target in options.targets:
@@ -109,7 +109,7 @@ def _size(count: float) -> str:
 
 
 def _compare(records: Sequence[Record]) -> Iterable[str]:
-    """What is pending on some ranks and not on others, which is what they wait for."""
+    """Describe the operations that only some of the ranks have pending: these ranks wait for the others."""
     if len(records) < 2:
         return
     has: dict[tuple[int, str], list[int]] = {}

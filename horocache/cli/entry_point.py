@@ -11,7 +11,7 @@ from horocache.cli import dump, lang, timeline
 from horocache.errors import HorocacheError
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_MOST_TENSORS = 1 << 19  # the benchmark's cache holds twice as many, and a cache holds 1 << 20 at most
+_MOST_TENSORS = 1 << 19  # the benchmark's cache has room for twice as many, and a cache holds at most 1 << 20
 _TYPES = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
@@ -29,7 +29,7 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``horocache`` and give its exit code."""
+    """Run ``horocache`` and return its exit code."""
     open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Say it in one line, and give the exit code."""
+    """Print an error as one line, and return the exit code."""
     if isinstance(error, UsageError):
         complain("horocache", str(error))
         return error.status
@@ -54,7 +54,7 @@ def _report(error: Exception) -> int:
         complain("horocache", f"{type(error).__name__}: {error}", keep="\n")
     elif isinstance(error, MemoryError):
         complain("horocache", f"there is not enough memory: {error or 'an allocation failed'}")
-    elif isinstance(error, OSError):  # a file that cannot be read, or the output that cannot be written
+    elif isinstance(error, OSError):  # a file that cannot be read, or an output that cannot be written
         complain("horocache", f"{error.filename or 'standard output'}: {error.strerror or error}")
     return 1
 
@@ -94,7 +94,7 @@ def _check_sizes(begin: int, end: int) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of ``horocache``."""
+    """Build the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang|compat")

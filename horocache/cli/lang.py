@@ -47,7 +47,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was asked for. Raises ProgramError, OSError."""
+    """Run the command. Raises ProgramError, OSError."""
     commands = {
         "compile": _compile,
         "check": _check,
@@ -151,7 +151,7 @@ def _say(text: str) -> None:
 
 
 def summary(program: Any) -> str:
-    """One line: what it is, how large, what it needs."""
+    """Describe a program in one line: its collective, its size and its requirements."""
     strands = max(len(one.strands) for one in program.programs)
     steps = program.count_steps()
     parts = [

@@ -1,4 +1,4 @@
-"""Programs on the command line of ``horocache lang``."""
+"""The arguments of ``horocache lang`` that name a program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Declare what names a program."""
+    """Declare the arguments that name a program and its options."""
     parser.add_argument(
         "source", metavar="SOURCE", help=f"an algorithm of the library, FILE.py:FUNCTION, or FILE.py {more}".strip()
     )
@@ -20,7 +20,7 @@ def add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int]:
-    """The arguments of a function. Raises UsageError."""
+    """Convert the arguments of a function to integers. Raises UsageError."""
     from horocache.lang.errors import UsageError  # noqa: PLC0415
 
     try:
@@ -30,7 +30,7 @@ def whole_numbers(texts: Sequence[str]) -> list[int]:
 
 
 def written(options: argparse.Namespace) -> Any:
-    """The program that was named. Raises UsageError, ProgramError."""
+    """Return the program that the arguments name. Raises UsageError, ProgramError."""
     from horocache.lang.loader import write_program  # noqa: PLC0415  (each command loads only what it needs)
 
     given = {name: getattr(options, name) for name in ("instances", "channels", "protocol", "slots")}

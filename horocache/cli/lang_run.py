@@ -1,4 +1,4 @@
-"""``horocache lang run`` and ``tune``: programs with all their ranks in this process."""
+"""``horocache lang run`` and ``tune``: run programs with all ranks in this process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _program(options: argparse.Namespace) -> CompiledProgram:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a program. Raises ProgramError, HorocacheError, OSError."""
+    """Run a program, check its results and time it. Raises ProgramError, HorocacheError, OSError."""
     import msgspec  # noqa: PLC0415
 
     from horocache.lang.tuning.cost_model import predict  # noqa: PLC0415
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     if options.tile is not None:
         program = msgspec.structs.replace(program, tile=options.tile)
     machine = _machine(options.machine, program.ranks)
-    itemsize = ITEM_BYTES.get(options.dtype, 1)  # others are refused below
+    itemsize = ITEM_BYTES.get(options.dtype, 1)  # run_locally refuses other types
     elements = max(1, options.bytes // itemsize)
     times = run_locally(
         program,
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Find the fastest programs. Raises ProgramError, HorocacheError, OSError."""
+    """Find the fastest program for each size, and write them. Raises ProgramError, HorocacheError, OSError."""
     from horocache.lang.errors import UsageError  # noqa: PLC0415
     from horocache.lang.tuning import autotune as tuning  # noqa: PLC0415
 
@@ -113,7 +113,7 @@ def tune(options: argparse.Namespace) -> int:
     if options.predict and machine is None:
         raise UsageError("--predict needs --machine: what this host does is measured.")
     candidates = _candidates(options, machine)
-    tuning.written_before(options.collective, options.ranks, options.output)  # refuses what write() would refuse
+    tuning.written_before(options.collective, options.ranks, options.output)  # raises early what write() would raise
     measured: list[tuning.Measured] = []
     for size in tuning.sizes_between(options.low, options.high):
         tried = (tuning.measure(one, size, options.repetitions, machine, options.predict) for one in candidates)

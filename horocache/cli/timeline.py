@@ -1,4 +1,4 @@
-"""``horocache timeline``: merge the timelines of a job's ranks, and say where its time went."""
+"""``horocache timeline``: merges the timelines of a job's ranks, and shows where its time went."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from horocache.errors import InvalidArgumentError
 from horocache.observe.breakdown import PARTS, Breakdown, break_down
 from horocache.observe.trace import Trace, load_all, merge
 
-_MOST_TENSORS = 10
-_MOST_NAMED = 10  # ranks
-_RANKS_ABREAST = 4
+_MOST_TENSORS = 10  # tensors that the summary lists
+_MOST_NAMED = 10  # ranks that a message names
+_RANKS_ABREAST = 4  # ranks side by side in a table
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was asked; the exit code."""
+    """Run the command and return its exit code."""
     try:
         traces = load_all([Path(file) for file in options.files])
     except InvalidArgumentError as error:

@@ -1,1 +1,1 @@
-"""The collectives, once for all frameworks: one class each, generic over a tensor adapter."""
+"""The collectives, implemented once for all frameworks: classes that are generic over a tensor adapter."""

@@ -1,11 +1,13 @@
-"""Adasum: a sum that adds what gradients have of their own, and averages what they have in common.
+"""Adasum: a sum that adds the components in which gradients differ, and averages those that they have in common.
 
 Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021, section 3. Two gradients
 give ``(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b``: their sum if they are orthogonal, their mean if they are equal.
-Ranks are combined in pairs, then pairs of pairs, so their number must be a power of two.
+For example, ``a = (2, 0)`` and ``b = (2, 2)`` have ``a.b = 4``, ``|a|^2 = 4`` and ``|b|^2 = 8``, so the weights are 1/2
+and 3/4, and the result is ``(1, 0) + (1.5, 1.5) = (2.5, 1.5)``. Ranks are combined in pairs, then pairs of pairs, so
+their number must be a power of two.
 
-Every rank gathers all ranks' tensors and combines them by itself, in the same order: the results have the same bits
-everywhere, at the price of memory for the tensors of all ranks.
+Every rank gathers the tensors of all ranks and combines them by itself, in the same order. The results have the same
+bits on every rank; in return, each rank needs memory for the tensors of all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ T = TypeVar("T")
 
 
 class AdaptiveSum(Submitter[T]):
-    """Allreduce with ``op=Adasum``. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Allreduce with ``op=Adasum``. Allreduce derives from this class."""
 
     def _adaptive_sum(
         self,
@@ -39,7 +41,7 @@ class AdaptiveSum(Submitter[T]):
         backend: str | None,
         priority: int,
     ) -> int:
-        """Gather all ranks' tensors; the finisher combines them, each tensor of a group by itself."""
+        """Gather the tensors of all ranks; the finisher combines them, each tensor of a group by itself."""
         set_id(process_set)
         check_scales(scales)
         check_ranks(process_set.size())
@@ -51,7 +53,7 @@ class AdaptiveSum(Submitter[T]):
         buffers, _ = self.dense(sources, encoded)
 
         def finish(answer: Any) -> Any:
-            # Of each rank its tensors, which are decoded together; then of each tensor the ranks'.
+            # First by rank, whose tensors are decoded together; then by tensor, whose ranks are combined.
             per_rank = zip(*(_by_rank(adapter.from_result(result), result.rows) for result in answer), strict=True)
             decoded = [parts if parts[0] is None else layers.decode(list(parts), contexts) for parts in per_rank]
             results = []
@@ -61,7 +63,8 @@ class AdaptiveSum(Submitter[T]):
                 results.append(adapter.written(output))
             return results if layers.group else results[0]
 
-        # As one row each, whose shape must be the same everywhere. What the rows are for must be, too.
+        # Each tensor is sent as one row, so that the ranks compare its whole shape. The token makes them compare the
+        # purpose and the scales, too.
         rows: list[Any] = [self._one_row(buffer) for buffer in buffers]
         token = ",".join(filter(None, [layers.signature, f"adasum={scales[0]}*{scales[1]}"]))
         return self.start(
@@ -83,7 +86,7 @@ class AdaptiveSum(Submitter[T]):
 
 
 def check_ranks(ranks: int) -> None:
-    """UnsupportedError unless the number of ranks is a power of two."""
+    """Raise UnsupportedError unless the number of ranks is a power of two."""
     if ranks & (ranks - 1):
         raise UnsupportedError(
             f"Adasum needs a number of ranks that is a power of two; the process set has {ranks}. Use Average or Sum."
@@ -91,13 +94,13 @@ def check_ranks(ranks: int) -> None:
 
 
 def check_floating(tensor: Any, adapter: TensorAdapter[Any]) -> None:
-    """UnsupportedError unless the elements are real floating-point numbers."""
+    """Raise UnsupportedError unless the elements are real floating-point numbers."""
     if not adapter.floating(tensor):
         raise UnsupportedError(f"Adasum works on floating-point tensors, not on {tensor.dtype}. Use Average or Sum.")
 
 
 def _by_rank(gathered: Any, rows: Sequence[int]) -> list[Any]:
-    """Each rank's tensor, out of the rows that were gathered; None for a rank that has joined and sent nothing."""
+    """Return each rank's tensor from the gathered rows; None for a rank that has joined and sent nothing."""
     parts = []
     at = 0
     for count in rows:
@@ -115,17 +118,17 @@ def _scaled(parts: Sequence[Any], scales: tuple[float, float], adapter: TensorAd
 
 
 def _weight(common: float, own: float) -> float:
-    # Where one of them is zero, nothing is in common.
+    # A tensor of zeros (own == 0) has nothing in common with the other one.
     return 1.0 - common / (2.0 * own) if own else 1.0
 
 
 def combine(parts: Sequence[Any], dot: Callable[[Any, Any], Any], weight: Callable[[Any, Any], Any] = _weight) -> Any:
-    """The adaptive sum of the ranks' tensors, in their type.
+    """Return the adaptive sum of the ranks' tensors, in their type.
 
     Args:
-        parts: of equal shapes, a power of two of them; None counts as zeros. Not modified.
-        dot: the scalar product of two of them, in float64.
-        weight: ``1 - common / (2 own)``, and 1 where ``own`` is 0; of whatever ``dot`` returns.
+        parts: the tensors, of equal shapes, as many as a power of two; None counts as zeros. Not modified.
+        dot: returns the scalar product of two tensors, in float64.
+        weight: returns ``1 - common / (2 own)``, and 1 if ``own`` is 0, for two results of ``dot``.
     """
     level = list(parts)
     while len(level) > 1:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Allgather(Submitter[T]):
-    """Everybody's rows for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Every rank gets the rows of all ranks. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _gather(
         self,
@@ -76,7 +76,7 @@ class Allgather(Submitter[T]):
                 not. A scalar counts as one row. Not modified.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor of shape ``(sum of n_r, ...)``, in rank order.
@@ -113,25 +113,27 @@ class Allgather(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> T:
-        """:meth:`allgather` with places: a rank says how many rows it expects, and where they go in its result.
+        """:meth:`allgather` with the number of rows expected from each rank, and their position in the result.
 
         Args:
-            tensor: as for :meth:`allgather`.
-            recvcounts: one integer per rank, a sequence or a tensor: how many rows are expected from it; what comes
-                must be as many. None takes what comes.
-            displs: one integer per rank: the row of this rank's result at which its part begins; parts must not
-                overlap, gaps are zeros. None: one part after the other. Ranks may give different ones.
+            tensor: shape ``(n_r, ...)``; ``n_r`` may differ from rank to rank and may be 0, the other dimensions may
+                not. A scalar counts as one row. Not modified.
+            recvcounts: one integer per rank, a sequence or a tensor: number of rows expected from that rank; it must
+                match what the rank sends. None accepts any number.
+            displs: one integer per rank, a sequence or a tensor: the row of this rank's result at which that rank's
+                part begins. Parts must not overlap; rows that no part covers are zero. None: one part follows the
+                other. The lists may differ from rank to rank.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor of ``max(displs + recvcounts)`` rows.
 
         Raises:
-            MismatchError: as for :meth:`allgather`; some rank expects another number of rows than it gets, which fails
-                on all ranks; or another rank's lists are wrong. InvalidArgumentError: this rank's lists do not fit the
-                number of ranks; on all ranks, parts that overlap.
+            MismatchError: dtype or another dimension differs between ranks; a rank expects another number of rows than
+                it gets, which fails on all ranks; or another rank's lists are wrong. InvalidArgumentError: this rank's
+                lists do not fit the number of ranks; or, on all ranks, parts overlap.
         """
         call = ([tensor], "allgatherv", name, process_set, self._first)
         result: T = synchronize(self._gather(*call, wait_follows=True, backend=backend, lists=(recvcounts, displs)))
@@ -146,7 +148,7 @@ class Allgather(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[tuple[T, list[int]]]:
-        """:meth:`allgather` of several tensors that also tells how many rows came from each rank."""
+        """:meth:`allgather` of several tensors; returns each result with the number of rows from each rank."""
         kind = "grouped_allgather" if group else "allgather"
 
         def finish(answer: Any) -> list[tuple[T, list[int]]]:
@@ -177,7 +179,7 @@ class Allgather(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> int:
-        """Start :meth:`grouped_allgather`; :func:`synchronize` also tells what an average over ranks divides by."""
+        """Start :meth:`grouped_allgather`; :func:`synchronize` returns the results and the divisor of an average."""
 
         def finish(answer: Any) -> tuple[list[T], int]:
             return self.tensors(answer), answer[0].divisor_ranks
@@ -193,14 +195,14 @@ class Allgather(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`allgather` of several tensors as one; results in the order of ``tensors``."""
+        """:meth:`allgather` of several tensors as one group; returns the results in the order of ``tensors``."""
         call = (tensors, "grouped_allgather", name, process_set, self.tensors)
         result: list[T] = synchronize(self._gather(*call, group=True, wait_follows=True, backend=backend))
         return result
 
 
 class Broadcast(Submitter[T]):
-    """One rank's values for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Every rank gets the values of one rank. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _broadcast(
         self,
@@ -267,17 +269,18 @@ class Broadcast(Submitter[T]):
         """Copy one rank's tensor to all ranks of ``process_set``.
 
         Args:
-            tensor: the same shape and dtype on all ranks, any shape; its values matter on the root alone. Not modified.
+            tensor: any shape, the same shape and dtype on all ranks. Only the root's values are used. Not modified.
             root_rank: a global rank in the set.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor with the root's values.
 
         Raises:
-            InvalidArgumentError: no such root. MismatchError: shape, dtype or root differ between ranks.
+            InvalidArgumentError: ``root_rank`` is not in the set. MismatchError: shape, dtype or root differ between
+                ranks.
         """
         call = ([tensor], root_rank, "broadcast", name, process_set)
         result: T = synchronize(self._broadcast(*call, wait_follows=True, backend=backend))
@@ -330,7 +333,7 @@ class Broadcast(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`broadcast` of several tensors as one; new tensors, in the order of ``tensors``."""
+        """:meth:`broadcast` of several tensors as one group; returns new tensors, in the order of ``tensors``."""
         call = (tensors, root_rank, "grouped_broadcast", name, process_set)
         result: list[T] = synchronize(self._broadcast(*call, group=True, wait_follows=True, backend=backend))
         return result
@@ -357,7 +360,7 @@ class Broadcast(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`broadcast_` of several tensors as one."""
+        """:meth:`broadcast_` of several tensors as one group; returns the tensors themselves."""
         call = (tensors, root_rank, "grouped_broadcast", name, process_set)
         handle = self._broadcast(*call, in_place=True, group=True, wait_follows=True, backend=backend)
         result: list[T] = synchronize(handle)

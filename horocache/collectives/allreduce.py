@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Allreduce(AdaptiveSum[T]):
-    """Reduces element by element over the ranks, with the result everywhere.
+    """Every rank gets the element-wise reduction of all ranks' tensors.
 
-    See :class:`horocache.collectives.api.Collectives` for names and errors.
+    A base of :class:`horocache.collectives.api.Collectives`.
     """
 
     def _reduce(
@@ -37,7 +37,7 @@ class Allreduce(AdaptiveSum[T]):
         backend: str | None = None,
         priority: int = 0,
     ) -> int:
-        """Submit an allreduce; the finisher returns the list of results, or the only one."""
+        """Submit an allreduce; the finisher returns a group's list of results, or the result of a single tensor."""
         kind = "grouped_allreduce" if group else "allreduce"
         layers = layer_list(compression, group)
         if op == Adasum:
@@ -76,7 +76,7 @@ class Allreduce(AdaptiveSum[T]):
         *,
         group: bool,
     ) -> int:
-        """Start the allreduce of some gradients of a step; :func:`synchronize` returns their list, or the only one."""
+        """Start the allreduce of gradients; :func:`synchronize` returns a group's list of results, or one result."""
         return self._reduce(tensors, name, op, scales, process_set, compression, group=group)
 
     def _finish_plain(self, outputs: Sequence[T], in_place: bool, group: bool) -> Finisher:
@@ -93,12 +93,12 @@ class Allreduce(AdaptiveSum[T]):
     def _stage(
         self, tensors: Sequence[Any], kind: str, layers: LayerList, in_place: bool, group: bool
     ) -> tuple[list[T], list[T], Finisher]:
-        """What to submit for tensors that have to be copied, cast or refused."""
+        """Prepare tensors that must be copied, cast or refused; returns the inputs, the outputs and the finisher."""
         adapter = self.adapter
         sources = self.checked(tensors, kind, in_place)
         encoded, contexts = layers.encode(sources)
         buffers, private = self.dense(sources, encoded)
-        # A private copy can take the result; a user's tensor only if the operation is in place.
+        # A private copy can also hold the result; a user's tensor can only if the operation is in place.
         outputs = [b if in_place or own else adapter.empty_like(b) for b, own in zip(buffers, private, strict=True)]
 
         def finish(_: object) -> Any:
@@ -130,20 +130,23 @@ class Allreduce(AdaptiveSum[T]):
         """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then.
 
         Args:
-            tensor: as for :meth:`allreduce`, and so are the arguments that are not listed.
-            average: as there.
-            name: as there.
-            op: as there.
-            prescale_factor: as there.
-            postscale_factor: as there.
-            process_set: as there.
-            backend: as there.
-            priority: of the operations that are agreed on together, those with higher numbers run earlier; those with
-                equal ones in the order in which ranks first agreed on them. What runs already is not overtaken, and
-                small operations are fused all the same. A number of 32 bits, the same on all ranks.
+            tensor: any shape, the same shape and dtype on all ranks. Not modified.
+            average: deprecated, use ``op``.
+            name: identifies the tensor across ranks; generated from the program order when omitted.
+            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor; for
+                floating-point tensors also Adasum.
+            prescale_factor: multiplies every rank's tensor before the reduction.
+            postscale_factor: multiplies the result.
+            process_set: the ranks that take part.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
+            priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
+                those with equal priorities run in the order in which the ranks first agreed on them. Operations that
+                run already are not overtaken, and small operations are still fused. A 32-bit integer, the same on all
+                ranks.
 
         Raises:
-            MismatchError: also where priorities differ between ranks.
+            MismatchError: shape, dtype, op, scales, backend or priority differ between ranks; names both ranks and both
+                values. :func:`synchronize` raises it.
         """
         scales = (prescale_factor, postscale_factor)
         call = (name, resolve_op(op, average), scales, process_set)
@@ -165,27 +168,29 @@ class Allreduce(AdaptiveSum[T]):
         """Reduce the ranks' tensors element by element; every rank gets the result.
 
         Args:
-            tensor: the same shape and dtype on all ranks, any shape. Not modified.
+            tensor: any shape, the same shape and dtype on all ranks. Not modified.
             average: deprecated, use ``op``.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
-            op: Average (the default), Sum, Min, Max or Product; for integers also And, Or and Xor of their bits, which
-                are logical for bool. Integers are added in their own type, in which a sum may wrap around; averages
-                of integers are truncated towards zero. For floating-point tensors also Adasum, where the number of
-                ranks is a power of two (:mod:`horocache.collectives.adasum`).
+            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            op: Average (the default), Sum, Min, Max or Product; for integers also the bitwise And, Or and Xor, which
+                are logical for bool; for floating-point tensors also Adasum, which requires that the number of ranks is
+                a power of two (:mod:`horocache.collectives.adasum`). Integers are added in their own type, so a sum may
+                wrap around; averages of integers are truncated towards zero.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
-            backend: what runs it, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; all ranks must name the
-                same. None leaves it to the selector.
+            backend: name of the backend, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the same on all
+                ranks. None: the selector chooses.
 
         Returns:
             A new tensor of the same shape and dtype, with the same bits on every rank.
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names both ranks and
-                both values. UnsupportedError: there is no such backend, or the op is not defined for the dtype.
-                ValueError: both ``op`` and ``average`` are given. See also :class:`Collectives`.
+                both values. UnsupportedError: the backend does not exist, or the op is not defined for the dtype.
+                ValueError: both ``op`` and ``average`` are given. DuplicateNameError: an operation of this name is in
+                flight. PeerLostError: a rank died. StallError: a rank did not submit the tensor in time. ShutDownError:
+                a rank left the job. AbortedError: a rank aborted the job. NotInitializedError: before ``init``.
         """
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
@@ -224,7 +229,7 @@ class Allreduce(AdaptiveSum[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`allreduce` of several tensors as one: nothing of the group is run before all ranks have all of it.
+        """:meth:`allreduce` of several tensors as one group, which runs when all of it is ready on all ranks.
 
         Returns:
             New tensors, in the order of ``tensors``.

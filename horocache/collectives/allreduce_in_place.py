@@ -1,4 +1,4 @@
-"""Allreduce whose results are stored in its tensors, once for all frameworks: the way of nearly all gradients."""
+"""In-place allreduce, once for all frameworks: the path of nearly all gradients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class AllreduceInPlace(Allreduce[T]):
-    """Allreduce in place. See :class:`horocache.collectives.api.Collectives` for names and errors.
+    """Allreduce that stores its results in its tensors. A base of :class:`horocache.collectives.api.Collectives`.
 
-    Tensors that the core can read by itself are handed to it as they are; all others go the way of
-    :class:`~horocache.collectives.allreduce.Allreduce`.
+    Tensors that the core can read by itself go to the core as they are (the fast path). All others take the general
+    path, :class:`~horocache.collectives.allreduce.Allreduce`.
     """
 
     def _in_place(
@@ -38,7 +38,7 @@ class AllreduceInPlace(Allreduce[T]):
         backend: str | None,
         priority: int = 0,
     ) -> int:
-        """:meth:`_reduce` for one tensor in place: the way of most gradients, with nothing that it does not need."""
+        """:meth:`_reduce` for one tensor in place: the path of most gradients, without any work that it can avoid."""
         if average is not None or type(op) is not int or op not in RUNNABLE:
             op = resolve_op(op, average, stacklevel=4)  # the user called allreduce_, which called this
         session = context.current()
@@ -70,7 +70,7 @@ class AllreduceInPlace(Allreduce[T]):
         backend: str | None,
         priority: int = 0,
     ) -> int:
-        """:meth:`_reduce` for a group in place, without a line per tensor if the core can read all of them itself."""
+        """:meth:`_reduce` for a group in place, without Python code per tensor if the core can read all tensors."""
         session = context.current()
         if op != Adasum and not session.logs_layers and (name is not None or not counts_by_itself()):
             full = full_name("grouped_allreduce", name)
@@ -134,30 +134,32 @@ class AllreduceInPlace(Allreduce[T]):
         backend: str | None = None,
         priority: int = 0,
     ) -> list[int]:
-        """Start :meth:`allreduce_` of several tensors, each by itself and under its own name, in one call.
+        """Start :meth:`allreduce_` of several tensors in one call; each is an operation with its own name.
 
-        This is :meth:`allreduce_async_` in a loop, at a fraction of its cost: ranks may submit the tensors in any order
-        and at any time, and those that are ready together are fused. For tensors that are always ready together,
-        :meth:`grouped_allreduce_async_` costs less still.
+        The effect is that of :meth:`allreduce_async_` in a loop, at a fraction of the cost: ranks may submit the
+        tensors in any order and at any time, and tensors that are ready together are fused. For tensors that are always
+        ready together, :meth:`grouped_allreduce_async_` costs even less.
 
         Args:
-            tensors: a list or tuple.
-            average: as for :meth:`allreduce`.
+            tensors: a list or tuple of writable tensors, which get the results.
+            average: deprecated, use ``op``.
             names: one for each tensor; generated from the program order when omitted.
-            op: as for :meth:`allreduce`.
-            prescale_factor: as there.
-            postscale_factor: as there.
-            process_set: as there.
-            backend: as there.
-            priority: as for :meth:`allreduce_async`.
+            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor; for
+                floating-point tensors also Adasum.
+            prescale_factor: multiplies every rank's tensors before the reduction.
+            postscale_factor: multiplies the results.
+            process_set: the ranks that take part.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
+            priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier.
+                A 32-bit integer, the same on all ranks.
 
         Returns:
-            Handles in the order of ``tensors``, which :func:`synchronize` takes one by one or as a list.
+            Handles in the order of ``tensors``, for :func:`synchronize`, one by one or as a list.
 
         Raises:
-            InvalidArgumentError: there is not one name for each tensor. HorocacheError: as for
-                :meth:`allreduce_async_`, of the first tensor that has one; those before it are in flight, and the
-                error's ``handles`` has theirs.
+            InvalidArgumentError: the number of names is not that of the tensors. HorocacheError: the first tensor that
+                :meth:`allreduce_async_` refuses has its error; the tensors before it are in flight, and the error's
+                ``handles`` has their handles.
         """
         check_list(tensors, "allreduce_each_async_")
         if names is not None and len(names) != len(tensors):
@@ -168,7 +170,7 @@ class AllreduceInPlace(Allreduce[T]):
         call = (op, prescale_factor, postscale_factor, process_set, backend, priority)
         try:
             while len(handles) < len(tensors) and not self._start_each(tensors, names, handles, call):
-                # One that needs a closer look.
+                # The next tensor needs the general path.
                 at = len(handles)
                 name = None if names is None else names[at]
                 handles.append(self._in_place(tensors[at], None, name, *call[:4], False, backend, priority))
@@ -180,7 +182,7 @@ class AllreduceInPlace(Allreduce[T]):
     def _start_each(
         self, tensors: Sequence[T], names: Sequence[str | bytes] | None, handles: list[int], call: Any
     ) -> bool:
-        """Start those without a handle up to the first that the core cannot read; whether it could read all."""
+        """Start the tensors without a handle, up to the first that needs the general path; True if none does."""
         op, prescale, postscale, process_set, backend, priority = call
         session = context.current()
         if op == Adasum or session.logs_layers or (names is None and counts_by_itself()):
@@ -196,7 +198,7 @@ class AllreduceInPlace(Allreduce[T]):
             check_numbers((prescale, postscale), priority)
             raise
         finally:
-            # There may be fewer handles than tensors.
+            # There are fewer handles than tensors if the core stopped early.
             session.pending.update(zip(handles[first:], zip(repeat(self._written), tensors[first:])))  # noqa: B905
 
     def grouped_allreduce_async_(
@@ -229,7 +231,7 @@ class AllreduceInPlace(Allreduce[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`grouped_allreduce` into the tensors themselves, which are returned."""
+        """Store the results of :meth:`grouped_allreduce` in the tensors themselves and return them."""
         scales = (prescale_factor, postscale_factor)
         op = resolve_op(op, average)
         handle = self._group_in_place(tensors, name, op, scales, process_set, True, backend)

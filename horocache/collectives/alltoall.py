@@ -1,4 +1,4 @@
-"""Alltoall, once for all frameworks: rows from everybody for everybody."""
+"""Alltoall, once for all frameworks: every rank sends rows to every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Alltoall(Submitter[T]):
-    """Rows from everybody for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Every rank sends rows to every rank. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _pair(self, answer: Any) -> tuple[T, T]:
         (pair,) = self._pairs(answer)
@@ -62,7 +62,7 @@ class Alltoall(Submitter[T]):
             None,
             full_name(kind, name),
             process_set,
-            # The tensors of a group share splits; without, the rows of each are shared out evenly.
+            # The tensors of a group share `splits`. Without it, the rows of each tensor are divided evenly.
             splits=None if group and splits is None else rows[0],
             group=group,
             wait_follows=wait_follows,
@@ -82,19 +82,19 @@ class Alltoall(Submitter[T]):
 
         Args:
             tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. Not modified.
-            splits: one integer per rank, a sequence or a tensor: how many rows go to it, in rank order. Without it the
-                rows are shared out evenly, and ``n`` must be a multiple of the number of ranks.
+            splits: one integer per rank, a sequence or a tensor: number of rows that go to that rank, in rank order.
+                None: the rows are divided evenly, and ``n`` must be a multiple of the number of ranks.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            A new tensor with the rows received, in rank order; with ``splits``, the pair of it and the number of rows
-            from each rank.
+            A new tensor with the received rows, in rank order. If ``splits`` is given: a pair of this tensor and the
+            number of rows from each rank.
 
         Raises:
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks. MismatchError: dtype or
-                another dimension differs.
+                another dimension differs between ranks.
         """
         call = ([tensor], splits, "alltoall", name, process_set)
         output, received = synchronize(self._alltoall(*call, True, backend))
@@ -121,17 +121,19 @@ class Alltoall(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[T] | list[tuple[T, T]]:
-        """:meth:`alltoall` of several tensors as one.
+        """:meth:`alltoall` of several tensors as one group.
 
         Args:
-            tensors: without ``splits`` each may have its own number of rows, to be shared out evenly.
-            splits: as for :meth:`alltoall`, the same for all tensors.
+            tensors: the tensors to send. Without ``splits``, each may have its own number of rows.
+            splits: for all tensors, one integer per rank, a sequence or a tensor: number of rows that go to that rank,
+                in rank order. None: the rows of each tensor are divided evenly.
             name: identifies the group across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            What :meth:`alltoall` returns for each, in the order of ``tensors``.
+            For each tensor, in the order of ``tensors``, a new tensor with the received rows. If ``splits`` is given:
+            for each tensor a pair of the new tensor and the number of rows from each rank.
         """
         call = (tensors, splits, "grouped_alltoall", name, process_set)
         pairs: list[tuple[T, T]] = synchronize(self._alltoall(*call, True, backend))
@@ -219,30 +221,31 @@ class Alltoall(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> tuple[T, T]:
-        """:meth:`alltoall` with places: rows from anywhere in the tensor, and to anywhere in the result.
+        """:meth:`alltoall` with the position of each rank's rows in the tensor and in the result.
 
-        Every list has one integer for each rank, and is a sequence or a tensor. Ranks may give different lists.
+        Every list is a sequence or a tensor with one integer for each rank. The lists may differ from rank to rank.
 
         Args:
             tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. A scalar
                 counts as one row. Not modified.
-            sendcounts: how many rows go to each rank.
-            recvcounts: how many rows are expected from each rank; what comes must be as many. None takes what comes.
-            sdispls: the row of the tensor at which the part for each rank begins; parts may overlap and leave gaps.
-                None: one part after the other, from row 0.
-            rdispls: the row of the result at which the part from each rank begins; parts must not overlap, gaps are
-                zeros. None: one part after the other.
+            sendcounts: number of rows that go to each rank.
+            recvcounts: number of rows expected from each rank; it must match what the rank sends. None accepts any
+                number.
+            sdispls: the row of the tensor at which the part for each rank begins. Parts may overlap and leave gaps.
+                None: one part follows the other, from row 0.
+            rdispls: the row of the result at which the part from each rank begins. Parts must not overlap; rows that no
+                part covers are zero. None: one part follows the other.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            The pair of a new tensor, as long as its last part reaches, and the number of rows from each rank.
+            A pair: a new tensor of ``max(rdispls + recvcounts)`` rows, and the number of rows from each rank.
 
         Raises:
-            MismatchError: dtype or another dimension differs; a rank expects another number of rows than it gets.
-                InvalidArgumentError: some rank's lists do not fit its tensor or the number of ranks, or received parts
-                overlap.
+            MismatchError: dtype or another dimension differs between ranks; or a rank expects another number of rows
+                than it gets. InvalidArgumentError: a rank's lists do not fit its tensor or the number of ranks, or
+                received parts overlap.
         """
         lists = (sendcounts, recvcounts, sdispls, rdispls)
         result: tuple[T, T] = synchronize(self._alltoallv(tensor, lists, name, process_set, True, backend))

@@ -1,8 +1,8 @@
-"""The semantics of every collective, once for all frameworks.
+"""The semantics of every collective, defined once for all frameworks.
 
-:class:`Collectives` is generic over a :class:`~horocache.collectives.tensor_adapter.TensorAdapter`: the functions of ``horocache`` are its
-methods on NumPy arrays, and ``horocache.torch`` puts autograd around the same methods. The rest of what frameworks need
-from here is re-exported below.
+:class:`Collectives` is generic over a :class:`~horocache.collectives.tensor_adapter.TensorAdapter`. The functions of
+``horocache`` are its methods on NumPy arrays, and ``horocache.torch`` adds autograd to the same methods. This module
+also re-exports the other names that frameworks need.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Collectives(
 ):
     """The collectives on one framework's tensors, and messages between two ranks.
 
-    Names: tensors are matched across ranks by name. Without one, a name is made from the order of the calls in the
-    program, which must then be the same on all ranks. A name may be in flight once at a time. Messages have no names.
+    Names: the ranks match tensors by name. An omitted name is generated from the order of the calls in the program,
+    which must then be the same on all ranks. A name can be in flight only once at a time. Messages have no names.
 
-    All operations raise NotInitializedError before ``init``; InvalidArgumentError and UnsupportedError for arguments
-    that this rank can judge alone; DuplicateNameError if the name is in flight; and, from the blocking form or
-    :func:`synchronize`, MismatchError, PeerLostError, StallError, ShutDownError or AbortedError.
+    Errors: every operation raises NotInitializedError before ``init``, InvalidArgumentError and UnsupportedError for
+    arguments that this rank can check alone, and DuplicateNameError if the name is in flight. The blocking form and
+    :func:`synchronize` also raise MismatchError, PeerLostError, StallError, ShutDownError and AbortedError.
 
-    Role: stateless but for the adapter; shared by all threads.
+    Role: stateless except for the adapter; shared by all threads.
     """

@@ -1,4 +1,4 @@
-"""Checks of the arguments that the collectives have in common: names, process sets, roots, numbers, lists."""
+"""Checks of the arguments that collectives have in common: names, process sets, roots, numbers, lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = str | bytes | None
 
 
 def check_backend(backend: Any) -> str:
-    """The name of a backend as the core takes it; empty for None, which leaves the choice to the selector."""
+    """Return a backend's name as the core takes it: None, which lets the selector choose, becomes empty."""
     if backend is None:
         return ""
     if not isinstance(backend, str) or not backend:
@@ -23,11 +23,11 @@ def check_backend(backend: Any) -> str:
 
 
 def whole_numbers(kind: str, argument: str, values: Any) -> list[int] | None:
-    """Plain integers from what a caller gives for each rank: a sequence, an array or a tensor; None stays None.
+    """Convert one number per rank, in a sequence, an array or a tensor, to plain integers; None stays None.
 
     Raises:
-        InvalidArgumentError: not one-dimensional, empty, or not integers of at most 64 bits. Whether they fit the
-            tensors and the ranks is for the core to find out, which tells the other ranks.
+        InvalidArgumentError: the values are not one-dimensional, empty, or not integers of at most 64 bits. The core
+            checks that they fit the tensors and the ranks, because it can inform the other ranks.
     """
     if values is None:
         return None
@@ -52,7 +52,7 @@ def _is_whole(number: Any) -> bool:
 
 
 def full_name(kind: str, name: Name) -> str | bytes | None:
-    """The name that ranks compare: the operation, a dot, the user's name. None leaves it to the core."""
+    """Return the name that ranks compare: the operation, a dot, the user's name. None: the core makes a name."""
     if name is None:
         return None
     if isinstance(name, bytes):
@@ -61,14 +61,14 @@ def full_name(kind: str, name: Name) -> str | bytes | None:
         raise InvalidArgumentError(f"the name of an operation must be a str, bytes or int, not {name!r}.")
     text = f"{kind}.{name}"
     try:
-        # File names and the like may hold bytes that are no UTF-8; Python keeps them as lone surrogates.
+        # A file name, for example, may contain bytes that are not UTF-8; Python keeps them as lone surrogates.
         return text if text.isascii() else text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(f"the name {name!r} cannot be encoded as UTF-8: {error.reason}.") from None
 
 
 def set_id(process_set: ProcessSet) -> int:
-    """The number of a registered process set. Raises ValueError for any other object."""
+    """Return the number of a registered process set. Raises InvalidArgumentError for any other object."""
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if number is None:
         raise InvalidArgumentError(
@@ -79,7 +79,7 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def checked_root(kind: str, root_rank: int, process_set: ProcessSet) -> int:
-    """The root's number within the set. Raises InvalidArgumentError for a rank outside of it."""
+    """Return the root's rank within the set. Raises InvalidArgumentError if the root is not in the set."""
     set_id(process_set)
     ranks = process_set.ranks if process_set.process_set_id else range(context.size())
     if root_rank not in ranks:
@@ -91,32 +91,32 @@ def checked_root(kind: str, root_rank: int, process_set: ProcessSet) -> int:
 
 
 def check_number(name: str, value: Any) -> None:
-    """InvalidArgumentError unless the core can take ``value`` as a number; ``name`` is the argument's."""
+    """Raise InvalidArgumentError unless the core takes ``value`` for a number; ``name`` is the argument's name."""
     try:
-        math.fabs(value)  # converts as the core does: whatever has __float__ will do, but no text
+        math.fabs(value)  # converts as the core does: accepts any object with __float__, but not text
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InvalidArgumentError(f"{name} must be a number; it is {value!r}.") from None
 
 
 def check_scales(scales: tuple[Any, Any]) -> None:
-    """InvalidArgumentError unless the factors before and after a reduction are numbers."""
+    """Raise InvalidArgumentError unless the factors before and after a reduction are numbers."""
     for name, value in zip(("prescale_factor", "postscale_factor"), scales, strict=True):
         check_number(name, value)
 
 
 def check_priority(priority: Any) -> None:
-    """InvalidArgumentError unless the core can take it."""
+    """Raise InvalidArgumentError unless ``priority`` is a whole number of 32 bits."""
     if not isinstance(priority, Integral) or not -(1 << 31) <= int(priority) < 1 << 31:
         raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
 
 
 def check_numbers(scales: tuple[Any, Any], priority: Any) -> None:
-    """InvalidArgumentError unless the core can take them: for when it could not take something."""
+    """Raise InvalidArgumentError if one of these is invalid. Called after the core has refused an argument."""
     check_scales(scales)
     check_priority(priority)
 
 
 def check_list(tensors: Any, kind: str) -> None:
-    """InvalidArgumentError unless it is a list or tuple that is not empty; ``kind`` names the operation."""
+    """Raise InvalidArgumentError unless ``tensors`` is a list or tuple with elements; ``kind`` is the operation."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise InvalidArgumentError(f"{kind} needs a list with at least one tensor, not {tensors!r}.")

@@ -9,11 +9,15 @@ from horocache.core.process_set import ProcessSet, global_process_set
 
 
 def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:
-    """Return when every rank of the set has called it, or has joined. Raises as :func:`synchronize`.
+    """Wait until every rank of the set has called it or has joined.
 
     Args:
         process_set: the ranks that take part.
-        backend: what runs it, such as ``"shm"``; all ranks must name the same. None leaves it to the selector.
+        backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
+
+    Raises:
+        MismatchError: the ranks name different backends. PeerLostError: a rank died. StallError: a rank did not call it
+            in time. ShutDownError: a rank left the job. AbortedError: a rank aborted the job.
     """
     number = set_id(process_set)
     name = check_backend(backend)

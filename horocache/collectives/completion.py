@@ -1,4 +1,4 @@
-"""Whether and how operations have ended: what the functions that return handles are followed by."""
+"""Completion of operations: ``poll`` and ``synchronize``, for the handles of asynchronous operations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from horocache.core import context
 from horocache.errors import HorocacheError, InvalidArgumentError
 
-# Of a function that finishes one operation, that which finishes many at once: from a list of what the first takes, one
-# each, to the list of their results.
+# Maps a function that finishes one operation to one that finishes many at once: it takes the list of their states and
+# returns the list of their results.
 finishes_many: dict[Callable[[Any, Any], Any], Callable[[list[Any]], list[Any]]] = {}
 _NO_FINISHER = (lambda state, answer: None, None)
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation is finished, so that :func:`synchronize` would return at once.
+    """True if the operation is finished, so that :func:`synchronize` would return at once.
 
     Raises:
         ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
@@ -29,7 +29,7 @@ def poll(handle: int) -> bool:
 
 
 def _check_seconds(timeout: float) -> None:
-    """InvalidArgumentError unless it is a number from 0 on."""
+    """Raise InvalidArgumentError unless ``timeout`` is a number from 0 on."""
     if not isinstance(timeout, Real) or not timeout >= 0:
         raise InvalidArgumentError(f"timeout must be a number of seconds from 0 on; it is {timeout!r}.")
 
@@ -38,14 +38,14 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     """Wait for an asynchronous operation, consume its handle and return its result.
 
     Args:
-        handle: from one of the ``_async`` functions. An unknown or consumed one gives None, as in Horovod, and so does
-            one that another thread waits for. A list or tuple of handles gives the list of their results; all are
-            waited for, then the first failure is raised.
-        timeout: seconds after which to give up with TimeoutError and leave the handle, or the rest of them, as it is;
-            by default the stall knobs alone limit the wait.
+        handle: from one of the ``_async`` functions. A handle that is unknown or consumed, or for which another thread
+            waits, gives None, as in Horovod. A list or tuple of handles gives the list of their results: the call waits
+            for all of them, then raises the first failure.
+        timeout: seconds after which the call raises TimeoutError; the handle, or each handle that is not consumed yet,
+            then stays valid. None: only the stall knobs limit the wait.
 
     Raises:
-        InvalidArgumentError: ``timeout`` is no number of seconds.
+        InvalidArgumentError: ``timeout`` is not a number of seconds from 0 on.
         MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
         consumed.
     """
@@ -54,7 +54,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     session = context.current()
     if isinstance(handle, (list, tuple)):
         return _synchronize_all(handle, timeout)
-    # Taken out first: a second thread that waits for the same handle finds nothing.
+    # Removed first, so that a second thread that waits for the same handle does not find it.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
         return None
@@ -62,7 +62,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
         answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
     except HorocacheError:
         raise
-    except BaseException:  # a time-out or an interrupt: the operation goes on
+    except BaseException:  # a timeout or an interrupt: the operation goes on
         session.pending[handle] = finisher
         raise
     finish, state = finisher
@@ -70,7 +70,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
 
 
 def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
-    """:func:`synchronize` for each, within one time; without a call for each that is over."""
+    """:func:`synchronize` for several handles, within one timeout. One call waits for as many of them as possible."""
     session = context.current()
     pending, wait = session.pending, session.runtime.wait
     end = None if timeout is None else time.monotonic() + timeout
@@ -97,7 +97,7 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
 
 
 def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
-    """Wait for those at the beginning that end well and in the same way, in one call."""
+    """Wait in one call for the handles at the beginning that succeed and have the same finisher."""
     session = context.current()
     finish, _ = session.pending.get(handles[0], _NO_FINISHER) if handles else _NO_FINISHER
     if finish not in finishes_many:

@@ -18,24 +18,25 @@ from horocache.errors import HorocacheError, InvalidArgumentError, NotInitialize
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet:
-    """Register a set of ranks while the job runs.
+    """Register a process set while the job runs.
 
-    To be called by all ranks of the job, members or not, with the same ranks and in the same order of calls; the
-    threads of a rank add and remove sets one after the other. Operations that run meanwhile, on other sets and from
-    other threads, go on. ``docs/explanation/process_sets.md`` tells how.
+    All ranks of the job, members or not, must call it with the same ranks and in the same order of calls. The threads
+    of a rank add and remove sets one after the other. Operations on other sets and from other threads go on meanwhile.
+    ``docs/explanation/process_sets.md`` explains more.
 
     Args:
-        process_set: the ranks: a set that is not registered, a list of global ranks, or an mpi4py communicator. Where
-            each rank names the communicator that it got from ``Split``, every part is registered on all ranks.
+        process_set: a :class:`ProcessSet` that is not registered, a list of global ranks, or an mpi4py communicator. If
+            each rank gives the communicator that it got from ``Split``, every part is registered on all ranks.
 
     Returns:
-        The set, registered; the one that was given if it was a :class:`ProcessSet`.
+        The registered set, which is ``process_set`` itself if that is a :class:`ProcessSet`.
 
     Raises:
-        InvalidArgumentError: it is registered already, or another set has these ranks; there are none, or some that the
-            job does not have. MismatchError: the ranks name different sets; nothing has changed, and the job goes on.
-            StartupError: a member could not join it, on all ranks; nothing has changed. UnsupportedError: a rank has
-            joined (:func:`~horocache.join`), or MPI may be used by one thread at a time only.
+        InvalidArgumentError: the set is registered already, another set has the same ranks, the set is empty, or it has
+            ranks that the job does not have. MismatchError: the ranks name different sets; nothing has changed, and the
+            job goes on. StartupError: a member could not join the set; all ranks raise it, and nothing has changed.
+            UnsupportedError: a rank has joined (:func:`~horocache.join`), or MPI may be used by one thread at a time
+            only.
     """
     session = context.current()
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
@@ -45,7 +46,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Any) -> ProcessSet
         made.count_in(session.job)
         number, has_parts = _agreed_number(session, made.mpi_comm is not None)
         parts = parts_at_one_place(allgather_object(made.ranks, name="process_set.parts")) if has_parts else None
-        if parts is None:  # ranks that name different sets learn it when they propose them
+        if parts is None:  # if the ranks name different sets, the proposal fails on all of them
             parts = [made.ranks]
         added: list[int] = []
         try:
@@ -74,16 +75,16 @@ def _add(session: Session, number: int, made: ProcessSet) -> None:
 
 
 def _agreed_number(session: Session, may_be_a_part: bool) -> tuple[int, bool]:
-    """The number of the next set, and whether any rank's set may be a part of what all ranks add.
+    """Return the number of the next set, and True if any rank's set may be one part of several that the ranks add.
 
-    It is the greatest of the ranks' next numbers: an interrupt may have made one of them count differently.
+    The number is the greatest of the ranks' next numbers, which may differ after an interrupt.
     """
     if session.next_number is None:
         mine = np.array([session.runtime.next_set(), may_be_a_part])
         session.next_number = mine, collectives.allreduce_async_(mine, name="process_set.next_number", op=Max)
     numbers, handle = session.next_number
     try:
-        synchronize(handle)  # an interrupt leaves it to the next call
+        synchronize(handle)  # after an interrupt, the next call goes on with this agreement
     except HorocacheError:
         session.next_number = None
         raise
@@ -97,21 +98,21 @@ def _tell_all(outcome: str) -> list[str]:
 
 
 def _together(number: int, made: ProcessSet, step: Callable[[int], None], share: Share, ranks: Sequence[int]) -> None:
-    """Take a step of adding a set on all of ``ranks``.
+    """Take one step of adding a set, on all of ``ranks``.
 
     Raises:
-        StartupError: it went wrong on some rank.
+        StartupError: the step failed on a rank.
     """
     failure: BaseException | None = None
     try:
         step(number)
     except BaseException as error:
         failure = error
-    # Before anything is raised: the others wait for the outcome.
+    # Before an error is raised, because the other ranks wait for the outcome.
     outcomes = share("" if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None and not isinstance(failure, HorocacheError):
         raise failure
-    # All of them: of the ranks that failed, most may only know that another one did.
+    # The message has the errors of all ranks: most of them may only say that another rank has failed.
     ranks_of: dict[str, list[int]] = {}
     for rank, outcome in zip(ranks, outcomes, strict=True):
         if outcome:
@@ -126,24 +127,24 @@ def _named(ranks: list[int]) -> str:
 
 
 def add_set_of_members(ranks: Sequence[int], share: Share, take_number: Callable[[int], int]) -> ProcessSet:
-    """Register a set of ranks that its members make among themselves; the other ranks need not know of it.
+    """Register a process set that its members make among themselves; the other ranks need not know of it.
 
-    To be called by the members. Another set may have the same ranks. Numbers are those of :func:`add_process_set`,
-    which takes one that no rank has seen; so a number that is taken here is at least as great as each member's next,
-    and none of them can add another set meanwhile.
+    All members must call it. Another set may have the same ranks. The numbers are those of :func:`add_process_set`,
+    which takes a number that no rank has seen. So the number that is taken here is not less than any member's next
+    number, and no member can add another set meanwhile.
 
     Args:
         ranks: global ranks, in any order.
-        share: by which they tell each other, in the order of ``ranks``.
-        take_number: called on the first of them with the least number that can be; gives one from there on that no
-            other call, on any rank of the job, has given or will give.
+        share: exchanges texts among the members, in the order of ``ranks``.
+        take_number: called on the first of ``ranks`` with the lowest allowed number; returns that number or a higher
+            one, which no other call, on any rank of the job, has returned or will return.
 
     Returns:
-        The set, registered.
+        The registered set.
 
     Raises:
-        StartupError: a member could not join it, on all members; nothing has changed. NotInitializedError,
-            InvalidArgumentError, UnsupportedError: as for :func:`add_process_set`.
+        StartupError: a member could not join the set; all members raise it, and nothing has changed.
+            NotInitializedError, InvalidArgumentError, UnsupportedError: as for :func:`add_process_set`.
     """
     session = context.current()
     made = ProcessSet(ranks)
@@ -170,13 +171,13 @@ def add_set_of_members(ranks: Sequence[int], share: Share, take_number: Callable
 
 
 def leave_set_of_members(process_set: ProcessSet) -> None:
-    """Take a set that its members have made among themselves out of use.
+    """Remove a process set that its members have made among themselves.
 
-    To be called by each member some time; what is pending then fails with ShutDownError, and so does what the others
-    call later. Returns when all members have left, or the job has ended, as it may have before.
+    Each member must call it at some time. Operations that are then pending fail with ShutDownError, and so do later
+    operations of the other members. Returns when all members have left the set, or when the job has ended.
 
     Raises:
-        StallError: a member did not leave it within ``stall_shutdown_time_seconds``; it is gone all the same.
+        StallError: a member did not leave the set within ``stall_shutdown_time_seconds``; the set is removed anyway.
     """
     try:
         session = context.current()
@@ -191,22 +192,22 @@ def leave_set_of_members(process_set: ProcessSet) -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Take a set out of use while the job runs, and free what it holds.
+    """Remove a process set while the job runs, and free its memory.
 
-    To be called by all ranks of the job, members or not, in the same order of calls. What is pending on the set on some
-    members, and not submitted on others, fails with ShutDownError.
+    All ranks of the job, members or not, must call it in the same order of calls. Operations of the set that are
+    pending on some members only fail with ShutDownError.
 
     Args:
         process_set: a registered set.
 
     Returns:
-        True; the object can be added again. False for the global set, which stays, and for a set that is not
-        registered.
+        True if the set was removed; the object can be added again. False for the global set, which stays, and for a set
+        that is not registered.
 
     Raises:
-        StallError: the ranks do not all remove this set, and it stays; or a member did not leave it within
-            ``stall_shutdown_time_seconds``, and it is gone. UnsupportedError: a rank has joined, or MPI may be used by
-            one thread at a time only; it stays. InvalidArgumentError: it is no process set.
+        StallError: not all ranks remove this set, which stays; or a member did not leave the set within
+            ``stall_shutdown_time_seconds``, and it is removed. UnsupportedError: a rank has joined, or MPI may be used
+            by one thread at a time only; the set stays. InvalidArgumentError: ``process_set`` is not a process set.
     """
     if not isinstance(process_set, ProcessSet):
         raise InvalidArgumentError(f"a process set can be removed, not {process_set!r}.")

@@ -1,4 +1,4 @@
-"""Allgather, alltoall and reducescatter whose results are stored in their tensors, once for all frameworks."""
+"""In-place allgather, alltoall and reducescatter, once for all frameworks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def _then(handle: int, function: Callable[[Any], Any]) -> int:
-    """Let :func:`synchronize` pass an operation's result to ``function``, and return what that returns."""
+    """Make :func:`synchronize` pass an operation's result to ``function``, and return the result of that."""
     pending = context.current().pending
     finish, state = pending[handle]
     pending[handle] = (lambda _, answer: function(finish(state, answer)), None)
@@ -27,13 +27,13 @@ def _then(handle: int, function: Callable[[Any], Any]) -> int:
 
 
 class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
-    """Results in the tensors themselves. See :class:`horocache.collectives.api.Collectives` for names and errors.
+    """Operations that store their results in their tensors. A base of :class:`horocache.collectives.api.Collectives`.
 
-    What arrives is copied once, from memory of the core. A ValueError says that a tensor is read-only.
+    Results are copied once, from memory of the core. A read-only tensor raises ValueError.
     """
 
     def _parts(self, tensor: Any, kind: str, process_set: ProcessSet) -> tuple[Any, int]:
-        """The tensor, which can be written to, and how many rows of it belong to each rank."""
+        """Check that the tensor is writable; returns it with the number of its rows that belong to each rank."""
         (source,) = self.checked([tensor], kind, in_place=True)
         set_id(process_set)
         shape, ranks = self.adapter.shape(source), process_set.size()
@@ -65,7 +65,7 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         return self._gather(*call, group=group, wait_follows=wait, backend=backend)
 
     def _store_rows(self, tensor: Any, values: Any, rows: Sequence[int]) -> None:
-        """Put the ranks' rows in their places; those of a rank that has joined stay as they are."""
+        """Store the ranks' rows in the tensor; the rows of a rank that has joined keep their values."""
         each = self.adapter.shape(tensor)[0] // len(rows)
         at = 0
         for rank, count in enumerate(rows):
@@ -96,18 +96,18 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         """Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``.
 
         Args:
-            tensor: shape ``(ranks * n, ...)``, the same on all ranks, of which this rank's rows are
-                ``[rank * n : (rank + 1) * n]``, where ``rank`` is its number in the set. The rest is overwritten.
+            tensor: shape ``(ranks * n, ...)``, the same on all ranks. This rank's rows are
+                ``[rank * n : (rank + 1) * n]``, where ``rank`` is its rank in the set. The other rows are overwritten.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             The tensor itself.
 
         Raises:
-            InvalidArgumentError: the number of rows is no multiple of the number of ranks. MismatchError: as for
-                :meth:`allgather`.
+            InvalidArgumentError: the number of rows is not a multiple of the number of ranks. MismatchError: dtype or
+                another dimension differs between ranks; names both ranks and both values.
         """
         handle = self._gather_in_place([tensor], "allgather", name, process_set, True, backend)
         result: T = synchronize(handle)
@@ -132,7 +132,7 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`allgather_` of several tensors as one."""
+        """:meth:`allgather_` of several tensors as one group; returns the tensors themselves."""
         result: list[T] = synchronize(
             self._gather_in_place(tensors, "grouped_allgather", name, process_set, True, backend)
         )
@@ -192,10 +192,15 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         *,
         backend: str | None = None,
     ) -> T | tuple[T, T]:
-        """Store the result of :meth:`alltoall` in the tensor itself, and return what that returns.
+        """Store the result of :meth:`alltoall` in the tensor itself.
+
+        Returns:
+            The tensor itself. If ``splits`` is given: a pair of the tensor and the number of rows from each rank.
 
         Raises:
-            InvalidArgumentError: also where as many rows as the tensor has do not come; it keeps its values then.
+            InvalidArgumentError: the number of received rows is not that of the tensor, which then keeps its values; or
+                the splits do not fit the tensor or the number of ranks. MismatchError: dtype or another dimension
+                differs between ranks.
         """
         output, received = synchronize(
             self._exchange_in_place([tensor], splits, "alltoall", name, process_set, True, backend)
@@ -223,7 +228,7 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         *,
         backend: str | None = None,
     ) -> list[T] | list[tuple[T, T]]:
-        """:meth:`alltoall_` of several tensors as one; ``splits`` are the same for all of them."""
+        """:meth:`alltoall_` of several tensors as one group; ``splits`` applies to each of them."""
         pairs: list[tuple[T, T]] = synchronize(
             self._exchange_in_place(tensors, splits, "grouped_alltoall", name, process_set, True, backend)
         )
@@ -291,10 +296,10 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         *,
         backend: str | None = None,
     ) -> T:
-        """:meth:`reducescatter` with the result in those rows of the tensor that are this rank's; the others stay.
+        """Store the result of :meth:`reducescatter` in this rank's rows of the tensor; other rows keep their values.
 
         Returns:
-            These rows, which share the tensor's memory.
+            This rank's rows, which share the tensor's memory.
         """
         scales = (prescale_factor, postscale_factor)
         handle = self._scatter_in_place([tensor], "reducescatter", name, op, process_set, scales, True, backend)
@@ -327,7 +332,7 @@ class InPlace(Allgather[T], Alltoall[T], Reducescatter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`reducescatter_` of several tensors as one; each one's own rows, in the order of ``tensors``."""
+        """:meth:`reducescatter_` of several tensors as one group; returns this rank's rows of each tensor."""
         scales = (prescale_factor, postscale_factor)
         handle = self._scatter_in_place(tensors, "grouped_reducescatter", name, op, process_set, scales, True, backend)
         result: list[T] = synchronize(handle)

@@ -12,27 +12,28 @@ from horocache.errors import InvalidArgumentError
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_by: str = "all") -> int:
-    """Say that this rank has no more data for a process set, and wait until every rank of the set has said so.
+    """Announce that this rank has no more data for a process set, and wait until every rank of the set has joined.
 
-    Meanwhile it takes part in the others' operations on the set without data of its own: reductions leave it out,
-    gathers and alltoall take no rows from it, rows for it are dropped, and a barrier counts it as arrived. Operations
-    with a root need one that has data: else they raise UnsupportedError on all ranks that called them, and the job goes
-    on. What this rank submitted before is completed with its data. Other threads of this rank may use other process
-    sets meanwhile, but not this one.
+    Meanwhile this rank takes part in the other ranks' operations on the set without data of its own: reductions leave
+    it out, gathers and alltoall take no rows from it, rows for it are dropped, and a barrier counts it as arrived. The
+    root of an operation must have data: if it has joined, the operation raises UnsupportedError on all ranks that
+    called it, and the job goes on. Operations that this rank submitted before complete with its data. Other threads of
+    this rank may use other process sets meanwhile, but not this one.
 
     Args:
-        device: accepted because Horovod has it, which makes zeros on that device; no zeros are made here.
-        process_set: the ranks that are to join.
-        divide_by: what Average divides by from the moment the first rank joins: the number of ``"all"`` ranks of the
-            set, as in Horovod, or that of the ``"active"`` ones, which have not joined. The same on all ranks.
+        device: ignored. Horovod makes zeros on this device; horocache needs no zeros.
+        process_set: the ranks that join.
+        divide_by: the divisor of Average from the moment the first rank joins: ``"all"``, the number of all ranks of
+            the set, as in Horovod; or ``"active"``, the number of ranks that have not joined. The same on all ranks.
 
     Returns:
         The global rank that joined last, the same on all ranks.
 
     Raises:
-        InvalidArgumentError: this rank is not in the set, or ``divide_by`` is neither. MismatchError: ranks differ in
-            ``divide_by``; names two of them, on all ranks, once all have joined; until then the first one's value held.
-            The job goes on. Others as :func:`synchronize`.
+        InvalidArgumentError: this rank is not in the set, or ``divide_by`` is neither of the two. MismatchError: the
+            ranks give different ``divide_by``; names two ranks, on all ranks, when all have joined. Until then the
+            value of the first rank to join holds. The job goes on. PeerLostError: a rank died. StallError: a rank did
+            not join in time. ShutDownError: a rank left the job. AbortedError: a rank aborted the job.
     """
     if not isinstance(device, Integral):
         raise InvalidArgumentError(f"join takes the number of a device, not {device!r}; did you mean process_set=?")

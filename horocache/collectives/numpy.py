@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# What the core moves and NumPy has. bfloat16 is not among NumPy's types.
+# The element types that both the core and NumPy have; NumPy has no bfloat16.
 _NAMES = (
     "uint8",
     "uint16",
@@ -38,10 +38,10 @@ DTYPES = frozenset(np.dtype(name) for name in _NAMES)
 
 
 class NumpyAdapter:
-    """:class:`~horocache.collectives.tensor_adapter.TensorAdapter` for ``numpy.ndarray``; scalars and nested lists are taken as arrays."""
+    """The tensor adapter for ``numpy.ndarray``; scalars and nested lists are converted to arrays."""
 
     def check(self, value: Any) -> Array:
-        """The array for what the caller passed."""
+        """Return the array for the caller's value."""
         if not isinstance(value, np.ndarray):
             if not isinstance(value, (np.generic, bool, int, float, complex, list, tuple)):
                 raise InvalidArgumentError(
@@ -59,83 +59,83 @@ class NumpyAdapter:
     plain_type: type | None = np.ndarray
 
     def as_is(self, value: Any, writable: bool) -> bool:
-        """Whether the array can be sent from, and written into, where it is."""
+        """True if the core can read and, if ``writable``, write the array where it is."""
         if type(value) is not np.ndarray or value.dtype not in DTYPES:
             return False
         flags = value.flags
         return bool(flags.c_contiguous and (flags.writeable or not writable))
 
     def check_writable(self, tensor: Array) -> None:
-        """Refuse read-only arrays."""
+        """Raise InvalidArgumentError if the array is read-only."""
         if not tensor.flags.writeable:
             raise InvalidArgumentError(
                 "the array is read-only, so an in-place operation cannot store its result in it."
             )
 
     def shape(self, tensor: Array) -> tuple[int, ...]:
-        """Dimensions."""
+        """Return the dimensions."""
         return tensor.shape
 
     def dense(self, tensor: Array) -> tuple[Array, bool]:
-        """The array itself if it is in C order and native bytes, else a copy."""
+        """Return the array, or a copy if it is not in C order and native byte order; and True for a copy."""
         if tensor.flags.c_contiguous and tensor.dtype.isnative:
             return tensor, False
-        # Not ascontiguousarray, which turns a scalar into a vector.
+        # Not ascontiguousarray, which converts a scalar to a vector.
         try:
             return np.array(tensor, dtype=tensor.dtype.newbyteorder("="), order="C", copy=True), True
         except MemoryError:
             raise no_memory_for(tensor.nbytes) from None
 
     def empty_like(self, tensor: Array) -> Array:
-        """A new array in C order."""
+        """Return a new array in C order."""
         try:
             return np.empty(tensor.shape, tensor.dtype)
         except MemoryError:
             raise no_memory_for(tensor.nbytes) from None
 
     def copy_into(self, target: Array, source: Array) -> None:
-        """Store the values."""
+        """Store the values of ``source`` in ``target``."""
         target[...] = source
 
     def written(self, tensor: Array, answer: object = None) -> Array:
-        """Nobody keeps versions of an array."""
+        """Return the array. NumPy arrays have no version counter to update."""
         return tensor
 
     def all_written(self, tensors: Sequence[Array], answer: object = None) -> list[Array]:
-        """The same for several."""
+        """Return the arrays. NumPy arrays have no version counter to update."""
         return list(tensors)
 
     def floating(self, tensor: Array) -> bool:
-        """Whether the elements are real floating-point numbers."""
+        """True if the elements are real floating-point numbers."""
         return tensor.dtype.kind == "f"
 
     def dot(self, a: Array, b: Array) -> float:
-        """The scalar product, in float64."""
+        """Return the scalar product, in float64."""
         return float(np.vdot(a.astype(np.float64), b.astype(np.float64)))
 
     def as_rows(self, tensor: Array) -> Array:
-        """A scalar as one row."""
+        """Return the array itself, or one row for a scalar."""
         return tensor if tensor.ndim else tensor.reshape(1)
 
     def first_rows(self, tensor: Array, rows: int) -> Array:
-        """The first rows."""
+        """Return the first rows, which share the array's memory."""
         return tensor if rows == tensor.shape[0] else tensor[:rows]
 
     def from_result(self, result: Result) -> Array:
-        """An array on the core's memory, by the buffer protocol."""
+        """Return an array on the core's memory, by the buffer protocol."""
         return np.asarray(result)
 
     def dtype_name(self, dtype: Any) -> str:
-        """As NumPy calls it; None is float32, in which gradients travel, and not NumPy's float64."""
+        """Return NumPy's name of the type. None is float32, the usual type of gradients, not NumPy's float64."""
         return np.dtype(np.float32 if dtype is None else dtype).name
 
     def integers(self, values: Sequence[int]) -> Array:
-        """An int32 vector."""
+        """Return an int32 vector."""
         return np.array(values, dtype=np.int32)
 
 
 class FP16Compressor(CastCompressor):
-    """Sends float32 and float64 as float16; values beyond 65504 become infinite. Other arrays travel as they are."""
+    """Sends float32 and float64 as float16; values beyond 65504 become infinite. Other arrays are sent unchanged."""
 
     wire_name = "fp16"
     wire_dtype = np.dtype(np.float16)
@@ -143,12 +143,12 @@ class FP16Compressor(CastCompressor):
 
     @classmethod
     def cast(cls, tensor: Array, dtype: np.dtype[Any]) -> Array:
-        """The array in another element type."""
+        """Return the array in another element type."""
         return np.asarray(tensor.astype(dtype))
 
 
 class BF16Compressor(Compressor):
-    """NumPy has no bfloat16: every use raises UnsupportedError. ``horocache.torch`` has it."""
+    """Raises UnsupportedError in every use, because NumPy has no bfloat16. ``horocache.torch`` supports it."""
 
     wire_name = "bf16"
 
@@ -159,7 +159,7 @@ class BF16Compressor(Compressor):
 
     @classmethod
     def decompress(cls, tensor: Array, ctx: Any) -> Array:
-        """Never reached."""
+        """Never called, because :meth:`compress` always raises an error."""
         return tensor
 
 

@@ -1,7 +1,7 @@
-"""Any Python object between the ranks of one job. The only module with pickle.
+"""Collectives on Python objects. The only module that uses pickle.
 
-Unpickling runs code of the sender's choice. That is sound here because ranks are authenticated processes of one job of
-one user, which run the same program anyway; nothing from outside the job comes this way.
+Unpickling runs code that the sender chooses. That is safe here because ranks are authenticated processes of one job of
+one user, which run the same program anyway. Data from outside the job never gets here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedErr
 
 
 def dumps(value: object, by_value: ModuleType | None = None) -> bytes:
-    """The object as bytes; functions and classes of scripts, and of the module ``by_value``, travel by value.
+    """Pickle an object; functions and classes of scripts, and of the module ``by_value``, are pickled by value.
 
     Raises:
-        InvalidArgumentError: it cannot be pickled; says why.
+        InvalidArgumentError: the object cannot be pickled; the message says why.
     """
     if by_value is not None:
         cloudpickle.register_pickle_by_value(by_value)
@@ -39,16 +39,17 @@ def dumps(value: object, by_value: ModuleType | None = None) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The object again. Only for bytes from :func:`dumps` in a process of the same job."""
+    """Unpickle an object. Only for bytes from :func:`dumps` in a process of the same job."""
     return pickle.loads(data)  # noqa: S301  (from a rank of this job, see the module's text)
 
 
 def _exchange(
     payload: bytes, facts: list[int], name: Name, process_set: ProcessSet, backend: str | None
 ) -> tuple[list[int], list[bytes], Array]:
-    """The ranks that have not joined, and their bytes and facts, in rank order.
+    """Exchange payloads and facts; returns the ranks that have not joined, and the payloads and facts of these ranks.
 
-    An allgather, because its first dimension is no part of the signature: objects of any size hit the response cache.
+    This is an allgather, because its first dimension is not part of the signature: objects of any size hit the response
+    cache.
     """
     rows = np.array([facts], dtype=np.int64)
     tensors: list[Array] = [np.frombuffer(payload, dtype=np.uint8), rows]
@@ -75,18 +76,18 @@ def broadcast_object(
     """Send one rank's object to all ranks.
 
     Args:
-        obj: anything that can be pickled; matters on the root alone.
+        obj: any object that can be pickled; only the root's is used.
         root_rank: a global rank in the set.
         name: identifies the operation across ranks; calls without a name must not overlap in time.
         process_set: the ranks that take part.
-        backend: what moves it; all ranks must name the same. None leaves it to the selector.
+        backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
     Returns:
-        The root's object itself on the root, a copy elsewhere.
+        On the root the object itself, on other ranks a copy of it.
 
     Raises:
-        InvalidArgumentError: on all ranks if the root's object cannot be pickled; no such root. MismatchError: the
-            ranks name different roots. UnsupportedError: the root has joined.
+        InvalidArgumentError: the root's object cannot be pickled (all ranks raise it), or ``root_rank`` is not in the
+            set. MismatchError: the ranks name different roots. UnsupportedError: the root has joined.
     """
     is_root = context.rank() == root_rank
     payload, failed = _dumps_or_reason(obj) if is_root else (b"", False)
@@ -117,16 +118,16 @@ def allgather_object(
     """Send every rank's object to all ranks.
 
     Args:
-        obj: anything that can be pickled.
+        obj: any object that can be pickled.
         name: identifies the operation across ranks; calls without a name must not overlap in time.
         process_set: the ranks that take part.
-        backend: what moves it; all ranks must name the same. None leaves it to the selector.
+        backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
     Returns:
         The objects of the ranks that have not joined, in rank order.
 
     Raises:
-        InvalidArgumentError: on all ranks if some rank's object cannot be pickled; names the first such rank.
+        InvalidArgumentError: a rank's object cannot be pickled; all ranks raise it; it names the first such rank.
     """
     payload, failed = _dumps_or_reason(obj)
     ranks, parts, table = _exchange(payload, [failed], name or "allgather_object", process_set, backend)
@@ -135,7 +136,7 @@ def allgather_object(
 
 
 def _dumps_or_reason(obj: Any) -> tuple[bytes, bool]:
-    """The pickled object, or why there is none: the other ranks wait already and must be told."""
+    """Return (pickled object, False), or (reason, True) on failure: the other ranks wait and must be informed."""
     try:
         return dumps(obj), False
     except InvalidArgumentError as error:

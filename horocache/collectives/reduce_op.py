@@ -6,7 +6,7 @@ import warnings
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-# The first six have Horovod's numbers; the core's wire::ReduceOp has the same.
+# The numbers of the core's wire::ReduceOp; the first six are also Horovod's.
 Average = 0
 Sum = 1
 Adasum = 2
@@ -31,7 +31,7 @@ RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
 
 
 def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
-    """The reduce operation that the two arguments mean; ``average`` is Horovod's old spelling.
+    """Return the reduce operation that the two arguments select; ``average`` is Horovod's older argument.
 
     Args:
         op: a reduce operation, or None.
@@ -39,7 +39,7 @@ def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> 
         stacklevel: as for :func:`warnings.warn`; 3 where the user called the function that calls this one.
 
     Raises:
-        ValueError: both are given, or ``op`` is no reduce operation.
+        ValueError: both are given, or ``op`` is not a reduce operation.
     """
     if average is not None:
         if op is not None:
@@ -51,7 +51,7 @@ def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> 
 
 
 def check_op(op: int) -> int:
-    """``op`` itself, if it can be run. Raises ValueError or UnsupportedError."""
+    """Return ``op`` if the core can run it. Raises ValueError or, for Adasum, UnsupportedError."""
     if not isinstance(op, int) or op not in _REDUCE_OPS:
         allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
         raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")

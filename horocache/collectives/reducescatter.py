@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Reducescatter(Submitter[T]):
-    """Reduce, and give each rank its part of the rows. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Every rank gets its part of the reduced rows. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _reducescatter(
         self,
@@ -85,18 +85,18 @@ class Reducescatter(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> T:
-        """Reduce the ranks' tensors and share the rows of the result out, in rank order.
+        """Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order.
 
         Args:
-            tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is no multiple of
+            tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is not a multiple of
                 the number of ranks, the first ranks get one row more.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, which all ranks must choose alike; None is ``Compression.none``.
-            op: as for :meth:`allreduce`.
+            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
+            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor.
             process_set: the ranks that take part.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor with this rank's rows.
@@ -140,21 +140,21 @@ class Reducescatter(Submitter[T]):
 
         Args:
             tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified.
-            recvcounts: one integer per rank, a sequence or a tensor, the same on all ranks: how many rows of the result
-                it gets. They add up to ``n``.
+            recvcounts: one integer per rank, a sequence or a tensor, the same on all ranks: number of rows of the
+                result that the rank gets. Their sum is ``n``.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            op: as for :meth:`allreduce`.
+            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor of shape ``(recvcounts[own rank], ...)``.
 
         Raises:
-            MismatchError: recvcounts differ between ranks. InvalidArgumentError: on some rank they do not fit the
-                tensor or the number of ranks.
+            MismatchError: ``recvcounts`` differs between ranks. InvalidArgumentError: on a rank, ``recvcounts`` does
+                not fit the tensor or the number of ranks.
         """
         rows = whole_numbers("reducescatterv", "recvcounts", recvcounts)
         scales = (prescale_factor, postscale_factor)
@@ -190,7 +190,7 @@ class Reducescatter(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> list[T]:
-        """:meth:`reducescatter` of several tensors as one; results in the order of ``tensors``."""
+        """:meth:`reducescatter` of several tensors as one group; returns results in the order of ``tensors``."""
         scales = (prescale_factor, postscale_factor)
         call = (tensors, "grouped_reducescatter", name, op, compression, scales, process_set)
         result: list[T] = synchronize(self._reducescatter(*call, group=True, wait_follows=True, backend=backend))

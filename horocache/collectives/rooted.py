@@ -1,4 +1,4 @@
-"""Reduce, gather and scatter, once for all frameworks: collectives with one rank, the root, that gets or gives all."""
+"""Reduce, gather and scatter, once for all frameworks: collectives in which one rank, the root, gets or gives all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Reduce(Submitter[T]):
-    """Reduces element by element over the ranks, with the result on the root alone.
+    """Only the root gets the element-wise reduction of all ranks' tensors.
 
-    See :class:`horocache.collectives.api.Collectives` for names and errors.
+    A base of :class:`horocache.collectives.api.Collectives`.
     """
 
     def _reduce_to(
@@ -83,21 +83,22 @@ class Reduce(Submitter[T]):
         """Reduce the ranks' tensors element by element; one rank gets the result.
 
         Args:
-            tensor: the same shape and dtype on all ranks, any shape. Not modified.
+            tensor: any shape, the same shape and dtype on all ranks. Not modified.
             root_rank: a global rank in the set.
             name: identifies the tensor across ranks; generated from the program order when omitted.
-            op: as for :meth:`allreduce`.
+            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor.
             prescale_factor: multiplies every rank's tensor before the reduction.
             postscale_factor: multiplies the result.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            On the root a new tensor of the same shape and dtype, with the bits that :meth:`allreduce` gives; None
-            elsewhere.
+            On the root a new tensor of the same shape and dtype, with the same bits as from :meth:`allreduce`; None on
+            other ranks.
 
         Raises:
-            InvalidArgumentError: no such root. MismatchError: shape, dtype, op, scales or root differ between ranks.
+            InvalidArgumentError: ``root_rank`` is not in the set. MismatchError: shape, dtype, op, scales or root
+                differ between ranks.
         """
         scales = (prescale_factor, postscale_factor)
         result: T | None = synchronize(
@@ -107,7 +108,7 @@ class Reduce(Submitter[T]):
 
 
 class Gather(Submitter[T]):
-    """Everybody's rows for the root. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """The root gets the rows of all ranks. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _gather_to(
         self,
@@ -175,13 +176,14 @@ class Gather(Submitter[T]):
             root_rank: a global rank in the set.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            On the root a new tensor of shape ``(sum of n_r, ...)``, in rank order; None elsewhere.
+            On the root a new tensor of shape ``(sum of n_r, ...)``, in rank order; None on other ranks.
 
         Raises:
-            InvalidArgumentError: no such root. MismatchError: dtype, another dimension or root differ between ranks.
+            InvalidArgumentError: ``root_rank`` is not in the set. MismatchError: dtype, another dimension or root
+                differ between ranks.
         """
         result: T | None = synchronize(
             self._gather_to(tensor, root_rank, (None, None), "gather", name, process_set, backend, wait_follows=True)
@@ -213,26 +215,29 @@ class Gather(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> T | None:
-        """:meth:`gather` with places: the root says how many rows it expects, and where they go in its result.
+        """:meth:`gather` with the number of rows expected from each rank, and their position in the result.
 
         Args:
-            tensor: as for :meth:`gather`.
+            tensor: shape ``(n_r, ...)``; ``n_r`` may differ from rank to rank and may be 0, the other dimensions may
+                not. A scalar counts as one row. Not modified.
             root_rank: a global rank in the set.
-            recvcounts: on the root, one integer per rank, a sequence or a tensor: how many rows are expected from it;
-                what comes must be as many. None takes what comes.
-            displs: on the root, one integer per rank: the row of the result at which its part begins; parts must not
-                overlap, gaps are zeros. None: one part after the other.
+            recvcounts: on the root, one integer per rank, a sequence or a tensor: number of rows expected from that
+                rank; it must match what the rank sends. None accepts any number.
+            displs: on the root, one integer per rank, a sequence or a tensor: the row of the result at which that
+                rank's part begins. Parts must not overlap; rows that no part covers are zero. None: one part follows
+                the other.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
-            On the root a new tensor of ``max(displs + recvcounts)`` rows; None elsewhere.
+            On the root a new tensor of ``max(displs + recvcounts)`` rows; None on other ranks.
 
         Raises:
-            MismatchError: as for :meth:`gather`; the root expects another number of rows than it gets, which fails on
-                all ranks; or the root's lists are wrong. InvalidArgumentError: on the root, lists that do not fit the
-                number of ranks; on all ranks, parts that overlap.
+            MismatchError: dtype, another dimension or root differ between ranks; the root expects another number of
+                rows than it gets, which fails on all ranks; or the root's lists are wrong. InvalidArgumentError: on the
+                root, the lists do not fit the number of ranks; on all ranks, parts overlap or ``root_rank`` is not in
+                the set.
         """
         lists = (recvcounts, displs)
         result: T | None = synchronize(
@@ -242,7 +247,7 @@ class Gather(Submitter[T]):
 
 
 class Scatter(Submitter[T]):
-    """The root's rows for everybody. See :class:`horocache.collectives.api.Collectives` for names and errors."""
+    """Every rank gets some of the root's rows. A base of :class:`horocache.collectives.api.Collectives`."""
 
     def _scatter(
         self,
@@ -263,7 +268,7 @@ class Scatter(Submitter[T]):
             send_rows = whole_numbers(kind, "sendcounts", lists[0])
             send_starts = whole_numbers(kind, "displs", lists[1])
             buffer = self.rows_to_send(source, send_rows, send_starts)
-        else:  # only its dtype and the shape of its rows matter
+        else:  # only the tensor's dtype and the shape of its rows are used
             buffer = self.rows_to_send(source, [0], None)
         return self.start(
             lambda answer: self.adapter.from_result(answer[0]),
@@ -300,23 +305,24 @@ class Scatter(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> T:
-        """Share one rank's rows out evenly, in rank order.
+        """Divide one rank's rows evenly among the ranks, in rank order.
 
         Args:
-            tensor: on the root, shape ``(n, ...)`` with ``n`` a multiple of the number of ranks; on other ranks any
-                tensor of the same dtype and shape but for the first dimension, which does not matter: none of its
-                values are read, and it may have no rows. Not modified.
+            tensor: on the root, shape ``(n, ...)``, where ``n`` is a multiple of the number of ranks. On other ranks a
+                tensor of the same dtype and shape, except that it may have any number of rows, including 0: its values
+                are not read. Not modified.
             root_rank: a global rank in the set.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor with this rank's rows, ``n`` divided by the number of ranks.
 
         Raises:
-            InvalidArgumentError: no such root; on the root, ``n`` is no multiple. MismatchError: dtype, another
-                dimension or root differ between ranks; on other ranks, the root's arguments are wrong.
+            InvalidArgumentError: ``root_rank`` is not in the set; on the root, ``n`` is not a multiple of the number of
+                ranks. MismatchError: dtype, another dimension or root differ between ranks; on other ranks, the root's
+                arguments are wrong.
         """
         result: T = synchronize(
             self._scatter(tensor, root_rank, (None, None), "scatter", name, process_set, backend, wait_follows=True)
@@ -348,25 +354,27 @@ class Scatter(Submitter[T]):
         *,
         backend: str | None = None,
     ) -> T:
-        """:meth:`scatter` with places: the root says how many rows each rank gets, and from where in its tensor.
+        """:meth:`scatter` with the number of rows that each rank gets, and their position in the root's tensor.
 
         Args:
-            tensor: as for :meth:`scatter`, with any number of rows.
+            tensor: on the root, shape ``(n, ...)``. On other ranks a tensor of the same dtype and shape, except that it
+                may have any number of rows, including 0: its values are not read. Not modified.
             root_rank: a global rank in the set.
-            sendcounts: on the root, one integer per rank, a sequence or a tensor: how many rows it gets. None: as many
-                for each.
-            displs: on the root, one integer per rank: the row of the tensor at which its part begins; parts may overlap
-                and leave gaps. None: one part after the other, from row 0.
+            sendcounts: on the root, one integer per rank, a sequence or a tensor: number of rows that the rank gets.
+                None: the same number for each rank.
+            displs: on the root, one integer per rank, a sequence or a tensor: the row of the tensor at which the rank's
+                part begins. Parts may overlap and leave gaps. None: one part follows the other, from row 0.
             name: identifies the tensor across ranks; generated from the program order when omitted.
             process_set: the ranks that take part.
-            backend: as for :meth:`allreduce`.
+            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
 
         Returns:
             A new tensor with this rank's rows.
 
         Raises:
-            InvalidArgumentError: no such root; on the root, lists that do not fit its tensor or the number of ranks.
-                MismatchError: as for :meth:`scatter`.
+            InvalidArgumentError: ``root_rank`` is not in the set; on the root, the lists do not fit its tensor or the
+                number of ranks. MismatchError: dtype, another dimension or root differ between ranks; on other ranks,
+                the root's arguments are wrong.
         """
         lists = (sendcounts, displs)
         result: T = synchronize(

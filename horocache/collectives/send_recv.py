@@ -20,14 +20,13 @@ _MAX_TAG = 2**31 - 1
 
 
 class Messages(Submitter[T]):
-    """One rank's tensor for one other rank, without the others.
+    """Messages between two ranks, without the other ranks. A base of :class:`horocache.collectives.api.Collectives`.
 
-    Messages from one rank to another with one tag arrive in the order in which they were sent, and the first ``recv``
-    gets the first. Both sides name the same process set. A message of up to 16 KiB is on its way when its send returns;
-    a larger one waits for its ``recv``, so two ranks that both begin with a blocking :meth:`send` of a large message
-    wait for each other: use :meth:`sendrecv` or :meth:`isend`. Messages reach a rank of the same host through shared
-    memory and a rank of another host over MPI. See ``docs/explanation/messages.md``, and
-    :class:`horocache.collectives.api.Collectives` for what every operation may raise.
+    Messages from one rank to another with the same tag arrive in the order in which they were sent, and the first
+    ``recv`` gets the first message. Both sides name the same process set. A message of up to 16 KiB is on its way when
+    its send returns. A larger message waits for its ``recv``. So two ranks that both begin with a blocking :meth:`send`
+    of a large message wait for each other: use :meth:`sendrecv` or :meth:`isend`. Messages reach a rank of the same
+    host through shared memory, and a rank of another host over MPI. ``docs/explanation/messages.md`` explains more.
     """
 
     def _send(self, tensor: Any, dst: int, tag: int, process_set: ProcessSet, wait_follows: bool = False) -> int:
@@ -61,21 +60,21 @@ class Messages(Submitter[T]):
         """Send a tensor to one rank.
 
         Returns when the tensor may be changed again. A message of up to 16 KiB is then on its way, and arrives even if
-        this rank shuts down; a larger one, or one beyond the 4 MiB of small messages that a rank keeps for each other
-        rank, has been taken over by its ``recv``.
+        this rank shuts down. A larger message, or one beyond the 4 MiB of small messages that a rank keeps for each
+        other rank, has then been received by its ``recv``.
 
         Args:
-            tensor: any shape, also empty or a scalar, any dtype of the framework that other operations move. Not
-                modified.
-            dst: a global rank in the set; it may be this one, if it receives with :meth:`irecv`.
+            tensor: any shape, including empty and scalar; any dtype that other operations accept. Not modified.
+            dst: a global rank in the set. It may be this rank, if it receives with :meth:`irecv`.
             tag: 0 to 2^31 - 1; matches the ``recv`` with the same tag.
-            process_set: the ranks that both belong to; both sides name the same.
+            process_set: a set that contains both ranks, the same on both sides.
 
         Raises:
-            InvalidArgumentError: no such rank or tag. MismatchError: the ``recv`` of a large message expects another
-                dtype or number of elements; names both ranks and both values, on both ranks. For a message of up to
-                16 KiB the receiver alone raises it. PeerLostError: a rank died. ShutDownError: ``dst`` has shut down.
-                StallError: nobody received it within ``stall_shutdown_time_seconds``.
+            InvalidArgumentError: ``dst`` is not in the set, or the tag is out of range. MismatchError: the ``recv`` of
+                a large message expects another dtype or number of elements; names both ranks and both values, on both
+                ranks. For a message of up to 16 KiB, only the receiver raises it. PeerLostError: a rank died.
+                ShutDownError: ``dst`` has shut down. StallError: the message was not received within
+                ``stall_shutdown_time_seconds``.
         """
         synchronize(self._send(tensor, dst, tag, process_set, wait_follows=True))
 
@@ -90,20 +89,20 @@ class Messages(Submitter[T]):
         """Receive a tensor from one rank.
 
         Args:
-            tensor: where to store it: of the dtype and with as many elements as were sent; the shape may be another.
-                Writable; where it is not contiguous the values are copied into it.
-            src: a global rank in the set. There is no receiving from any rank.
+            tensor: a writable tensor that gets the values, with the dtype and the number of elements of the sent
+                tensor; its shape may differ. If it is not contiguous, the values are copied into it.
+            src: a global rank in the set. A ``recv`` from any rank is not possible.
             tag: 0 to 2^31 - 1; matches the ``send`` with the same tag.
-            process_set: the ranks that both belong to; both sides name the same.
+            process_set: a set that contains both ranks, the same on both sides.
 
         Returns:
             The tensor itself.
 
         Raises:
-            InvalidArgumentError: no such rank or tag; a tensor that cannot be written. MismatchError: what was sent has
-                another dtype or number of elements; names both ranks and both values. PeerLostError: a rank died.
-                ShutDownError: ``src`` has shut down and had sent no such message. StallError: none came within
-                ``stall_shutdown_time_seconds``.
+            InvalidArgumentError: ``src`` is not in the set, the tag is out of range, or the tensor is read-only.
+                MismatchError: the sent tensor has another dtype or number of elements; names both ranks and both
+                values. PeerLostError: a rank died. ShutDownError: ``src`` has shut down without sending such a message.
+                StallError: no such message came within ``stall_shutdown_time_seconds``.
         """
         result: T = synchronize(self._recv(tensor, src, tag, process_set, wait_follows=True))
         return result
@@ -119,24 +118,28 @@ class Messages(Submitter[T]):
         *,
         process_set: ProcessSet = global_process_set,
     ) -> T:
-        """Send one tensor and receive another, both at once, so that ranks which exchange tensors cannot deadlock.
+        """Send one tensor and receive another at the same time, so that ranks that exchange tensors cannot deadlock.
 
         Args:
-            tensor: as for :meth:`send`; it must not share memory with ``recv_tensor``.
-            dst: as for :meth:`send`.
-            recv_tensor: as for :meth:`recv`.
-            src: as for :meth:`recv`; it may be ``dst``.
-            sendtag: of the message that is sent.
-            recvtag: of the message that is received.
-            process_set: the ranks that all three belong to.
+            tensor: the tensor to send, which must not share memory with ``recv_tensor``. Not modified.
+            dst: the rank that gets ``tensor``, a global rank in the set.
+            recv_tensor: a writable tensor that gets the received values, with the dtype and the number of elements of
+                the sent tensor.
+            src: the rank that sends to this one, a global rank in the set. It may be ``dst``.
+            sendtag: tag of the message that is sent, 0 to 2^31 - 1.
+            recvtag: tag of the message that is received, 0 to 2^31 - 1.
+            process_set: a set that contains this rank, ``dst`` and ``src``.
 
         Returns:
             ``recv_tensor``.
 
         Raises:
-            As :meth:`send` and :meth:`recv`.
+            InvalidArgumentError: a rank is not in the set, a tag is out of range, or ``recv_tensor`` is read-only.
+                MismatchError: a sender and its receiver differ in dtype or number of elements. PeerLostError: a rank
+                died. ShutDownError: ``dst`` or ``src`` has shut down. StallError: a message was not exchanged within
+                ``stall_shutdown_time_seconds``.
         """
-        _checked_peer("dst", dst, process_set)  # before anything is posted
+        _checked_peer("dst", dst, process_set)  # checked before the receive is started
         _checked_tag(sendtag)
         self.checked([tensor], "send")
         received = self._recv(recv_tensor, src, recvtag, process_set)
@@ -177,7 +180,7 @@ def _nothing(_state: object, _answer: object) -> None:
 
 
 def _checked_peer(argument: str, value: Any, process_set: ProcessSet) -> int:
-    """A rank of the set, which this one is in, too, as a plain number."""
+    """Return ``value`` as a plain int; checks that it is a rank of the set, and that this rank is in the set, too."""
     set_id(process_set)
     hint = "" if argument == "dst" else " There is no receiving from any rank: name the one that sends."
     try:

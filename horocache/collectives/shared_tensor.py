@@ -14,33 +14,33 @@ T = TypeVar("T")
 
 
 class SharedMemory(Generic[T]):
-    """Makes tensors that collectives work on where they are.
+    """Makes tensors on which collectives work in place, without a copy.
 
-    See :class:`horocache.collectives.api.Collectives`.
+    A base of :class:`horocache.collectives.api.Collectives`.
     """
 
     adapter: TensorAdapter[T]
 
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> T:
-        """A new tensor in memory that all ranks of this host can reach; its values do not matter.
+        """Return a new tensor in memory that the ranks of this host share; its values are undefined.
 
-        An allreduce in place of such tensors, or of parts of them that lie side by side, moves each byte once: every
-        rank reads its share of all ranks' tensors where they are, and stores the result in all of them. On all ranks
-        they must be such tensors; where one is not, the same operation copies, with the same bits in the result.
+        An in-place allreduce of such tensors, or of adjacent parts of them, moves each byte once: every rank reads its
+        share of all ranks' tensors where they are, and stores the result in all of them. The tensors of all ranks must
+        be such tensors; otherwise the same operation copies, and the result has the same bits.
 
         Args:
             shape: the extents, or one number for a vector.
             dtype: the element type; None is the framework's default, float32.
 
         Returns:
-            A contiguous tensor. Its memory is whole pages, stays readable after ``shutdown()``, and is given back when
-            the last tensor on it is gone. A child of fork has a copy of its own. It is private memory, with one
-            warning, where no more can be shared (``HOROCACHE_REGION_BYTES``, or the memory of the host), and in a job
-            of one rank.
+            A contiguous tensor. Its memory stays readable after ``shutdown()``, and is freed with the last tensor on
+            it; shared memory is allocated in whole pages. A child of fork() has a copy of its own. If no more memory
+            can be shared (``HOROCACHE_REGION_BYTES``, or the memory of the host), the tensor has private memory, of
+            which the rank warns once. In a job of one rank, the memory is always private.
 
         Raises:
-            InvalidArgumentError: a negative extent, or an element type that cannot be sent. NotInitializedError: before
-                ``init()``. HorocacheError: there is no memory.
+            InvalidArgumentError: an extent is negative, or the element type cannot be sent. NotInitializedError: before
+                ``init()``. HorocacheError: memory ran out.
         """
         runtime = context.current().runtime
         if isinstance(dtype, int):
@@ -48,10 +48,10 @@ class SharedMemory(Generic[T]):
         return self.adapter.from_result(runtime.empty(_extents(shape), self.adapter.dtype_name(dtype)))
 
     def is_shared(self, tensor: T) -> bool:
-        """Whether the tensor's memory is that of :meth:`empty`, shared with the other ranks of this host."""
+        """True if the tensor lies in memory of :meth:`empty` that the other ranks of this host share."""
         part: Any = tensor
         if getattr(tensor, "ndim", 0):
-            part = part[(slice(0, 1),) * part.ndim]  # contiguous whatever the tensor is
+            part = part[(slice(0, 1),) * part.ndim]  # one element, which is contiguous for any strides
         shared: bool = context.current().runtime.is_shared(part)
         return shared
 

@@ -1,7 +1,7 @@
-"""How every collective starts: checked tensors in, a handle out.
+"""The start of every collective: it checks tensors, submits them to the core and returns a handle.
 
-Handles are ints. Each has a *finisher* in the session: a function that turns the core's answer into the caller's
-result. A submission takes tenths of a microsecond here; where the code avoids a call or a keyword, that is the reason.
+Handles are ints. Each has a *finisher* in the session: a function that converts the core's answer to the caller's
+result. A submission takes tenths of a microsecond here, so the code avoids function calls and keyword arguments.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _finish(finish: Finisher, answer: Any) -> Any:
 
 
 class Submitter(Generic[T]):
-    """How every collective starts: checked tensors in, a handle out.
+    """Checks tensors, submits them to the core and returns a handle.
 
-    Role: base of the classes with the operations; stateless but for the adapter, shared by all threads.
+    Role: base of the classes with the operations; stateless except for the adapter, shared by all threads.
     """
 
     def __init__(self, adapter: TensorAdapter[T]) -> None:
@@ -62,7 +62,7 @@ class Submitter(Generic[T]):
         receive_starts: Sequence[int] | None = None,
         priority: int = 0,
     ) -> int:
-        """Submit to the core and keep the finisher for :func:`synchronize`."""
+        """Submit an operation to the core and keep its finisher for :func:`synchronize`; returns the handle."""
         session = context.current()
         number = set_id(process_set)
         prescale, postscale = scales
@@ -71,7 +71,7 @@ class Submitter(Generic[T]):
             taken = session.thread_names.take(op, number, session.pending)
             name = full_name(OP_NAMES[op], taken.name)
         try:
-            # By position: keywords would double the cost of the call, and a star adds a fifth.
+            # Positional arguments: keywords would double the cost of the call, and a star would add a fifth.
             handle = session.runtime.submit(
                 op,
                 inputs,
@@ -93,7 +93,7 @@ class Submitter(Generic[T]):
                 receive_starts,
                 priority,
             )
-        except (TypeError, OverflowError):  # only then: every call would pay for a look beforehand
+        except (TypeError, OverflowError):  # checked only then: a check beforehand would cost every call time
             check_numbers(scales, priority)
             raise
         session.pending[handle] = (_finish, finish)
@@ -102,7 +102,7 @@ class Submitter(Generic[T]):
         return handle
 
     def as_they_are(self, tensors: Sequence[Any], in_place: bool) -> bool:
-        """Whether the core can work on the very tensors of the call: the way of nearly every call."""
+        """True if the core can work on the tensors of the call as they are, as it can in nearly every call."""
         as_is = self._as_is
         if type(tensors) is not list or not tensors:
             return False
@@ -112,7 +112,7 @@ class Submitter(Generic[T]):
         return True
 
     def checked(self, tensors: Sequence[Any], kind: str, in_place: bool = False) -> list[T]:
-        """The tensors of a call, each accepted by the adapter."""
+        """Return the tensors of a call, each checked and converted by the adapter."""
         check_list(tensors, kind)
         sources = [self.adapter.check(tensor) for tensor in tensors]
         if in_place:
@@ -125,7 +125,7 @@ class Submitter(Generic[T]):
         return sources
 
     def dense(self, sources: list[T], encoded: list[T]) -> tuple[list[T], list[bool]]:
-        """Contiguous tensors to send, and which of them are no memory of the user's."""
+        """Return contiguous tensors to send; and for each, True if its memory is private, not the user's."""
         buffers, private = [], []
         for source, tensor in zip(sources, encoded, strict=True):
             buffer, copied = self.adapter.dense(tensor)
@@ -134,14 +134,14 @@ class Submitter(Generic[T]):
         return buffers, private
 
     def tensors(self, answer: Any) -> list[T]:
-        """The framework's tensors for what the core allocated."""
+        """Return the framework's tensors for the results that the core allocated."""
         return [self.adapter.from_result(result) for result in answer]
 
     def rows_to_send(self, source: T, rows: Sequence[int] | None, starts: Sequence[int] | None) -> T:
-        """Contiguous memory with the rows of ``source`` that are read, or all of it.
+        """Return contiguous memory with the rows of ``source`` that are sent, or with all rows.
 
-        Parts one after the other may leave the end of the tensor away. Numbers that fit neither way go on to the core,
-        which refuses them on all ranks.
+        Without ``starts``, rows behind the last part are left out. Invalid numbers are passed on to the core, which
+        refuses them on all ranks.
         """
         source = self.adapter.as_rows(source)
         if rows is not None and starts is None and min(rows) >= 0 and sum(rows) <= self.adapter.shape(source)[0]:

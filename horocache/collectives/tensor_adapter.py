@@ -1,7 +1,7 @@
-"""What a framework implements so that every collective works on its tensors.
+"""The interface that a framework implements so that every collective works on its tensors.
 
-A new framework is one :class:`TensorAdapter` (and, if it trains, an optimizer); the semantics of the collectives are in
-:mod:`horocache.collectives.api`, once for all.
+A new framework needs one :class:`TensorAdapter` and, if it trains, an optimizer. The semantics of the collectives are
+defined once, in :mod:`horocache.collectives.api`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ T = TypeVar("T")
 
 
 class TensorAdapter(Protocol[T]):
-    """One framework's tensors, as the operations see them.
+    """Access to one framework's tensors for the collectives.
 
     Role: stateless; one instance per framework, shared by all threads.
     """
 
     def check(self, value: Any) -> T:
-        """The tensor to send for what the caller passed.
+        """Return the tensor to send for the caller's value.
 
         Raises:
-            InvalidArgumentError: not a tensor of this framework. UnsupportedError: a device, layout or element type
-                that no backend handles.
+            InvalidArgumentError: ``value`` is not a tensor of this framework. UnsupportedError: no backend handles the
+                device, layout or element type.
         """
 
     def as_is(self, value: Any, writable: bool) -> bool:
-        """Whether the core can read from, and where ``writable`` write to, the memory of ``value`` where it is.
+        """Fast check that the core can read and, if ``writable``, write the memory of ``value`` where it is.
 
-        True promises what :meth:`check`, :meth:`dense` and :meth:`check_writable` would find out more slowly; False
-        promises nothing.
+        True means that ``value`` passes :meth:`check`, :meth:`dense` and, if ``writable``, :meth:`check_writable` as it
+        is. False means unknown.
         """
 
     plain_type: type | None
@@ -47,43 +47,43 @@ class TensorAdapter(Protocol[T]):
         """Raise InvalidArgumentError if an in-place operation could not store its result."""
 
     def shape(self, tensor: T) -> tuple[int, ...]:
-        """Dimensions."""
+        """Return the dimensions."""
 
     def dense(self, tensor: T) -> tuple[T, bool]:
-        """Contiguous memory in row-major order with the tensor's values, and whether it is a private copy."""
+        """Return contiguous memory in row-major order with the tensor's values, and True if it is a private copy."""
 
     def empty_like(self, tensor: T) -> T:
-        """A new contiguous tensor of the same shape, element type and device; its values do not matter."""
+        """Return a new contiguous tensor of the same shape, element type and device; its values are undefined."""
 
     def copy_into(self, target: T, source: T) -> None:
-        """Store the values of ``source`` in ``target``, whatever strides it has."""
+        """Store the values of ``source`` in ``target``, which may have any strides."""
 
     def written(self, tensor: T, answer: object = None) -> T:
-        """Take notice that the core wrote into the tensor's memory; returns the tensor.
+        """Record that the core has written into the tensor's memory; returns the tensor.
 
-        ``answer`` is not used: with it this is the finisher of an operation in place.
+        ``answer`` is not used. With it, this method can be the finisher of an in-place operation.
         """
 
     def all_written(self, tensors: Sequence[T], answer: object = None) -> list[T]:
-        """The same for several."""
+        """Do the same as :meth:`written` for several tensors."""
 
     def floating(self, tensor: T) -> bool:
-        """Whether the elements are real floating-point numbers."""
+        """True if the elements are real floating-point numbers."""
 
     def dot(self, a: T, b: T) -> float:
-        """The scalar product of two floating-point tensors of one shape, in float64."""
+        """Return the scalar product of two floating-point tensors of the same shape, in float64."""
 
     def as_rows(self, tensor: T) -> T:
-        """The tensor itself, or one row for a scalar."""
+        """Return the tensor itself, or one row for a scalar."""
 
     def first_rows(self, tensor: T, rows: int) -> T:
-        """The first ``rows`` rows, sharing memory."""
+        """Return the first ``rows`` rows, which share the tensor's memory."""
 
     def from_result(self, result: Result) -> T:
-        """A tensor on memory that the core allocated, without a copy."""
+        """Return a tensor on memory that the core allocated, without a copy."""
 
     def dtype_name(self, dtype: Any) -> str:
-        """The core's name of an element type; None is the framework's default for floating-point numbers."""
+        """Return the core's name of an element type; None is the framework's default for floating-point numbers."""
 
     def integers(self, values: Sequence[int]) -> T:
-        """A one-dimensional tensor of 32-bit integers."""
+        """Return a one-dimensional tensor of 32-bit integers."""

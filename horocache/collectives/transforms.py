@@ -1,8 +1,8 @@
-"""What happens to a call's tensors between the user and the wire: an ordered list of layers.
+"""Transformations of a call's tensors between the user and the core: an ordered list of layers.
 
-The order is fusion, compression, logging. Tensors pass it downwards before they are submitted and upwards when the
-result is there. What the list does to the wire format is text in the operation's signature (``"compression=fp16"``), so
-ranks that disagree about it get a mismatch error instead of each other's bytes in the wrong format.
+The order is fusion, compression, logging. Tensors pass the layers in this order before they are submitted; results pass
+them in the reverse order. The operation's signature names every change of the wire format (``"compression=fp16"``), so
+that ranks that disagree about it get a mismatch error instead of bytes in the wrong format.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ T = TypeVar("T")
 class Compressor(Protocol):
     """Horovod's interface: a class with two static methods, or an object with two methods.
 
-    ``wire_name`` enters the signature; what has none is known by the name of its class. An empty ``wire_name`` means
-    that the tensors travel as they are.
+    ``wire_name`` is the name in the signature; without it, the name of the class is used. An empty ``wire_name`` means
+    that tensors are sent unchanged.
     """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """What to send, and a context for :meth:`decompress`; the tensor itself if there is nothing to gain."""
+        """Return the tensor to send, which may be ``tensor`` itself, and a context for :meth:`decompress`."""
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The values in the original element type."""
+        """Return the values in their original element type."""
 
 
 AnyCompressor = Compressor | type[Compressor]
 
 
 def wire_name(compressor: AnyCompressor) -> str:
-    """How the signature calls a compressor; empty for one that changes nothing."""
+    """Return a compressor's name in the signature; empty if the compressor changes nothing."""
     name = getattr(compressor, "wire_name", None)
     if name is not None:
         return str(name)
@@ -44,7 +44,7 @@ def wire_name(compressor: AnyCompressor) -> str:
 
 
 def check_compressor(compressor: Any) -> None:
-    """InvalidArgumentError unless it has :class:`Compressor`'s two methods."""
+    """Raise InvalidArgumentError unless ``compressor`` has the two methods of :class:`Compressor`."""
     methods = (getattr(compressor, name, None) for name in ("compress", "decompress"))
     if not all(callable(method) for method in methods):
         raise InvalidArgumentError(
@@ -53,46 +53,46 @@ def check_compressor(compressor: Any) -> None:
 
 
 class Layer(Protocol):
-    """One step between the user's tensors and the wire. Stateless: what ``decode`` needs, ``encode`` returns."""
+    """One step between the user's tensors and the core. Stateless: ``encode`` returns all that ``decode`` needs."""
 
     def token(self) -> str:
-        """What must be equal on all ranks, as ``name=value``; empty if there is nothing."""
+        """Return the text that must be equal on all ranks, as ``name=value``; empty if the layer has none."""
 
     def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
-        """The tensors to pass down, and a context for :meth:`decode`."""
+        """Return the tensors for the next layer, and a context for :meth:`decode`."""
 
     def decode(self, tensors: list[T], context: Any) -> list[T]:
-        """The tensors to pass up."""
+        """Return the tensors for the previous layer."""
 
 
 class FusionLayer:
-    """Makes the tensors of one call a group: agreed on, and fused, as one entry.
+    """Makes the tensors of one call a group, which is agreed on and fused as one entry.
 
-    Membership and order are in the group's signature anyway, so there is no token.
+    The token is empty, because the group's signature contains its members and their order anyway.
     """
 
     def token(self) -> str:
-        """Nothing to add."""
+        """Return an empty token."""
         return ""
 
     def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
-        """Leave the tensors alone: the core packs them while it sends."""
+        """Return the tensors unchanged; the core packs them when it sends them."""
         return tensors, None
 
     def decode(self, tensors: list[T], context: Any) -> list[T]:
-        """Leave the tensors alone."""
+        """Return the tensors unchanged."""
         return tensors
 
 
 class CompressionLayer:
-    """Sends tensors in another element type."""
+    """Compresses tensors before they are sent, and decompresses the results."""
 
     def __init__(self, compressor: AnyCompressor) -> None:
         self._compressor = compressor
         self._token = f"compression={wire_name(compressor)}"
 
     def token(self) -> str:
-        """``compression=`` and the compressor's name."""
+        """Return ``compression=`` and the compressor's name."""
         return self._token
 
     def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
@@ -106,22 +106,22 @@ class CompressionLayer:
 
 
 class LoggingLayer:
-    """Logs the tensors of reductions, down and up, if the logger ``horocache.tensors`` is at DEBUG at ``init``.
+    """Logs the tensors of reductions and their results, if the logger ``horocache.tensors`` is at DEBUG at ``init``.
 
-    Ranks may differ in it, so it has no token.
+    The token is empty, because ranks may differ in this.
     """
 
     def token(self) -> str:
-        """Nothing that must be equal."""
+        """Return an empty token."""
         return ""
 
     def encode(self, tensors: list[T]) -> tuple[list[T], Any]:
-        """Log what is sent."""
+        """Log the tensors that are sent."""
         self._log("submit", tensors)
         return tensors, None
 
     def decode(self, tensors: list[T], context: Any) -> list[T]:
-        """Log what came back."""
+        """Log the results."""
         self._log("finish", tensors)
         return tensors
 
@@ -140,11 +140,11 @@ class LayerList:
         self._upwards = tuple(reversed(self._layers))
         self.signature = ",".join(token for token in (layer.token() for layer in layers) if token)
         self.group = any(isinstance(layer, FusionLayer) for layer in layers)
-        # Nothing happens to the tensors on their way: callers may leave encode and decode out.
+        # True if no layer changes or logs tensors, so that callers may skip encode and decode.
         self.plain = all(isinstance(layer, FusionLayer) for layer in layers)
 
     def encode(self, tensors: list[T]) -> tuple[list[T], list[Any]]:
-        """Pass the tensors down; also what :meth:`decode` needs."""
+        """Pass the tensors through the layers; returns them and the contexts for :meth:`decode`."""
         contexts = []
         for layer in self._layers:
             tensors, context = layer.encode(tensors)
@@ -153,16 +153,16 @@ class LayerList:
         return tensors, contexts
 
     def decode(self, tensors: list[T], contexts: list[Any]) -> list[T]:
-        """Pass the results up."""
+        """Pass the results through the layers in reverse order."""
         for layer, context in zip(self._upwards, contexts, strict=True):
             tensors = layer.decode(tensors, context)
         return tensors
 
 
 def layer_list(compressor: AnyCompressor | None, group: bool) -> LayerList:
-    """The list for a call: fusion if its tensors are a group, compression if there is any, logging if wanted."""
+    """Return the layers of a call: fusion for a group, compression with a compressor, logging if it is enabled."""
     key: Any = compressor
-    if key.__hash__ is None:  # an object of a data class, for example
+    if key.__hash__ is None:  # not hashable, for example an object of a data class
         return _layer_list(key, group, tensor_log.is_enabled())
     return _known_layer_list(key, group, tensor_log.is_enabled())
 

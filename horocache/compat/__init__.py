@@ -1,10 +1,10 @@
 """Runs programs that were written for Horovod: ``import horovod.torch as hvd`` gives :mod:`horocache.torch`.
 
-``python -m horocache.compat train.py`` runs one, ``horocacherun --horovod`` starts the ranks of a job so, and
-:func:`install` does it for the rest of a program. Nothing of the name ``horovod`` is installed by these: the folder
-:data:`PACKAGES`, which holds a package of that name and its metadata, goes to the front of the path, also of processes
-that are started later. An installed Horovod is hidden while it is there. ``horocache compat --install`` installs the
-name in the environment; see :mod:`horocache.compat.installation`.
+``python -m horocache.compat train.py`` runs one such program, ``horocacherun --horovod`` runs it on the ranks of a job,
+and :func:`install` makes the rest of a program do so. These three install nothing: they put the folder
+:data:`PACKAGES`, which holds a package ``horovod`` and its metadata, at the front of the path of this process and of
+processes that are started later. An installed Horovod is hidden meanwhile. ``horocache compat --install`` installs the
+name in the environment (:mod:`horocache.compat.installation`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ METADATA = Path(PACKAGES) / "horovod-0.28.1.dist-info" / "METADATA"
 
 
 def install() -> None:
-    """Make ``import horovod`` give horocache, here and in processes that this one starts.
+    """Make ``import horovod`` give horocache, in this process and in processes that it starts.
 
     Raises:
-        ImportError: another ``horovod`` has been imported before.
+        ImportError: another ``horovod`` has already been imported.
     """
     loaded = getattr(sys.modules.get("horovod"), "__file__", None)
     if loaded is not None and not loaded.startswith(PACKAGES):

@@ -12,7 +12,7 @@ USAGE = "usage: python -m horocache.compat [options of python] (script.py | -m m
 
 
 def main(arguments: list[str]) -> None:
-    """Become the Python that runs what the arguments say."""
+    """Replace this process by a Python that runs the program in ``arguments``, with ``import horovod`` as horocache."""
     if arguments[:1] in (["--install"], ["--uninstall"]):
         from horocache.cli.entry_point import main as horocache  # noqa: PLC0415  (few want it)
 

@@ -1,4 +1,4 @@
-"""The command ``horovodrun``, where it is wanted: ``horocacherun --horovod``."""
+"""The command ``horovodrun``, which is ``horocacherun --horovod``."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from horocache.launch import cli
 
 
 def main() -> int:
-    """Run the launcher with the arguments of the command line; the exit code."""
+    """Run the launcher with the arguments of the command line; returns the exit code."""
     return cli.main(["--horovod", *sys.argv[1:]])

@@ -1,10 +1,12 @@
-"""``horocache compat --install``: what makes this environment look as if Horovod were installed in it.
+"""``horocache compat --install``: makes this environment look as if Horovod were installed in it.
 
 ``--horovod`` and ``python -m horocache.compat`` work by ``PYTHONPATH``, which a job script may replace and ``python
--I`` ignores. The installation consists of a ``.pth`` file, by which ``import horovod`` gives horocache in every
-process of the environment, the command ``horovodrun``, and the metadata of a distribution ``horovod``, for programs
-that ask for its version. The distribution's RECORD lists all files, so that ``pip uninstall horovod`` removes them,
-too.
+-I`` ignores. The installation consists of
+
+* a ``.pth`` file, by which ``import horovod`` gives horocache in every process of the environment;
+* the command ``horovodrun``;
+* the metadata of a distribution ``horovod``, for programs that ask for its version. Its RECORD lists all files, so that
+  ``pip uninstall horovod`` removes them, too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from horocache.base.usage import UsageError
 from horocache.compat import METADATA, PACKAGES
 
-_INSTALLER = "horocache"  # who made a distribution; pip keeps its own name there
+_INSTALLER = "horocache"  # content of the file INSTALLER, in which pip writes "pip"; marks our distribution
 _PATH_FILE = "horocache_horovod.pth"
 _ENTRY_POINTS = "[console_scripts]\nhorovodrun = horocache.compat.horovodrun:main\n"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: horocache\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -38,13 +40,14 @@ sys.exit(main())
 
 
 def install() -> str:
-    """Make ``import horovod`` give horocache in this environment. What is there already is renewed.
+    """Make ``import horovod`` give horocache in this environment. Replaces an earlier installation by horocache.
 
     Returns:
-        What was done, for people.
+        A message for the user with the installed parts.
 
     Raises:
-        UsageError: a Horovod is there that is not ours, or the environment cannot be changed.
+        UsageError: another Horovod or another command ``horovodrun`` is installed, the environment belongs to the
+            system, horocache is not installed in it, or a file cannot be written.
     """
     _refuse_others()
     _check_environment()
@@ -74,7 +77,10 @@ def install() -> str:
 
 
 def uninstall() -> str:
-    """Remove what :func:`install` wrote, and nothing else.
+    """Remove the files that :func:`install` wrote, and no others.
+
+    Returns:
+        A message for the user.
 
     Raises:
         UsageError: a file cannot be removed.
@@ -104,7 +110,7 @@ def _own_distributions(library: Path) -> Iterator[Path]:
 
 
 def _refuse_others() -> None:
-    """Raises UsageError if a Horovod is installed that is not ours."""
+    """Raise UsageError if a Horovod is installed that does not come from horocache."""
     folders = [folder for folder in dict.fromkeys(_folders()) if folder != PACKAGES]
     for found in importlib.metadata.distributions(name="horovod", path=folders):
         if (found.read_text("INSTALLER") or "").strip() != _INSTALLER:
@@ -122,7 +128,7 @@ def _folders() -> Iterator[str]:
 
 
 def _check_environment() -> None:
-    """Raises UsageError where pip would not install, and where other processes would not find horocache itself."""
+    """Raise UsageError if pip would refuse to install here, or if other processes would not find horocache itself."""
     if sys.prefix == sys.base_prefix and (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists():
         raise UsageError(f"the Python in {sys.prefix} is the system's; install into a virtual environment", 1)
     program = "import horocache.compat as c; print(c.PACKAGES)"
@@ -138,12 +144,12 @@ def _folder(name: str) -> Path:
 def _shebang(python: str) -> str:
     if len(python) < 120 and not any(map(str.isspace, python)):
         return f"#!{python}\n"
-    # The kernel takes neither; to a shell this is a command, to Python a text.
+    # The kernel accepts neither long paths nor spaces. To a shell these lines are a command, to Python a string.
     return f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 
 
 def _record(files: dict[Path, str], record: Path, library: Path) -> str:
-    """The list of files, relative to ``library``, with their hashes, which pip goes by."""
+    """Return the content of RECORD: the paths relative to ``library``, hashes and sizes, for ``pip uninstall``."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for path, text in files.items():

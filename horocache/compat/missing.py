@@ -1,4 +1,4 @@
-"""What Horovod has and horocache lacks, and what programs are told when they ask for it."""
+"""Errors for the parts of Horovod that horocache lacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ ELASTIC = (
 
 
 def attribute_error(module: str, name: str) -> AttributeError:
-    """The error for a name that a module lacks. It is no ImportError, so that ``hasattr`` answers."""
+    """Return the error for a name that a module lacks: an AttributeError, so that ``hasattr`` returns False."""
     why = f": {ELASTIC}" if name == "elastic" else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{why}", name=name)

@@ -1,4 +1,4 @@
-"""What this build and this job can use: MPI, NCCL and the rest of Horovod's questions."""
+"""Queries for the libraries that this build and this job can use, such as MPI and NCCL; the same as Horovod's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from horocache.errors import InvalidArgumentError
 
 
 def mpi_threads_supported() -> bool:
-    """Whether this program may use MPI from several threads while horocache does.
+    """True if this program may call MPI from several threads while horocache does.
 
     Raises:
         InvalidArgumentError: the job does not use MPI (Horovod raises ValueError here as well).
@@ -19,46 +19,46 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether the ranks of the running job are connected over MPI, too; False where none runs."""
+    """True if the ranks of the running job are also connected over MPI; False if no job runs."""
     session = state.session or state.inherited
     return session is not None and session.runtime.mpi > 0
 
 
 def mpi_built() -> bool:
-    """Whether MPI can be used: always, as its library is looked for when a job starts."""
+    """Always True: MPI needs no support at build time, as its library is looked for when a job starts."""
     return True
 
 
 def gloo_enabled() -> bool:
-    """Whether ranks talk over gloo: no, horocache has its own channels."""
+    """Always False: horocache has its own channels instead of gloo."""
     return False
 
 
 def gloo_built() -> bool:
-    """Whether gloo is there: no."""
+    """Always False: horocache does not include gloo."""
     return False
 
 
 def nccl_built() -> int:
-    """Version code of the NCCL backend; 0: there is none in this version."""
+    """Version code of the NCCL backend; always 0, because this version has none."""
     return 0
 
 
 def ddl_built() -> bool:
-    """Whether IBM's DDL is there: no."""
+    """Always False: horocache does not include IBM's DDL."""
     return False
 
 
 def ccl_built() -> bool:
-    """Whether Intel's oneCCL is there: no."""
+    """Always False: horocache does not include Intel's oneCCL."""
     return False
 
 
 def cuda_built() -> bool:
-    """Whether there is a CUDA backend: not in this version."""
+    """Always False: this version has no CUDA backend."""
     return False
 
 
 def rocm_built() -> bool:
-    """Whether there is a ROCm backend: no."""
+    """Always False: horocache has no ROCm backend."""
     return False

@@ -1,4 +1,4 @@
-"""The C library as Python sees it, and the tensors that it allocates."""
+"""Loads the C library with cffi, and wraps the tensors that the library allocates."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from horocache.errors import UnsupportedError
 
 
 def library_path() -> Path:
-    """Where the C library of this build is."""
+    """Return the path of this build's C library."""
     return Path(__file__).parent / "libhorocache.so"
 
 
 def load() -> tuple[cffi.FFI, Any]:
-    """The library, with the declarations that it carries.
+    """Load the library, with the declarations that it carries.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: this build has no C library.
     """
     if not library_path().exists():
         msg = (
@@ -38,14 +38,17 @@ def load() -> tuple[cffi.FFI, Any]:
 
 
 def _declarations(header: str) -> str:
-    """The C declarations of ``header`` without what only a C compiler needs."""
+    """Return the C declarations of ``header``, without the parts that only a C compiler needs."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.DOTALL)
     return "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("HC_API ", "")
 
 
 class Result:
-    """A tensor that the core allocated, copied out of it once; see :class:`horocache._core.Result`."""
+    """A tensor that the core allocated, as a NumPy array; the counterpart of :class:`horocache._core.Result`.
+
+    The results of operations are copied out of the core once. A tensor of ``Runtime.empty`` is not copied.
+    """
 
     def __init__(self, array: np.ndarray[Any, Any], dtype: str, rows: list[int]) -> None:
         self._array = array
@@ -54,7 +57,7 @@ class Result:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its extents."""
+        """Extents of the tensor."""
         return tuple(self._array.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -1,7 +1,7 @@
-"""The core over its C interface: the second route of the NumPy binding, chosen with ``HOROCACHE_BINDING=cffi``.
+"""The core over its C interface: an alternative to pybind11 for NumPy arrays, chosen with ``HOROCACHE_BINDING=cffi``.
 
-Same interface and behaviour as :class:`horocache._core.Runtime`. The declarations come from the library itself, which
-carries the text of its header, so they cannot disagree with it.
+Interface and behaviour are those of :class:`horocache._core.Runtime`. The declarations come from the library itself,
+which carries the text of its header, so they always match it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Runtime:
     def __getattr__(self, name: str) -> int | bool:
         if name not in _PROPERTIES:
             raise AttributeError(name)
-        value: int = self._lib.hc_get(self._runtime, _PROPERTIES.index(name))  # in a child of fork, too
+        value: int = self._lib.hc_get(self._runtime, _PROPERTIES.index(name))  # allowed in a child of fork(), too
         return bool(value) if name == "alive" else value
 
     def _live(self) -> Any:
@@ -86,7 +86,7 @@ class Runtime:
 
     @property
     def _error(self) -> Any:
-        # One for each thread: cffi lets others run during a call.
+        # One buffer for each thread: cffi releases the GIL during a call.
         buffer = getattr(self._errors, "buffer", None)
         if buffer is None:
             buffer = self._errors.buffer = self._ffi.new("hc_error*")
@@ -101,19 +101,23 @@ class Runtime:
         self._lib.hc_stop(self._live())
 
     def tell_record(self) -> None:
-        """Warn once where the flight record is, if an operation has failed."""
+        """If an operation has failed, warn once where the flight record is."""
         self._lib.hc_tell_record(self._live())
 
     def stop_with_process(self) -> bool:
-        """The same for a process that is about to end; whether what is pending goes on until it is gone."""
+        """Leave the job with the process, which is about to end.
+
+        Returns:
+            True if pending operations go on until the process has ended; False if the runtime has been stopped at once.
+        """
         if not self._lib.hc_stop_with_process(self._live()):
             return False
-        self._ffi.gc(self._runtime, None)  # it outlives the interpreter
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # and so does what is kept here
+        self._ffi.gc(self._runtime, None)  # the C runtime outlives the interpreter
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # and so do the arrays in _kept
         return True
 
     def forked_child(self) -> None:
-        """In a child of fork: close descriptors, and never free what the parent owns."""
+        """In a child of fork(): close descriptors, and never free the parent's runtime."""
         self._lib.hc_forked_child(self._live())
         self._ffi.gc(self._runtime, None)
         self._forked = True
@@ -175,7 +179,7 @@ class Runtime:
         tag: int = 0,
         first_ready_ns: int = 0,
     ) -> int:
-        """Hand an operation over; returns its handle."""
+        """Submit an operation and return its handle."""
         kept: list[Any] = []
         request = self._ffi.new("hc_request*")
         request.op, request.reduce_op, request.root = op, reduce_op, root
@@ -207,27 +211,27 @@ class Runtime:
         return int(handle[0])
 
     def allreduce_in_place(self, *_: Any) -> None:
-        """No faster than ``submit`` here, so always that."""
+        """Not accelerated in this binding: None, so that the caller takes the general path, ``submit``."""
 
     def allreduce_each_in_place(self, *_: Any) -> bool:
-        """Nor is this, for any of them."""
+        """Not accelerated in this binding: False, so that the caller takes the general path for every tensor."""
         return False
 
     def allreduce_group_in_place(self, *_: Any) -> None:
-        """Nor this."""
+        """Not accelerated in this binding: None, so that the caller takes the general path."""
 
     submit_gradient_group = allreduce_group_in_place
 
     def submit_gradients(self, slots: list[Any], *_: Any) -> list[Any]:
-        """Nor this."""
+        """Not accelerated in this binding: all slots, so that the caller takes the general path for them."""
         return slots
 
     def finish_gradients(self, buckets: list[Any]) -> list[Any]:
-        """Nor this."""
+        """Not accelerated in this binding: all buckets, so that the caller takes the general path for them."""
         return buckets
 
     def empty(self, shape: Sequence[int], dtype: str) -> Result:
-        """A tensor in memory that the ranks of this host share."""
+        """Return a new tensor in memory that the ranks of this host share."""
         extents = list(shape)
         if dtype not in self._dtypes or min(extents, default=0) < 0:
             raise InvalidArgumentError(f"there is no tensor of {dtype} with the shape {extents}")
@@ -242,18 +246,18 @@ class Runtime:
         return Result(np.frombuffer(self._ffi.buffer(owned, size), stored).reshape(extents), dtype, [])
 
     def is_shared(self, tensor: Any) -> bool:
-        """Whether the array lies in memory of :meth:`empty`."""
+        """True if the array lies in shared memory of :meth:`empty`."""
         return bool(self._lib.hc_is_shared(self._live(), self._ffi.cast("void*", np.asarray(tensor).ctypes.data)))
 
     def poll(self, handle: int) -> bool:
-        """Whether the operation is finished; ValueError for a handle that is unknown or was consumed."""
+        """True if the operation is finished. Raises ValueError if the handle is unknown or was consumed."""
         state = self._lib.hc_poll(self._live(), handle)
         if state < 0:
             raise _unknown(handle)
         return bool(state)
 
     def wait(self, handle: int, timeout_s: float = -1.0) -> list[Result] | int | None:
-        """Wait for the operation and consume its handle; TimeoutError leaves it as it was."""
+        """Wait for the operation and consume its handle. After a TimeoutError the handle stays valid."""
         null = self._ffi.NULL
         if not self.poll(handle):
             call = self._lib.hc_wait
@@ -261,7 +265,7 @@ class Runtime:
                 msg = f"handle {handle} is not done on rank {self.rank} after {timeout_s} s"
                 raise TimeoutError(msg)
         kept = self._kept.pop(handle, None)
-        if kept is None:  # another thread that waited for it has it
+        if kept is None:  # another thread has waited for the handle and consumed it
             raise _unknown(handle)
         *_, op, allocated = kept
         try:
@@ -273,7 +277,7 @@ class Runtime:
             self._lib.hc_consume(self._runtime, handle)
 
     def wait_each(self, *_: Any) -> None:
-        """Leaves all to :meth:`wait`."""
+        """Not accelerated in this binding: consumes nothing, so that the caller waits for each with :meth:`wait`."""
 
     def _results(self, handle: int) -> list[Result]:
         results = []
@@ -291,18 +295,18 @@ class Runtime:
         return results
 
     def next_set(self) -> int:
-        """The lowest number that a new process set can have here."""
+        """Return the lowest number that a new process set can have on this rank."""
         return int(self._lib.hc_next_set(self._live()))
 
     def propose_set(self, number: int, ranks: Sequence[int]) -> int:
-        """Begin adding a process set; the handle of the operation in which all ranks agree."""
+        """Begin to add a process set; returns the handle of the operation in which all ranks agree."""
         handle = self._ffi.new("int64_t*")
         with self._set_of(ranks) as proposed:
             self._check(self._lib.hc_propose_set(self._live(), number, proposed, handle, self._error))
         return self._without_tensors(handle[0])
 
     def declare_set(self, number: int, ranks: Sequence[int]) -> None:
-        """Begin adding a process set that its members make among themselves."""
+        """Begin to add a process set that its members make among themselves."""
         with self._set_of(ranks) as declared:
             self._check(self._lib.hc_declare_set(self._live(), number, declared, self._error))
 
@@ -312,37 +316,40 @@ class Runtime:
         yield self._ffi.new("hc_process_set*", {"ranks": members, "count": len(members)})
 
     def meet_set(self, number: int) -> None:
-        """Meet the members on this host."""
+        """Connect the set's members on this host."""
         call, null = self._lib.hc_meet_set, self._ffi.NULL
         self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def enter_set(self, number: int) -> None:
-        """Take the set in."""
+        """Connect the set's hosts and open the set."""
         self._check(self._lib.hc_enter_set(self._live(), number, self._error))
 
     def propose_removal(self, number: int) -> int:
-        """Begin removing a process set; the handle of the operation in which all ranks agree."""
+        """Begin to remove a process set; returns the handle of the operation in which all ranks agree."""
         handle = self._ffi.new("int64_t*")
         self._check(self._lib.hc_propose_removal(self._live(), number, handle, self._error))
         return self._without_tensors(handle[0])
 
     def leave_set(self, number: int) -> None:
-        """Leave it with the other members."""
+        """Remove the set, together with its other members."""
         call, null = self._lib.hc_leave_set, self._ffi.NULL
         self._patiently(lambda go_on: int(call(self._live(), number, go_on, null, self._error)))
 
     def drop_set(self, number: int) -> None:
-        """Undo an addition."""
+        """Undo the addition of a set."""
         self._check(self._lib.hc_drop_set(self._live(), number, self._error))
 
     def _asked(self, call: Callable[[Any], int]) -> int:
-        """What a function that waits returns, called with its ``go_on``; what a signal's handler raises ends it."""
+        """Call a function of the library that waits, with its callback ``go_on``, and return its result.
+
+        An exception of one of Python's signal handlers ends the wait and is raised here.
+        """
         raised: list[BaseException] = []
 
         def keep(kind: Any, value: BaseException, trace: Any) -> None:
             raised.append(value)
 
-        # Python runs handlers before it calls this, and what they raise is this function's then.
+        # Python runs pending signal handlers when it calls this function. It passes their exceptions to `onerror`.
         go_on = self._ffi.callback("int(void*)", lambda _: 1, error=0, onerror=keep)
         code = call(go_on)
         if raised:
@@ -357,31 +364,31 @@ class Runtime:
         return handle
 
     def start_timeline(self, path: str, mark_rounds: bool) -> None:
-        """Begin to write a file of what this rank does."""
+        """Start the timeline, a file of this rank's operations."""
         self._check(self._lib.hc_start_timeline(self._live(), os.fsencode(path), int(mark_rounds), self._error))
 
     def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str) -> None:
-        """Show in reports what is written to ``file``: see hc_stacks of ``hc.h``."""
+        """Show the stacks that are written to ``file`` in stall reports and dumps; see hc_stacks in ``hc.h``."""
         keeps_lock = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
         way = [file, ask, answer, signal, self._ffi.cast("int (*)(void)", keeps_lock)]
         stacks = self._ffi.new("hc_stacks *", way)
         self._check(self._lib.hc_watch_stacks(self._live(), stacks, own_folder.encode(), self._error))
 
     def stop_timeline(self) -> None:
-        """Finish the file."""
+        """End the timeline and its file."""
         self._lib.hc_stop_timeline(self._live())
 
     def c_api(self) -> tuple[int, int]:
-        """Addresses of a ``hc_api`` and of this as its ``hc_runtime``."""
+        """Return the addresses of the ``hc_api`` and of this rank's ``hc_runtime``."""
         address = self._ffi.cast
         return int(address("uintptr_t", self._lib.hc_get_api())), int(address("uintptr_t", self._live()))
 
     def abort(self, why: str) -> None:
-        """Fail all ranks' pending operations."""
+        """Abort the job: the pending operations of all ranks fail."""
         self._lib.hc_abort(self._live(), why.encode())
 
     def count_step(self) -> None:
-        """Count a step of an optimizer, for the metrics."""
+        """Count an optimizer step, for the metrics."""
         self._lib.hc_count_step(self._live())
 
     def count_placed(self, size: int) -> None:
@@ -389,7 +396,7 @@ class Runtime:
         self._placed += size
 
     def metrics(self) -> dict[str, int]:
-        """Counters."""
+        """Return this rank's counters by name."""
         out: dict[str, int] = {}
         visit = self._ffi.callback(
             "void(void*, const char*, uint64_t)", lambda _, name, value: out.update({self._str(name): value})
@@ -399,7 +406,7 @@ class Runtime:
         return out
 
     def knobs(self) -> dict[str, tuple[str, str]]:
-        """Value and source of every knob."""
+        """Return the value and the source of every knob, by name."""
         out: dict[str, tuple[str, str]] = {}
         visit = self._ffi.callback(
             "void(void*, const char*, const char*, const char*)",

@@ -1,6 +1,6 @@
-"""The session of this process, and the questions that it answers: who this rank is, and what it has done.
+"""The session of this process, and queries about it: rank, size, counters.
 
-:mod:`horocache.core.lifecycle` starts and ends sessions; everything else asks here for the one that runs.
+:mod:`horocache.core.lifecycle` starts and ends sessions; all other modules get the running session from this one.
 """
 
 from __future__ import annotations
@@ -19,33 +19,36 @@ if TYPE_CHECKING:
 
 
 class Follower(Protocol):
-    """Who has to know which session is running: kernels that a framework calls from threads of its own."""
+    """Receives notice of each session's start and end; for kernels that a framework calls from its own threads."""
 
     def started(self, session: Session) -> None:
-        """A session runs now."""
+        """Called when a session has started."""
 
     def ended(self, running: bool) -> None:
-        """Its runtime must not be used after this call.
+        """Called when the session has ended. Its runtime must not be used after this call.
 
         Args:
-            running: the process is about to end, and until then pending operations go on: their memory must stay. If
-                not, the runtime has been stopped.
+            running: True if the process is about to end and pending operations go on until then, so that their memory
+                must stay. False if the runtime has been stopped.
         """
 
     def forked_child(self) -> None:
-        """This is a child of the process in which the session runs."""
+        """Called in a child of fork(), whose parent has the session."""
 
 
 class ProcessState:
-    """The process-wide state. One instance, below; only :mod:`horocache.core.lifecycle` changes it, and a fork."""
+    """The process-wide state, of which ``state`` is the one instance.
+
+    Only :mod:`horocache.core.lifecycle` and the fork handler below set its session.
+    """
 
     def __init__(self) -> None:
         self.session: Session | None = None
-        self.inherited: Session | None = None  # in a child of fork: the parent's session, which still answers questions
+        self.inherited: Session | None = None  # in a child of fork(): the parent's session, which still answers queries
         self.lock = threading.RLock()  # held by the thread that starts or ends a session
-        self.epochs: Counter[tuple[int, ...]] = Counter()  # how often each job was started: () is that of the launcher
+        self.epochs: Counter[tuple[int, ...]] = Counter()  # starts of each job, by its ranks; (): the launcher's job
         self.hooks_registered = False
-        self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session has
+        self.last_words: list[Callable[[], None]] = []  # called when the interpreter ends, after the session's end
         self.followers: list[Follower] = []
 
 
@@ -53,10 +56,10 @@ state = ProcessState()
 
 
 def current() -> Session:
-    """The running session.
+    """Return the running session.
 
     Raises:
-        NotInitializedError: there is none. ForkedProcessError: it belongs to this process's parent.
+        NotInitializedError: no session runs. ForkedProcessError: the session belongs to this process's parent.
     """
     session = state.session
     if session is None:
@@ -65,15 +68,15 @@ def current() -> Session:
 
 
 def running() -> Session | None:
-    """The session that runs in this process, or None; a child of fork has none."""
+    """Return the session that runs in this process, or None; in a child of fork() it is None."""
     return state.session
 
 
 def known() -> Session:
-    """The session that says who this rank is: the running one, or in a child of fork the parent's.
+    """Return the session that identifies this rank: the running one or, in a child of fork(), the parent's.
 
     Raises:
-        NotInitializedError: there is none.
+        NotInitializedError: neither exists.
     """
     session = state.session or state.inherited
     if session is None:
@@ -82,7 +85,7 @@ def known() -> Session:
 
 
 def why_not_running() -> Exception:
-    """The error for an operation in a process without a running session."""
+    """Return the error for an operation in a process without a running session."""
     if state.inherited is not None:
         return ForkedProcessError(
             f"process {os.getpid()} was forked from a process that runs horocache; the runtime belongs to the parent. "
@@ -92,20 +95,20 @@ def why_not_running() -> Exception:
 
 
 def call_at_exit(function: Callable[[], None]) -> None:
-    """Call ``function`` when the interpreter ends, if there ever was a session, and after the last one has ended.
+    """Call ``function`` when the interpreter ends, after the last session has ended; not if there never was a session.
 
-    What waits for operations in threads goes on then, with an error, and can be waited for.
+    The end of the session fails the waits of other threads with an error, so ``function`` can join such threads.
     """
     state.last_words.append(function)
 
 
 def known_sets() -> dict[int, ProcessSet]:
-    """The registered process sets by number, without that of all ranks. Raises NotInitializedError."""
+    """Return the registered process sets by number, except the global one. Raises NotInitializedError."""
     return known().process_sets
 
 
 def follow(follower: Follower) -> None:
-    """Tell ``follower`` of the running session, if there is one, and of all later ones."""
+    """Notify ``follower`` of the running session, if there is one, and of all later sessions."""
     state.followers.append(follower)
     if state.session is not None:
         follower.started(state.session)
@@ -128,16 +131,16 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def is_initialized() -> bool:
-    """Whether :func:`init` has been called and :func:`shutdown` has not; a child of fork answers as its parent did.
+    """True if :func:`init` has been called and :func:`shutdown` has not.
 
-    In such a child the questions of this module (:func:`rank`, :func:`size`, ...) have the parent's answers;
-    operations raise ForkedProcessError.
+    In a child of fork(), this function and the other queries (:func:`rank`, :func:`size`, ...) give the parent's
+    answers, and operations raise ForkedProcessError.
     """
     return (state.session or state.inherited) is not None
 
 
 def rank() -> int:
-    """This process's number in the job, from 0. Raises NotInitializedError."""
+    """Rank of this process in the job, from 0. Raises NotInitializedError."""
     return known().runtime.rank
 
 
@@ -147,7 +150,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This process's number on its host. Raises NotInitializedError."""
+    """Rank of this process among the job's processes on its host, from 0. Raises NotInitializedError."""
     return known().runtime.local_rank
 
 
@@ -157,7 +160,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Number of this host in the job. Raises NotInitializedError."""
+    """Number of this host among the job's hosts, from 0. Raises NotInitializedError."""
     return known().runtime.cross_rank
 
 
@@ -167,37 +170,48 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every host runs equally many ranks. Raises NotInitializedError."""
+    """True if every host runs the same number of ranks. Raises NotInitializedError."""
     runtime = known().runtime
     return runtime.local_size * runtime.cross_size == runtime.size
 
 
 def metrics() -> dict[str, Any]:
-    """Counters of this rank since ``init``.
+    """Counters of this rank since ``init``, by name. Entries with an index exist once they are not zero.
 
-    Of the control plane: ``rounds`` (agreements), ``slow_rounds`` (those that went through the coordinator),
-    ``flushes`` (times that this rank showed new requests), ``cache_hits``, ``cache_misses``, ``cache_changed``,
-    ``cache_evictions``, ``cache_growths``, ``control_bytes`` and ``control_frames`` (sent), ``sleeps``, ``wakeups``,
-    ``role_taken`` (times that a waiting thread drove the rank itself), ``wakes`` (system calls that wake somebody),
-    ``yields`` (those that give a core up in turns), ``system_calls`` (these, sleeps and waits together).
+    Control plane:
 
-    Of the data plane: ``operations`` (of all backends), ``payload_bytes`` (of the tensors), ``bytes_copied`` (moved in
-    and out of buffers), ``bytes_folded`` (of results, each store counted once), ``bytes_placed`` (of gradients that
-    were copied into their places in shared memory while the backward pass ran), ``fused_operations`` (buffers; per
-    step, divide by the steps), ``fused_size_log2.N`` (of these, those of more than 2^(N-1) and at most 2^N bytes),
-    ``inline_operations`` (small ones that needed none, as their data came with the round), ``op_count.NAME`` and
-    ``op_ns.NAME`` (completed operations and the nanoseconds from submission to completion, summed), ``wait_ns.RANK``
-    (nanoseconds that this rank slept because that rank had not come, which is only known of cached operations, or did
-    not do its part). Indexed entries are there once they are not zero.
+    * ``rounds``: agreements; ``slow_rounds``: agreements that went through the coordinator.
+    * ``flushes``: times that this rank published new requests.
+    * ``cache_hits``, ``cache_misses``, ``cache_changed``, ``cache_evictions``, ``cache_growths``: of response caches.
+    * ``control_bytes``, ``control_frames``: sent by this rank.
+    * ``sleeps``, ``wakeups``: of the threads that drive this rank.
+    * ``role_taken``: times that a waiting thread took the progress lock and drove the rank itself.
+    * ``wakes``: system calls that wake another thread or rank; ``yields``: system calls by which waiting threads yield
+      their core; ``system_calls``: these, sleeps and waits together.
 
-    Of this process: ``allocations`` (that this library's own code made; none in steady state).
+    Data plane:
 
-    Of time, see :func:`horocache.overlap`: ``lane_busy_ns`` (nanoseconds in which at least one lane of this rank had
-    something to do), ``blocked_ns`` (in which threads waited for operations, added up over them),
-    ``coordinator_cpu_ns`` (processor time of the coordinator thread), ``steps`` (of optimizers).
+    * ``operations``: of all backends; ``payload_bytes``: of their tensors.
+    * ``bytes_copied``: copied into and out of buffers; ``bytes_folded``: of results, each store counted once.
+    * ``bytes_placed``: of gradients that were copied into bucket views in shared memory.
+    * ``fused_operations``: fused buffers that lanes executed; ``fused_size_log2.N``: those of more than 2^(N-1) and at
+      most 2^N bytes.
+    * ``inline_operations``: small allreduces that needed no buffer, because their data came with the round.
+    * ``program_operations``: operations that ran as compiled programs.
+    * ``op_count.NAME``: completed operations; ``op_ns.NAME``: their nanoseconds from submission to completion, summed.
+    * ``wait_ns.RANK``: nanoseconds that this rank slept while it waited for that rank: for its part of an operation, or
+      for its submission, which is known for cached operations only.
 
-    Of messages, without those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
-    ``message_bytes_received``.
+    Time, see :func:`horocache.overlap`:
+
+    * ``lane_busy_ns``: nanoseconds in which at least one lane of this rank had work.
+    * ``blocked_ns``: nanoseconds in which threads waited for operations, summed over the threads.
+    * ``coordinator_cpu_ns``: processor time of the progress thread.
+    * ``steps``: optimizer steps.
+
+    Messages, except those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
+    ``message_bytes_received``. Of this process: ``allocations`` that this library's own code made; in steady state it
+    makes none.
 
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
@@ -206,12 +220,12 @@ def metrics() -> dict[str, Any]:
 
 
 def count_step() -> None:
-    """Count a step of an optimizer of this rank; does nothing where no session runs."""
+    """Count an optimizer step of this rank; does nothing if no session runs."""
     session = state.session
     if session is not None:
         session.runtime.count_step()
 
 
 def abort(why: str) -> None:
-    """Tell all ranks that this one cannot go on: everything pending fails with AbortedError and this text."""
+    """Abort the job: the pending operations of all ranks fail with AbortedError, whose message contains ``why``."""
     current().runtime.abort(why)

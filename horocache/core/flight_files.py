@@ -1,4 +1,4 @@
-"""Where flight records are written."""
+"""The default folder of flight records, and the removal of old records."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-_MOST_KEPT = 256
+_MOST_KEPT = 256  # records
 _RECORD = re.compile(r"flight-[\w.-]*-rank\d+\.json", re.ASCII)
-# A record that is not whole after so long, in seconds, is of a rank that was killed while it wrote it.
+# Seconds after which an unfinished record is removed: its rank was killed while it wrote the record.
 _UNFINISHED_S = 3600.0
 
 
 def default_folder(environment: Mapping[str, str]) -> str:
-    """Where the user's programs keep what they want to remember; old records go when there are many."""
+    """Return the default folder, which is below the user's state folder; removes old records if there are many."""
     state = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111  (needs no home)
     folder = Path(state) / "horocache"
     try:
@@ -27,7 +27,7 @@ def default_folder(environment: Mapping[str, str]) -> str:
             if time.time() - at > _UNFINISHED_S:
                 Path(path).unlink(missing_ok=True)
     except OSError:
-        return str(folder)  # there is none yet, or it is not ours to clean; writing will tell
+        return str(folder)  # it does not exist yet, or belongs to another user, which the write of a record will show
     return str(folder)
 
 

@@ -1,4 +1,4 @@
-"""What each rank finds in its environment."""
+"""The environment variables that the launcher gives to each rank."""
 
 import os
 import secrets
@@ -10,32 +10,32 @@ from pathlib import Path
 
 from horocache.base.paths import is_file, is_folder
 
-# Left over from an outer torchrun they would make torch.distributed look for that job's store.
+# Variables of an outer torchrun, which would make torch.distributed look for that job's store.
 _FOREIGN = {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 
-# Not HOROCACHE_: these are no knobs.
-_OUTER = "_HOROCACHE_OUTER_LAUNCHER"  # see cpp_core/net/identity.h
+# Without the prefix HOROCACHE_, as these are not knobs: an unknown variable with that prefix is an error.
+_OUTER = "_HOROCACHE_OUTER_LAUNCHER"  # see cpp_core/net/bootstrap/launcher_environment.h
 _RANK_PROCESS = "_HOROCACHE_RANK_PROCESS"
 
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """The part that all ranks share."""
+    """The part of the environment that all ranks share."""
 
-    base: Mapping[str, str]  # the launcher's own
+    base: Mapping[str, str]  # the launcher's own environment
     size: int
     job: str
     port: int
-    directory: str  # of the launcher, in which ranks say why they failed
-    meets_here: bool  # the start-up socket is in it, too; else the user chose another directory
+    directory: str  # the launcher's folder, in which ranks note why they failed
+    meets_here: bool  # True if the start-up socket is there, too; False if the user chose another folder for it
     knobs: Mapping[str, str]  # from the command line
-    threads: int | None  # OMP_NUM_THREADS; None: leave it
-    packages: str = ""  # a folder for the front of PYTHONPATH
-    output_dir: str = ""  # with a folder for each rank; empty: there is none
-    outer: str = ""  # _core.launcher_variables() of what the ranks inherit
+    threads: int | None  # value of OMP_NUM_THREADS; None: not set by the launcher
+    packages: str = ""  # folder to put in front of PYTHONPATH; empty: none
+    output_dir: str = ""  # parent of a folder for each rank's output; empty: none
+    outer: str = ""  # _core.launcher_variables() of the environment that the ranks inherit
 
     def of_rank(self, rank: int) -> dict[str, str]:
-        """Give rank ``rank``'s environment."""
+        """Return the environment of rank ``rank``."""
         environment = inherited(self.base)
         environment[_OUTER] = self.outer
         environment.update({"HOROCACHE_" + knob.upper(): value for knob, value in self.knobs.items()})
@@ -50,11 +50,11 @@ class JobEnvironment:
         folder = self.output_folder(rank)
         if folder is not None:
             environment.setdefault("HOROCACHE_FLIGHT_RECORD", str(folder))
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # behind a pipe, Python would keep a rank's lines for itself
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # else Python buffers the rank's output to a pipe
         return environment
 
     def output_folder(self, rank: int) -> Path | None:
-        """Where a rank's output is kept; numbers have equally many digits, so that folders sort by rank."""
+        """Return the folder of a rank's output. Numbers are padded with zeros, so that the folders sort by rank."""
         width = len(str(self.size - 1))
         return Path(self.output_dir) / f"rank.{rank:0{width}}" if self.output_dir else None
 
@@ -75,14 +75,14 @@ class JobEnvironment:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": self.port,
         }
-        # Programs read Horovod's names, too, as horovodrun sets them.
+        # Programs also read the variables that horovodrun sets.
         names = {prefix + name: str(value) for name, value in ours.items() for prefix in ("HOROCACHE_", "HOROVOD_")}
         names |= {"HOROCACHE_JOB_ID": self.job, "HOROVOD_HOSTNAME": socket.gethostname()}
         return names | {name: str(value) for name, value in torchrun.items()}
 
 
 def inherited(base: Mapping[str, str]) -> dict[str, str]:
-    """Give the launcher's own variables without those that would mislead a rank."""
+    """Return the launcher's own variables, except those that would mislead a rank."""
     return {
         name: value
         for name, value in base.items()
@@ -92,32 +92,32 @@ def inherited(base: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NotedRank:
-    """The process that is a rank: what its children find in their environment."""
+    """A rank's process, as that process and its children find it in their environment."""
 
     pid: int
-    started: str  # as /proc has it, so that a later process with the same number is another one
+    started: str  # start time in /proc, which tells the process from a later one with the same pid
     rank: int
     size: int
     job: str
 
     def is_alive(self) -> bool:
-        """Whether that process still runs."""
+        """True if that process still runs."""
         return self.started == start_of(self.pid) != ""
 
 
 def note_rank_process(rank: int, size: int, job: str) -> None:
-    """Let processes that this one starts know that it is a rank."""
+    """Note in the environment that this process is a rank, for the processes that it starts."""
     pid = os.getpid()
     os.environ[_RANK_PROCESS] = " ".join([str(pid), start_of(pid), str(rank), str(size), job])
 
 
 def forget_rank_process() -> None:
-    """Take that back."""
+    """Remove the note of :func:`note_rank_process`."""
     os.environ.pop(_RANK_PROCESS, None)
 
 
 def noted_rank_process() -> NotedRank | None:
-    """Find the rank that has started this process, or one of its ancestors."""
+    """Return the rank that the environment notes, which is this process or an ancestor; None without a note."""
     found = os.environ.get(_RANK_PROCESS, "").split(" ", 4)
     if len(found) < 5 or not (found[0].isdecimal() and found[2].isdecimal() and found[3].isdecimal()):
         return None
@@ -125,7 +125,7 @@ def noted_rank_process() -> NotedRank | None:
 
 
 def start_of(pid: int) -> str:
-    """When a process was started, as /proc has it; empty if there is none."""
+    """Return the start time of a process, as text from /proc; empty if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:
@@ -133,13 +133,13 @@ def start_of(pid: int) -> str:
 
 
 def own_environment() -> dict[str, str]:
-    """Copy the launcher's own variables, which the ranks inherit."""
+    """Return a copy of this process's environment."""
     return dict(os.environ)
 
 
 @contextmanager
 def environment_with(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """A context in which variables have other values; those that are None stay as they are."""
+    """Return a context in which the variables have these values; a None leaves its variable unchanged."""
     values = {name: value for name, value in variables.items() if value is not None}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -154,26 +154,26 @@ def environment_with(variables: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def python_path(folder: str, path: str | None) -> str:
-    """Give a value of ``PYTHONPATH`` with ``folder`` in front; ``path`` is the one it has, if any."""
+    """Return a value of ``PYTHONPATH`` with ``folder`` in front; ``path`` is its present value, if any."""
     rest = [entry for entry in (path or "").split(os.pathsep) if entry and entry != folder]
     return os.pathsep.join([folder, *rest])
 
 
 def put_on_python_path(folder: str) -> None:
-    """Let Python look into ``folder`` first in processes that this one starts."""
+    """Put ``folder`` in front of ``PYTHONPATH`` for the processes that this one starts."""
     os.environ["PYTHONPATH"] = python_path(folder, os.environ.get("PYTHONPATH"))
 
 
 def new_job_id() -> str:
-    """Make a name that no other job has."""
+    """Return a random name for a job, which no other job has."""
     return secrets.token_hex(16)
 
 
 def reserve_port() -> socket.socket:
     """Bind a free port of the loopback interface for torch.distributed's store.
 
-    The socket never listens. While it is open the kernel gives the port to nobody who asks for any port, yet a listener
-    that sets SO_REUSEADDR, as torch's store does, may have it.
+    The socket never listens. While it is open, the kernel does not assign the port to a socket that asks for any free
+    port. A listener that sets SO_REUSEADDR, as torch's store does, can still bind the port.
     """
     reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -182,12 +182,12 @@ def reserve_port() -> socket.socket:
 
 
 def threads_per_rank(base: Mapping[str, str], usable_cores: int, ranks: int) -> int | None:
-    """Give each rank its share of the cores, or None if the user has said otherwise."""
+    """Return each rank's share of the cores, or None if the user has set ``OMP_NUM_THREADS``."""
     return None if "OMP_NUM_THREADS" in base else max(1, usable_cores // ranks)
 
 
 def find_program(name: str, path: str | None) -> tuple[str | None, int]:
-    """Look a command up as a shell does: the file and 0, or None and 127 (there is none) or 126 (it cannot be run)."""
+    """Look a command up as a shell does: the file and 0, or None and 127 (not found) or 126 (not executable)."""
     folders = [""] if "/" in name else (path or os.defpath).split(":")
     present = [file for folder in folders if is_file(file := Path(folder or ".") / name)]
     for file in present:

@@ -1,4 +1,4 @@
-"""Where packages of this Python environment put shared libraries that the core loads when it runs, such as MPI's."""
+"""Folders in which packages of this Python environment install shared libraries that the core loads, such as MPI's."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from horocache.base.paths import is_folder
 
 
 def library_path() -> str:
-    """Folders for the knob ``library_path``, separated by colons."""
+    """Return the folders, separated by colons, for the knob ``library_path``."""
     return ":".join(folders())
 
 
 def folders() -> list[str]:
-    """The folders: the environment's, those of environments that it is layered on, then the user's own."""
+    """List the folders: the environment's, those of environments that it is layered on, then the user's own."""
     return list(dict.fromkeys(str(prefix / "lib") for prefix in _prefixes() if is_folder(prefix / "lib")))
 
 
 def _prefixes() -> Iterator[Path]:
     yield Path(sys.prefix)
-    # An environment is layered on another by that one's folder of packages, PREFIX/lib/python3.x/site-packages, however
-    # it came to be on the path: by a .pth file, PYTHONPATH, or as the system's.
+    # An environment is layered on another one if the other's package folder, PREFIX/lib/python3.x/site-packages, is on
+    # the path: by a .pth file, by PYTHONPATH, or as the system's.
     for entry in map(Path, sys.path):
         if entry.name in ("site-packages", "dist-packages") and len(entry.parents) > 2:
             yield entry.parents[2]

@@ -38,28 +38,29 @@ def _knob_text(value: object) -> str:
 def init(
     comm: object = None, process_sets: Iterable[ProcessSet | Iterable[int]] | str | None = None, **knobs: object
 ) -> None:
-    """Start this rank's daemon and meet the other ranks of the job. Does nothing if it runs already.
+    """Start this rank's daemon and connect it with the other ranks of the job. Does nothing if it runs already.
 
-    Several threads may call it at once: one of them starts the daemon, and the others wait for that.
+    Several threads may call it at once: one of them starts the daemon, and the others wait until it runs.
 
     Args:
-        comm: what the job is, where it is not all processes that the launcher started: an mpi4py communicator, or a
-            list of ranks; the place in it is then the process's rank. To be called by its members alone.
-        process_sets: the sets of ranks, besides that of all ranks, on which operations will be called: a list of
-            :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators, the same on all ranks, members or
-            not. Each gets the number of its place, from 1. A communicator from ``Split`` is a set for each of its
-            parts: they take numbers one after the other, by their lowest rank. Each set costs its members
-            ``shm_bytes`` of memory. Sets can be added later, too; Horovod asks for ``"dynamic"`` then, which is the
-            same here as None.
-        knobs: any knob by name (``cycle_time=0.5``), over the environment; ``horocache doctor`` lists them.
+        comm: the job, if it is not all processes that the launcher started: an mpi4py communicator or a list of ranks.
+            The rank of a process is then its position in it, and only the members call ``init``.
+        process_sets: the process sets for operations, besides the set of all ranks: a list of
+            :class:`~horocache.ProcessSet`, lists of ranks or mpi4py communicators. Every rank, member or not, gives the
+            same list. The number of a set is its position in the list, from 1. A communicator from ``Split`` adds one
+            set for each of its parts, which take consecutive numbers in the order of their lowest rank. Each set costs
+            its members ``shm_bytes`` of memory. Sets can also be added later; Horovod requires ``"dynamic"`` for that,
+            which is the same here as None.
+        knobs: any knob by name (``cycle_time=0.5``), which overrides the environment; ``horocache doctor`` lists the
+            knobs.
 
     Raises:
-        StartupError: the ranks did not all come in time, or two processes claim one rank. VersionSkewError: they differ
-            in version, in their process sets or in a knob that must be equal. InvalidArgumentError: an unknown knob or
-            a bad value; a process set that has no ranks or ranks that the job does not have, or equals another or that
-            of all ranks; or other knobs, process sets or ``comm`` than those of the running session. UnsupportedError:
-            ``comm`` is given to a process without MPI, or its MPI cannot be used. ForkedProcessError: this process was
-            forked from one that runs horocache.
+        StartupError: not all ranks came in time, or two processes claim the same rank. VersionSkewError: the ranks
+            differ in version, in their process sets or in a knob that must be equal. InvalidArgumentError: a knob is
+            unknown or has a bad value; a process set is empty, has ranks that the job does not have, or equals another
+            set or that of all ranks; or knobs, process sets or ``comm`` differ from those of the running session.
+            UnsupportedError: ``comm`` is given to a process without MPI, or its MPI cannot be used. ForkedProcessError:
+            this process was forked from one that runs horocache.
     """
     arguments = {name: _knob_text(value) for name, value in knobs.items() if value is not None}
     with state.lock:
@@ -103,10 +104,10 @@ def _start_timeout(arguments: dict[str, str]) -> float:
 
 
 def _check_not_of_a_rank() -> str | None:
-    """The name of the job of several ranks of which the launcher has made this process one, if there is one.
+    """Return the job's name if a launcher started this process as one of several ranks; else None.
 
     Raises:
-        StartupError: a rank has started this process, which has nothing but that rank's environment.
+        StartupError: a rank has started this process, which has only inherited that rank's environment.
     """
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
@@ -158,14 +159,14 @@ def _make_runtime(arguments: dict[str, str], process_sets: list[list[int]], job:
 def shutdown() -> None:
     """End this rank's part in the job; pending operations of all ranks fail.
 
-    Does nothing if the daemon does not run in this process, so neither in a child of fork.
+    Does nothing if the daemon does not run in this process, for example in a child of fork().
     """
     _end(lambda runtime: runtime.stop())
 
 
 def _end(stop: Callable[[Runtime], bool | None]) -> None:
-    """End the session. ``stop`` returns whether what is pending goes on until the process is gone."""
-    if state.session is None:  # also while another thread starts one, which may take long
+    """End the session. ``stop`` returns True if pending operations go on until the process has ended."""
+    if state.session is None:  # also while another thread starts a session: do not wait for the lock then
         return
     with state.lock:
         session = state.session
@@ -173,7 +174,7 @@ def _end(stop: Callable[[Runtime], bool | None]) -> None:
             return
         state.session = None
         launcher_environment.forget_rank_process()
-        if isinstance(sys.exc_info()[1], HorocacheError):  # in a finally, or a handler that gives up
+        if isinstance(sys.exc_info()[1], HorocacheError):  # called in a finally or except clause, for that error
             session.runtime.tell_record()
         running = True
         try:

@@ -1,7 +1,7 @@
-"""What is understood of MPI communicators: the job that one stands for, and which ranks of the job they hold.
+"""MPI communicators: the job that a communicator stands for, and the ranks of the job that it contains.
 
-Nothing here imports MPI. A communicator is whatever has mpi4py's methods, so a program that does not use MPI pays
-nothing.
+This module does not import MPI. It takes any object with mpi4py's methods for a communicator, so a program that does
+not use MPI pays nothing.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from horocache.errors import InvalidArgumentError, StartupError, UnsupportedErro
 
 @dataclass(frozen=True)
 class Job:
-    """What ``init(comm=...)`` says the job is; by default all processes that the launcher started.
+    """The job as ``init(comm=...)`` defines it; by default all processes that the launcher started.
 
-    Role: a value, for the length of a session.
+    Role: a value, constant for the length of a session.
     """
 
     communicator: Any = None
-    handle: int = 0  # of the communicator
-    ranks: list[int] = field(default_factory=list)  # of the processes that the launcher started; empty: all
+    handle: int = 0  # the communicator's MPI_Comm as a number; 0: none
+    ranks: list[int] = field(default_factory=list)  # the job's processes, by their launcher's ranks; empty: all
 
 
 def job_of(comm: Any) -> Job:
-    """The job that ``init(comm=...)`` asks for.
+    """Return the job that ``init(comm=...)`` asks for.
 
     Raises:
-        InvalidArgumentError: it is neither a communicator nor a list of ranks, or a null or an inter-communicator.
+        InvalidArgumentError: ``comm`` is neither a communicator nor a list of ranks, or it is a null communicator or an
+            intercommunicator.
     """
     if comm is None:
         return Job()
@@ -60,7 +61,7 @@ def _refuse_two_groups(comm: Any) -> None:
 
 
 def _handle_of(comm: Any) -> int:
-    """The ``MPI_Comm`` as a number."""
+    """Return the communicator's ``MPI_Comm`` as a number."""
     module = sys.modules.get("mpi4py.MPI")
     handle_of = getattr(module, "_handleof", None)
     if handle_of is None:
@@ -69,13 +70,13 @@ def _handle_of(comm: Any) -> int:
 
 
 def is_communicator(value: Any) -> bool:
-    """Whether ``value`` has the methods of an mpi4py communicator."""
+    """True if ``value`` has the methods of an mpi4py communicator."""
     has_group = hasattr(value, "Get_group") or hasattr(value, "group")
     return has_group and hasattr(value, "Get_rank") and hasattr(value, "Get_size")
 
 
 def _group_of_job(job: Job) -> Any:
-    """The group whose ranks are those of the job, by default of mpi4py's ``COMM_WORLD``.
+    """Return the MPI group whose ranks are those of the job, by default that of mpi4py's ``COMM_WORLD``.
 
     Raises:
         InvalidArgumentError: mpi4py is not loaded.
@@ -93,18 +94,18 @@ def _group_of_job(job: Job) -> Any:
 
 
 def ranks_of_communicator(comm: Any, job: Job | None = None) -> list[int]:
-    """The ranks of ``comm`` as ranks of the job, in the order of ``comm``.
+    """Return the ranks of ``comm`` as ranks of the job, in the order of ``comm``.
 
     Args:
-        comm: an mpi4py communicator, or whatever has its ``Get_rank``, ``Get_size`` and ``Get_group`` (or ``group``).
-        job: what the ranks are counted in; all processes that the launcher started when omitted.
+        comm: an mpi4py communicator, or an object with its ``Get_rank``, ``Get_size`` and ``Get_group`` (or ``group``).
+        job: the job whose ranks are returned; when omitted, all processes that the launcher started.
 
     Raises:
-        InvalidArgumentError: ``comm`` holds processes that are not in the job.
+        InvalidArgumentError: ``comm`` contains processes that are not in the job.
     """
     _refuse_two_groups(comm)
     group = _group(comm)
-    # By the class: a class method in mpi4py 3, a method of the first group in mpi4py 4.
+    # Called through the class: it is a class method in mpi4py 3, and a method of the first group in mpi4py 4.
     ranks = type(group).Translate_ranks(group, list(range(comm.Get_size())), _group_of_job(job or Job()))
     outside = [position for position, rank in enumerate(ranks) if rank < 0]  # MPI.UNDEFINED
     if outside:
@@ -119,9 +120,11 @@ def _group(comm: Any) -> Any:
 
 
 def tell_all(job: Job, numbers: Sequence[int], limit_s: float) -> list[list[int]]:
-    """What each rank of the job tells, by rank, where they have an MPI that mpi4py has initialised; else an empty list.
+    """Exchange lists of numbers among all ranks of the job, over mpi4py. All ranks must call it.
 
-    To be called by all of them.
+    Returns:
+        Each rank's ``numbers``, by rank. An empty list if mpi4py has not initialised MPI, or if the job is a list of
+        ranks or has one rank.
 
     Raises:
         StartupError: a rank did not come within ``limit_s`` seconds.

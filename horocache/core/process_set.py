@@ -1,4 +1,4 @@
-"""Sets of ranks that operate together. ``docs/explanation/process_sets.md`` tells how they relate."""
+"""Process sets: sets of ranks that operate together. See ``docs/explanation/process_sets.md``."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from horocache.errors import InvalidArgumentError
 
 
 class ProcessSet:
-    """Some ranks of the job, in ascending order; operations on the set involve these ranks and no others.
+    """Some ranks of the job, in ascending order; operations on the set involve only these ranks.
 
-    Role: a value that users hold and pass to operations. ``init(process_sets=[...])`` or
-    :func:`~horocache.add_process_set` registers it, which gives it a ``process_set_id``; ``shutdown`` or
-    :func:`~horocache.remove_process_set` takes that back. :data:`global_process_set`, which holds all ranks and has the
-    number 0, is always registered. Operations refuse a set that is not.
+    Role: a value that users keep and pass to operations. ``init(process_sets=[...])`` or
+    :func:`~horocache.add_process_set` registers the set, which gives it a ``process_set_id``; ``shutdown`` or
+    :func:`~horocache.remove_process_set` takes the id back. :data:`global_process_set`, which contains all ranks and
+    has the number 0, is always registered. Operations refuse a set that is not registered.
 
     Args:
-        ranks_or_comm: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks are taken.
-            A null communicator, which ``Split`` gives to the ranks of an undefined colour, has no ranks until the set
-            is registered; then it has those that the members named.
+        ranks_or_comm: global ranks, in any order, without repetition; or an mpi4py communicator, whose ranks the set
+            gets. With a null communicator, which ``Split`` gives to ranks of an undefined colour, the set has no ranks
+            until it is registered; then it has the ranks that its members named.
 
     Raises:
-        InvalidArgumentError: the ranks are no whole numbers, negative, or not distinct; or the communicator holds
-            processes of another job.
+        InvalidArgumentError: a rank is negative, repeated or not a whole number; or the communicator contains processes
+            of another job.
     """
 
     process_set_id: int | None
@@ -44,7 +44,7 @@ class ProcessSet:
 
     @property
     def mpi_comm(self) -> Any:
-        """The communicator that the set was made of, or None."""
+        """The communicator from which the set was made, or None."""
         return self._communicator
 
     def size(self) -> int:
@@ -65,7 +65,7 @@ class ProcessSet:
         return self._ranks.index(own)
 
     def included(self) -> bool:
-        """Whether this process is in the set."""
+        """True if this process is in the set."""
         return self._ranks is None or context.rank() in self._ranks
 
     def __repr__(self) -> str:
@@ -73,16 +73,16 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={ranks})"
 
     def count_in(self, job: Job) -> None:
-        """Count the ranks of a communicator in those of ``job``, which ``init`` starts."""
+        """If the set was made from a communicator, set its ranks to those of the communicator in ``job``."""
         if self._communicator:
             self._ranks = sorted(ranks_of_communicator(self._communicator, job))
         elif self._communicator is not None and self.process_set_id is None:
-            self._ranks = []  # an earlier job may have given it ranks
+            self._ranks = []  # a null communicator's set may have ranks from an earlier job
 
     def part_of(self, parts: list[list[int]]) -> list[ProcessSet]:
-        """The sets of ranks that all ranks register where this rank named this set, which is one of them.
+        """Return the sets that all ranks register at the position of this set, which is one of them.
 
-        A set without ranks here, of a null communicator, becomes the first.
+        If this set has no ranks, because it was made from a null communicator, it becomes the first part.
         """
         if not self._ranks:
             self._ranks = list(parts[0])
@@ -117,10 +117,10 @@ world = global_process_set
 
 
 def registered_set(number: int) -> ProcessSet:
-    """The set of that number; 0 is that of all ranks.
+    """Return the registered set with this number; 0 is the global set.
 
     Raises:
-        NotInitializedError, InvalidArgumentError: there is none.
+        NotInitializedError: no session runs. InvalidArgumentError: no set has this number.
     """
     found = context.current().process_sets.get(number) if number else global_process_set
     if found is None:
@@ -132,7 +132,7 @@ def registered_set(number: int) -> ProcessSet:
 
 
 def process_sets() -> list[ProcessSet]:
-    """The registered process sets, by ``process_set_id``; the first is the global one.
+    """The registered process sets, in the order of ``process_set_id``; the first is the global one.
 
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
@@ -142,10 +142,10 @@ def process_sets() -> list[ProcessSet]:
 
 
 def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
-    """What :func:`horocache.init` was given as ``process_sets``, each as a :class:`ProcessSet`.
+    """Convert the argument ``process_sets`` of :func:`horocache.init` to a list of :class:`ProcessSet`.
 
     Raises:
-        InvalidArgumentError: it is no list, or something in it is no process set or the global one.
+        InvalidArgumentError: the argument is not a list, or an element is the global set or not a process set.
     """
     if argument is None or (isinstance(argument, str) and argument == "dynamic"):
         return []
@@ -162,11 +162,12 @@ def sets_to_register(argument: Any, job: Job) -> list[ProcessSet]:
 
 
 def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[ProcessSet]:
-    """The sets to register, in an order that is the same on all ranks, where each rank named the part that it is in.
+    """Return the sets to register, in the same order on all ranks.
 
-    A communicator from ``Split`` is a different set on different ranks. At each place of the list, the sets that the
-    ranks named are registered one after the other; see :func:`parts_at_one_place`. Where they are not parts that fit
-    together, the ranks name different sets, which start-up refuses: then ``sets`` itself is returned.
+    A communicator from ``Split`` is a different set on different ranks: each rank names the part that contains it. At
+    each position of the list, all parts that the ranks named are registered one after the other; see
+    :func:`parts_at_one_place`. If they do not fit together, the ranks have named different sets. Then ``sets`` itself
+    is returned, and start-up refuses it.
 
     Raises:
         StartupError: a rank did not come within ``limit_s`` seconds.
@@ -183,10 +184,14 @@ def named_by_all(sets: list[ProcessSet], job: Job, limit_s: float) -> list[Proce
 
 
 def parts_at_one_place(named: list[list[int]]) -> list[list[int]] | None:
-    """The sets to register where each rank named one, by the rank: by their lowest rank; None if they do not fit.
+    """Return the sets to register at one position of the list, by their lowest rank; None if they do not fit together.
 
-    They fit if all ranks named the same set. Else each rank has to be in the set that it named, or it named none; and
-    no two of the sets overlap.
+    They fit if all ranks named the same set. Otherwise each rank must be in the set that it named, or have named none,
+    and no two of the sets may overlap. For example, if ranks 0 and 2 named ``[0, 2]``, rank 1 named ``[1]`` and rank 3
+    named none, the result is ``[[0, 2], [1]]``.
+
+    Args:
+        named: the set that each rank named, by rank; empty if it named none.
     """
     different = sorted({tuple(ranks) for ranks in named if ranks})
     if len(different) != 1 or [] in named:
@@ -211,14 +216,14 @@ def _lists_of(numbers: list[int]) -> list[list[int]]:
 
 
 def register_again(session: Session, sets: list[ProcessSet]) -> None:
-    """Give the numbers of a session that runs to other objects for the same sets.
+    """Give the numbers of the running session's sets to other objects for the same sets.
 
     Raises:
-        InvalidArgumentError: they are not the same sets.
+        InvalidArgumentError: the sets are not the same.
     """
     registered = sorted(session.process_sets.items())
     had, asked = [made.ranks for _, made in registered], [made.ranks for made in sets]
-    if any(made.mpi_comm is not None for made in sets):  # the other ranks' parts are registered, too
+    if any(made.mpi_comm is not None for made in sets):  # parts that only other ranks named are registered, too
         registered = [(number, made) for number, made in registered if made.ranks in asked]
     if asked != [made.ranks for _, made in registered]:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What the Python packages need of a core: the pybind11 module and the cffi route over ``hc.h`` both have it."""
+"""The interface of the core to the Python packages, implemented by the pybind11 module and the cffi binding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """What the API needs of a core: :class:`horocache._core.Runtime`, or the same over the C ABI."""
+    """One rank's daemon as the API uses it: :class:`horocache._core.Runtime`, or the same over the C ABI.
+
+    The in-place and gradient methods are a fast path for the usual case. For the rest the caller takes the general
+    path, ``submit`` and ``wait``, which makes a copy or raises the error.
+    """
 
     rank: int
     size: int
@@ -19,7 +23,7 @@ class Runtime(Protocol):
     cross_rank: int
     cross_size: int
     alive: bool
-    mpi: int  # 0 without MPI, 1 if one thread at a time may call it, 2 if any may
+    mpi: int  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
 
     def submit(
         self,
@@ -46,7 +50,7 @@ class Runtime(Protocol):
         tag: int = 0,
         first_ready_ns: int = 0,
     ) -> int:
-        """Hand an operation over; returns its handle."""
+        """Submit an operation and return its handle."""
 
     def allreduce_in_place(
         self,
@@ -61,12 +65,12 @@ class Runtime(Protocol):
         priority: int,
         /,
     ) -> int | None:
-        """``submit`` of one tensor that is its own output, faster; None if it has to go that way after all."""
+        """Fast ``submit`` of one tensor that is its own output; None if it needs the general path."""
 
     def allreduce_each_in_place(
         self, tensors: Sequence[Any], names: Any, plain_type: type | None, handles: list[int], /, *call: Any
     ) -> bool:
-        """``allreduce_in_place`` of a list; False at the first tensor that has to go the general way."""
+        """``allreduce_in_place`` of a list of tensors; False at the first tensor that needs the general path."""
 
     def allreduce_group_in_place(
         self,
@@ -77,29 +81,29 @@ class Runtime(Protocol):
         /,
         *call: Any,
     ) -> int | None:
-        """``submit`` of a group whose tensors are their own outputs, faster; None if it has to go that way."""
+        """Fast ``submit`` of a group whose tensors are their own outputs; None if it needs the general path."""
 
     def submit_gradients(
         self, slots: list[Any], reduce_op: int, prescale: float, postscale: float, process_set: int, /
     ) -> list[Any]:
-        """``allreduce_in_place`` of many gradients in one call; those that have to go the general way."""
+        """``allreduce_in_place`` of many gradients in one call; returns those that need the general path."""
 
     def submit_gradient_group(
         self, bucket: Any, tensors: list[Any], name: str, names: Sequence[str] | None, type_: type, /, *call: Any
     ) -> int | None:
-        """``allreduce_group_in_place`` of a bucket's gradients; None if it has to go the general way."""
+        """``allreduce_group_in_place`` of a bucket's gradients; None if it needs the general path."""
 
     def finish_gradients(self, buckets: list[Any], /) -> list[Any]:
-        """``wait`` for many groups of gradients in one call; those that have to go the general way."""
+        """``wait`` for many buckets of gradients in one call; returns those that need the general path."""
 
     def empty(self, shape: Sequence[int], dtype: str, /) -> Result:
-        """A tensor in memory that the ranks of this host share."""
+        """Return a new tensor in memory that the ranks of this host share."""
 
     def is_shared(self, tensor: Any, /) -> bool:
-        """Whether a tensor lies in such memory."""
+        """True if the tensor lies in shared memory of :meth:`empty`."""
 
     def poll(self, handle: int) -> bool:
-        """Whether the operation is finished."""
+        """True if the operation is finished."""
 
     def wait(self, handle: int, timeout_s: float = -1.0, /) -> list[Result] | int | None:
         """Wait for the operation and consume its handle."""
@@ -107,72 +111,73 @@ class Runtime(Protocol):
     def wait_each(
         self, handles: tuple[int, ...], pending: dict[int, Any], finish: Any, done: list[Any], timeout_s: float, /
     ) -> None:
-        """The same for many, up to the first that has to go the general way; see _core.pyi."""
+        """``wait`` for many operations, up to the first that needs the general path; see _core.pyi."""
 
     def stop(self) -> None:
-        """End the runtime and join its threads."""
+        """Leave the job and join all threads."""
 
     def tell_record(self) -> None:
-        """Warn once where the flight record is, if an operation has failed."""
+        """If an operation has failed, warn once where the flight record is."""
 
     def stop_with_process(self) -> bool:
-        """The same for a process that is about to end: the others hear of it, and of the code, when it calls exit().
+        """Leave the job with the process, which is about to end.
 
         Returns:
-            Whether that is so: then what is pending goes on meanwhile, and its tensors are never freed. False: the
-            runtime has been stopped at once.
+            True if the rank leaves when the process calls exit(): the other ranks then learn the exit code, too. Until
+            then pending operations go on, and their tensors are never freed. False if the runtime has been stopped at
+            once.
         """
 
     def knobs(self) -> dict[str, tuple[str, str]]:
-        """Value and source of every knob."""
+        """Return the value and the source of every knob, by name."""
 
     def metrics(self) -> dict[str, Any]:
-        """Counters."""
+        """Return this rank's counters by name."""
 
     def count_step(self) -> None:
-        """Count a step of an optimizer, for the metrics."""
+        """Count an optimizer step, for the metrics."""
 
     def count_placed(self, size: int, /) -> None:
         """Count bytes of gradients that were copied into shared memory, for the metrics."""
 
     def next_set(self) -> int:
-        """The lowest number that a new process set can have here."""
+        """Return the lowest number that a new process set can have on this rank."""
 
     def propose_set(self, number: int, ranks: Sequence[int], /) -> int:
-        """Begin adding a process set; the handle of the operation in which all ranks agree."""
+        """Begin to add a process set; returns the handle of the operation in which all ranks agree."""
 
     def declare_set(self, number: int, ranks: Sequence[int], /) -> None:
-        """Begin adding a process set that its members make among themselves."""
+        """Begin to add a process set that its members make among themselves."""
 
     def meet_set(self, number: int, /) -> None:
-        """Meet the members on this host."""
+        """Connect the set's members on this host."""
 
     def enter_set(self, number: int, /) -> None:
-        """Take the set in; when all ranks have met."""
+        """Connect the set's hosts and open the set; requires that :meth:`meet_set` has succeeded on all ranks."""
 
     def propose_removal(self, number: int, /) -> int:
-        """Begin removing a process set; the handle of the operation in which all ranks agree."""
+        """Begin to remove a process set; returns the handle of the operation in which all ranks agree."""
 
     def leave_set(self, number: int, /) -> None:
-        """Leave it with the other members."""
+        """Remove the set, together with its other members."""
 
     def drop_set(self, number: int, /) -> None:
-        """Undo an addition."""
+        """Undo the addition of a set."""
 
     def start_timeline(self, path: str, mark_rounds: bool, /) -> None:
-        """Begin to write a file of what this rank does."""
+        """Start the timeline, a file of this rank's operations."""
 
     def stop_timeline(self) -> None:
-        """Finish the file."""
+        """End the timeline and its file."""
 
     def watch_stacks(self, signal: int, file: int, ask: int, answer: int, own_folder: str, /) -> None:
-        """Show in reports what is written to ``file``: see hc_stacks of ``hc.h``."""
+        """Show the stacks that are written to ``file`` in stall reports and dumps; see hc_stacks in ``hc.h``."""
 
     def c_api(self) -> tuple[int, int]:
-        """Addresses of a ``hc_api`` of ``hc.h`` and of this as its ``hc_runtime``."""
+        """Return the addresses of the ``hc_api`` of ``hc.h`` and of this rank's ``hc_runtime``."""
 
     def abort(self, why: str) -> None:
-        """Fail all ranks' pending operations."""
+        """Abort the job: the pending operations of all ranks fail."""
 
     def forked_child(self) -> None:
-        """In a child of fork: close descriptors, join nothing."""
+        """In a child of fork(): close descriptors, without joining threads."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Reading(NamedTuple):
-    """Counters at one moment, for :func:`horocache.overlap`; in nanoseconds but for the steps."""
+    """Counters at one moment, for :func:`horocache.overlap`; in nanoseconds, except ``steps``."""
 
     blocked: int
     busy: int
@@ -29,10 +29,10 @@ class Reading(NamedTuple):
 
 
 class Session:
-    """What lives from one ``init`` to the next ``shutdown``.
+    """The runtime, process sets and unfinished handles between one ``init`` and the next ``shutdown``.
 
-    Role: owned by :mod:`horocache.core.context`; the operations in :mod:`horocache.collectives.api` keep their unfinished handles in it,
-    so that nothing of an old session can be mistaken for something of a new one.
+    Role: owned by :mod:`horocache.core.context`. The collectives keep their unfinished handles in it, so a handle of an
+    old session is never mistaken for a handle of a new one.
     """
 
     __slots__ = (
@@ -59,36 +59,36 @@ class Session:
         self.job = job
         self.arguments = arguments
         self.process_sets: dict[int, ProcessSet] = {}  # by number
-        self.sets_lock = threading.Lock()  # held by who adds or removes a process set
-        self.next_number: tuple[Any, int] | None = None  # what ranks agree on before they add one, under way
+        self.sets_lock = threading.Lock()  # held by the thread that adds or removes a process set
+        self.next_number: tuple[Any, int] | None = None  # the agreement in flight about a set's number
         self.overlap_start = Reading(0, 0, time.process_time_ns(), 0, 0)
-        self._aliases: list[ProcessSet] = []  # whatever has a number of this session
+        self._aliases: list[ProcessSet] = []  # all objects with a number of this session
         for number, made in enumerate(process_sets, 1):
             self.register(number, made)
         self.thread_names = ThreadNames()
-        self.unnamed_optimizers: Counter[int] = Counter()  # by process set: those whose parameters have default names
-        self.logs_layers = tensor_log.is_enabled()  # asked once: every gradient passes by
-        # handle -> a function and its first argument; with the core's answer as the second it gives the caller's result
+        self.unnamed_optimizers: Counter[int] = Counter()  # by process set: optimizers with default names
+        self.logs_layers = tensor_log.is_enabled()  # read once, because every gradient needs it
+        # handle -> (finish, state): finish(state, answer of the core) is the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
 
     def watch_stacks(self) -> None:
-        """Let reports show where this process's threads are."""
+        """Show the stacks of this process's threads in reports."""
         self.stacks = watch(self.runtime)
 
     def forget_stacks(self) -> None:
-        """Give back what that took."""
+        """Undo :meth:`watch_stacks`."""
         if self.stacks is not None:
             self.stacks.close()
             self.stacks = None
 
     def register(self, number: int, made: ProcessSet) -> None:
-        """Give a set, or another object for one that is there, its number."""
+        """Give a set its number; ``made`` may be another object for a registered set."""
         made.process_set_id = number
         self.process_sets.setdefault(number, made)
         self._aliases.append(made)
 
     def forget(self, number: int) -> None:
-        """Take the number of a set that was removed from whatever has it."""
+        """Remove a set: no object keeps its number."""
         del self.process_sets[number]
         for made in self._aliases:
             if made.process_set_id == number:
@@ -96,7 +96,7 @@ class Session:
         self._aliases = [made for made in self._aliases if made.process_set_id is not None]
 
     def end(self) -> None:
-        """What must not be used after the session is not usable any more."""
+        """Invalidate the handles, stacks and set numbers of the session."""
         self.pending.clear()
         self.forget_stacks()
         for made in self._aliases:

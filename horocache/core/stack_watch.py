@@ -1,4 +1,4 @@
-"""The stacks of this process's Python threads, for the reports of the core."""
+"""Writes the stacks of this process's Python threads, for the reports of the core."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from horocache.core.runtime_protocol import Runtime
 
-_MOST_CALLS = 100  # as many as faulthandler writes
-_END_S = 2.0  # for the thread to end; it needs the interpreter's lock
+_MOST_CALLS = 100  # frames of a stack, as many as faulthandler writes
+_END_S = 2.0  # seconds to wait for the end of the thread, which needs the GIL
 _OWN_FOLDER = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 
 
 class StackWatch:
     """Writes all stacks into a file without a name whenever the core asks for them.
 
-    A thread does, which needs the interpreter's lock; where it does not get it, faulthandler does, at a signal.
+    A thread writes them, which needs the GIL. If it does not get the GIL, faulthandler writes them in a signal handler.
 
     Role: one per session, from ``init`` to ``shutdown``.
     """
@@ -46,8 +46,8 @@ class StackWatch:
         runtime.watch_stacks(number, self._file, self._ask, self._answer, _OWN_FOLDER)
 
     def _serve(self) -> None:
-        # The core counts threads of this prefix as its own. Without a descriptor to say so, ranks that wait for each
-        # other in TensorFlow functions are found at the stall limit.
+        # The core counts threads whose name has this prefix as its own. If no descriptor is left to set the name, ranks
+        # that wait for each other in TensorFlow functions are found only at the stall limit.
         with contextlib.suppress(OSError):
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("hc-stacks")
         with contextlib.suppress(OSError):  # the program has closed a descriptor
@@ -59,10 +59,10 @@ class StackWatch:
         return all(_identity(descriptor) == file for descriptor, file in self._files.items())
 
     def close(self) -> None:
-        """Give everything back; after the core has stopped, or in a child of fork, where neither runs.
+        """Release everything; after the core has stopped, or in a child of fork(), where neither core nor thread runs.
 
-        What the program has closed, and perhaps opened again as a file of its own, is left alone. The thread then reads
-        from what nobody can write to any more, and ends with the process.
+        Descriptors that the program has closed, and perhaps opened again as files of its own, are left alone. If
+        ``_ask`` is one of them, the thread cannot be woken any more, and ends with the process.
         """
         faulthandler.unregister(self._signal)
         self._closed = True
@@ -75,7 +75,7 @@ class StackWatch:
 
 
 def _identity(descriptor: int) -> tuple[int, int, int] | None:
-    """Which file a number stands for; None if it stands for none."""
+    """Return the identity of the descriptor's file; None if the descriptor is not open."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -84,8 +84,8 @@ def _identity(descriptor: int) -> tuple[int, int, int] | None:
 
 
 def _start_without_signals(thread: threading.Thread) -> None:
-    # The program's signals are for its own threads. One that came to this one would end its wait with EINTR, which
-    # os.eventfd_read does not go on after. A thread inherits the mask, so that no signal comes between start and mask.
+    # The program's own threads must get its signals. A signal in this thread would end os.eventfd_read with EINTR. The
+    # thread inherits the mask of its creator, so that it never runs without the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         thread.start()
@@ -94,7 +94,7 @@ def _start_without_signals(thread: threading.Thread) -> None:
 
 
 def _stacks(besides: int) -> str:
-    """As faulthandler writes them, the main thread as the current one."""
+    """Format all stacks but that of thread ``besides`` as faulthandler does, the main thread as the current one."""
     main = threading.main_thread().ident
     lines = []
     for thread, innermost in sys._current_frames().items():
@@ -112,7 +112,7 @@ def _stacks(besides: int) -> str:
 
 
 def watch(runtime: Runtime) -> StackWatch | None:
-    """Begin with the signal that the knob ``stack_signal`` names; None where it says 0, or the signal is taken."""
+    """Start with the signal of the knob ``stack_signal``; None if the knob is 0 or the signal cannot be used."""
     number = int(runtime.knobs()["stack_signal"][0])
     if number == 0:
         return None

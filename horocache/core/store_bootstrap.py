@@ -1,7 +1,8 @@
-"""Starts a job whose ranks know each other already and can tell each other who they are.
+"""Bootstraps a job whose ranks know each other already and can exchange texts.
 
-``init()`` finds that out from what a launcher has set. A program that was started by something else, and has means of
-its own by which its processes talk (as torch.distributed has a store), starts horocache through this module.
+``init()`` takes rank and size from a launcher's variables. A program that was started in another way, and whose
+processes have their own means of communication (as torch.distributed has a store), starts horocache through this
+module.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from horocache.core.lifecycle import init
 from horocache.core.session import Session
 from horocache.errors import InvalidArgumentError, StartupError
 
-Share = Callable[[str], list[str]]  # tells all members a text, and gives what each of them told, in their order
+Share = Callable[[str], list[str]]  # sends a text to all members; returns the texts of all members, in their order
 
-_LONGEST_STALL_S = 86400.0  # of the knob
+_LONGEST_STALL_S = 86400.0  # maximum of the knob stall_shutdown_time_seconds
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def start_among(rank: int, size: int, share: Share, limit_s: float) -> tuple[Session, bool]:
-    """Start horocache as the job of ``size`` ranks of which this process is ``rank``, or find that it runs as that.
+    """Start horocache as a job of ``size`` ranks in which this process is ``rank``, unless it runs as that already.
 
-    To be called by all of them.
+    All ranks must call it.
 
     Args:
-        rank: this process's number.
-        size: how many there are.
-        share: by which they tell each other.
-        limit_s: how long an operation may wait for ranks; the longest that a rank names counts. A value of the knob
-            ``stall_shutdown_time_seconds`` that the user has set comes first.
+        rank: this process's rank.
+        size: number of ranks.
+        share: exchanges texts among the ranks.
+        limit_s: seconds that an operation may wait for ranks; the longest limit of any rank counts. A value that the
+            user has set for the knob ``stall_shutdown_time_seconds`` takes precedence.
 
     Returns:
-        The session, and whether it was started here.
+        The session, and True if this call has started it.
 
     Raises:
-        StartupError: some ranks run horocache already and some do not; or see :func:`horocache.init`.
-        InvalidArgumentError: it runs already, but some rank is another one there.
+        StartupError: horocache runs already on some ranks, but not on all; or :func:`horocache.init` failed.
+        InvalidArgumentError: horocache runs already, but a rank has another rank or size there.
     """
     told = [json.loads(text) for text in share(json.dumps(_describe(rank, size, limit_s)))]
     running = [each["runs"] is not None for each in told]
@@ -53,7 +54,7 @@ def start_among(rank: int, size: int, share: Share, limit_s: float) -> tuple[Ses
 
 
 def own_host() -> str:
-    """This host, as the core tells hosts apart."""
+    """Return the text by which the core identifies this host."""
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     boot = _BOOT_ID.read_text() if _BOOT_ID.is_file() else ""
@@ -71,15 +72,15 @@ def _describe(rank: int, size: int, limit_s: float) -> dict[str, Any]:
 
 
 def _is_launched_as(rank: int, size: int) -> bool:
-    """Whether a launcher has set who this process is, and says the same.
+    """True if a launcher's variables give this process the same rank and size.
 
-    Not torchrun: its variables are set by hand as well, and do not always name a job.
+    torchrun's variables do not count: users also set them by hand, and they do not always name a job.
     """
     from horocache import _core  # noqa: PLC0415
 
     try:
         found = _core.identity()
-    except StartupError:  # the rest of some other launcher's variables
+    except StartupError:  # incomplete variables of another launcher
         return False
     return found["source"] not in ("none", "torchrun") and (found["rank"], found["size"]) == (rank, size)
 

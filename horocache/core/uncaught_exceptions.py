@@ -1,10 +1,11 @@
-"""Tells the other ranks that this process is ending by an exception, before anything that may delay its end.
+"""Informs the other ranks that an exception is ending this process, before anything that may delay its end.
 
-Python first shows the exception, then waits for threads, then calls atexit handlers. Each may take long, and the other
-ranks would wait meanwhile. So three places look, in this order: ``sys.excepthook``; the moment before Python waits for
-threads, for programs that replace the hook; and an atexit handler. ``sys.exit(7)`` and ``exit(7)`` reach no hook:
-what they raise notices when the interpreter asks for its code. ``raise SystemExit(7)`` tells nothing here: its code
-shows when the process calls exit(), see ``Runtime.stop_with_process``.
+When an exception ends a program, Python first shows it, then waits for threads, then calls atexit handlers. Each step
+may take long, and the other ranks would wait meanwhile. So three places look for the exception, in this order:
+``sys.excepthook``; the moment before Python waits for threads, for programs that replace the hook; and an atexit
+handler. ``sys.exit(7)`` and ``exit(7)`` reach no hook. Instead they raise :class:`_Exit`, which informs the other ranks
+when the interpreter reads its code. ``raise SystemExit(7)`` is not noticed here: the other ranks learn its code when
+the process calls exit(), see ``Runtime.stop_with_process``.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ Tell = Callable[[str], None]
 
 
 class _Watch:
-    """Where the process may end, and who is told. One instance, below."""
+    """The function that informs the other ranks, and the functions that this module replaces. One instance, below."""
 
     def __init__(self) -> None:
         self.tell: Tell | None = None
-        self.hook: Any = sys.excepthook  # what was there before ours
+        self.hook: Any = sys.excepthook  # the hook that was installed before
         self.exit: Any = sys.exit
-        self.quit: Any = _sitebuiltins.Quitter.__call__  # of exit and quit, which are not functions
+        self.quit: Any = _sitebuiltins.Quitter.__call__  # the method that exit() and quit() call
 
 
 _watch = _Watch()
 
 
 def watch(tell: Tell) -> None:
-    """From now on call ``tell`` with the reason when an exception ends this process. To be called once."""
+    """From now on, call ``tell`` with the reason when an exception ends this process. To be called once."""
     _watch.tell = tell
     _watch.hook, sys.excepthook = sys.excepthook, _excepthook
     _watch.exit, sys.exit = sys.exit, _exit
@@ -46,9 +47,9 @@ def watch(tell: Tell) -> None:
 
 
 def tell_uncaught() -> None:
-    """Tell of the exception that Python has shown last, as the interpreter ends."""
+    """Report the exception that Python has shown last; called when the interpreter ends."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if error is not None and not hasattr(sys, "ps1"):  # a prompt goes on after an error
+    if error is not None and not hasattr(sys, "ps1"):  # an interactive prompt continues after an error
         _tell(f"it raised {type(error).__name__}: {error}")
 
 
@@ -58,14 +59,15 @@ def _tell(why: str) -> None:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    # A program may call the hook to show an error, and go on; so does a prompt, and python -i after the program.
+    # A program may call the hook to show an error and continue. An interactive prompt continues, too, as does python -i
+    # after the program.
     if _interpreter_calls(sys._getframe()) and not hasattr(sys, "ps1") and not sys.flags.inspect:
         _tell(f"it raised {kind.__name__}: {error}")
     _watch.hook(kind, error, trace)
 
 
 def _interpreter_calls(frame: FrameType) -> bool:
-    """Whether nothing of the program is on the stack below the hook, which the user's own hook may call."""
+    """True if the interpreter called the hook: the outermost frame is this hook, or a user's that calls it."""
     while frame.f_back is not None:
         frame = frame.f_back
     is_hook = frame.f_code in (_excepthook.__code__, getattr(sys.excepthook, "__code__", None))
@@ -73,11 +75,11 @@ def _interpreter_calls(frame: FrameType) -> bool:
 
 
 class _Exit(SystemExit):
-    """What ``sys.exit`` raises; like SystemExit in all that a program can see."""
+    """The exception of ``sys.exit``; to a program it looks like SystemExit."""
 
     @property
     def code(self) -> Any:
-        """The argument of ``sys.exit``. The interpreter asks with no frame below, when it ends the process."""
+        """The argument of ``sys.exit``. The interpreter reads it without a frame of Python when it ends the process."""
         code = self.__dict__.get("code", self.args[0] if len(self.args) == 1 else self.args or None)
         in_program = sys._getframe().f_back is not None
         if code not in (None, 0) and not in_program and threading.current_thread() is threading.main_thread():

@@ -1,1 +1,1 @@
-"""What data-parallel training needs, once for all frameworks: options, buckets, gradients of the collectives."""
+"""Data-parallel training, once for all frameworks: options, buckets, names, and gradients of the collectives."""

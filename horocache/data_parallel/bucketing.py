@@ -1,23 +1,24 @@
-"""How gradients are split into groups. Pure; the same inputs give the same groups on every rank."""
+"""Splits gradients into groups. Pure: the same inputs give the same groups on every rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# How many times the bytes of the first run, or of the last, one between them has.
+# Ratio of the bytes of an inner run to those of the first or the last run.
 _INNER_BYTES = 4
 
 
 def split_by_bytes(order: Sequence[int], sizes: Sequence[int], groups: int) -> list[list[int]]:
-    """Cut an order into runs of about equal bytes, of which the first and the last are small.
+    """Split an order into runs of about equal bytes, except that the first and the last run are smaller.
 
-    The first run is what the network waits for, and nothing is left to hide the last one behind. So of three runs and
-    more each of these two has about a quarter of the bytes of one between them, and one item at least.
+    Communication can only start when the first run is complete, and no computation is left to hide the last run. So
+    with three or more runs, each of these two has about a quarter of the bytes of an inner run, and at least one item.
+    For example, 10 items of equal size in 4 groups give runs of 1, 4, 4 and 1 items.
 
     Args:
         order: the items, in the order in which they become ready.
         sizes: bytes of each item, by item number.
-        groups: how many runs are wanted. There are fewer if there are fewer items, or if one item is larger than a
+        groups: number of runs that are wanted. There are fewer if there are fewer items, or if an item is larger than a
             run's share.
 
     Returns:
@@ -35,10 +36,10 @@ def split_by_bytes(order: Sequence[int], sizes: Sequence[int], groups: int) -> l
 
 
 def _run_of(order: Sequence[int], sizes: Sequence[int], total: int, shares: int) -> int:
-    """How many items from the beginning make one of so many equal shares of the total; one at least."""
+    """Return how many items from the beginning make one of ``shares`` equal shares of ``total``; at least one."""
     before = 0
     for count, item in enumerate(order):
-        # An item belongs where its middle byte falls.
+        # An item belongs to the share that contains its middle byte.
         if (2 * before + sizes[item]) * shares >= 2 * total:
             return max(count, 1)
         before += sizes[item]
@@ -46,14 +47,14 @@ def _run_of(order: Sequence[int], sizes: Sequence[int], total: int, shares: int)
 
 
 def _split_evenly(order: Sequence[int], sizes: Sequence[int], groups: int) -> list[list[int]]:
-    """Cut an order into runs of about equal bytes."""
+    """Split an order into runs of about equal bytes."""
     total = sum(sizes[item] for item in order)
     if total == 0:
         return split_by_count(order, groups)
     runs: list[list[int]] = [[] for _ in range(groups)]
     before = 0
     for item in order:
-        # An item belongs where its middle byte falls; middles ascend, so runs are contiguous.
+        # An item belongs to the run that contains its middle byte. Middles ascend, so runs are contiguous.
         middle_twice = 2 * before + sizes[item]
         runs[min(groups - 1, middle_twice * groups // (2 * total))].append(item)
         before += sizes[item]
@@ -61,7 +62,7 @@ def _split_evenly(order: Sequence[int], sizes: Sequence[int], groups: int) -> li
 
 
 def split_by_count(order: Sequence[int], groups: int) -> list[list[int]]:
-    """Cut an order into runs of equal length; the first ones are one longer if it does not come out even."""
+    """Split an order into runs of equal length; if that is impossible, the first runs are one item longer."""
     each, more = divmod(len(order), groups)
     runs = []
     start = 0
@@ -73,21 +74,21 @@ def split_by_count(order: Sequence[int], groups: int) -> list[list[int]]:
 
 
 def complete_order(measured: Sequence[int], count: int) -> list[int]:
-    """A full order from a measured one: what was not seen comes last, the latest registered first.
+    """Complete a measured order: items that were not measured come last, the latest registered first.
 
     Args:
-        measured: item numbers in the order in which they became ready; of repetitions the first counts.
-        count: how many items there are.
+        measured: item numbers in the order in which they became ready; of a repeated item, the first position counts.
+        count: number of items.
     """
     return list(dict.fromkeys([*measured, *reversed(range(count))]))
 
 
 def priorities(groups: Sequence[Sequence[int]], used: Sequence[int]) -> list[int]:
-    """A number for each group, from 1 on: the sooner one of its items is used, the higher.
+    """Return a priority for each group, from 1 on: the sooner an item of the group is used, the higher.
 
     Args:
-        groups: item numbers.
-        used: item numbers in the order in which they are needed; what is not in it is needed last.
+        groups: the item numbers of each group.
+        used: item numbers in the order in which they are needed; items that are missing here are needed last.
     """
     place = {item: number for number, item in enumerate(used)}
     soonest = [min((place.get(item, len(used)) for item in group), default=len(used)) for group in groups]

@@ -1,4 +1,4 @@
-"""What every framework's DistributedOptimizer takes, and what it means."""
+"""The options of every framework's DistributedOptimizer, and the buckets that they define."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from horocache.errors import InvalidArgumentError
 
 
 class GradientOptions(NamedTuple):
-    """How gradients are reduced; the same on all ranks."""
+    """The options for the reduction of gradients; the same on all ranks."""
 
     compression: AnyCompressor
     passes: int  # backward passes before a gradient is complete
     op: int
     prescale: float
     postscale: float
-    num_groups: int  # 0: every gradient by itself, or in the fixed groups
-    groups: list[list[Any]] | None  # the user's, of parameters
+    num_groups: int  # 0: gradients are not grouped, except by `groups`
+    groups: list[list[Any]] | None  # the user's groups of parameters
     sparse_as_dense: bool
     process_set: ProcessSet
 
     @property
     def takes_part(self) -> bool:
-        """Whether there is anything to do on this rank."""
+        """True if this rank has gradients to reduce with other ranks."""
         return self.process_set.included() and self.process_set.size() > 1
 
 
@@ -46,22 +46,23 @@ def gradient_options(
     process_set: ProcessSet,
     check_members: Callable[[list[Any]], None],
 ) -> GradientOptions:
-    """The arguments, checked.
+    """Check the arguments and return them as options.
 
     Args:
         compression: a compressor.
         backward_passes_per_step: a whole number from 1 on.
-        op: Adasum is for the caller to refuse, or to do.
-        gradient_predivide_factor: with Average, divides before the sum by this factor, and after it by the rest of the
-            number of ranks.
-        num_groups: a whole number.
-        groups: None, a number as ``num_groups``, or lists of parameters.
-        sparse_as_dense: make sparse gradients dense before they are reduced.
-        process_set: a registered one.
-        check_members: raises unless lists hold parameters of the optimizer, each at most once.
+        op: a reduce operation. The caller must refuse Adasum or run it itself.
+        gradient_predivide_factor: with Average, gradients are divided by this factor before the sum, and after it by
+            the number of ranks divided by the factor.
+        num_groups: a whole number from 0 on.
+        groups: None, a number with the meaning of ``num_groups``, or lists of parameters.
+        sparse_as_dense: True if sparse gradients are made dense before they are reduced.
+        process_set: a registered process set.
+        check_members: raises unless the lists contain only parameters of the optimizer, each at most once.
 
     Raises:
-        InvalidArgumentError: as :func:`horocache.torch.DistributedOptimizer` tells. NotInitializedError.
+        InvalidArgumentError: an argument is invalid, or two arguments exclude each other. NotInitializedError: before
+            ``init``.
     """
     if op != Adasum:
         check_op(op)
@@ -90,13 +91,13 @@ def gradient_options(
 
 
 def check_passes(passes: int) -> None:
-    """InvalidArgumentError unless it is a whole number from 1 on."""
+    """Raise InvalidArgumentError unless ``passes`` is a whole number from 1 on."""
     if not isinstance(passes, Integral) or passes <= 0:
         raise InvalidArgumentError(f"backward_passes_per_step must be a whole number > 0; it is {passes!r}.")
 
 
 def _checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]] | None]:
-    """The number of groups to make (0: none), or the user's groups."""
+    """Return the number of groups to make (0: none), and the user's groups (None: there are none)."""
     if not isinstance(num_groups, Integral) or num_groups < 0:
         raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
     if groups is None:
@@ -113,13 +114,13 @@ def _checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]] 
 
 
 class Bucket(NamedTuple):
-    """Gradients that travel as one operation, by their numbers."""
+    """Gradients that are reduced by one operation, by their numbers."""
 
     members: list[int]
     group: bool
 
     def name(self, names: Sequence[str]) -> tuple[str, str]:
-        """The operation and its name, of those of the gradients."""
+        """Return the operation and its name, which is made from the gradients' names."""
         first = names[self.members[0]]
         if not self.group:
             return "allreduce", first
@@ -133,14 +134,14 @@ def buckets(
     options: GradientOptions,
     number_of: Callable[[Any], int | None],
 ) -> list[Bucket]:
-    """Which gradients travel together, in the order in which they are submitted.
+    """Divide gradients into buckets, in the order in which they are submitted.
 
     Args:
         order: the gradients' numbers, in the order in which they become ready.
-        sizes: bytes of each gradient, by number; 0 where that is not known.
-        dtypes: element type of each; a group has one.
-        options: how many groups, or which.
-        number_of: the number of a parameter of the user's groups; None if it has no gradient.
+        sizes: bytes of each gradient, by number; 0 if unknown.
+        dtypes: element type of each gradient, by number; all gradients of a group have the same.
+        options: number of groups, or the user's groups.
+        number_of: returns the number of a parameter in the user's groups; None if it has no gradient.
     """
     if options.groups is not None:
         return _fixed(order, dtypes, [[number_of(parameter) for parameter in group] for group in options.groups])
@@ -153,7 +154,7 @@ def buckets(
 
 
 def _fixed(order: Sequence[int], dtypes: Sequence[Any], groups: Sequence[Sequence[int | None]]) -> list[Bucket]:
-    """The user's groups, and all others by themselves."""
+    """Return the user's groups, and each other gradient in a bucket of its own."""
     present = [[number for number in group if number is not None and number in order] for group in groups]
     grouped = {number for group in present for number in group}
     fixed = [bucket for group in present for bucket in _of_one_dtype(group, dtypes)]
@@ -170,16 +171,16 @@ def _of_one_dtype(members: Sequence[int], dtypes: Sequence[Any]) -> list[Bucket]
 def members_of_lists(
     groups: Sequence[Any], what: str, accepts: Callable[[Any], bool], key: Callable[[Any], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """The members of the user's groups, each with its place for errors.
+    """Yield the members of the user's groups, each with its position as text for errors.
 
     Args:
-        groups: what the user gave.
-        what: of which there should be lists.
-        accepts: whether an object is one.
-        key: equal for the same one.
+        groups: the user's groups.
+        what: the name of valid members in errors, such as "parameters".
+        accepts: returns True if an object is a valid member.
+        key: returns the identity of a member.
 
     Raises:
-        InvalidArgumentError: these are no lists of them, or one is in groups more than once.
+        InvalidArgumentError: a group is not a list of valid members, or a member is in groups more than once.
     """
     seen: set[Any] = set()
     for number, group in enumerate(groups):
@@ -194,7 +195,7 @@ def members_of_lists(
 
 
 def variables_of_layers(layers: Any) -> Iterable[Any]:
-    """The trainable variables of a layer, or of several; none for None."""
+    """Yield the trainable variables of a layer or of several layers; none for None."""
     if layers is None:
         return
     for layer in layers if isinstance(layers, (list, tuple, set)) else [layers]:

@@ -1,4 +1,4 @@
-"""The gradients of one step as a list: submitted one by one, the last layer's first, and waited for together."""
+"""Reduces the gradients of one step, given as a list: submits them, the last layer's first, then waits for all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ T = TypeVar("T")
 
 
 def gradient_names(variables: Sequence[Any], prefix: str) -> list[str]:
-    """A name for each gradient that is the same on all ranks.
+    """Return a name for each gradient, which is the same on all ranks.
 
-    Frameworks number layers through all models of a process, which need not be the same everywhere. So names have a
-    gradient's place in the list, the last part of its variable's name, and what tells the list from those of models
-    of another structure. Sizes are no part of that: where ranks' sizes differ, they are to be told so.
+    Frameworks number layers across all models of a process, which may differ from rank to rank. So the name of a
+    gradient does not use these numbers: it has the gradient's position in the list, the last part of its variable's
+    name, and a checksum that distinguishes models of different structure. The checksum does not depend on sizes, so
+    that ranks whose sizes differ get an error that says so. For example: ``grads.14236546.0.kernel``.
 
     Args:
-        variables: what each is the gradient of; ``name`` and ``shape`` are used where there are any.
+        variables: the variable of each gradient, whose ``name`` and ``shape`` are used if it has them.
         prefix: the beginning of all names.
     """
     leaves = [_leaf(variable) for variable in variables]
@@ -38,7 +39,7 @@ def _leaf(variable: Any) -> str:
 
 def _dimensions(variable: Any) -> int:
     shape = getattr(variable, "shape", ())
-    return -1 if getattr(shape, "rank", 0) is None else len(shape)  # TensorFlow may not know before a graph runs
+    return -1 if getattr(shape, "rank", 0) is None else len(shape)  # unknown in TensorFlow before a graph runs
 
 
 def reduce_list(
@@ -48,17 +49,17 @@ def reduce_list(
     options: GradientOptions,
     prefix: str,
 ) -> list[T | None]:
-    """The gradients, reduced over the ranks.
+    """Reduce the gradients over the ranks.
 
     Args:
-        collectives: of the tensors' framework.
-        gradients: with None for what has none, on all ranks alike.
-        variables: what each is the gradient of, which names and the user's groups go by.
-        options: how to reduce.
+        collectives: the collectives of the tensors' framework.
+        gradients: the gradients; None for a variable without a gradient, the same on all ranks.
+        variables: the variable of each gradient, for names and the user's groups.
+        options: the options for the reduction.
         prefix: the beginning of the operations' names.
 
     Returns:
-        New tensors, and None where there was None.
+        New tensors, and None where ``gradients`` has None.
     """
     reduced = list(gradients)
     context.count_step()

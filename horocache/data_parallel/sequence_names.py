@@ -1,48 +1,52 @@
-"""Names for operations that ranks match by the order of their calls, as torch.distributed does."""
+"""Names for operations that the ranks match by the order of their calls, as in torch.distributed."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
 
-_PAST = 8  # calls that tell where a program is
-_APART = 128  # calls between two uses of one name at least: as many may be in flight
-_MOST = 2048  # names, before they are given anew
+_PAST = 8  # number of latest calls that identify a point of the program
+_APART = 128  # least number of calls between two uses of one name: that many may be in flight
+_MOST = 2048  # number of names, after which a new epoch of names begins
 
 
 class _Place:
-    """A point of the program between two calls; its name is that of the call that follows."""
+    """A point of the program between two calls; the next call gets its name."""
 
     __slots__ = ("after", "name", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.used = -_APART  # the number of the last call from here
-        self.after: dict[Hashable, _Place] = {}
+        self.after: dict[Hashable, _Place] = {}  # next place, by the call that leads to it
 
 
 class CallOrder:
     """Gives the calls of one group names that are equal on all of its ranks.
 
     Note [Names by order]
-    The core matches operations by name, remembers for each name what all ranks agreed on, and takes an operation under
-    a known name that is like the last one without a further word. A program that names nothing, and promises that all
+    The core matches operations by name. It caches the agreed response of each name, so an operation with a known name
+    and an unchanged signature needs no negotiation. A program that does not name its operations, and promises that all
     ranks call the same operations in the same order, needs names such that
 
-    - the n-th calls of all ranks have one name, whatever they are: if they differ, they meet under it, and the core
-      tells all ranks what differs;
-    - a loop gives the same names to the same operations turn after turn, so that the cache has them;
-    - a name does not come again while its last operation may be in flight.
+    - the n-th calls of all ranks have the same name, even if the calls differ: the core then matches them, and reports
+      the difference to all ranks;
+    - the iterations of a loop give the same names to the same operations, so that the response cache has them;
+    - a name is not used again while its last operation may be in flight.
 
-    So a call is not named after itself but after the calls before it. A *place* is what the last calls were; it has a
-    name, which the next call gets, whatever that is. Ranks that have made the same calls so far are in the same place.
-    Loops come back to their places. Where a place would come back too early, because the loop is short, another one
-    with the same past takes its turn. What runs when, in which thread and for how long has no part in this.
+    So a call is not named after itself but after the calls before it. A *place* is a point of the program, identified
+    by the last 8 calls. It has a name, which the next call gets, regardless of the call. Ranks that have made the same
+    calls so far are in the same place, and loops come back to their places. If a loop is too short and would come back
+    to a place in fewer than 128 calls, another place with the same last calls is used in turn. Names do not depend on
+    time or threads.
 
-    The call as it is given here must be equal on all ranks, so it has what the signature has and no more: no number of
-    rows that may differ from rank to rank.
+    For example, a loop of 200 operations has 200 names: after the first 8 calls, they repeat every 200 calls. A loop of
+    2 operations has 130 names, which repeat every 65 iterations.
 
-    Role: owned by one group; its calls come one after the other, as its ranks could not agree on their order otherwise.
+    The argument ``call`` must be equal on all ranks. So it contains only parts of the signature, and no number of rows,
+    which may differ from rank to rank.
+
+    Role: owned by one group. Its calls must come one after the other; else the ranks could not agree on their order.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -62,7 +66,7 @@ class CallOrder:
         return _Place(f"{self._prefix}.{self._epoch}.{self._count - 1}")
 
     def name(self, call: Hashable) -> str:
-        """The name of the next call; ``call`` is what makes it different from others."""
+        """Return the name of the next call; ``call`` is equal for calls of the same signature."""
         here = self._here
         self.calls += 1
         here.used = self.calls
@@ -78,7 +82,7 @@ class CallOrder:
         if alike and self.calls - alike[0].used >= _APART:
             alike.rotate(-1)
             return alike[-1]
-        if self._count >= _MOST:  # a program without loops
+        if self._count >= _MOST:  # the program has no loops
             self._epoch += 1
             self._begin()
             return self._here
@@ -86,9 +90,9 @@ class CallOrder:
         return alike[-1]
 
     def begin_anew(self) -> None:
-        """Forget all that was called: the ranks have called different things, and know it.
+        """Forget all calls, because the ranks know that they have made different calls.
 
-        To be called by all ranks after the same number of calls.
+        All ranks must call it after the same number of calls.
         """
         self._prefix = f"{self._prefix.partition('@')[0]}@{self.calls}"
         self._epoch = 0

@@ -1,4 +1,4 @@
-"""What ``doctor`` asks the core: version, kernels, who this process is, and every knob."""
+"""Findings of ``doctor`` about the core: version, kernels, the launcher of this process, and every knob."""
 
 import importlib.metadata
 import importlib.util
@@ -15,7 +15,7 @@ _REINSTALL = "install it again: pip install --force-reinstall --no-deps horocach
 
 
 def look() -> Iterator[Finding]:
-    """Look at the installation."""
+    """Check the installation."""
     yield Finding("horocache", "python", f"{sys.version.split()[0]} at {sys.executable}")
     installed = installed_version()
     yield Finding("horocache", "version", installed or "not installed (run from a checkout)")
@@ -81,7 +81,7 @@ def _variable(knob: dict[str, str], source: str) -> str:
 
 
 def installed_version() -> str | None:
-    """Give the version that is installed; None in a checkout."""
+    """Return the installed version; None in a checkout."""
     try:
         return importlib.metadata.version("horocache")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""One thing that ``horocache doctor`` has found."""
+"""One finding of ``horocache doctor``."""
 
 import enum
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class State(str, enum.Enum):
-    """How good a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     INFO = "info"  # worth knowing; nothing to do
@@ -16,7 +16,7 @@ class State(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was found, and what to do about it."""
+    """The item that was checked, its state, and how to repair it."""
 
     section: str
     name: str
@@ -26,9 +26,9 @@ class Finding:
 
     @property
     def usable(self) -> bool:
-        """Whether it is there and works."""
+        """True if the item exists and works."""
         return self.state is State.OK
 
     def as_json(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return the finding as values for JSON."""
         return asdict(self) | {"state": self.state.value}

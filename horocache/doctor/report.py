@@ -1,4 +1,4 @@
-"""``horocache doctor``: what is here, what is wrong, and what to do about it."""
+"""``horocache doctor``: prints what works, what is wrong, and how to repair it."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ _STYLES = {State.OK: "green", State.INFO: "", State.WARNING: "yellow", State.PRO
 
 
 def run(*, as_json: bool) -> int:
-    """Print all findings; 1 if something is wrong, else 0."""
+    """Print all findings; return 1 if something is wrong, else 0."""
     findings = [*core.look(), *system.look(), *libraries.look()]
     problems = [finding for finding in findings if finding.state is State.PROBLEM]
     if as_json:

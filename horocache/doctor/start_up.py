@@ -1,4 +1,4 @@
-"""What ``doctor`` asks about the directory of the start-up socket: as cpp_core/net/rendezvous.cc will find it."""
+"""Findings of ``doctor`` about the directory of the start-up socket, which cpp_core/net/bootstrap/unix_rendezvous.cc chooses alike."""
 
 import os
 import stat
@@ -11,14 +11,14 @@ from horocache.doctor.finding import Finding, State
 from horocache.errors import HorocacheError
 
 _NAME = "start-up directory"
-_MOST_BYTES = 107  # of a Unix socket's path
+_MOST_BYTES = 107  # the longest path of a Unix socket
 _SOCKET = "/0123456789abcdef.sock"
 _ELSEWHERE = "set TMPDIR, or the knob rendezvous_dir, to a directory that you can write to"
 
 
 def look() -> Iterator[Finding]:
-    """Look for the directory, or for the one in which it would be made."""
-    # By hand: pathlib drops slashes, and the core counts them.
+    """Check the directory, or the directory in which it would be made."""
+    # Joined without pathlib, which drops slashes that the core counts.
     folder = f"{_base()}/horocache-{os.geteuid()}"
     if len(os.fsencode(folder + _SOCKET)) > _MOST_BYTES:
         yield _problem(f"{folder} is too long for a socket, whose path has {_MOST_BYTES} bytes at most", _ELSEWHERE)
@@ -34,12 +34,12 @@ def look() -> Iterator[Finding]:
 
 
 def _base() -> str:
-    """Where the core makes its directory; not tempfile's answer, which looks for another if TMPDIR cannot be used."""
+    """Return the directory in which the core makes its own; tempfile would choose another if TMPDIR cannot be used."""
     try:
-        from horocache import _core  # noqa: PLC0415  (that it cannot be loaded is a finding of look_core)
+        from horocache import _core  # noqa: PLC0415  (doctor/core.py reports a core that cannot be loaded)
 
         chosen = _core.parse_knobs({})["rendezvous_dir"][0]
-    except (ImportError, HorocacheError):  # look_core reports either
+    except (ImportError, HorocacheError):  # doctor/core.py reports both errors
         chosen = ""
     return chosen or own_environment().get("TMPDIR") or "/tmp"  # noqa: S108  (the core's own default)
 

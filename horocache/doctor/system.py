@@ -1,4 +1,4 @@
-"""What ``doctor`` asks the system: cores, memory and limits."""
+"""Findings of ``doctor`` about the system: cores, memory and limits."""
 
 import mmap
 import os
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def look() -> Iterator[Finding]:
-    """Look at the machine as this process may use it."""
+    """Check the machine as this process may use it."""
     yield Finding("system", "host", f"{platform.node()}, Linux {platform.release()}, {platform.machine()}")
     yield _cores()
     yield _memory()
@@ -28,7 +28,7 @@ def look() -> Iterator[Finding]:
 
 
 def memory_bytes() -> int:
-    """Give what all processes here can have together: the machine's memory, or the container's limit."""
+    """Return the bytes that all processes can use together: the machine's memory, or the container's limit."""
     limit = memory_limit()
     total: int = psutil.virtual_memory().total
     return total if limit is None else min(total, limit)

@@ -1,6 +1,7 @@
-"""Collectives as programs: chunks are routed in Python, compiled, proved right, and run as one more backend.
+"""Language and compiler for collective algorithms, after MSCCLang (Cowan et al., ASPLOS 2023).
 
-After MSCCLang (Cowan et al., ASPLOS 2023). ``with Program(...)`` writes one, :func:`compile_program` compiles it.
+The user routes chunks between ranks inside ``with Program(...)``. :func:`compile_program` compiles the program and
+proves that it implements its collective. The backend ``program`` runs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The library: algorithms as programs, each for any sensible number of ranks.
+"""The library of algorithms. Each function writes a program for any suitable number of ranks.
 
-Every function writes a :class:`~horocache.lang.Program`, which :func:`~horocache.lang.compile_program` compiles.
-Keyword arguments that a function does not know are those of ``Program`` (instances, protocol, slots, topology).
+Every function returns a :class:`~horocache.lang.Program`, which :func:`~horocache.lang.compile_program` compiles.
+It passes other keyword arguments on to ``Program`` (instances, protocol, slots, topology).
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ _I, _O = Buffer.input, Buffer.output
 
 
 def ring(ranks: int, **options: Any) -> Program:
-    """Allreduce: sums travel around a ring, then results do (Patarasu and Yuan, 2009)."""
+    """Allreduce on a ring: a reduce-scatter, then an allgather (Patarasu and Yuan, 2009).
+
+    The sum of chunk i starts at rank i + 1, goes around the ring and is complete at rank i. From there the result goes
+    around the ring once more. With 3 ranks, the sum of chunk 0 goes from rank 1 to 2 to 0, and the result from rank 0
+    to 1 to 2.
+    """
     with Program("ring", AllReduce(ranks, ranks, inplace=True), **options) as program:
         _ring_reduce_scatter(list(range(ranks)), 0, 1)
         _ring_allgather(list(range(ranks)), 0, 1)
@@ -27,7 +32,7 @@ def ring(ranks: int, **options: Any) -> Program:
 
 
 def _ring_reduce_scatter(ring_of: list[int], first: int, count: int) -> None:
-    """The i-th rank gets the sum of ``count`` chunks from ``first + i * count`` on."""
+    """Rank i of the ring gets the sums of ``count`` chunks, from ``first + i * count`` on."""
     size = len(ring_of)
     for step in range(size - 1):
         for part in range(size):
@@ -37,7 +42,7 @@ def _ring_reduce_scatter(ring_of: list[int], first: int, count: int) -> None:
 
 
 def _ring_allgather(ring_of: list[int], first: int, count: int) -> None:
-    """The i-th rank's ``count`` chunks from ``first + i * count`` on go to all."""
+    """Every rank gets the ``count`` chunks of each rank i of the ring, from ``first + i * count`` on."""
     size = len(ring_of)
     for step in range(size - 1):
         for part in range(size):
@@ -46,7 +51,7 @@ def _ring_allgather(ring_of: list[int], first: int, count: int) -> None:
 
 
 def all_pairs(ranks: int, **options: Any) -> Program:
-    """Allreduce: rank i sums up part i of all ranks, in rank order, and sends it to all (MSCCLang, section 7.1)."""
+    """Allreduce: rank i sums up chunk i of all ranks, in rank order, and sends it to all (MSCCLang, section 7.1)."""
     with Program("all_pairs", AllReduce(ranks, ranks, inplace=True), **options) as program:
         for owner in range(ranks):
             total = chunk(0, _I, owner)
@@ -60,7 +65,15 @@ def all_pairs(ranks: int, **options: Any) -> Program:
 
 
 def halving_doubling(ranks: int, **options: Any) -> Program:
-    """Allreduce by recursive halving and doubling; ranks beyond a power of two use others (Rabenseifner, 2004)."""
+    """Allreduce by recursive halving and doubling (Rabenseifner, 2004).
+
+    In each halving step, a rank adds half of its partner's sums to its own, until it has the sum of one chunk. In each
+    doubling step, partners copy their results to each other. With 4 ranks, rank 0 adds chunks 0 and 1 of rank 2, then
+    chunk 0 of rank 1. Its chunk 0 is then complete. It gets chunk 1 from rank 1, then chunks 2 and 3 from rank 2.
+
+    If ``ranks`` is not a power of two, let p be the largest power below it. Each rank r >= p adds its data to rank
+    r - p at the start, and gets the result from it at the end.
+    """
     power = 1 << (ranks.bit_length() - 1)
     with Program("halving_doubling", AllReduce(ranks, power, inplace=True), **options) as program:
         for extra in range(power, ranks):
@@ -83,7 +96,7 @@ def halving_doubling(ranks: int, **options: Any) -> Program:
 
 
 def binary_tree(ranks: int, chunks: int = 1, **options: Any) -> Program:
-    """Allreduce: up a binary tree of which rank 0 is the root, and down again."""
+    """Allreduce on a binary tree with root 0: sums go up the tree, results go down. ``chunks``: chunks of the data."""
     with Program("binary_tree", AllReduce(ranks, chunks, inplace=True), **options) as program:
         for part in range(chunks):
             for rank in range(ranks - 1, 0, -1):
@@ -94,7 +107,13 @@ def binary_tree(ranks: int, chunks: int = 1, **options: Any) -> Program:
 
 
 def hierarchical(num_hosts: int, per_host: int, **options: Any) -> Program:
-    """Allreduce: rings within hosts, then across them, and back, as one program (MSCCLang, section 2)."""
+    """Allreduce by rings within hosts and across hosts, in one program of four phases (MSCCLang, section 2).
+
+    1. A reduce-scatter within each host: local rank l gets the host's sums of its share, which is ``num_hosts`` chunks.
+    2. A reduce-scatter of this share across the hosts, among the ranks with local rank l: each gets one final sum.
+    3. An allgather across the hosts: each rank gets the final sums of its share.
+    4. An allgather within each host: each rank gets all final sums.
+    """
     size = num_hosts * per_host
     options.setdefault("topology", hosts(num_hosts, per_host))
     with Program("hierarchical", AllReduce(size, size, inplace=True), **options) as program:
@@ -112,7 +131,7 @@ def hierarchical(num_hosts: int, per_host: int, **options: Any) -> Program:
 
 
 def direct_alltoall(ranks: int, **options: Any) -> Program:
-    """Alltoall: every chunk goes where it belongs."""
+    """Alltoall: every rank sends each chunk directly to its destination."""
     with Program("direct", AllToAll(ranks, 1), **options) as program:
         for source in range(ranks):
             for target in range(ranks):
@@ -121,7 +140,11 @@ def direct_alltoall(ranks: int, **options: Any) -> Program:
 
 
 def _leaving(num_hosts: int, per_host: int) -> Iterator[tuple[Ref, int, int, int, int]]:
-    """Copies what stays on its host; gives what does not: the chunk, from which host and place to which."""
+    """Copy the chunks whose destination is on the same host, and yield the others.
+
+    Yields:
+        A chunk, its source's host and local rank, and its destination's host and local rank.
+    """
     for source in range(num_hosts * per_host):
         home, place = divmod(source, per_host)
         for target in range(num_hosts * per_host):
@@ -134,7 +157,10 @@ def _leaving(num_hosts: int, per_host: int) -> Iterator[tuple[Ref, int, int, int
 
 
 def two_step_alltoall(num_hosts: int, per_host: int, **options: Any) -> Program:
-    """Alltoall: what goes to a rank of another host is put together first, and sent at once (MSCCLang, 7.3)."""
+    """Alltoall: each host collects its chunks for a rank of another host, and sends them at once.
+
+    The rank with the destination's local rank collects and sends them (MSCCLang, section 7.3).
+    """
     size, options = num_hosts * per_host, {"topology": hosts(num_hosts, per_host), **options}
     with Program("two_step", AllToAll(size, 1), **options) as program:
         for part, home, place, there, local in _leaving(num_hosts, per_host):
@@ -148,7 +174,10 @@ def two_step_alltoall(num_hosts: int, per_host: int, **options: Any) -> Program:
 
 
 def three_step_alltoall(num_hosts: int, per_host: int, **options: Any) -> Program:
-    """Alltoall: all that goes from one host to another is put together at one rank, sent once, and handed out there."""
+    """Alltoall: each host collects its chunks for another host and sends them at once; the other distributes them.
+
+    Host a collects its chunks for host b at local rank ``b % per_host`` and sends them to local rank ``a % per_host``.
+    """
     size, options = num_hosts * per_host, {"topology": hosts(num_hosts, per_host), **options}
     with Program("three_step", AllToAll(size, 1), **options) as program:
         for part, home, place, there, local in _leaving(num_hosts, per_host):
@@ -163,7 +192,11 @@ def three_step_alltoall(num_hosts: int, per_host: int, **options: Any) -> Progra
 
 
 def all_to_next(num_hosts: int, per_host: int, **options: Any) -> Program:
-    """Every rank sends to the next; between hosts the data goes over all of their links (MSCCLang, section 7.4)."""
+    """Every rank sends its data to the next rank; between hosts, over the links of all ranks (MSCCLang, section 7.4).
+
+    The last rank of a host spreads its chunks over the ranks of its host. Each of these sends one chunk to the same
+    local rank of the next host, which passes it on to the first rank of that host.
+    """
     size = num_hosts * per_host
     options.setdefault("topology", hosts(num_hosts, per_host))
     with Program("all_to_next", AllToNext(size, per_host), **options) as program:
@@ -182,7 +215,8 @@ def all_to_next(num_hosts: int, per_host: int, **options: Any) -> Program:
     return program
 
 
-# By owner: who sends its chunk to whom, in the first step and in the second (SCCL, Cai et al., PPoPP 2021).
+# For each rank the transfers "source>target" of its chunk, first those of step 1, then those of step 2 (SCCL, Cai et
+# al., PPoPP 2021).
 _SCCL_122 = (
     "0>1 0>2 0>3 0>4 1>5 2>6 3>7",
     "1>0 1>2 1>5 0>4 1>3 2>6 5>7",
@@ -196,7 +230,7 @@ _SCCL_122 = (
 
 
 def sccl_allgather_122(**options: Any) -> Program:
-    """Allgather of one chunk in two steps and two rounds over the links of a DGX-1, as SCCL's solver finds it."""
+    """Allgather of one chunk per rank in two steps and two rounds on a DGX-1, as found by SCCL's solver."""
     options.setdefault("topology", dgx1())
     with Program("sccl_122", AllGather(8, 1, inplace=True), **options) as program:
         for owner, sends in enumerate(_SCCL_122):

@@ -1,4 +1,4 @@
-"""What can be wrong with a program, one class for each; all are ``ValueError`` and name the user's line."""
+"""Errors of programs and program files. All are ``ValueError`` and name the user's line where there is one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Location:
 
 
 def caller() -> Location:
-    """The innermost line that is not of this package."""
+    """The line of the innermost stack frame outside this package."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -33,10 +33,10 @@ def caller() -> Location:
 
 
 class ProgramError(HorocacheError, ValueError):
-    """Base of what is wrong with a program or its file.
+    """Base of all errors in a program or its file.
 
     Attributes:
-        location: the user's line; None where there is none, as for a program from a file.
+        location: the user's line; None if there is none, for example for a program from a file.
     """
 
     def __init__(self, message: str, location: Location | None = None) -> None:
@@ -45,30 +45,30 @@ class ProgramError(HorocacheError, ValueError):
 
 
 class UsageError(ProgramError):
-    """Something was called outside of a program, in another program, or after an error; or programs were nested."""
+    """A call has an invalid argument, or is outside a program, in another program, nested, or after an error."""
 
 
 class BadReferenceError(ProgramError):
-    """A rank, buffer, index or count that the collective does not have, or counts that do not go together."""
+    """The collective does not have this rank, buffer, index or count, or two counts do not match."""
 
 
 class UninitializedChunkError(ProgramError):
-    """A chunk is used to which nothing has been written."""
+    """The program uses a chunk that has never been written."""
 
 
 class StaleReferenceError(ProgramError):
-    """A reference is used after its chunk was overwritten."""
+    """The program uses a reference whose chunk has been overwritten."""
 
 
 class NoLinkError(ProgramError):
-    """Two ranks exchange chunks that the topology does not connect."""
+    """Two ranks exchange chunks, but the topology has no link between them."""
 
 
 class PostconditionError(ProgramError):
-    """The program ends with something else than its collective promises.
+    """The result of the program violates the postcondition of its collective.
 
     Attributes:
-        wrong: one line for each slot that is wrong: where, what was expected, what there is.
+        wrong: one line for each wrong chunk: its place, the expected contents, the actual contents.
     """
 
     def __init__(self, program: str, collective: str, wrong: list[str], location: Location | None = None) -> None:
@@ -79,10 +79,10 @@ class PostconditionError(ProgramError):
 
 
 class DeadlockError(ProgramError):
-    """Strands wait for each other in a circle.
+    """Thread blocks wait for each other in a cycle, or for an event that never happens.
 
     Attributes:
-        cycle: the instructions of the circle.
+        cycle: one line for each wait: the instruction, and the event that it waits for.
     """
 
     def __init__(self, message: str, cycle: list[str], location: Location | None = None) -> None:
@@ -91,16 +91,16 @@ class DeadlockError(ProgramError):
 
 
 class RaceError(ProgramError):
-    """Two instructions touch the same chunk, one of them writes it, and nothing orders them."""
+    """Two instructions access the same chunk, one of them writes it, and no dependency orders them."""
 
 
 class ScheduleError(ProgramError):
-    """A placement that cannot be: two strands on one connection, a strand with two peers, more sends than slots."""
+    """A schedule is impossible: a connection with two thread blocks, a thread block with two peers, too few slots."""
 
 
 class VerificationError(ProgramError):
-    """A compiled program has numbers out of range, or messages that do not fit: a file that was made by hand."""
+    """A compiled program has numbers out of range or messages that do not match, for example after an edit by hand."""
 
 
 class ProgramFileError(ProgramError):
-    """A file is no program, or no program that can run here; names the file and the place in it."""
+    """A file has no valid program, or one that cannot run here; the message names the file and the place in it."""

@@ -1,4 +1,4 @@
-"""What is named on a command line: algorithms of the library, functions and programs in a file of Python."""
+"""Finds the programs that a command line names: library algorithms, and functions or programs in a Python file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from horocache.lang.frontend.trace import Program
 
 
 def write_program(source: str, arguments: Sequence[int], **options: Any) -> Program:
-    """Write a program.
+    """Write the program that a command line names.
 
     Args:
-        source: the name of an algorithm of the library; ``FILE.py:FUNCTION``, which returns a program; or ``FILE.py``
-            with one program in it.
-        arguments: of the function: numbers of ranks, of hosts, of ranks on a host.
-        options: of ``Program``, for functions that take them.
+        source: the name of a library algorithm; ``FILE.py:FUNCTION``, a function that returns a program; or
+            ``FILE.py``, a file with exactly one program.
+        arguments: arguments of the function, such as the number of ranks, of hosts, or of ranks on a host.
+        options: keyword arguments of ``Program``, for functions that accept them.
 
     Raises:
-        UsageError: there is no such thing, or it takes other arguments. ProgramError: the program is wrong.
+        UsageError: the source does not exist, or takes other arguments. ProgramError: the program is wrong.
     """
     if ".py" not in source:
         made = {name: one for name, one in vars(algorithms).items() if _is_algorithm(name, one)}
@@ -44,7 +44,11 @@ def write_program(source: str, arguments: Sequence[int], **options: Any) -> Prog
 
 
 def make_collective(source: str, arguments: Sequence[int]) -> Collective:
-    """Make the collective that ``FILE.py:FUNCTION`` returns for these arguments. Raises UsageError as above."""
+    """Make the collective that ``FILE.py:FUNCTION`` returns for these arguments.
+
+    Raises:
+        UsageError: the file or function does not exist, takes other arguments, or does not return a collective.
+    """
     file, colon, name = source.partition(":")
     if not colon or not name:
         raise UsageError(f"{source!r} names no function that returns a collective; give FILE.py:FUNCTION.")

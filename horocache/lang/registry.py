@@ -1,12 +1,13 @@
-"""The programs that a job takes from folders: which there are, what for, and what the selector is told of them.
+"""The programs that a job loads from folders: reading, checks, and the selector rules for them.
 
 Note [Which program runs]
-A folder's own files are for the job's number of ranks: the job does not start with others. Those in its subfolders
-``2ranks``, ``4ranks`` and so on are taken by process sets of that size, if there are any. A program is called by the
-name of its file. Programs of one operation are asked in the order of their least size, then of their names, and the
-first whose sizes fit runs; the user's own rules (``HOROCACHE_SELECT``) come before.
-Sums in another order than rank order differ from those of the built-in algorithms in the last bits. So programs that
-make such sums reduce only whole numbers, until ``HOROCACHE_PROGRAMS_ANY_ORDER=1`` allows the rest.
+The job requires the programs that lie directly in a folder: it does not start if one of them is for another number of
+ranks. The programs in the subfolders ``2ranks``, ``4ranks`` and so on are optional: they serve process sets of that
+size. A program has the name of its file. The selector tries the programs of one operation in the order of their
+smallest size, then of their names, and runs the first one whose range of sizes fits. The user's own rules
+(``HOROCACHE_SELECT``) come first.
+A sum in another order than rank order differs from the sum of the built-in algorithms in the last bits. Programs with
+such sums therefore reduce only integers and booleans, unless ``HOROCACHE_PROGRAMS_ANY_ORDER=1`` allows all types.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from horocache.lang.program.instruction_dag import READS_DESTINATION
 _SUBFOLDER = re.compile(r"([1-9][0-9]*)ranks")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _REDUCING = ("allreduce", "reduce", "reducescatter")
-_BY_SIZE = ("allreduce", "broadcast", "reduce")  # all ranks have as much
+_BY_SIZE = ("allreduce", "broadcast", "reduce")  # operations whose size is the same on all ranks
 _EXACT_TYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "bool")
 
 _logger = logging.getLogger("horocache.lang")
@@ -39,10 +40,10 @@ class Installed:
     """A program of a job.
 
     Attributes:
-        name: by which rules and calls name it: ``backend="program/NAME"``.
-        path: of its file.
-        program: proved.
-        required: the job does not start if it is for another number of ranks.
+        name: the program's name in rules and calls: ``backend="program/NAME"``.
+        path: path of its file.
+        program: the verified program.
+        required: True if the job may start only with the program's number of ranks.
     """
 
     name: str
@@ -52,11 +53,11 @@ class Installed:
 
 
 def read_folders(folders: str) -> list[Installed]:
-    """All programs of folders that are separated by colons, in the order in which they are asked.
+    """Read all programs of a colon-separated list of folders, in the order in which the selector tries them.
 
     Raises:
-        InvalidArgumentError: a folder or a file cannot be read, a program is not right, two have one name, or one is
-            for an operation that nobody can call or choose.
+        InvalidArgumentError: a folder or a file cannot be read, a program is wrong, two programs have one name, or a
+            program has a name, an operation, sums or a range of sizes that a job cannot use.
     """
     found: dict[str, Installed] = {}
     for folder in filter(None, folders.split(os.pathsep)):
@@ -117,7 +118,7 @@ def _adds_up(program: CompiledProgram) -> bool:
 
 
 def rules_of(programs: Sequence[Installed], any_order: bool) -> str:
-    """Rules of the selector for all of them; see ``HOROCACHE_SELECT``."""
+    """The selector rules for all programs, in the syntax of ``HOROCACHE_SELECT``."""
     return ";".join(rule for one in programs for rule in _rules(one, any_order))
 
 
@@ -131,17 +132,21 @@ def _rules(one: Installed, any_order: bool) -> Iterable[str]:
 
 
 def _types(program: CompiledProgram, any_order: bool) -> tuple[str, ...] | None:
-    """The element types that a program may be chosen for; None: all."""
+    """The element types for which the selector may choose a program; None: all."""
     if any_order or program.rank_order or program.collective.name not in _REDUCING:
         return None
     return _EXACT_TYPES
 
 
 def install(folders: str, any_order: bool) -> bytes:
-    """What the core of a job is given for the knobs ``programs`` and ``programs_any_order``.
+    """Encode a job's programs and their selector rules for the core.
+
+    Args:
+        folders: the knob ``programs``: folders, separated by colons.
+        any_order: the knob ``programs_any_order``: True if floating-point sums may be in another order than rank order.
 
     Raises:
-        InvalidArgumentError: as for :func:`read_folders`.
+        InvalidArgumentError: a folder or a program cannot be used; the message names it and gives the reason.
     """
     programs = read_folders(folders)
     for one in programs:

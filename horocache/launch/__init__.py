@@ -1,1 +1,1 @@
-"""``horocacherun``: starts the ranks of a job on this host, shows their output, and leaves nothing of them behind."""
+"""``horocacherun``: starts the ranks of a job on this host, forwards their output, and leaves no process behind."""

@@ -1,4 +1,4 @@
-"""``--check-build``: what jobs can use here, in the form that ``horovodrun`` gives it."""
+"""``--check-build``: frameworks, controllers and operations that jobs can use here, in ``horovodrun``'s format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horocache.doctor import libraries
 
 
 def report(version: str) -> str:
-    """The lists of frameworks, controllers and operations, each with a mark where it is available."""
+    """Return the lists of frameworks, controllers and operations, with an X at each one that is available."""
     found = {finding.name: finding.usable for finding in libraries.look()}
     lines = [f"horocache v{version}:"]
     for title, entries in _sections(found):

@@ -34,7 +34,7 @@ from horocache.launch.watch import Guardian
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``horocacherun`` and give its exit code."""
+    """Run ``horocacherun`` and return its exit code."""
     open_standard_streams()
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         complain("horocacherun", str(error))
         return error.status
-    except KeyboardInterrupt:  # before the first rank was started; later, signals are read from a pipe
+    except KeyboardInterrupt:  # before the first rank is started; from then on, signals are read from a pipe
         return 130
 
 
@@ -91,7 +91,7 @@ def _run(arguments: Sequence[str]) -> int:
 
             remove_spares(Path(settings["timeline"][0]), size)
         if caller and os.getppid() != int(caller):
-            remove_if_ours(Path(folder))  # who would remove it is gone
+            remove_if_ours(Path(folder))  # the caller, which would remove the folder, is gone
 
 
 def _launch(
@@ -144,7 +144,7 @@ def _launch(
 def _notes(environment: JobEnvironment, cores: Cores, options: Namespace) -> list[str]:
     size = environment.size
     notes = list(options.notes)
-    # In a log, the line would only be one more. With one rank, nothing is shared.
+    # In a log file, this line would be clutter. A single rank shares no cores.
     shares_cores = environment.threads is not None and environment.threads < cores.usable
     if environment.threads is not None and (options.verbose or (shares_cores and os.isatty(2))):
         share = f"OMP_NUM_THREADS={environment.threads} for each of {size} rank{'s' if size > 1 else ''} on {cores}"

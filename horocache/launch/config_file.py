@@ -1,7 +1,7 @@
-"""``--config-file``: the arguments of ``horocacherun`` in YAML, with the keys that Horovod gives them.
+"""``--config-file``: the arguments of ``horocacherun`` in YAML, with Horovod's keys.
 
-The file is turned into arguments, which are read before those of the command line; so the command line prevails, and a
-bad value gets the same error from both.
+The file is converted to arguments, which are parsed before those of the command line. The command line therefore
+prevails, and a bad value gets the same error from both.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import yaml  # type: ignore[import-untyped]
 from horocache.base.untrusted_text import read_bounded
 from horocache.base.usage import UsageError
 
-_MOST_BYTES = 1 << 20
-_MOST_VALUE = 4096  # characters of the longest path
-_MOST_SAID = 300  # characters of an error that quotes the file
+_MOST_BYTES = 1 << 20  # bytes; the largest configuration file
+_MOST_VALUE = 4096  # characters; the longest value, such as a path
+_MOST_SAID = 300  # characters of the file that an error quotes
 
-# Of each section: key -> argument, or for a switch the arguments for true and false.
+# Section -> key -> argument. A switch has two arguments, one for true and one for false.
 _SECTIONS: dict[str, dict[str, str | tuple[str, str]]] = {
     "params": {
         "fusion_threshold_mb": "--fusion-threshold-mb",
@@ -70,7 +70,7 @@ _SWITCHES = {
 
 
 class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # no types
-    """All scalars are texts, and there are no aliases, by which a short text says an endless one."""
+    """Loads every scalar as a string and refuses aliases, with which a short file can expand without limit."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -79,13 +79,13 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]  # no types
 
 
 def arguments_of(path: str) -> list[str]:
-    """The command-line arguments that a configuration file stands for.
+    """Return the command-line arguments that a configuration file stands for.
 
     Raises:
-        UsageError: it cannot be read, is no YAML, or has a section, key or value that is not known; names it.
+        UsageError: the file cannot be read, is not YAML, or has an unknown section, key or value; the error names it.
     """
     try:
-        content = yaml.load(read_bounded(Path(path), _MOST_BYTES).decode(), _Loader)  # noqa: S506  (it makes texts alone)
+        content = yaml.load(read_bounded(Path(path), _MOST_BYTES).decode(), _Loader)  # noqa: S506  (makes only strings)
     except OSError as error:
         raise UsageError(f"--config-file {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -107,11 +107,11 @@ def _of_section(path: str, section: str, values: Any) -> Iterator[str]:
     keys = _SECTIONS.get(section)
     if keys is None:
         raise UsageError(f"--config-file {path} has no section '{section}'{_nearest(section, _SECTIONS)}")
-    if not values or values in _NOTHING:  # a heading with nothing below it
+    if not values or values in _NOTHING:  # a heading without entries
         return
     if not isinstance(values, dict):
         raise UsageError(f"--config-file {path}: section '{section}' has keys and values, not {reprlib.repr(values)}")
-    if section == "autotune" and not _switch(values.get("enabled")):  # the rest is about what is switched off
+    if section == "autotune" and not _switch(values.get("enabled")):  # its other keys have no effect then
         values = {key: None if key in keys and key != "enabled" else value for key, value in values.items()}
     for key, value in values.items():
         argument = keys.get(_word(key))

@@ -11,9 +11,9 @@ from horocache.launch.horovod_flags import HorovodFlag, Outcome
 
 Knob = Mapping[str, str]  # a row of _core.knob_table()
 
-# Set by the launcher for each rank; a flag would contradict it.
+# Set by the launcher for each rank, so a flag would contradict it.
 IDENTITY = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "job_id", "launcher_dir"}
-# And the one that says whether ranks that mpiexec started use MPI: these ranks were not, and --mpi is Horovod's.
+# The knob `mpi` has no flag either: it concerns ranks that mpiexec started, and --mpi is one of Horovod's flags.
 NO_FLAG = IDENTITY | {"mpi"}
 
 _EPILOG = """\
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser:
-    """Make the parser of ``horocacherun``."""
+    """Build the parser of ``horocacherun``."""
     parser = _Parser(
         prog="horocacherun",
         usage="horocacherun -np N [options] command [arguments]",
@@ -81,7 +81,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
         "--bind", choices=["core", "none"], default="none", help="give each rank its own share of the cores (none)"
     )
     parser.add_argument("--verbose", action="store_true", help="say what is started")
-    # From horocache.run: end when that process does, and remove its folder then.
+    # Passed by horocache.run: the launcher ends when process PID ends, and then removes the folder DIR.
     parser.add_argument("--for-run", nargs=2, metavar=("PID", "DIR"), help=argparse.SUPPRESS)
     group = parser.add_argument_group(
         "knobs", "each is also an environment variable, HOROCACHE_ and the name in capitals"
@@ -95,7 +95,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse, and suggest the nearest option for one that is not known."""
+    """Parse the arguments; the error for an unknown option suggests the nearest one."""
     options, unknown = parser.parse_known_args(arguments)
     if options.config_file is not None:
         from horocache.launch import config_file  # noqa: PLC0415  (few jobs have one)
@@ -112,7 +112,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 
 
 def knob_arguments(options: argparse.Namespace, knobs: Iterable[Knob]) -> dict[str, str]:
-    """Give the knobs that the command line set, as text."""
+    """Return the knobs that the command line sets, as text."""
     values = {
         knob["name"]: _text(value)
         for knob in knobs
@@ -180,7 +180,7 @@ def _add_horovod_spellings(group: Any) -> None:
 
 
 class _Note(argparse.Action):
-    """Keeps the note that an argument gets in ``notes``."""
+    """Appends the note for an accepted argument without effect to ``notes``."""
 
     def __init__(self, flag: HorovodFlag, **options: Any) -> None:
         super().__init__(**options, nargs=flag.values or 0, metavar="X", default=[])
@@ -192,7 +192,7 @@ class _Note(argparse.Action):
 
 
 class _Refuse(argparse.Action):
-    """Says why an argument of horovodrun cannot be used."""
+    """Refuses an argument of horovodrun, with the reason."""
 
     def __init__(self, flag: HorovodFlag, **options: Any) -> None:
         super().__init__(**options, nargs=flag.values or 0)

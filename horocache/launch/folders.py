@@ -1,15 +1,14 @@
-"""Temporary folders of a job, which the next job removes if nobody was left who could.
+"""Temporary folders of a job; the next job removes those whose process was killed.
 
 Note [Whose a temporary folder is]
 A folder is one of ours if all of this holds: its name is one that `temporary_folder` makes, it is private to this
-user, and the file ``owner`` in it names the program, the folder itself (name, device and inode, so that a copy is not
-one), and the host and the boot that it was made in. A folder that lacks any of it belongs to somebody else and is not
-touched.
+user, and its file ``owner`` names the program, the folder itself (name, device and inode, so that a copy of the folder
+does not match), and the host and the boot in which it was made. Any other folder is left untouched.
 
-It is abandoned if the process that made it is gone. That process holds a lock on ``owner``, which the kernel gives back
-however a process ends, and knows across containers, where process numbers mean nothing. The file gets its name when it
-is locked already, so a lock that can be had on ``owner`` means that its process is gone. Locks may not reach other
-hosts, which is why folders of other hosts stay, whatever their locks say.
+A folder is abandoned if the process that made it is gone. That process holds a lock on ``owner``. The kernel releases
+the lock however the process ends, and the lock works across containers, where process numbers have no meaning. The
+file is locked before it gets the name ``owner``, so a process that obtains the lock on ``owner`` knows that the maker
+is gone. Locks may not reach other hosts, so folders of other hosts stay, whether locked or not.
 """
 
 import contextlib
@@ -24,26 +23,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OWNER = "owner"
-_NAMES = re.compile(r"horocache-(run-)?[a-z0-9_]{8}")  # the ends are those of tempfile
+_NAMES = re.compile(r"horocache-(run-)?[a-z0-9_]{8}")  # the last eight characters are tempfile's
 _MARK = "temporary folder of horocache, format 1"
-_MOST_BYTES = 4096  # of an owner file
+_MOST_BYTES = 4096  # the most bytes of an owner file that are read
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a folder that this user alone can enter, and remove it at the end.
+    """Make a folder that only this user can enter, and remove it at the end.
 
-    Before that, folders are removed whose processes were killed.
+    First removes the folders of processes that were killed.
 
     Args:
         prefix: ``horocache-`` or ``horocache-run-``.
     """
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    folder.chmod(0o700)  # below a directory with the set-group-id bit it would have that bit, too
+    folder.chmod(0o700)  # below a directory with the set-group-id bit, the folder would inherit that bit
     try:
         with (folder / f"{_OWNER}.new").open("wb", buffering=0) as lock:
-            # No locks, no /proc, or no room: then no later launcher removes the folder.
+            # Without locks, /proc or free space, no later launcher can remove the folder.
             with contextlib.suppress(OSError):
                 lock.write(_owner_text(folder).encode())
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,8 +53,8 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def remove_if_ours(folder: Path) -> None:
-    """Remove a folder that `temporary_folder` made here and whose process is gone; leave every other one alone."""
-    with contextlib.suppress(OSError):  # it has gone meanwhile
+    """Remove a folder if `temporary_folder` made it on this host and its process is gone; leave any other folder."""
+    with contextlib.suppress(OSError):  # another process removed it meanwhile
         if _NAMES.fullmatch(folder.name) and _is_private(folder) and _is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
 

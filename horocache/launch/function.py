@@ -1,4 +1,4 @@
-"""``horocache.run``: a job from within a program, or a notebook, whose ranks call one of its functions."""
+"""``horocache.run``: starts a job from within a program or a notebook; its ranks call a function of that program."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ def run(
     env: Mapping[str, str] | None = None,
     **others: Any,
 ) -> list[Any]:
-    """Start a job whose ranks call ``func(*args, **kwargs)``, wait for it, and return what they returned.
+    """Start a job whose ranks call ``func(*args, **kwargs)``, wait for it, and return the ranks' results.
 
-    Works in a script, where it needs no ``if __name__ == "__main__"``, and in a notebook. Ranks are new processes; they
-    call ``init()`` themselves. What they print appears here, a line with its rank in front.
+    Works in a script, where it needs no ``if __name__ == "__main__"``, and in a notebook. Ranks are new processes,
+    which must call ``init()`` themselves. Their output appears here, each line prefixed with the rank.
 
     Args:
-        func: any function that :mod:`cloudpickle` can pickle, also a local one or a lambda. Ranks import modules from
-            where this process does; what is defined in the main program or a notebook travels by value.
-        args: its positional arguments, the same for all ranks.
-        kwargs: its keyword arguments.
-        num_proc: number of ranks; 1 if neither it nor ``np`` is given.
-        np: the same; Horovod's older name.
-        hosts: as ``horocacherun -H``: this host.
-        hostfile: as ``horocacherun --hostfile``.
+        func: any function that :mod:`cloudpickle` can pickle, also a local one or a lambda. The ranks search for
+            modules in this process's ``sys.path``; functions and classes of the main program or a notebook are pickled
+            by value.
+        args: positional arguments of ``func``, the same for all ranks.
+        kwargs: keyword arguments of ``func``, the same for all ranks.
+        num_proc: number of ranks; 1 if neither ``num_proc`` nor ``np`` is given.
+        np: Horovod's older name of ``num_proc``.
+        hosts: this host and how many ranks it may take, such as ``"localhost:4"``, as ``horocacherun -H`` takes it.
+        hostfile: path of a file with lines such as ``localhost slots=4``, as ``horocacherun --hostfile`` takes it.
         start_timeout: seconds within which all ranks must have called ``init()``.
-        output_filename: folder that keeps each rank's output, too.
-        verbose: say what is started.
-        executable: the Python to run; this one if not given.
+        output_filename: folder in which each rank's output is also kept.
+        verbose: True lets the launcher print what it starts: the ranks, their command and their threads.
+        executable: path of the Python interpreter of the ranks; this process's if not given.
         env: environment of the ranks; this process's if not given.
         **others: Horovod's further arguments. ``use_gloo``, ``use_mpi``, ``disable_cache``, ``network_interface(s)``,
             ``ssh_port`` and ``ssh_identity_file`` have no effect on one host, and the launcher says so. ``mpi_args``
@@ -76,7 +77,7 @@ def run(
 
     Raises:
         RunError: a rank raised or died. InvalidArgumentError, ValueError: the function cannot be pickled, or numbers
-            contradict each other. UnsupportedError, TypeError: an argument that is not available or not known.
+            contradict each other. UnsupportedError, TypeError: an argument is not available or unknown.
     """
     _refuse(others)
     size = _number_of_ranks(num_proc, np)
@@ -90,7 +91,8 @@ def run(
     options += _without_effect(others)
     with temporary_folder("horocache-run-") as folder:
         call = object_collectives.dumps((func, tuple(args), dict(kwargs or {})))
-        # The path first: without it the ranks could not import what the function belongs to.
+        # sys.path is loaded before the call: without it, the ranks could not import the modules that the function
+        # needs.
         (folder / _CALL).write_bytes(object_collectives.dumps((sys.path, call)))
         python = executable or sys.executable
         rank = [python, "-m", "horocache.launch.function", str(folder)]
@@ -130,7 +132,7 @@ def _refuse(others: Mapping[str, Any]) -> None:
 
 
 def _without_effect(others: Mapping[str, Any]) -> list[str]:
-    """Options that the launcher accepts with a note."""
+    """Return the options that the launcher accepts with a note that they have no effect."""
     options = [flag for name, flag in _SWITCHES.items() if others.get(name)]
     options += [f"{flag}={others[name]}" for name, flag in _VALUES.items() if others.get(name) is not None]
     for interfaces in filter(None, map(others.get, _INTERFACES)):
@@ -143,7 +145,7 @@ def _launch(command: Sequence[str], env: Mapping[str, str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # Where sys.stdout is no descriptor, as in a notebook, what the launcher writes has to be copied there.
+    # If sys.stdout is not a descriptor, as in a notebook, the launcher's output must be copied to it.
     out, err = (None if _is_descriptor(s, n) else subprocess.PIPE for s, n in ((sys.stdout, 1), (sys.stderr, 2)))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
     copies = [_copy(process.stdout, sys.stdout), _copy(process.stderr, sys.stderr)]
@@ -175,14 +177,14 @@ def _copy(source: IO[bytes] | None, to: TextIO | None) -> threading.Thread | Non
     def copy() -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with source:
-            # Piece by piece, as a line may have any length or be a progress bar; and to the end, whatever becomes of
-            # what is read, as the ranks must not block.
+            # Copies piece by piece, as a line may have any length or be a progress bar. Reads to the end even if
+            # writing fails, so that the ranks never block.
             while data := os.read(pipe, 1 << 16):
                 for text in decoder.decode(data).splitlines(keepends=True):
                     with contextlib.suppress(Exception):
                         _write(to, text)
             with contextlib.suppress(Exception):
-                _write(to, decoder.decode(b"", final=True))  # the first bytes of a character that never came
+                _write(to, decoder.decode(b"", final=True))  # the first bytes of an incomplete character
 
     thread = threading.Thread(target=copy, name="horocache-output", daemon=True)
     thread.start()
@@ -205,7 +207,7 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
         file = folder / _RESULT.format(rank)
         if file.exists():
             answers[rank] = _answer(rank, file.read_bytes())
-    # First those that did not fail because another one did.
+    # Ranks that failed by themselves come before ranks that failed because of another rank.
     failed = sorted((follows, rank) for rank, (_, trace, follows) in answers.items() if trace)
     silent = [rank for rank in range(size) if rank not in answers]
     if failed and not (silent and failed[0][0]):
@@ -226,7 +228,7 @@ def _answer(rank: int, data: bytes) -> tuple[Any, str, bool]:
 
 
 def _follows(error: BaseException) -> bool:
-    """Whether this rank fails because of another one: it has told the launcher so, or the chain of errors says it."""
+    """Return True if this rank failed because of another rank: by its note to the launcher, or its chain of errors."""
     own = own_environment()
     told = read_cause(Path(own["HOROCACHE_LAUNCHER_DIR"]), int(own["HOROCACHE_RANK"]))
     if told is not None:
@@ -240,7 +242,7 @@ def _follows(error: BaseException) -> bool:
 
 
 def main(folder: Path) -> int:
-    """One rank: call the function, and leave what it returned, or raised, in the folder."""
+    """Run one rank: call the function, and store its result or its exception in the folder."""
     failure: Exception | None = None
     try:
         sys.path[:], call = object_collectives.loads((folder / _CALL).read_bytes())
@@ -252,10 +254,10 @@ def main(folder: Path) -> int:
         sys.stderr.write(trace)
         answer = (object_collectives.dumps(None), trace, _follows(error))
     file = folder / _RESULT.format(own_environment()["HOROCACHE_RANK"])
-    partial = file.with_name(file.name + ".partial")  # a rank that is killed while it writes leaves no half result
+    partial = file.with_name(file.name + ".partial")  # a rank killed while it writes leaves no incomplete result
     partial.write_bytes(object_collectives.dumps(answer))
     partial.rename(file)
-    if failure is not None and context.running() is not None:  # the others need not wait for the stall inspector
+    if failure is not None and context.running() is not None:  # the other ranks need not wait for the stall inspector
         context.abort(f"it raised {traceback.format_exception_only(failure)[-1].strip()}")
     return 1 if failure is not None else 0
 

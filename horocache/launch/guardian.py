@@ -1,12 +1,12 @@
 """Ends a job's processes when its launcher is gone, even by SIGKILL.
 
-A script of its own, started as ``python -I -S guardian.py for-launcher PID`` with an empty environment, in its own
-session, with its output closed: nothing of it can be mistaken for a part of the job, and it holds no terminal or pipe
-of the user's. It reads JSON lines from its standard input, whose only other end is in the launcher. ``{"done": true}``
-ends it; an end of file without that means that the launcher is gone.
+A separate script, started as ``python -I -S guardian.py for-launcher PID`` with an empty environment, in its own
+session, with its output closed. Nothing about it looks like a part of the job, and it holds no terminal or pipe of the
+user's. It reads JSON lines from its standard input, whose only other end is in the launcher. ``{"done": true}`` ends
+it; an end of file without that message means that the launcher is gone.
 
-It holds the job's id, the leaders' sessions that may have members, the seconds to wait between TERM and KILL, and a
-directory of the job's that is to be removed.
+Its state is the job's id, the leaders' sessions that may have members, the seconds to wait between TERM and KILL, and a
+directory of the job, which it removes when the launcher is gone.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from horocache.launch import sessions
 else:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))  # -I leaves it out
+    sys.path.insert(0, str(Path(__file__).resolve().parent))  # -I removes it from the path
     import sessions
 
 
@@ -33,7 +33,7 @@ def main() -> int:
         try:
             message = json.loads(line)
         except ValueError:
-            break  # the launcher died inside a write: the line is cut short, and the last
+            break  # the launcher died inside a write: this last line is incomplete
         if message.get("done"):
             return 0
         job = message.get("job", job)

@@ -1,6 +1,7 @@
-"""What becomes of each argument of Horovod's launcher, ``horovodrun``: none is ignored without a word.
+"""How ``horocacherun`` treats each argument of Horovod's launcher, ``horovodrun``: it ignores none silently.
 
-Facts from Horovod 0.28, ``horovod/runner/launch.py``. ``docs/reference/launcher.md`` is made from the table.
+The facts are from Horovod 0.28, ``horovod/runner/launch.py``. ``docs/reference/launcher.md`` is generated from the
+table.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class Outcome(enum.Enum):
-    """What ``horocacherun`` does with an argument."""
+    """How ``horocacherun`` treats an argument."""
 
     WORKS = "works"
     NOTED = "accepted with a note"
@@ -22,8 +23,8 @@ class HorovodFlag(NamedTuple):
 
     spellings: tuple[str, ...]
     outcome: Outcome
-    about: str  # what it does here, the note, or why it is refused and what to do instead
-    values: int = 1  # how many words follow it
+    about: str  # its effect here, the note, or why it is refused and what to do instead
+    values: int = 1  # number of words that follow it
 
 
 _WORKS, _NOTED, _REFUSED = Outcome.WORKS, Outcome.NOTED, Outcome.REFUSED

@@ -1,4 +1,4 @@
-"""``-np`` and ``-H``: how many ranks, and where."""
+"""``-np`` and ``-H``: the number of ranks, and their hosts."""
 
 import re
 import socket
@@ -8,13 +8,13 @@ from horocache.base.untrusted_text import read_bounded
 from horocache.base.usage import UsageError
 
 _MOST_RANKS = 1 << 20
-_MOST_BYTES = 16 << 20  # of a host file
-_MOST_SAID = 200  # characters of a line in an error
+_MOST_BYTES = 16 << 20  # bytes; the largest host file
+_MOST_SAID = 200  # characters of a line that an error quotes
 _SLOTS = re.compile("0*[1-9][0-9]{0,6}")
 
 
 def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) -> int:
-    """Check them against each other and give the number of ranks."""
+    """Check the arguments against each other and return the number of ranks."""
     if np is not None and not 1 <= np <= _MOST_RANKS:
         raise UsageError(f"-np is {np}; it must be a number of ranks from 1 to {_MOST_RANKS}")
     if hosts is not None and hostfile is not None:
@@ -34,7 +34,7 @@ def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) 
 
 
 def _read_hosts(hostfile: str) -> str:
-    """The hosts of a file with lines such as ``localhost slots=4``, as ``-H`` takes them."""
+    """Return the hosts of a file with lines such as ``localhost slots=4``, in the format of ``-H``."""
     try:
         lines = read_bounded(Path(hostfile), _MOST_BYTES).decode().split("\n")
     except (OSError, ValueError) as error:
@@ -72,6 +72,6 @@ def _slots(hosts: str) -> int:
 
 
 def is_this_host(host: str) -> bool:
-    """Tell whether ``host`` names this machine; no name service is asked."""
+    """Return True if ``host`` names this machine; asks no name service."""
     name = socket.gethostname()
     return host.strip("[]") in {"localhost", "127.0.0.1", "::1", name, name.partition(".")[0]}

@@ -1,11 +1,11 @@
-"""The supervisor: one loop that carries output, sees ranks end, and ends the rest.
+"""The supervisor: one loop that forwards output, notices the ends of ranks, and ends the other ranks.
 
 Note [How a job ends]
-RUNNING until the first rank fails, a signal arrives, or all ranks have ended. GRACE: the survivors see the error by
-themselves (or have been sent the signal) and have `grace` seconds. TERM: everything that is left in the ranks' sessions
-gets SIGTERM and the same time again; a job that was interrupted has had its signal and skips this. KILL: SIGKILL until
-nothing is left. SETTLE: the ranks have ended, and processes that they left behind have a moment to follow (helpers of
-multiprocessing do) before they get TERM. Nothing in the loop blocks but its one poll().
+RUNNING lasts until the first rank fails, a signal arrives, or all ranks have ended. GRACE: the survivors see the error
+by themselves (or have been sent the signal) and have `grace` seconds to end. TERM: every process of the job that is
+left gets SIGTERM, and the same time again; an interrupted job has already had its signal and goes from GRACE to KILL.
+KILL: SIGKILL until no process is left. SETTLE: the ranks have ended, and processes that they left behind have a moment
+to end by themselves (helpers of multiprocessing do) before they get TERM. The loop blocks only in its one poll().
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from horocache.launch.signals import ENDING, SignalPipe
 from horocache.launch.summary import exit_code_of, failure_summary
 from horocache.launch.watch import Guardian
 
-_TICK_SECONDS = 0.05  # between looks at the processes while they are being ended
-_KILL_SECONDS = 5.0  # a process that is there so long after SIGKILL hangs in the kernel
-_SETTLE_SECONDS = 0.5
-_LEFTOVER_SECONDS = 2.0  # most time for TERM where only processes that ranks left behind remain
-_FLUSH_SECONDS = 1.0  # for a reader of the output that does not read, once the job has been interrupted
+_TICK_SECONDS = 0.05  # between two checks of the processes while they are being ended
+_KILL_SECONDS = 5.0  # a process that is left this long after SIGKILL hangs in the kernel
+_SETTLE_SECONDS = 0.5  # length of the phase SETTLE
+_LEFTOVER_SECONDS = 2.0  # longest phase TERM if only processes that ranks left behind remain
+_FLUSH_SECONDS = 1.0  # how long an interrupted job waits for a stalled reader of its output
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # batch systems announce the end of a time slot with them
 
 
 class Phase(enum.Enum):
-    """See Note [How a job ends]."""
+    """The phases of a job: see Note [How a job ends]."""
 
     RUNNING = enum.auto()
     GRACE = enum.auto()
@@ -47,10 +47,10 @@ class Phase(enum.Enum):
 
 
 class Job:
-    """Supervises the ranks from their start until nothing of them is left.
+    """Supervises the ranks from their start until none of their processes is left.
 
     Role: the launcher's only thread. Owns the ranks and their streams; borrows the sinks, the guardian, and the folder
-    in which ranks say why they failed.
+    in which ranks note why they failed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Job:
         self._sinks = sinks
         self._guardian = guardian
         self._ranks: dict[int, RankProcess] = {}  # by pid
-        self._sessions: set[int] = set()  # that may have members
+        self._sessions: set[int] = set()  # by the leader's pid; those that may have members
         self._failed: list[RankProcess] = []
         self._phase = Phase.RUNNING
         self._deadline = float("inf")
@@ -71,7 +71,7 @@ class Job:
         self._start_failure = 0
 
     def run(self, start: Callable[[int], RankProcess]) -> int:
-        """Start every rank with ``start``, see the job through, and give the exit code."""
+        """Start every rank with ``start``, supervise the job until it is over, and return the exit code."""
         with SignalPipe() as signals:
             self._start_all(start, signals)
             while self._phase is not Phase.OVER:
@@ -98,7 +98,7 @@ class Job:
             self._ranks[process.pid] = process
             self._sessions.add(process.pid)
             self._guardian.started(process.pid)
-        self._reap()  # who has ended meanwhile
+        self._reap()  # collects ranks that ended meanwhile
 
     # ---- the loop ----
 
@@ -117,7 +117,7 @@ class Job:
                 streams[fd].read()
             elif fd in writers:
                 self._write(writers[fd])
-            self._take(signals)  # each time: with many ranks that write much, a turn is long
+            self._take(signals)  # after each descriptor: a turn is long if many ranks write much
         now = time.monotonic()
         for stream in streams.values():
             stream.show_partial(now)
@@ -150,7 +150,7 @@ class Job:
         taken = signals.take()
         for signum in taken:
             self._on_signal(signum)
-        if taken:  # whatever they are: a pipe that was full has lost some, and SIGCHLD may be among them
+        if taken:  # after any signal: a full pipe drops signals, and SIGCHLD may be among them
             self._reap()
 
     def _on_signal(self, signum: int) -> None:
@@ -162,13 +162,13 @@ class Job:
             self._suspend()
         elif not self._interrupted_by:
             self._interrupt(signum)
-        elif signum != signal.SIGHUP and self._phase is not Phase.KILL:  # a terminal that closes may send HUP on top
+        elif signum != signal.SIGHUP and self._phase is not Phase.KILL:  # a closing terminal may add a SIGHUP
             self._say(f"got {signal_name(signum)} again; killing the ranks")
             self._enter(Phase.KILL)
 
     def _interrupt(self, signum: int) -> None:
         self._interrupted_by = signum
-        if self._phase in (Phase.TERM, Phase.KILL):  # being ended already; now there is no need for patience
+        if self._phase in (Phase.TERM, Phase.KILL):  # the ranks are being ended already; the signal asks for haste
             self._enter(Phase.KILL)
             return
         self._say(f"got {signal_name(signum)}; passing it to the ranks, which have {self._grace:g} s to end")
@@ -176,7 +176,7 @@ class Job:
         self._enter(Phase.GRACE)
 
     def _suspend(self) -> None:
-        # The ranks' sessions have no terminal, where the kernel ignores SIGTSTP.
+        # SIGSTOP, as the kernel ignores SIGTSTP in the ranks' sessions, which have no terminal.
         self._forward(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._forward(signal.SIGCONT)
@@ -198,7 +198,7 @@ class Job:
                 elif pid == self._guardian.pid:
                     self._guardian.reaped(status)
                     self._say("the guardian process is gone: if horocacherun is killed now, ranks may be left behind")
-        # Several at once: who was killed is the cause, who exited has seen it.
+        # Of ranks that ended at the same time, a killed rank is the cause; a rank that exited saw the cause.
         for rank in sorted(ended, key=lambda rank: (not rank.killed, rank.rank)):
             self._on_end(rank)
 
@@ -259,7 +259,7 @@ class Job:
             self._say(f"cannot be killed, stuck in the kernel: {_names(left)}")
             self._phase = Phase.OVER
         elif self._phase is Phase.KILL:
-            sessions.send(left, signal.SIGKILL)  # some may have been started since
+            sessions.send(left, signal.SIGKILL)  # to processes that were started meanwhile, too
 
     def _any_alive(self) -> bool:
         return any(rank.alive for rank in self._ranks.values())
@@ -275,13 +275,13 @@ class Job:
         if self._failed and not self._interrupted_by and not self._start_failure:
             for line in failure_summary(self._failed, self._size):
                 self._sinks[1].line(line)
-        for sink in self._sinks:  # stderr is last: it takes what there is to say about stdout
+        for sink in self._sinks:  # stderr is last, as it gets the message about a broken stdout
             if sink.waiting:
                 self._flush(sink, signals)
                 self._say_if_broken(sink)
 
     def _flush(self, sink: Sink, signals: SignalPipe) -> None:
-        """Write what is waiting; a reader that does not read has a second for it once a signal has come."""
+        """Write the waiting bytes; once a signal has arrived, give a stalled reader ``_FLUSH_SECONDS`` for it."""
         poller = select.poll()
         poller.register(signals.fd, select.POLLIN)
         poller.register(sink.fd, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""The ranks' output: lines with a prefix, progress bars and unfinished lines without delay, every byte as it came."""
+"""The ranks' output: prefixes lines, shows progress bars and unfinished lines without delay, and changes no byte."""
 
 import os
 import re
@@ -10,28 +10,29 @@ from typing import BinaryIO
 from horocache.base.untrusted_text import printable
 
 _TERMINATOR = re.compile(rb"[\r\n]")
-_PARTIAL_SECONDS = 0.1  # an unfinished line is shown if it has not grown for this time, so that prompts appear,
-_MOST_PARTIAL_SECONDS = 1.0  # if its first byte is older than this, so that a slow row of dots appears,
-_MOST_PENDING = 1 << 16  # and at once, in pieces, if it is longer than this
-_PIECE = 4096  # poll() promises that a pipe takes this much without blocking (PIPE_BUF)
-_MOST_WRITES = 16  # of such pieces in a row
-_MOST_READS = 64  # when draining; a pipe holds no more
+_PARTIAL_SECONDS = 0.1  # an unfinished line that has not grown for this time is shown, so that prompts appear
+_MOST_PARTIAL_SECONDS = 1.0  # one whose first byte is older than this is shown, so that a slow row of dots appears
+_MOST_PENDING = 1 << 16  # bytes; a longer unfinished line is shown at once, in pieces
+_PIECE = 4096  # bytes; poll() guarantees that a pipe takes this many without blocking (PIPE_BUF)
+_MOST_WRITES = 16  # such pieces in a row
+_MOST_READS = 64  # reads in a row, when draining; a pipe holds no more
 _TAIL_LINES = 20
-_TAIL_WIDTH = 2000
+_TAIL_WIDTH = 2000  # bytes of each line
 
 
 class Sink:
     """One of the launcher's own outputs.
 
-    Bytes wait here until poll() says that they can be written, so a reader that does not read (a pager) never keeps the
-    launcher from seeing signals and ends of ranks. Knows whose unfinished line the terminal's cursor stands in.
+    Bytes wait here until poll() says that they can be written. A reader that stalls, such as a pager, therefore never
+    keeps the launcher from seeing signals and the ends of ranks. The sink also knows the source in whose unfinished
+    line the terminal's cursor stands.
     """
 
-    FULL = 1 << 20  # more than this waiting: read no more from the ranks
+    FULL = 1 << 20  # bytes; while this many wait, the launcher reads nothing from the ranks
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.broken: OSError | None = None  # nothing can be written any more: output is dropped, the job goes on
+        self.broken: OSError | None = None  # the error after which output is dropped; the job goes on
         self._waiting = bytearray()
         self._line_of: object | None = None
 
@@ -41,7 +42,7 @@ class Sink:
         return len(self._waiting)
 
     def write_some(self) -> None:
-        """Write as much as cannot block, up to 64 KiB; call when poll() says so."""
+        """Write as much as does not block, up to 64 KiB; call it when poll() says that the output can be written."""
         poller = select.poll()
         poller.register(self.fd, select.POLLOUT)
         for _ in range(_MOST_WRITES):
@@ -61,17 +62,17 @@ class Sink:
         del self._waiting[:written]
 
     def line(self, text: str) -> None:
-        """Add a line of the launcher's own; names of files, programs and hosts in it may be anybody's choice."""
+        """Add a line of the launcher's own; escapes control characters, as it may quote names from outside."""
         self._leave_line_of_others(self)
         self._put(printable(text, keep="\t").encode() + b"\n")
 
     def segment(self, source: object, prefix: bytes, text: bytes, terminator: bytes) -> None:
-        """Add what ``source`` wrote up to a line feed, a carriage return, or so far (no terminator).
+        """Add bytes of ``source`` up to a line feed or a carriage return, or of an unfinished line (no terminator).
 
-        ``prefix`` is empty where the source is already inside its line.
+        ``prefix`` is empty if the source is already inside its line.
         """
         self._leave_line_of_others(source)
-        # A line feed right behind a carriage return ends a line that has its prefix.
+        # A line feed right behind a carriage return ends a line that already has its prefix.
         if text or (terminator == b"\n" and self._line_of is None):
             self._put(prefix)
         self._put(text + terminator)
@@ -81,7 +82,7 @@ class Sink:
             self._line_of = source
 
     def in_line_of(self, source: object) -> bool:
-        """Tell whether the cursor stands in a line of ``source``."""
+        """Return True if the cursor stands in a line of ``source``."""
         return self._line_of is source
 
     def _leave_line_of_others(self, source: object) -> None:
@@ -95,7 +96,7 @@ class Sink:
 
 
 class Prefix:
-    """What stands in front of each line of a rank: its number, and the time if wanted."""
+    """The prefix of each line of a rank: its number, preceded by the time if ``timestamps`` is True."""
 
     def __init__(self, text: bytes, timestamps: bool = False) -> None:
         self._text = text
@@ -112,9 +113,9 @@ class Prefix:
 class Stream:
     """The reading end of one rank's stdout or stderr. Owns its descriptor and its copy in the output directory.
 
-    Each byte is looked at once, and at most ``_MOST_PENDING`` bytes and one read of an unfinished line are kept here: a
-    longer line passes in pieces, the first with the rank's prefix. A piece behind another rank's output begins a line
-    of its own, with the prefix again.
+    Each byte is scanned once. At most ``_MOST_PENDING`` bytes of an unfinished line, plus one read, are buffered: a
+    longer line passes in pieces, the first with the rank's prefix. A piece that follows another rank's output begins a
+    line of its own, again with the prefix.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: Prefix, copy: BinaryIO | None) -> None:
@@ -122,17 +123,17 @@ class Stream:
         self.sink = sink
         self.open = True
         self.tail = Tail()
-        self.show_at: float | None = None  # when the unfinished line is due
+        self.show_at: float | None = None  # when the unfinished line must be shown
         self._prefix = prefix
         self._copy = copy
-        self._pending = bytearray()  # of the unfinished line, what has not been shown; holds no terminator
+        self._pending = bytearray()  # the part of the unfinished line that has not been shown; holds no terminator
         self._pending_since = 0.0
-        self._inside = False  # the start of the current line has been shown
-        self._progress = False  # the current line began with a carriage return
+        self._inside = False  # True if the start of the current line has been shown
+        self._progress = False  # True if the current line began with a carriage return
         os.set_blocking(fd, False)
 
     def read(self) -> bool:
-        """Take what is there, and say whether there was something; closes itself at the end of the file."""
+        """Read the available bytes and return True if there were any; closes itself at the end of the file."""
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -146,13 +147,13 @@ class Stream:
         return True
 
     def drain_now(self) -> None:
-        """Take what is there, without waiting for the end of the file: the pipe may be held by others yet."""
+        """Read the available bytes without waiting for the end of the file: other processes may still hold the pipe."""
         for _ in range(_MOST_READS):
             if not (self.open and self.read()):
                 break
 
     def drain(self) -> None:
-        """Take what is there, and close."""
+        """Read the available bytes, and close."""
         self.drain_now()
         self.close()
 
@@ -162,7 +163,7 @@ class Stream:
             self._emit(self._take_pending(), b"")
 
     def close(self) -> None:
-        """Show the rest and let go of the descriptor."""
+        """Show the rest and close the descriptor."""
         if not self.open:
             return
         self.show_partial(float("inf"))
@@ -204,7 +205,7 @@ class Stream:
         return taken
 
     def _emit(self, text: bytes, terminator: bytes) -> None:
-        # Another rank's output may have cut our line in two; the second half is then a line of its own.
+        # Another rank's output may have cut the line in two; the second half is then a line of its own.
         cut = self._inside and not self.sink.in_line_of(self)
         if not (cut and not text and terminator == b"\n"):
             self.sink.segment(self, b"" if self._inside and not cut else bytes(self._prefix), text, terminator)
@@ -218,10 +219,10 @@ class Tail:
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._current = bytearray()  # the unfinished line; only its end where it is long
+        self._current = bytearray()  # the unfinished line; of a long one, only the end
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Append the next bytes of the stream."""
         first, *others = data.split(b"\n")
         self._current += first
         if others:
@@ -232,19 +233,19 @@ class Tail:
             del self._current[:-_TAIL_WIDTH]
 
     def lines(self) -> list[str]:
-        """Give them as text that a terminal can show."""
+        """Return the lines as text that a terminal can show."""
         current = _visible(bytes(self._current))
         lines = [*self._lines, current] if current else list(self._lines)
         return [printable(line.decode(errors="backslashreplace"), keep="\t") for line in lines]
 
 
 def _visible(line: bytes) -> bytes:
-    """Give what of a line with carriage returns is left on the screen."""
+    """Return the part of a line with carriage returns that stays visible on the screen."""
     return line.rstrip(b"\r").rpartition(b"\r")[2][-_TAIL_WIDTH:]
 
 
 def same_file(first: int, second: int) -> bool:
-    """Tell whether two descriptors are one terminal or file: their lines must then not cut each other."""
+    """Return True if two descriptors are one terminal or file, where lines of one must not cut lines of the other."""
     try:
         one, other = os.fstat(first), os.fstat(second)
     except OSError:

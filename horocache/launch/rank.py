@@ -41,29 +41,29 @@ class RankProcess:
         self.err = err
         self.started = time.monotonic()
         self.ended: float | None = None
-        self.status: int | None = None  # exit code, or minus the signal
-        self.cause: Cause | None = None  # what it has said of its failure
-        self.stopped_by_launcher = False  # it was told to end before it did
+        self.status: int | None = None  # exit code, or the negated signal; None until it is reaped
+        self.cause: Cause | None = None  # the failure that the rank noted
+        self.stopped_by_launcher = False  # True if the launcher had told the rank to end before it ended
         self._process = process
 
     @property
     def alive(self) -> bool:
-        """Not yet reaped."""
+        """True until the rank is reaped."""
         return self.status is None
 
     @property
     def exit_code(self) -> int:
-        """As a shell gives it."""
+        """The exit code as a shell reports it: 128 + n for signal n."""
         status = self.status or 0
         return 128 - status if status < 0 else status
 
     @property
     def killed(self) -> bool:
-        """Ended by a signal."""
+        """True if a signal ended the rank."""
         return self.status is not None and self.status < 0
 
     def reaped(self, wait_status: int, now: float) -> None:
-        """Note the end."""
+        """Record the end of the process, which the supervisor has reaped at ``now``."""
         self.status = os.waitstatus_to_exitcode(wait_status)
         self.ended = now
         self._process.returncode = self.status
@@ -75,14 +75,14 @@ class RankProcess:
                 os.killpg(self.pid, signum)
 
     def how_it_ended(self) -> str:
-        """Say it in words."""
+        """Describe the end in words."""
         if self.killed:
             number = -(self.status or 0)
             return f"was killed by {signal_name(number)} (signal {number})"
         return f"exited with code {self.status}"
 
     def hint(self) -> str:
-        """Say what often is behind such an end; empty if nothing can be said."""
+        """Return the usual reason for such an end, or advice; empty if there is none."""
         if any(_NO_HOROVOD in line for line in self.err.tail.lines()):
             return _HINT_NO_HOROVOD
         return _HINTS.get(-(self.status or 0), "")
@@ -100,7 +100,7 @@ def start_rank(
     prefix: Prefix,
     output_folder: Path | None,
 ) -> RankProcess:
-    """Start one rank in a session of its own; raises OSError if that cannot be done."""
+    """Start one rank in a session of its own; raises OSError if it cannot be started."""
     copies = []
     for name in ("stdout", "stderr"):
         if output_folder is not None:
@@ -108,7 +108,7 @@ def start_rank(
             copies.append(_new_file(output_folder / name))
     with contextlib.ExitStack() as stack:
         stdin = 0 if rank == 0 and _is_open(0) else stack.enter_context(Path(os.devnull).open("rb")).fileno()
-        if cpus is not None:  # inherited; setting it in the child would need code between fork and exec
+        if cpus is not None:  # the rank inherits it; setting it in the child would need code between fork and exec
             own = os.sched_getaffinity(0)
             os.sched_setaffinity(0, cpus)
             stack.callback(os.sched_setaffinity, 0, own)
@@ -124,7 +124,7 @@ def start_rank(
             start_new_session=True,
             pass_fds=(end,),
         )
-        with contextlib.suppress(OSError):  # an emulated kernel may lack it: then the guardian alone watches
+        with contextlib.suppress(OSError):  # an emulated kernel may lack it: then only the guardian watches
             lifeline.tie(end, process.pid)
     streams = []
     for index, pipe in enumerate((process.stdout, process.stderr)):
@@ -137,7 +137,7 @@ def start_rank(
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL, SIGRTMIN+1, ..."""
+    """Return the name of a signal, such as SIGKILL or SIGRTMIN+1."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -145,12 +145,12 @@ def signal_name(number: int) -> str:
 
 
 def host_name() -> str:
-    """Name this machine."""
+    """Return the name of this host."""
     return socket.gethostname()
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Make a file; what has its name, which may be a FIFO or a link that somebody left, is removed unopened."""
+    """Create a file; removes anything of that name, such as a FIFO or a link, unopened."""
     path.unlink(missing_ok=True)
     return path.open("xb", buffering=0)
 

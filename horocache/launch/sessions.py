@@ -1,7 +1,8 @@
-"""Which processes belong to a job, and how they are ended. Standard library only: the guardian loads this file alone.
+"""Finds and ends the processes of a job. Standard library only: the guardian loads this file alone.
 
 A process belongs to a rank if it is in the rank's session or carries the job's id in the environment it was started
-with. The second catches daemons that left the session; the first, those that were started with an empty environment.
+with. The id finds daemons that left the session; the session finds processes that were started with an empty
+environment.
 """
 
 import os
@@ -16,21 +17,22 @@ _POLL_SECONDS = 0.02
 
 
 class Member(NamedTuple):
-    """A process of the job that is still there."""
+    """A living process of the job."""
 
     pid: int
     name: str
 
 
 def members(sessions: Collection[int], job: str) -> list[Member]:
-    """List the living processes (zombies are not) of the given sessions and of ``job``, without this one."""
-    mark = JOB_VARIABLE + b"=" + job.encode() if job else b"="  # the environment has no nameless entry
+    """List the living processes of the given sessions and of ``job``, except zombies and this process."""
+    mark = JOB_VARIABLE + b"=" + job.encode() if job else b"="  # matches no process: no variable has an empty name
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208 - os.listdir is what stays fast with thousands of processes
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         stat = _read(f"/proc/{entry}/stat")
-        # The name stands in parentheses and may hold anything, even those; behind it: state, parent, group, session.
+        # The name stands in parentheses and may contain parentheses; the fields behind it are state, parent, group,
+        # session.
         head, _, tail = stat.rpartition(b") ")
         fields = tail.split()
         if len(fields) < 4 or fields[0] in (b"Z", b"X"):
@@ -41,19 +43,19 @@ def members(sessions: Collection[int], job: str) -> list[Member]:
 
 
 def send(targets: Collection[Member], signum: int) -> None:
-    """Send ``signum`` to each process; stopped ones are continued so that they can act on it."""
+    """Send ``signum`` to each process, and SIGCONT, so that a stopped process can act on it."""
     for target in targets:
         for number in (signum, signal.SIGCONT):
             try:
                 os.kill(target.pid, number)
             except ProcessLookupError:
                 break
-            except PermissionError:  # a set-uid program: not ours to end
+            except PermissionError:  # a set-uid program, which this user may not end
                 break
 
 
 def end(sessions: Collection[int], job: str, grace: float) -> list[Member]:
-    """TERM, ``grace`` seconds, KILL. Returns the processes that are there even then (after 5 s of trying)."""
+    """Send TERM, wait ``grace`` seconds, send KILL for up to 5 s; return the processes that are left even then."""
     _send_until_gone(sessions, job, signal.SIGTERM, grace, once=True)
     return _send_until_gone(sessions, job, signal.SIGKILL, 5.0, once=False)
 
@@ -74,4 +76,4 @@ def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError:  # ended since, or another user's
-        return b""
+        return b""  # the process has ended, or is another user's

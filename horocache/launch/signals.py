@@ -13,7 +13,7 @@ _OTHERS = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 class SignalPipe:
     """While this is open, the launcher's signals are read from ``fd``.
 
-    What was ignored at the start (by nohup, say) stays ignored.
+    A signal that was ignored at the start, for example by nohup, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class SignalPipe:
         os.close(self._write)
 
     def take(self) -> list[int]:
-        """Give the signals that have arrived, oldest first."""
+        """Return the signals that have arrived, oldest first."""
         try:
             return list(os.read(self.fd, 4096))
         except BlockingIOError:
@@ -48,13 +48,13 @@ class SignalPipe:
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
-    """Do nothing: the byte in the pipe is all that is wanted of a signal."""
+    """Do nothing: the signal's only effect is the byte in the pipe."""
 
 
 def end_with(caller: int) -> None:
-    """Have this process told to end, by SIGTERM, when the one that started it does."""
+    """Have the kernel send SIGTERM to this process when its parent, the process ``caller``, ends."""
     set_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
     if ctypes.CDLL(None, use_errno=True).prctl(set_death_signal, int(signal.SIGTERM)) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != caller:  # it ended before
+    if os.getppid() != caller:  # it ended before the call of prctl
         signal.raise_signal(signal.SIGTERM)

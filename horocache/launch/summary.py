@@ -1,10 +1,10 @@
-"""What horocacherun says at the end of a job that failed.
+"""The messages of horocacherun at the end of a failed job.
 
 Note [Who is to blame]
-The order in which ranks end says little: others see an error at once, while the interpreter of the rank that raised it
-still waits for threads and exit handlers. So ranks say themselves whether another one is the reason (cause.py), and the
-first of those that do not say so is to blame. A rank that aborted failed at that time, whenever it ended, and even if
-horocacherun had to end it.
+The order in which ranks end says little: other ranks see an error at once, while the interpreter of the rank that
+raised it still waits for threads and exit handlers. So each rank notes whether another rank is the reason (cause.py).
+The first failed rank without such a note is to blame. A rank that aborted the job failed at the time of the abort,
+however late it ended, and even if horocacherun had to end it.
 """
 
 import re
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 
 from horocache.launch.rank import RankProcess, host_name, signal_name
 
-# How Python ends the traceback of a rank that saw another one's end: for ranks that are not horocacherun's own.
+# The last line of a traceback that reports another rank's end. Searched for in the stderr of ranks without a note.
 _CONSEQUENCE = re.compile(r"(^|\.)(PeerLost|ShutDown|Aborted)Error: ")
 
 
 def first_cause(failed: Sequence[RankProcess]) -> RankProcess:
-    """Choose the rank to blame of those that failed, which are in the order of their ends."""
+    """Return the rank to blame. ``failed`` is in the order of the ends."""
     return min(failed, key=lambda rank: (_is_victim(rank), _follows(rank), _failed_at(rank)))
 
 
 def exit_code_of(failed: Sequence[RankProcess]) -> int:
-    """The exit code of the job."""
+    """Return the exit code of the job. ``failed`` is in the order of the ends."""
     first = first_cause(failed)
-    # Whatever the rank would have ended with, had horocacherun let it: what Python ends with after an exception.
+    # The rank failed before horocacherun ended it: 1 is the code of an interpreter that ends after an exception.
     return 1 if first.stopped_by_launcher and first.cause is not None else first.exit_code
 
 
 def failure_summary(failed: Sequence[RankProcess], size: int) -> list[str]:
-    """Describe the first failure in full and every other in one line. ``failed`` is in the order of the ends."""
+    """Describe the first failure in full and each other one in one line. ``failed`` is in the order of the ends."""
     first = first_cause(failed)
     began = _failed_at(first) - first.started
     lines = [
@@ -41,7 +41,8 @@ def failure_summary(failed: Sequence[RankProcess], size: int) -> list[str]:
     if first.hint() and not first.stopped_by_launcher:
         lines.append(f"horocacherun: {first.hint()}")
     lines += _last_lines(first)
-    # A rank that neither failed by itself nor says that it followed may be the reason, and its output may say why.
+    # If the first failure followed another rank, the cause may be a rank that horocacherun ended and that has not noted
+    # another cause: its output may explain it.
     suspects = [rank for rank in failed if rank.stopped_by_launcher and not _follows(rank)] if _follows(first) else []
     for rank in failed:
         if rank is not first:
@@ -57,7 +58,7 @@ def _follows(rank: RankProcess) -> bool:
 
 
 def _is_victim(rank: RankProcess) -> bool:
-    """Whether the rank ended only because horocacherun ended it."""
+    """True if the rank ended only because horocacherun ended it."""
     return rank.stopped_by_launcher and rank.cause is None
 
 

@@ -16,13 +16,13 @@ _SCRIPT = Path(__file__).with_name("guardian.py")
 class Guardian:
     """A guardian process and the pipe that only this process holds.
 
-    Owned by the job's supervisor, which reaps every child and tells this object when the guardian was among them.
-    Raises UsageError if the process cannot be started.
+    Owned by the job's supervisor, which reaps every child and calls `reaped` when the guardian was among them. Raises
+    UsageError if the process cannot be started.
     """
 
     def __init__(self, job: str, grace: float, directory: str, lifeline: Lifeline) -> None:
         # An inherited environment would carry the id of an outer job if horocacherun runs inside one, and that job's
-        # end would then take the guardian with it.
+        # end would then also end the guardian.
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SCRIPT), "for-launcher", str(os.getpid())],
@@ -42,24 +42,24 @@ class Guardian:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the guardian."""
         return self._process.pid
 
     def started(self, leader: int) -> None:
-        """Have the session of ``leader`` ended with the launcher."""
+        """Tell the guardian to end the session of ``leader`` if the launcher dies."""
         self._tell({"started": leader})
 
     def ended(self, leader: int) -> None:
-        """Forget a session that has no members, before its number belongs to somebody else."""
+        """Tell the guardian to forget a session without members, before another process gets its number."""
         self._tell({"ended": leader})
 
     def reaped(self, status: int) -> None:
-        """Note that the supervisor has collected the process."""
+        """Record that the supervisor has reaped the guardian."""
         self._process.returncode = status
         self._lost = True
 
     def dismiss(self) -> None:
-        """Say that the job is done, and wait for the process to go."""
+        """Tell the guardian that the job is done, and wait for its end."""
         self._tell({"done": True})
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
@@ -77,4 +77,4 @@ class Guardian:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            self._lost = True  # the supervisor finds the process dead and says so
+            self._lost = True  # the supervisor finds the process dead and reports it

@@ -1,1 +1,1 @@
-"""What a job did and does: timelines, and what can be read from them."""
+"""Timelines and flight records of a job, and their analysis."""

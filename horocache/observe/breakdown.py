@@ -1,8 +1,8 @@
-"""Where the time of a job went, from its timelines.
+"""Divides the time of a job into parts, from its timelines.
 
-After Figure 9 of "Accelerating Collective Communication in Data Parallel Training across Deep Learning Frameworks"
-(the paper on Horovod's caching and grouping): an iteration's communication is coordination, waiting for data, and the
-collective itself. Here waiting is told apart: for data of this rank, and for ranks that come later.
+Follows Figure 9 of "Accelerating Collective Communication in Data Parallel Training across Deep Learning Frameworks"
+(the paper on Horovod's caching and grouping), which divides an iteration's communication into coordination, waiting for
+data, and the collective itself. Here, waiting has two parts: for data of this rank, and for late ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from horocache.observe.trace import Key, Span, Trace, key_of
 
-# What an instant counts as, if several things go on: the first of these.
+# The parts by precedence: if several parts run at an instant, the instant counts for the first of them.
 PARTS = ("collective", "copy", "queue", "coordination", "wait for others", "wait for data", "message")
 _PART_OF = {
     "collective": "collective",
@@ -26,7 +26,7 @@ _PART_OF = {
 
 
 class RankTimes(NamedTuple):
-    """Of one rank, in ms; ``parts`` has those of :data:`PARTS`. In the rest, ``nothing``, no operation was pending."""
+    """Times of one rank, in ms, by part (:data:`PARTS`); during ``nothing``, no operation was pending."""
 
     rank: int
     total: float
@@ -36,7 +36,7 @@ class RankTimes(NamedTuple):
 
 
 class Latecomer(NamedTuple):
-    """How often a rank was the last to submit, and for how long others waited for it, in ms, added up over them."""
+    """How often a rank was the last to submit an operation, and how long the other ranks waited for it: ms, summed."""
 
     rank: int
     operations: int
@@ -44,18 +44,18 @@ class Latecomer(NamedTuple):
 
 
 class Breakdown(NamedTuple):
-    """Of a job; times are sums over the traced time."""
+    """Times of a job, summed over the traced time."""
 
     ranks: list[RankTimes]
-    latecomers: list[Latecomer]  # the slowest rank first; empty if no operation was on several ranks
-    steps: int  # times that the most frequent tensor was there, on rank 0 or the first rank that has a timeline
+    latecomers: list[Latecomer]  # the slowest rank first; empty if no operation ran on several ranks
+    steps: int  # occurrences of the most frequent tensor, on the first rank that has a timeline
 
 
 def break_down(traces: Sequence[Trace]) -> Breakdown:
-    """Find out where the time went.
+    """Divide the time of each rank into parts.
 
     Args:
-        traces: at least one; without those of all ranks, waiting for the missing ones counts as coordination.
+        traces: at least one. If ranks are missing, the time of waiting for them counts as coordination.
     """
     submitted = {trace.rank: _submissions(trace) for trace in traces}
     last: dict[Key, float] = {}
@@ -67,7 +67,7 @@ def break_down(traces: Sequence[Trace]) -> Breakdown:
 
 
 def _submissions(trace: Trace) -> dict[Key, float]:
-    """When each operation was submitted: its negotiation comes before it in the file."""
+    """Return when each operation was submitted: its negotiation precedes it in the file."""
     times: dict[Key, float] = {}
     negotiation: Span | None = None
     for span in trace.spans:
@@ -83,7 +83,7 @@ def _intervals(trace: Trace, last: dict[Key, float]) -> Iterator[tuple[float, fl
     negotiation: Span | None = None
     for span in trace.spans:
         if span.category == "control":
-            if negotiation is not None:  # which failed, so that no operation came after it
+            if negotiation is not None:  # the negotiation failed, so no operation followed it
                 yield negotiation.begin, negotiation.end, "coordination"
             negotiation = span
         elif span.category == "operation" and negotiation is not None:
@@ -109,7 +109,7 @@ def _rank_times(trace: Trace, last: dict[Key, float]) -> RankTimes:
 
 
 def _sweep(intervals: Iterable[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
-    """Each stretch of time in which something goes on, as the first of the parts that go on."""
+    """Yield the duration of each stretch of time in which parts run, under the first of these parts in PARTS."""
     bounds = [(time, begins, part) for begin, end, part in intervals for time, begins in ((begin, 1), (end, -1))]
     heapq.heapify(bounds)
     under_way: Counter[str] = Counter()
@@ -129,7 +129,7 @@ def _latecomers(submitted: dict[int, dict[Key, float]]) -> list[Latecomer]:
         for key, time in times.items():
             by_key.setdefault(key, []).append((time, rank))
     operations: Counter[int] = Counter()
-    waits: dict[tuple[int, int], list[tuple[float, float, str]]] = {}  # of whom for whom
+    waits: dict[tuple[int, int], list[tuple[float, float, str]]] = {}  # (last rank, waiting rank) -> its waits
     for entries in by_key.values():
         if len(entries) < 2:
             continue

@@ -1,4 +1,4 @@
-"""How a live rank is asked for its flight record."""
+"""Asks a running rank for its flight record."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from horocache.observe.records import MOST_BYTES, Record, decode
 
 _ABSTRACT = re.compile(r"@(horocache\.(\d+)\.\d+\.\d+)$")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_TIMEOUT_S = 5.0  # for one rank, to the end of its answer
-_MOST_RUNTIMES = 64  # of one process; anybody can make sockets with such names
+_TIMEOUT_S = 5.0  # seconds for one rank, until the end of its answer
+_MOST_RUNTIMES = 64  # of one process; any user can create sockets with such names
 
 
 class NoAnswerError(HorocacheError):
-    """A rank does not tell about itself."""
+    """A rank gives no flight record."""
 
 
 def ranks_of(pid: int) -> dict[int, list[str]]:
-    """The sockets of the ranks in process ``pid``, or, if it has none, in those that it has started, by process.
+    """Return the sockets of the ranks in process ``pid``, or else in the processes that it started, by process id.
 
     Raises:
-        NoAnswerError: there is no such process, or no rank in it that this user may ask.
+        NoAnswerError: the process does not exist, or holds no rank that this user may ask.
     """
     sockets: dict[int, list[str]] = {}
     for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -48,10 +48,11 @@ def ranks_of(pid: int) -> dict[int, list[str]]:
 
 
 def ask(pid: int, name: str) -> Record:
-    """Have a live rank tell about itself; ``name`` is one of :func:`ranks_of`.
+    """Ask a running rank for its flight record; ``name`` is a socket that :func:`ranks_of` returned.
 
     Raises:
-        NoAnswerError: it is gone, stopped, of another user, not who it should be, or tells no flight record.
+        NoAnswerError: the rank is gone, is stopped, belongs to another user, is not the process ``pid``, or does not
+            send a flight record.
     """
     until = time.monotonic() + _TIMEOUT_S
     try:
@@ -75,7 +76,7 @@ def ask(pid: int, name: str) -> Record:
 
 
 def _receive(asking: socket.socket, until: float) -> bytes:
-    """What comes up to the end, or to one byte more than a record may have."""
+    """Receive the answer to its end, or until it exceeds MOST_BYTES by one byte."""
     answer = bytearray()
     while len(answer) <= MOST_BYTES:
         left = until - time.monotonic()

@@ -1,4 +1,4 @@
-"""How much of a rank's communication its program does not wait for, and what that costs in processor time."""
+"""Measures how much of a rank's communication is hidden behind computation, and its cost in processor time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from horocache.core.session import Reading
 
 
 class Overlap(NamedTuple):
-    """What :func:`overlap` returns; times in seconds."""
+    """The result of :func:`overlap`; times in seconds."""
 
-    overlap: float  # 1 - blocked_s / busy_s, in [0, 1]; 0.0 where nothing ran
-    blocked_s: float  # in which threads of the program waited for operations
-    busy_s: float  # in which operations were under way
+    overlap: float  # 1 - blocked_s / busy_s, in [0, 1]; 0.0 if no operation ran
+    blocked_s: float  # time in which threads of the program waited for operations
+    busy_s: float  # time in which operations were running
     cpu_s: float  # processor time of the whole process
-    steps: int  # of optimizers
+    steps: int  # steps of optimizers
     cpu_s_per_step: float  # 0.0 without a step
-    daemon_cpu_s: float  # the part of cpu_s that the daemon's thread took
+    daemon_cpu_s: float  # the part of cpu_s that the progress thread used
 
 
 def _read(runtime: Runtime) -> Reading:
@@ -30,29 +30,30 @@ def _read(runtime: Runtime) -> Reading:
 
 
 def overlap(*, reset: bool = False) -> Overlap:
-    """How much of this rank's communication was hidden behind computation, since ``init`` or the last reset.
+    """Return how much of this rank's communication was hidden behind computation, since ``init`` or the last reset.
 
     Args:
-        reset: begin anew after this call.
+        reset: True starts a new measurement after this call.
 
     Returns:
-        ``(overlap, blocked_s, busy_s, cpu_s, steps, cpu_s_per_step, daemon_cpu_s)``, by name, too; times in seconds.
+        The named tuple ``(overlap, blocked_s, busy_s, cpu_s, steps, cpu_s_per_step, daemon_cpu_s)``; times in seconds.
 
-        ``overlap`` is ``1 - blocked_s / busy_s``, not below 0: 1.0 if nobody waited, 0.0 if somebody waited for all of
-        it, or if nothing ran.
+        ``overlap`` is ``1 - blocked_s / busy_s``, not below 0: 1.0 if no thread waited, 0.0 if threads waited during
+        all of ``busy_s`` or if no operation ran.
 
-        ``busy_s`` is the time in which at least one operation that the ranks had agreed on was under way here, or
-        queued behind one; agreeing and waiting for other ranks to agree are not in it. ``blocked_s`` is the time that
-        threads spent in calls that wait for an operation, such as ``synchronize``, ``step()`` and blocking operations,
-        if it was not over when they began. It counts when the wait ends, for each of several threads that wait at the
-        same time. Waits for ranks that come late are in it, too, which is why it may exceed ``busy_s``.
+        ``busy_s`` is the time in which at least one operation that the ranks had agreed on was running on this rank, or
+        was queued behind a running one. It does not include negotiation or waiting for other ranks to agree.
+        ``blocked_s`` is the time that threads spent in calls that wait for an operation, such as ``synchronize``,
+        ``step()`` and blocking operations, if the operation was not complete when the call began. A wait counts when it
+        ends, once for each thread that waits. Waits for late ranks are included, so ``blocked_s`` may exceed
+        ``busy_s``.
 
-        ``cpu_s`` is the processor time, in user and system mode, of all threads of this process, those that compute
-        among them; ``daemon_cpu_s`` is the part of the daemon's coordinator thread. Threads that wait drive operations
-        themselves, which is in the former only.
+        ``cpu_s`` is the processor time, in user and system mode, of all threads of this process, including threads that
+        compute. ``daemon_cpu_s`` is the part of horocache's progress thread. Threads that wait drive operations
+        themselves; that time is part of ``cpu_s`` only.
 
-        ``steps`` counts how often optimizers and tapes have reduced gradients on this rank. In TensorFlow's functions,
-        and in JAX, where this rank is alone, none is counted.
+        ``steps`` counts how often optimizers and tapes have reduced gradients on this rank. TensorFlow functions and
+        JAX count none if this rank is alone.
 
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.

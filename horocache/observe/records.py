@@ -1,4 +1,4 @@
-"""Flight records as they come from a rank or a file: anybody may have written them, so nothing in one is believed."""
+"""Flight records, as a rank sends them or a file holds them. The content is untrusted: any process may have made it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from horocache.base.untrusted_text import read_bounded
 from horocache.errors import InvalidArgumentError
 
-MOST_BYTES = 64 << 20  # 4,096 events whose names are as long as names may be, three times over
+MOST_BYTES = 64 << 20  # bytes; three times the size of 4,096 events whose names have the greatest length
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
 Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
-    """An operation that is under way, or waited for."""
+    """An operation that is running or waiting."""
 
     since_ns: Number
     name: str
@@ -29,7 +29,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened: to an operation, or, where ``what`` is "note", anything else."""
+    """An event of an operation, or, if ``what`` is "note", any other event."""
 
     at_ns: Number
     what: str
@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What one rank was doing; see cpp_core/observe/flight_text.h."""
+    """The state and the last events of one rank; see cpp_core/observe/flight_text.h."""
 
     horocache: str
     rank: Rank
@@ -61,10 +61,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes) -> Record:
-    """A record from its JSON.
+    """Decode a record from its JSON.
 
     Raises:
-        ValueError: it is no record; says what is wrong where.
+        ValueError: the data is not a record; the message says what is wrong, and where.
     """
     try:
         return msgspec.json.decode(data, type=Record)
@@ -76,7 +76,7 @@ def load(path: Path) -> Record:
     """Read a record from a file.
 
     Raises:
-        InvalidArgumentError: it cannot be read, or is none.
+        InvalidArgumentError: the file cannot be read, or is not a record.
     """
     try:
         return decode(read_bounded(path, MOST_BYTES))

@@ -1,7 +1,7 @@
 """Timelines of the ranks of a job: read from their files, and merged into one with common clocks.
 
-The files may come from anywhere: what is wrong in one is an error that names it, `load` finds everything that later
-steps would stumble over, and nothing in a file is run, opened, or believed to need memory.
+The files are untrusted. A mistake in a file is an error that names the file. `load` checks everything that later steps
+rely on. Nothing in a file is run or opened, and no size in it is trusted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from horocache.base.paths import is_file
 from horocache.base.untrusted_text import read_bounded
 from horocache.errors import InvalidArgumentError
 
-# How much faster one host's clock may be than another's: twice what cheap crystals differ by.
+# Largest relative difference between the speeds of two hosts' clocks: twice that of cheap crystals.
 _DRIFT = 1e-4
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 1 << 30  # the largest file
 _MOST_RANKS = 1 << 20
-_MOST_SAID = 200  # characters of an error that quotes the file
+_MOST_SAID = 200  # characters of the file that an error quotes
 
 Event = dict[str, Any]
-# What an operation is on all ranks: process set, number of the plan, place in the plan.
+# Identifies an operation on all ranks: process set, number of the plan, position in the plan.
 Key = tuple[int, int, int]
-# What a message is: sender, receiver, number among the sender's.
+# Identifies a message on both ranks: "message", sender, receiver, number among the sender's messages.
 MessageKey = tuple[str, int, int, int]
 
 
@@ -44,26 +44,26 @@ class Span(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What one rank did."""
+    """The timeline of one rank."""
 
     path: Path
     rank: int
     size: int
     host: str
-    clock_offset_us: float  # has been added to the times of `spans`, but not to those of `events`
-    clock_error_us: float  # at the end of the trace these times are at most so far off
-    rows: Mapping[int, str]  # the tensor of each row
-    events: Sequence[Event]  # as in the file
+    clock_offset_us: float  # already added to the times of `spans`, but not to those of `events`
+    clock_error_us: float  # largest error of these times, which they reach at the end of the trace
+    rows: Mapping[int, str]  # row -> tensor
+    events: Sequence[Event]  # as the file has them
     spans: Sequence[Span]
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
-    """Where a rank writes its timeline, if rank 0 writes ``path``."""
+    """Return the path of a rank's timeline, if rank 0 writes ``path``."""
     return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def remove_spares(path: Path, size: int) -> None:
-    """Remove the second copies that ranks left behind which were killed while they wrote a timeline."""
+    """Remove the spare copies that ranks left behind if they were killed while they wrote a timeline."""
     for rank in range(size):
         file = path_of_rank(path, rank).resolve()
         with contextlib.suppress(OSError):
@@ -71,10 +71,10 @@ def remove_spares(path: Path, size: int) -> None:
 
 
 def paths_of_ranks(path: Path) -> list[Path]:
-    """The files of all ranks, rank 0's first, for that of rank 0.
+    """Return the files of all ranks that exist, rank 0's first; ``path`` is the file of rank 0.
 
     Raises:
-        InvalidArgumentError: there is no such file.
+        InvalidArgumentError: the file of rank 0 does not exist.
     """
     if not is_file(path):
         raise InvalidArgumentError(f"there is no timeline '{path}'.")
@@ -87,7 +87,7 @@ def load(path: Path) -> Trace:
     """Read the timeline of one rank.
 
     Raises:
-        InvalidArgumentError: the file cannot be read, or is no timeline of horocache; says where.
+        InvalidArgumentError: the file cannot be read, or is not a timeline of horocache; the message names it.
     """
     try:
         events = json.loads(read_bounded(path, _MOST_BYTES))
@@ -135,7 +135,7 @@ def _whole(value: Any, least: int, most: int) -> int:
 
 
 def _check(rank: int, events: Iterable[Event], spans: Iterable[Span]) -> None:
-    """Raises where a time or a key that is needed later is nonsense."""
+    """Raise ValueError if a time or a key that is needed later is invalid."""
     for event in events:
         _time(event.get("ts", 0))
     for span in spans:
@@ -144,7 +144,7 @@ def _check(rank: int, events: Iterable[Event], spans: Iterable[Span]) -> None:
 
 
 def _clock_error(header: Mapping[str, Any], end_us: float) -> float:
-    """How far off times may be at the end of a trace, in us; nothing on rank 0's host, whose clock counts."""
+    """Return the error of times at the end of a trace, in us; 0 on rank 0's host, whose clock is the reference."""
     error_us = _time(header["clock_error_ns"]) / 1e3
     since_us = end_us - _time(header["clock_measured_ns"]) / 1e3
     return error_us + max(since_us, 0.0) * _DRIFT if error_us else 0.0
@@ -163,7 +163,7 @@ def _spans(events: Iterable[Event], offset: float) -> Iterator[Span]:
 
 
 def key_of(span: Span) -> Key | None:
-    """What the operation is on all ranks; None if the span is no operation that ran."""
+    """Return the operation's key, equal on all ranks; None if the span is not an operation that ran."""
     args = span.args
     if span.category != "operation" or "sequence" not in args:
         return None
@@ -171,7 +171,7 @@ def key_of(span: Span) -> Key | None:
 
 
 def message_key_of(rank: int, span: Span) -> MessageKey | None:
-    """What the message is on both ranks, for a span of ``rank``; None if the span is no message that arrived."""
+    """Return the message's key, equal on both ranks, for a span of ``rank``; None if no message arrived."""
     args = span.args
     if span.category != "message" or "message" not in args:
         return None
@@ -183,10 +183,11 @@ def load_all(paths: Sequence[Path]) -> list[Trace]:
     """Read the timelines of a job, in the order of ranks.
 
     Args:
-        paths: rank 0's file alone, whose siblings are then looked for, or all of them.
+        paths: only rank 0's file, beside which the other files are searched for, or the files of all ranks.
 
     Raises:
-        InvalidArgumentError: a file is no timeline; two are of one rank, or of jobs of different sizes.
+        InvalidArgumentError: a file is not a timeline, or two files are of the same rank, or of jobs of different
+            sizes.
     """
     traces = sorted(map(load, paths_of_ranks(paths[0]) if len(paths) == 1 else paths), key=lambda trace: trace.rank)
     for first, second in pairwise(traces):
@@ -200,10 +201,11 @@ def load_all(paths: Sequence[Path]) -> list[Trace]:
 
 
 def merge(traces: Sequence[Trace]) -> dict[str, Any]:
-    """One trace of all ranks, in Chrome's format: common clocks from 0 on, and an arrow through each operation.
+    """Merge the traces of all ranks into one in Chrome's format: clocks start at 0, and an arrow links each operation.
 
     Returns:
-        The object to write as JSON; ``otherData`` has ``clock_error_us``, how far the times of two ranks may be off.
+        The object to write as JSON; its ``otherData`` has ``clock_error_us``, the largest error between two ranks'
+        times.
     """
     start = min((span.begin for trace in traces for span in trace.spans), default=0.0)
     events: list[Event] = []
@@ -227,7 +229,7 @@ def merge(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def _arrow(number: int, places: Sequence[Event]) -> Iterator[Event]:
-    """Flow events: a start, steps, an end, each bound to the operation that begins at its time."""
+    """Yield flow events: a start, steps and an end, each bound to the operation that begins at its time."""
     for index, place in enumerate(places):
         kind = "s" if index == 0 else "f" if index == len(places) - 1 else "t"
         end = {"bp": "e"} if kind == "f" else {}

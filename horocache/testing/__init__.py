@@ -1,4 +1,4 @@
-"""For tests of code that runs on several ranks: start ranks from a test, and describe faults to inject."""
+"""For tests of code that runs on several ranks: starts ranks from a test, and describes faults to inject."""
 
 from horocache.testing.faults import Fault
 from horocache.testing.ranks import Outcome, RanksFailed, run_ranks

@@ -1,6 +1,6 @@
-"""The last import of the server that ranks are forked from: the garbage collector leaves alone what is there by then.
+"""Freezes all objects of the server that ranks are forked from; the server imports this module last.
 
-A collection writes to each object that it visits, so every rank would copy all pages of torch or TensorFlow.
+A garbage collection writes to each object that it visits, so every rank would copy all pages of torch or TensorFlow.
 """
 
 import gc

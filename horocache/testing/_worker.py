@@ -16,14 +16,22 @@ from horocache.core.lifecycle import shutdown
 
 
 def main(sender: Connection, payload: bytes, environment: Mapping[str, str], log: str, timeout: float) -> None:
-    """Run the function and send ``(value, error, trace)``."""
+    """Run the pickled function and send the pickled tuple ``(value, error, trace)``.
+
+    Args:
+        sender: the end of the pipe to the test's process.
+        payload: the pickled function and its arguments.
+        environment: variables that are added to the environment.
+        log: the file that gets the output of the process.
+        timeout: seconds after which the stacks of all threads are printed.
+    """
     with Path(log).open("wb") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     os.environ.update(environment)
-    tempfile.tempdir = None  # what the server has found, which had another environment
+    tempfile.tempdir = None  # discards the server's folder, which was chosen with another environment
     faulthandler.enable()
-    # The watchdog's thread outlives a hang in C code that never returns to Python.
+    # The watchdog thread prints the stacks even if C code hangs and never returns to Python.
     faulthandler.dump_traceback_later(timeout, exit=False)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -43,6 +51,6 @@ def _failure(error: BaseException) -> bytes:
         data = object_collectives.dumps((None, error, trace))
         object_collectives.loads(data)
     except Exception:
-        # Errors with other constructor arguments than their text cannot be rebuilt; their trace says it all.
+        # An error whose constructor takes other arguments than the message cannot be unpickled; its trace is sent.
         return object_collectives.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return data

@@ -1,4 +1,4 @@
-"""Faults by name and place, so that a test injects exactly one thing instead of sleeping and hoping."""
+"""Faults by rank and place, so that a test injects exactly one fault and needs no sleeps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from horocache.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Fault:
-    """What a rank does when it comes to a place.
+    """A fault that is injected when a rank reaches a place in the core.
 
     Args:
-        at: the place, as the core names it: ``"start"``, ``"submit"``, ``"data"`` or ``"done"``.
-        do: ``"kill"`` the process, ``"stop"`` it with SIGSTOP, or let the place fail with an ``"error"``.
-        rank: who; None for every rank.
-        step: at which passage of the place, counted from 1; None for the first.
+        at: the place: ``"submit"`` (a request is submitted), ``"start"`` (a collective is about to start), ``"data"``
+            (it has started and is not finished) or ``"done"`` (it has finished).
+        do: ``"kill"`` kills the process, ``"stop"`` stops it with SIGSTOP, ``"error"`` makes the rank abort the job.
+        rank: the rank that the fault hits; None for every rank.
+        step: the number of the visit of the place at which the fault occurs, from 1; None for the first visit. Requires
+            a rank.
+
+    Raises:
+        InvalidArgumentError: ``do`` is unknown, or ``step`` is given without ``rank``.
     """
 
     at: str
@@ -33,7 +38,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """The fault as the knob ``fault`` takes it: ``place[:rank[:count]]=what``."""
+        """The fault in the syntax of the knob ``fault``: ``place[:rank[:count]]=action``."""
         place = self.at
         if self.rank is not None:
             place += f":{self.rank}"
@@ -43,5 +48,5 @@ class Fault:
 
 
 def faults_text(faults: Iterable[Fault]) -> str:
-    """Several faults as one value of the knob."""
+    """Return several faults as one value of the knob ``fault``."""
     return ";".join(fault.text for fault in faults)

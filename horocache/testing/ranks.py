@@ -1,4 +1,4 @@
-"""Run a function on N ranks, each a process of its own, and collect what it returns."""
+"""Runs a function on N ranks, each in a process of its own, and collects the results."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from horocache.errors import InvalidArgumentError
 from horocache.testing import _worker
 from horocache.testing.faults import Fault, faults_text
 
-# torch imports its compiler when the first optimizer is made.
+# Modules that the server imports, if they are installed. torch imports torch._dynamo when the first optimizer is made.
 _SLOW_IMPORTS = ("numpy", "torch", "torch._dynamo")
-_GRACE_S = 2.0  # for ranks to end by themselves after their answer, or to print their stacks
+_GRACE_S = 2.0  # seconds for a rank to end by itself after its answer, or to print its stacks
 
 
 @dataclass
 class Outcome:
-    """What became of one rank.
+    """The result of one rank.
 
-    ``value`` if the function returned, ``error`` if it raised, neither if the process died or did not come back in
-    time.
+    It has a ``value`` if the function returned, an ``error`` if it raised, and neither if the process died or did not
+    answer in time.
     """
 
     rank: int
@@ -41,16 +41,16 @@ class Outcome:
     trace: str = ""
     finished: bool = False
     late: bool = False
-    exit_code: int | None = None  # negative: the signal that ended the process
-    output: str = field(default="", repr=False)  # what the rank printed, both streams
+    exit_code: int | None = None  # if negative, the signal that ended the process
+    output: str = field(default="", repr=False)  # stdout and stderr of the rank
 
     @property
     def ok(self) -> bool:
-        """Whether the function returned."""
+        """True if the function returned."""
         return self.finished and self.error is None
 
     def describe(self) -> str:
-        """For people: how the rank ended, and its last words."""
+        """Return a text that says how the rank ended, with the end of its output if it failed."""
         if self.error is not None:
             how = f"raised\n{self.trace}"
         elif self.finished:
@@ -66,7 +66,7 @@ class Outcome:
 
 
 class RanksFailed(AssertionError):  # noqa: N818  (reads as what a test reports)
-    """Some rank did not return; says which and why. ``outcomes`` has all of them."""
+    """A rank did not return. The message says how every rank ended; ``outcomes`` has the outcomes of all ranks."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         super().__init__("\n".join(outcome.describe() for outcome in outcomes))
@@ -88,26 +88,27 @@ def run_ranks(
     """Run ``function(*args)`` on ``size`` ranks of one job on this host.
 
     The ranks are forked from a server that has imported modules and done nothing else, so they start fast and share
-    no state with the test. They have one compute thread each, and the environment of a launched rank; the function
-    calls ``init()`` itself.
+    no state with the test. Each rank has one compute thread and the environment of a launched rank. The function must
+    call ``init()`` itself. No process of the job is left when this function returns or raises.
 
     Args:
-        function: any function, also a local one; it and ``args`` are pickled by value.
-        size: how many ranks.
-        args: its arguments, the same for all ranks.
+        function: any function, also a local one; the function and ``args`` are pickled by value.
+        size: the number of ranks.
+        args: the function's arguments, the same for all ranks.
         timeout: seconds for the whole job. Ranks that are late print their stacks and are killed.
         knobs: settings by name, passed as ``HOROCACHE_<NAME>``.
-        environment: more variables.
-        faults: what goes wrong where; see :class:`~horocache.testing.Fault`.
-        preload: more modules that the server imports, to save every rank the time; it is started anew where it has
-            not. NumPy and torch are among them wherever they are installed.
-        check: raise if some rank did not return.
+        environment: more environment variables of the ranks.
+        faults: the faults to inject, each a :class:`~horocache.testing.Fault`.
+        preload: more modules that the server imports, so that the ranks need not import them; a running server that
+            lacks one is restarted. The server always imports NumPy and torch if they are installed.
+        check: True raises RanksFailed if a rank did not return.
 
     Returns:
-        The values in rank order; with ``check=False``, an :class:`Outcome` for each rank.
+        The function's results in rank order; with ``check=False``, an :class:`Outcome` for each rank.
 
     Raises:
-        RanksFailed: with ``check``, if some rank raised, died or was late. No process is left in any case.
+        RanksFailed: with ``check``, if a rank raised, died or was late.
+        InvalidArgumentError: ``size`` is below 1.
     """
     if size < 1:
         raise InvalidArgumentError(f"a job needs at least one rank, not {size}.")
@@ -137,14 +138,17 @@ def _text(value: object) -> str:
 
 
 def _dumps_by_value(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Test modules cannot be imported by the ranks under every name that a test runner gives them."""
+    """Pickle a call; the function's module travels by value, except for modules of horocache.
+
+    A test runner may give a test module a name by which the ranks cannot import it.
+    """
     module = sys.modules.get(function.__module__)
     by_value = module is not None and module.__name__ != "__main__" and not module.__name__.startswith("horocache.")
     return object_collectives.dumps((function, args), by_value=module if by_value else None)
 
 
 def _start_server(context: Any, preload: Sequence[str]) -> None:
-    # One compute thread: ranks share the cores, and a thread pool must not exist when the server forks.
+    # One compute thread, because ranks share the cores, and the server must not have a thread pool when it forks.
     had = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -161,7 +165,7 @@ def _start_server(context: Any, preload: Sequence[str]) -> None:
 
 
 def _server_has(wanted: Sequence[str]) -> bool:
-    """Whether a server runs that has imported all of these; ends one that has not, as ranks would import them."""
+    """Return True if a server runs that has imported all modules in ``wanted``; end a server that has not."""
     running: Any = forkserver._forkserver
     if running._forkserver_pid is None:
         return False
@@ -195,11 +199,11 @@ class _Job:
             sender.close()
             self._processes.append(process)
             self._pipes[receiver] = rank
-        # Only now: the first start waits for the server, which imports torch.
+        # The time starts here, because the first start waits for the server, which imports torch.
         self._deadline = time.monotonic() + timeout
 
     def collect(self) -> list[Outcome]:
-        """Wait for every rank's answer or end, until the deadline."""
+        """Wait until every rank has answered or ended, at most until the deadline."""
         while self._pipes:
             left = self._deadline - time.monotonic()
             ready = wait(list(self._pipes), max(left, 0.0))
@@ -226,8 +230,8 @@ class _Job:
         outcome.finished = True
 
     def end(self) -> None:
-        """Let finished ranks leave, kill the others, and read what they printed."""
-        # Whoever answered may still be shutting down; whoever is late prints its stacks at the deadline.
+        """Let finished ranks end by themselves, kill the others, and read the ranks' output."""
+        # A rank that has answered may still be shutting down. A late rank prints its stacks at the deadline.
         limit = max(self._deadline, time.monotonic()) + _GRACE_S if not self._pipes else time.monotonic() + _GRACE_S
         for process in self._processes:
             process.join(max(0.0, limit - time.monotonic()))

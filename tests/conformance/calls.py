@@ -1,6 +1,6 @@
-"""Calls of operations whose results NumPy knows: what each rank passes, and what it must get.
+"""Calls of operations whose results NumPy can compute: the arguments of each rank, and its expected result.
 
-A rank's values depend on its rank and the call's number alone, so every rank can compute what all ranks have.
+A rank's values depend only on its rank and the call's number, so every rank can compute the values of all ranks.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 DTYPES = (*INTEGERS, *FLOATS, *COMPLEX, "bool")
 
-# The machine epsilon of each type, for averages: everything else here is exact.
+# The machine epsilon of each type, for averages; all other results are exact.
 EPSILON = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-14, "complex64": 1e-6, "complex128": 1e-14}
 
-# Scalar, empty, one element, odd, several dimensions, larger than a tile (see the drivers).
+# Scalar, empty, one element, odd, several dimensions, larger than a tile (run_cases.py sets its size).
 SHAPES = ((), (0,), (0, 3), (1,), (7,), (3, 5), (1700, 3))
-# What follows the first dimension of the operations on rows.
+# The dimensions after the first one, for operations on rows.
 ROWS = ((), (3,), (2, 2), (0,))
 LARGE_ROWS = 1700
 
 REDUCTIONS = {"Sum": 1, "Average": 0, "Min": 3, "Max": 4, "Product": 5, "And": 6, "Or": 7, "Xor": 8}
 
-# What is defined for no backend: (reductions, element types). Everything else that is not listed here, or below for a
+# Undefined for every backend: (reductions, element types). Everything that is neither listed here, nor below for a
 # backend, must work.
 UNDEFINED = (
     ({"And", "Or", "Xor"}, {*FLOATS, *COMPLEX}),
     ({"Min", "Max"}, set(COMPLEX)),
     ({"Average"}, {"bool"}),
 )
-# What a backend alone cannot do: name -> (operations, reductions, element types); None for all of them.
+# Not supported by one backend: its name -> (operations, reductions, element types); None means all of them.
 MISSING: dict[str, tuple[tuple[set[str] | None, set[str] | None, set[str] | None], ...]] = {}
 
 
 def unsupported(backend: str | None, operation: str, reduction: str, dtype: str) -> bool:
-    """Whether the operation must be refused."""
+    """True if the operation must be refused."""
     if any(reduction in reductions and dtype in dtypes for reductions, dtypes in UNDEFINED):
         return True
     for rule in MISSING.get(backend or "", ()):
@@ -61,16 +61,16 @@ class Call:
     arguments: Callable[[int], tuple[Any, ...]]
     expected: Callable[[int], Any]
     options: dict[str, Any] = field(default_factory=dict)
-    average: bool = False  # compared to within the epsilon
+    average: bool = False  # True: equal up to the type's epsilon
 
     def describe(self, rank: int) -> str:
-        """For a failure."""
+        """The call in words, for the message of a failure."""
         tensor, *rest = self.arguments(rank)
         return f"{self.operation} of {self.dtype} {tensor.shape} with {rest} {self.options}"
 
 
 def compute_type(dtype: str) -> np.dtype[Any]:
-    """In which NumPy computes: it has no bfloat16."""
+    """The type that NumPy computes in: float32 for bfloat16, which NumPy lacks."""
     return np.dtype("float32" if dtype == "bfloat16" else dtype)
 
 
@@ -89,7 +89,7 @@ def values(rank: int, shape: Sequence[int], dtype: str, seed: int = 0) -> np.nda
 
 
 def numbers(values_: Sequence[int], seed: int) -> Any:
-    """The same integers as a list, a tuple or an array: operations take all of them."""
+    """The integers as a list, a tuple or an array; operations take all of these."""
     kinds: tuple[Callable[[Any], Any], ...] = (
         list,
         tuple,
@@ -100,7 +100,7 @@ def numbers(values_: Sequence[int], seed: int) -> Any:
 
 
 def reduced(parts: Sequence[np.ndarray[Any, Any]], reduction: str, dtype: str) -> np.ndarray[Any, Any]:
-    """The reduction of what all ranks have."""
+    """The reduction of all ranks' tensors."""
     stack = np.stack(parts)
     if dtype == "bool":
         folds = {"Sum": np.logical_or, "Max": np.logical_or, "Min": np.logical_and, "Product": np.logical_and}
@@ -117,7 +117,7 @@ def reduced(parts: Sequence[np.ndarray[Any, Any]], reduction: str, dtype: str) -
 
 
 def row_counts(ranks: int) -> list[list[int]]:
-    """Rows of each rank: all different, none on some ranks, none at all, one rank with many."""
+    """Numbers of rows by rank: all different, zero on some ranks, zero on all, one rank with many."""
     return [
         [rank + 1 for rank in range(ranks)],
         [0 if rank % 2 == 0 else 3 for rank in range(ranks)],
@@ -127,7 +127,7 @@ def row_counts(ranks: int) -> list[list[int]]:
 
 
 def placed(parts: Sequence[tuple[int, np.ndarray[Any, Any]]], like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A result with each part at its row, and zeros elsewhere."""
+    """A result with each part at its first row, and zeros elsewhere."""
     end = max((start + len(part) for start, part in parts), default=0)
     result = np.zeros((end, *like.shape[1:]), like.dtype)
     for start, part in parts:
@@ -136,7 +136,7 @@ def placed(parts: Sequence[tuple[int, np.ndarray[Any, Any]]], like: np.ndarray[A
 
 
 def backwards(counts: Sequence[int]) -> list[int]:
-    """Places for parts of so many rows, the last rank's first, with a gap before each."""
+    """The first rows of parts with ``counts`` rows, the last rank's part first, with a gap of one row before each."""
     starts, at = [0] * len(counts), 0
     for rank in reversed(range(len(counts))):
         at += 1
@@ -148,7 +148,7 @@ def backwards(counts: Sequence[int]) -> list[int]:
 def reductions_of(
     operation: str, ranks: int, reduction: str, dtype: str, shape: Sequence[int], seed: int
 ) -> Iterator[Call]:
-    """Calls of allreduce, grouped_allreduce, reduce, reducescatter or reducescatterv; those on rows skip scalars."""
+    """Calls of allreduce, reduce, reducescatter or reducescatterv; the latter two skip scalars."""
     parts = [values(rank, shape, dtype, seed) for rank in range(ranks)]
     options = {"op": REDUCTIONS[reduction]}
     average = reduction == "Average" and dtype not in INTEGERS
@@ -183,7 +183,7 @@ def reductions_of(
 
 
 def broadcasts(ranks: int, dtype: str, shape: Sequence[int], seed: int) -> Iterator[Call]:
-    """From one root."""
+    """A broadcast from one root."""
     root = seed % ranks
     yield Call(
         "broadcast",
@@ -194,7 +194,7 @@ def broadcasts(ranks: int, dtype: str, shape: Sequence[int], seed: int) -> Itera
 
 
 def gathers(operation: str, ranks: int, dtype: str, counts: Sequence[int], row: tuple[int, ...], seed: int) -> Call:
-    """allgather, allgatherv, gather or gatherv; the latter with places and expected rows."""
+    """allgather, allgatherv, gather or gatherv; those with v have first rows and expected numbers of rows."""
     parts = [values(rank, (counts[rank], *row), dtype, seed) for rank in range(ranks)]
     root = seed % ranks if operation.startswith("gather") else -1
     rooted = () if root < 0 else (root,)
@@ -218,7 +218,7 @@ def gathers(operation: str, ranks: int, dtype: str, counts: Sequence[int], row: 
 
 
 def scatters(operation: str, ranks: int, dtype: str, counts: Sequence[int], row: tuple[int, ...], seed: int) -> Call:
-    """Scatter or scatterv; the latter from places that overlap. ``scatter`` gives each rank the first count."""
+    """scatter or scatterv, whose parts may overlap. ``scatter`` gives each rank the first count."""
     root = seed % ranks
     even = operation == "scatter"
     counts = [counts[0]] * ranks if even else list(counts)
@@ -227,7 +227,7 @@ def scatters(operation: str, ranks: int, dtype: str, counts: Sequence[int], row:
     whole = values(root, (rows, *row), dtype, seed)
 
     def arguments(rank: int) -> tuple[Any, ...]:
-        if rank != root:  # any number of rows, of which none is read
+        if rank != root:  # any number of rows, which are not read
             return (values(rank, (rank, *row), dtype, seed), root, *(() if even else ([7], "nothing")))
         return (whole, root) if even else (whole, root, numbers(counts, seed), numbers(starts, seed + 1))
 
@@ -235,7 +235,7 @@ def scatters(operation: str, ranks: int, dtype: str, counts: Sequence[int], row:
 
 
 def exchanges(operation: str, ranks: int, dtype: str, counts: Sequence[int], row: tuple[int, ...], seed: int) -> Call:
-    """Alltoall with splits, or alltoallv with places: rank r sends counts[(r + d) % ranks] rows to rank d."""
+    """alltoall with splits, or alltoallv with first rows: rank r sends counts[(r + d) % ranks] rows to rank d."""
     splits = [[counts[(rank + to) % ranks] for to in range(ranks)] for rank in range(ranks)]
     incoming = [[splits[source][rank] for source in range(ranks)] for rank in range(ranks)]
     has_places = operation == "alltoallv"

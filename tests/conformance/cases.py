@@ -1,7 +1,7 @@
-"""What every backend must do: one function per operation, ``case(hc, backend) -> checks made``, in :data:`CASES`.
+"""The conformance cases: one function per operation, ``case(hc, backend) -> checks made``, in :data:`CASES`.
 
-A case runs on all ranks of a job that has been started by whatever means; it raises AssertionError on the rank that got
-something wrong. ``backend`` None leaves the choice to the selector. What a backend cannot do is listed in ``calls.py``.
+A case runs on all ranks of a job, however it was started, and raises AssertionError on a rank with a wrong result. If
+``backend`` is None, the selector chooses it. ``calls.py`` lists the operations that a backend does not support.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _reducing(operation: str, hc: ModuleType, backend: str | None) -> int:
                 continue
             batch: list[Call] = []
             for place, shape in enumerate(calls.SHAPES):
-                # One large tensor per type and operation; the others take all reductions.
+                # Large tensors take one or two reductions for each type, the others take all.
                 if np.prod(shape, dtype=int) < 1000 or number == len(dtype) % len(calls.REDUCTIONS) or number == 0:
                     seed = number + place
                     batch += calls.reductions_of(operation, runner.ranks, reduction, dtype, shape, seed)
@@ -52,7 +52,7 @@ def _reducing(operation: str, hc: ModuleType, backend: str | None) -> int:
 
 
 def _scales(hc: ModuleType, backend: str | None) -> int:
-    """Factors before and after; both are exact here."""
+    """Factors before and after the reduction; both are exact here."""
     runner = Runner(hc, backend, "scales")
     for dtype in dtypes(hc):
         for operation in REDUCING:
@@ -75,7 +75,7 @@ def _scales(hc: ModuleType, backend: str | None) -> int:
 
 
 def _narrow(hc: ModuleType, backend: str | None) -> int:
-    """A sum that 16 bits cannot hold, of which the result is a part."""
+    """Averages of 16-bit floats whose sum exceeds the range of 16 bits."""
     runner = Runner(hc, backend, "narrow")
     for count in (3, 40_000):
         tensor = np.full(count, 60_000, np.float16)
@@ -87,7 +87,7 @@ def _narrow(hc: ModuleType, backend: str | None) -> int:
 
 
 def _wraps(hc: ModuleType, backend: str | None) -> int:
-    """Sums and products of integers that do not fit: two's complement, in whole vectors and in what is left of them."""
+    """Sums and products of integers that overflow: two's complement, in whole vectors and in the remainder."""
     runner = Runner(hc, backend, "wraps")
     for dtype in calls.INTEGERS:
         for reduction in ("Sum", "Product"):
@@ -142,7 +142,7 @@ def _groups(hc: ModuleType, backend: str | None) -> int:
 
 
 def _in_place(hc: ModuleType, backend: str | None) -> int:
-    """Some ranks want the result in their tensor, some elsewhere: nobody knows of the others."""
+    """Some ranks ask for the result in their tensor, others in a new array; no rank knows the others' choice."""
     runner = Runner(hc, backend, "in_place")
     last = runner.ranks - 1
     for dtype, count in itertools.product(("float16", "float32", "int64"), (5, 40_001, 300_000)):
@@ -180,7 +180,7 @@ def _moving(operation: str, hc: ModuleType, backend: str | None) -> int:
 
 
 def _barrier(hc: ModuleType, backend: str | None) -> int:
-    """Nobody gets through before the last rank is there: it has been told by everybody then."""
+    """Barriers, each with an allreduce in flight."""
     runner = Runner(hc, backend, "barrier")
     for turn in range(5):
         handle = hc.allreduce_async(np.full(4, turn), op=hc.Sum, name=f"before.{turn}", backend=backend)
@@ -191,7 +191,7 @@ def _barrier(hc: ModuleType, backend: str | None) -> int:
 
 
 def _scalars(hc: ModuleType, backend: str | None) -> int:
-    """A scalar is one row."""
+    """A scalar counts as one row."""
     runner = Runner(hc, backend, "scalars")
     mine, everyone = np.float32(runner.rank + 1), np.arange(1, runner.ranks + 1, dtype=np.float32)
     ones = [1] * runner.ranks
@@ -211,7 +211,7 @@ def _scalars(hc: ModuleType, backend: str | None) -> int:
 
 
 def _random_call(random: np.random.Generator, ranks: int, known: Sequence[str], backend: str | None) -> Call:
-    """One of all operations; equal on all ranks, whose generators are in the same state."""
+    """Draw one of all operations; all ranks draw the same, because their generators are in the same state."""
     dtype = str(random.choice(known))
     seed = int(random.integers(100))
     shape = tuple(int(extent) for extent in random.integers(0, 9, size=int(random.integers(1, 4))))
@@ -228,7 +228,7 @@ def _random_call(random: np.random.Generator, ranks: int, known: Sequence[str], 
 
 
 def _schedules(hc: ModuleType, backend: str | None) -> int:
-    """Seeded sequences of mixed operations: every rank submits and waits in an order of its own."""
+    """Seeded sequences of mixed operations: every rank submits and waits in its own order."""
     runner = Runner(hc, backend, "schedules")
     known = dtypes(hc)
     for seed in range(12):
@@ -249,7 +249,7 @@ def _schedules(hc: ModuleType, backend: str | None) -> int:
 
 
 def _repeated(hc: ModuleType, backend: str | None) -> int:
-    """From the response cache: the same names again, with rows that change from time to time."""
+    """The same names again, so that responses come from the cache, with numbers of rows that change."""
     runner = Runner(hc, backend, "repeated")
     for turn in range(6):
         for operation, make in MOVING.items():

@@ -1,4 +1,4 @@
-"""What every backend must do while ranks have joined: rank s has data in the steps 0 to s, and joins then."""
+"""Requirements on every backend while ranks have joined: rank s has data in the steps 0 to s, and joins then."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import calls
 import numpy as np
 
-# Cached tensors (the names come again in every step), small ones, and one that backends cut into pieces; where ranks
-# share cores, shared memory folds it in one shot or in two, by its type (256 KiB).
+# Cached tensors (every step uses the same names), small ones, and one that backends cut into pieces. Where ranks share
+# cores, shared memory folds the latter one-shot or two-shot, depending on its type (the limit is 256 KiB).
 COUNTS = (1, 7, 70_001)
 DTYPES = ("float32", "float16", "int32")
 FOLDS = {"Sum": np.add, "Min": np.minimum, "Max": np.maximum, "Product": np.multiply}
@@ -55,7 +55,7 @@ class Steps:
                     self.same(mean, expected, f"average of {dtype} among {live}", calls.EPSILON[dtype])
 
     def scattered(self, part: Any, total: Any, case: str, options: dict[str, Any]) -> None:
-        """Joined ranks keep their share of the rows; nobody gets it."""
+        """Joined ranks keep their share of the rows; no rank receives it."""
         shares = np.array_split(total, self.ranks)
         got = self.call("reducescatter", part, **options)
         self.same(got, shares[self.rank], f"reducescatter {case}")
@@ -65,7 +65,7 @@ class Steps:
         self.same(got, total[first : first + rows[self.rank]], f"reducescatterv {case}")
 
     def moves(self, live: Sequence[int], most: int) -> None:
-        """``most``: rows of the largest part."""
+        """Operations that move rows: ``most`` of rank 0, and one more for each further rank."""
         last = self.ranks - 1
         rows = [most + rank for rank in range(self.ranks)]
         mine = np.full((rows[self.rank], 2), self.rank, np.int32)
@@ -86,7 +86,7 @@ class Steps:
         self.hc.barrier(backend=self.backend)
 
     def dead_roots(self, live: Sequence[int]) -> None:
-        """A root that has joined has nothing to give, and takes nothing."""
+        """An operation whose root has joined is refused."""
         for root in set(range(self.ranks)) - set(live):
             for operation in ("broadcast", "reduce", "gather", "scatter"):
                 try:
@@ -112,5 +112,5 @@ def check(hc: ModuleType, backend: str | None) -> int:
         last = hc.join(divide_by=divide_by)
         assert last == steps.ranks - 1, f"rank {steps.rank}: join() says {last} was the last"
         checks += steps.checks
-    # Ranks that joined early made fewer checks: the number that all agree on is the last one's.
+    # Ranks that joined early made fewer checks. All return the number of the last rank, which is the largest.
     return int(hc.allreduce(np.array([checks]), op=hc.Max, name="joined.checks", backend=backend)[0])

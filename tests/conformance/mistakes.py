@@ -1,4 +1,4 @@
-"""What one rank gets wrong: it fails on all ranks, which name it, and the job goes on."""
+"""Mistakes of one rank: the operation fails on all ranks with an error that names the rank, and the job goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(hc: ModuleType, backend: str | None) -> int:
     mismatch, invalid = hc.MismatchError, hc.InvalidArgumentError
     two = np.ones((2, 3))
     mistakes: list[tuple[Any, str, Callable[[], Any]]] = [
-        # rows that do not come
+        # expected rows that do not come
         (mismatch, f"rank {last} expects 9 rows", lambda: hc.gatherv(two, last, [9] * ranks, backend=backend)),
         (mismatch, "expects 9 rows", lambda: hc.allgatherv(two, [2 if rank else 9] * ranks, backend=backend)),
         (mismatch, "expects 9 rows", lambda: hc.alltoallv(two, [1] * ranks, [1 if rank else 9] * ranks, [0] * ranks,
@@ -26,13 +26,13 @@ def check(hc: ModuleType, backend: str | None) -> int:
         (invalid, "rank 0", lambda: hc.scatterv(two, 0, [1] * (ranks + 2), backend=backend)),
         (invalid, "rank 0", lambda: hc.allgatherv(two, None, [0] * (ranks + (rank == 0)) if rank == 0 else None,
                                                  backend=backend)),
-        # numbers below 0, and rows that are not there
+        # numbers below 0, and rows that do not exist
         (invalid, "rank 0", lambda: hc.alltoallv(two, [-1 if rank == 0 else 0] * ranks, backend=backend)),
         (invalid, "rank 0", lambda: hc.scatterv(two, 0, [1] * ranks, [2] * ranks, backend=backend)),
         (invalid, "rank 0", lambda: hc.scatterv(two, 0, [9] * ranks, backend=backend)),
         (invalid, "rank 0", lambda: hc.reducescatterv(two, [7 if rank == 0 else 2] + [0] * last, backend=backend)),
         (invalid, f"rank {last}", lambda: hc.gatherv(two, last, None, [-1] * ranks, backend=backend)),
-        # what is equal on all ranks
+        # mistakes that all ranks make
         (hc.UnsupportedError, "no backend 'nowhere'", lambda: hc.gather(two, 0, backend="nowhere")),
         (invalid, "invalid root rank", lambda: hc.reduce(two, ranks, backend=backend)),
         (invalid, "sendcounts", lambda: hc.alltoallv(two, "one", backend=backend)),

@@ -1,4 +1,4 @@
-"""A program for each operation of a job, as plain as can be; for tests of what runs programs."""
+"""A simple program for each operation of a job, for tests of the parts that run programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from horocache.lang import (
 
 
 def ring_allgather(ranks: int, **options: Any) -> Program:
-    """Every part goes round; in place."""
+    """Every part travels around the ring, in place."""
     with Program("ring_allgather", AllGather(ranks, inplace=True), **options) as program:
         for first in range(ranks):
             part = chunk(first, Buffer.input, 0)
@@ -33,7 +33,7 @@ def ring_allgather(ranks: int, **options: Any) -> Program:
 
 
 def straight_reducescatter(ranks: int, **options: Any) -> Program:
-    """Every part is added up along the ranks, the last of which is its owner's neighbour."""
+    """Each owner adds up the ranks' values of its part, in ring order, beginning with its own."""
     with Program("straight_reducescatter", ReduceScatter(ranks), **options) as program:
         for owner in range(ranks):
             total = chunk(owner, Buffer.input, owner).copy(owner, Buffer.output, 0)
@@ -43,7 +43,7 @@ def straight_reducescatter(ranks: int, **options: Any) -> Program:
 
 
 def chain_broadcast(ranks: int, root: int = 0, **options: Any) -> Program:
-    """From each rank to the next; also where the root has it already."""
+    """Each rank passes the value to the next one; the root first copies it into its own output."""
     with Program("chain_broadcast", Broadcast(ranks, root=root), **options) as program:
         value = chunk(root, Buffer.input, 0)
         for step in range(ranks):
@@ -52,7 +52,7 @@ def chain_broadcast(ranks: int, root: int = 0, **options: Any) -> Program:
 
 
 def chain_reduce(ranks: int, root: int = 0, **options: Any) -> Program:
-    """Along the ranks to the root."""
+    """Partial sums travel along the ranks to the root."""
     with Program("chain_reduce", Reduce(ranks, inplace=True, root=root), **options) as program:
         total = chunk((root + 1) % ranks, Buffer.input, 0)
         for step in range(2, ranks + 1):
@@ -61,7 +61,7 @@ def chain_reduce(ranks: int, root: int = 0, **options: Any) -> Program:
 
 
 def star_gather(ranks: int, root: int = 0, **options: Any) -> Program:
-    """Everything straight to the root."""
+    """Every rank copies its part to the root."""
     with Program("star_gather", Gather(ranks, root=root), **options) as program:
         for rank in range(ranks):
             chunk(rank, Buffer.input, 0).copy(root, Buffer.output, rank)
@@ -69,7 +69,7 @@ def star_gather(ranks: int, root: int = 0, **options: Any) -> Program:
 
 
 def star_scatter(ranks: int, root: int = 0, **options: Any) -> Program:
-    """Everything straight from the root."""
+    """The root copies to every rank its part."""
     with Program("star_scatter", Scatter(ranks, root=root), **options) as program:
         for rank in range(ranks):
             chunk(root, Buffer.input, rank).copy(rank, Buffer.output, 0)
@@ -77,7 +77,7 @@ def star_scatter(ranks: int, root: int = 0, **options: Any) -> Program:
 
 
 def for_every_operation(ranks: int) -> dict[str, Program]:
-    """By name; rooted operations for the ranks 0 and, if there is one, the last."""
+    """The programs by name; rooted operations once for rank 0 and once for the last rank."""
     programs = {
         "ring": algorithms.ring(ranks),
         "direct_alltoall": algorithms.direct_alltoall(ranks),
@@ -92,7 +92,7 @@ def for_every_operation(ranks: int) -> dict[str, Program]:
 
 
 def save_for_every_operation(folder: Path, ranks: int) -> Path:
-    """Compiled, in files; returns the folder."""
+    """Compile the programs and save them in ``folder``; returns the folder."""
     folder.mkdir(exist_ok=True)
     for name, program in for_every_operation(ranks).items():
         save_program(compile_program(program), folder / f"{name}.program.json")

@@ -1,4 +1,4 @@
-"""Runs calls in one job and compares what they give with what they must."""
+"""Runs calls in one job and compares their results with the expected ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calls import Call
 
 @functools.cache
 def _torch() -> Any:
-    """torch and its binding, which bfloat16 needs; None where torch is not installed."""
+    """torch and its binding, which bfloat16 needs; None if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     import horocache.torch as hvd
@@ -43,7 +43,7 @@ def to_array(tensor: Any, dtype: str) -> np.ndarray[Any, Any]:
 class Runner:
     """Runs calls in one job and compares their results.
 
-    Names: a call has a name of its own, so that ranks may submit calls in any order.
+    Names: each call has its own name, so that ranks may submit calls in any order.
     """
 
     def __init__(self, hc: ModuleType, backend: str | None, case: str) -> None:
@@ -86,7 +86,7 @@ class Runner:
             np.testing.assert_array_equal(array, expected, where)
 
     def run(self, batch: Sequence[Call]) -> None:
-        """The first one blocking, the others at once, waited for in another order than submitted."""
+        """Run the first call blocking, then submit the others and wait for them in reverse order."""
         if not batch:
             return
         self.compare(batch[0], self.submit(batch[0], self.name(), ""))
@@ -96,7 +96,7 @@ class Runner:
             self.compare(call, self.hc.synchronize(handle))
 
     def refused(self, error: type[Exception] | tuple[type[Exception], ...], words: str, run: Callable[[], Any]) -> None:
-        """``run`` raises on this rank, and the job goes on."""
+        """Check that ``run`` raises on this rank and that the job goes on."""
         try:
             got = run()
         except error as raised:

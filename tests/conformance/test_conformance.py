@@ -1,4 +1,4 @@
-"""Every backend that runs here does every operation as NumPy does, on 1 to 4 ranks."""
+"""Every backend that runs here agrees with NumPy in every operation, on 1 to 4 ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .programs import save_for_every_operation
 
 FOLDER = str(Path(__file__).resolve().parent)
 
-# Backend, ranks, and the route to the core. The fake device has no tensors in Python; tests/cpp/data covers it.
+# Backend, number of ranks, and binding. The fake device has no tensors in Python; tests/cpp/data covers it.
 JOBS = [
     ("shm", 1, "native"),
     ("shm", 2, "native"),

@@ -1,4 +1,4 @@
-"""What docs/migration.md says gets better, row by row, and the tests that show it; see test_promises.py."""
+"""The improvements that docs/migration.md promises, row by row, and the tests that show them; see test_promises.py."""
 
 BETTER_THAN_HOROVOD = {
     "A rank that dies leaves the others waiting, or ends them all without a reason": [

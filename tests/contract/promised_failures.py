@@ -1,4 +1,4 @@
-"""What docs/failures.md promises, row by row, and the tests that show it; see test_promises.py."""
+"""The promises of docs/failures.md, row by row, and the tests that show them; see test_promises.py."""
 
 FAILURES = {
     # ---- while the job runs

@@ -1,4 +1,4 @@
-"""Whether a function takes what Horovod's takes: arguments in their order, with their defaults."""
+"""Checks that a function takes the arguments of Horovod's function, in their order and with their defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT = {
 
 
 def lines_of(signatures: str) -> list[str]:
-    """One signature each."""
+    """The signatures, one per line, with their abbreviations expanded."""
     return [line.format(**SHORT) for line in signatures.strip().splitlines()]
 
 
@@ -26,7 +26,7 @@ def _expected(line: str, module: ModuleType) -> list[tuple[str, object]]:
 
 
 def check_signature(line: str, module: ModuleType) -> None:
-    """AssertionError unless a call by the signature ``line`` can be made of the module's function of that name."""
+    """Raise AssertionError unless the module's function of that name accepts calls by the signature ``line``."""
     name = line.partition("(")[0]
     parameters = list(inspect.signature(getattr(module, name)).parameters.values())
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -34,7 +34,7 @@ def check_signature(line: str, module: ModuleType) -> None:
     got = [(p.name, p.default) for p in positional[: len(wanted)]]
     assert [n for n, _ in got] == [n for n, _ in wanted]
     for (argument, default), (_, want) in zip(got, wanted, strict=True):
-        # None stands for Compression.none where a function is the same for all frameworks.
+        # None stands for Compression.none in functions that all frameworks share.
         assert default == want or (argument == "compression" and default is None), argument
     more = [p for p in parameters if p not in positional[: len(wanted)]]
     assert all(p.default is not p.empty or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in more)

@@ -1,4 +1,4 @@
-"""Generated pages are up to date, and links inside the documentation lead somewhere."""
+"""Generated pages are up to date, and links within the documentation are valid."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that a page's headings can be reached by."""
+    """The fragments of links to a page's headings."""
     headings = HEADING.findall(page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""What `import horocache` promises: it is light, it knows its version, and nothing else is installed beside it."""
+"""Promises of `import horocache`: it is light, it knows its version, and nothing else is installed beside it."""
 
 import importlib.metadata
 import re

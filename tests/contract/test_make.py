@@ -1,4 +1,4 @@
-"""What make says on a machine that lacks something."""
+"""Messages of make on a machine that lacks something."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def fake_python(folder: Path, text: str) -> Path:
-    """A `python3` that does what the shell text says."""
+    """A `python3` that runs the shell text."""
     path = folder / "python3"
     path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)

@@ -1,6 +1,7 @@
-"""What the pages promise is tested: each row of their tables has tests that show it, and each of these exists.
+"""The promises of the pages are tested: each row of their tables names tests that show it, and all of these exist.
 
-A row is known by its first cell. Tests are named by file below ``tests`` and name, in C++ by suite and name.
+A row is identified by its first cell. Tests are named by their file below ``tests`` and by name, in C++ by suite and
+name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PAGES = {
 
 
 def first_cells(page: str, heading: str | None) -> list[str]:
-    """Of the rows of a page's tables, or of those below one heading."""
+    """The first cells of the rows in a page's tables, or in those below one heading."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     if heading is not None:
         text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -35,7 +36,7 @@ def first_cells(page: str, heading: str | None) -> list[str]:
 
 @functools.cache
 def names_in(file: str) -> set[str]:
-    """Names of the tests in a file below ``tests``; none if there is no such file."""
+    """The names of the tests in a file below ``tests``; empty if the file does not exist."""
     path = TESTS / file
     if not path.is_file():
         return set()

@@ -1,4 +1,4 @@
-"""The stub of the compiled module says what the module has: names, and the parameters of every function."""
+"""The stub of the compiled module matches the module: names, and the parameters of every function."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ TREE = ast.parse(STUB.read_text(encoding="utf-8"))
 
 
 def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """Names that a piece of the stub declares."""
+    """The names that the stub, or a class in it, declares."""
     names: dict[str, ast.stmt] = {}
     for statement in body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
@@ -24,12 +24,12 @@ def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 
 def public(thing: object) -> set[str]:
-    """Names that the module or a class of it offers itself."""
+    """The public names that the module, or a class of it, defines itself."""
     return {name for name in vars(thing) if not name.startswith("_")}
 
 
 def stub_parameters(function: ast.FunctionDef) -> list[tuple[str, bool]]:
-    """Name, and whether there is a default, of each parameter but self."""
+    """The name of each parameter but self, and True if it has a default."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     required = len(arguments) - len(function.args.defaults)
     found = [(argument.arg, index >= required) for index, argument in enumerate(arguments)]
@@ -37,7 +37,7 @@ def stub_parameters(function: ast.FunctionDef) -> list[tuple[str, bool]]:
 
 
 def bound_parameters(function: object) -> list[tuple[str, bool]]:
-    """The same of a function of the module, from the signature line that its docstring begins with."""
+    """The same for a function of the module, from the signature line at the start of its docstring."""
     line = (getattr(function, "__doc__", None) or "").splitlines()[0]
     tree = ast.parse(f"def {re.sub(r'<[^<>]*>', '...', line)}: ...").body[0]
     assert isinstance(tree, ast.FunctionDef)

@@ -18,19 +18,19 @@ pytestmark = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm (Debia
 
 
 def exported(library: Path) -> set[str]:
-    """Names that a shared library defines for others."""
+    """The names that a shared library exports."""
     command = ["nm", "--dynamic", "--defined-only", "--extern-only", "--format=posix", str(library)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {line.split()[0] for line in lines}
 
 
 def visible(library: Path) -> set[str]:
-    """Those without the C++ library's own templates, which the dynamic linker merges with everybody else's."""
+    """The exported names without templates of the C++ library, which the dynamic linker merges across libraries."""
     return {name for name in exported(library) if not name.startswith("_Z") or "horocache" in name}
 
 
 def declared() -> set[str]:
-    """Functions that hc.h declares."""
+    """The functions that hc.h declares."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
     return set(re.findall(r"\bHC_API\b[^;]*?\b(hc_\w+)\s*\(", text))
 

@@ -1,11 +1,11 @@
-"""Every script of the tutorials runs as it stands, through the launcher, and prints what the page says.
+"""Every script of the tutorials runs unchanged through the launcher and prints the output on its page.
 
-A block that starts with ```python np=N is run with N ranks; `env=NAME=value` sets a variable, `with=OPTION` is for the
-launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE` is skipped
-where the module is not installed; its library may print lines of its own.
+A block that starts with ```python np=N runs with N ranks; `env=NAME=value` sets a variable, and `with=OPTION` is an
+option of the launcher. The block ```text output after it holds the output, in any order. A script with `needs=MODULE`
+is skipped if the module is not installed; the module may print lines of its own.
 
-Starting ranks and importing a framework takes seconds, so the scripts of a page that run alike are one job: each rank
-runs one after the other, and shuts down after each.
+Starting ranks and importing a framework takes seconds, so the scripts of a page with equal settings share one job. Each
+rank runs them one after the other, and shuts down after each.
 """
 
 import importlib.util
@@ -74,7 +74,7 @@ for path in sys.argv[1:]:
 
 
 def printed(output: str, ranks: int) -> list[list[str]]:
-    """The lines of each script, of all ranks, with the numbers of the ranks in front."""
+    """The output lines of each script, from all ranks, each with its rank in front."""
     scripts: list[list[str]] = []
     for rank in range(ranks):
         lines = [line for line in output.splitlines() if line.startswith(f"[{rank}] ")]
@@ -101,7 +101,7 @@ def test_scripts_print_what_the_page_says(job, tmp_path):
     (tmp_path / "all.py").write_text(RUN_ALL, encoding="utf-8")
     launcher = Path(sys.executable).with_name("horocacherun")
     command = [str(launcher), *first.launcher, "-np", str(first.ranks), sys.executable, "all.py", *map(str, paths)]
-    # For what scripts leave; not tmp_path, which is too long for the names of sockets.
+    # For files that scripts leave; tmp_path is too long for the names of sockets.
     with tempfile.TemporaryDirectory(prefix="hc-docs-") as folder:
         environment = {**os.environ, "TMPDIR": folder, "OMP_NUM_THREADS": "1", **dict(first.variables)}
         run = {"cwd": tmp_path, "env": environment, "timeout": 100}

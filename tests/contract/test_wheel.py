@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)  # the core is compiled once
 
 
 def run(*command: object, **options: object) -> str:
-    """Run a command; its output is the message if it fails."""
+    """Run a command and return its output, which is the assertion's message if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}"
@@ -38,15 +38,15 @@ def run(*command: object, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def dist() -> Iterator[Path]:
-    """A source distribution of the tree as it is, and the wheel built from it.
+    """A source distribution of the current tree, and the wheel built from it.
 
-    Compiled as ``make build`` compiles, so that ccache, where it is installed, has the objects: by the same compiler,
-    with the same options, and with the same relative paths to the sources and to pybind11.
+    The build uses the compiler, the options and the relative paths (to the sources and to pybind11) of ``make build``,
+    so that ccache, if it is installed, has the objects.
     """
     folder = ROOT / "build" / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT, folder / "source", ignore=NOT_SOURCES)
-    # The environment of its own holds what pyproject.toml requires, so that a missing package shows.
+    # The isolated environment holds only what pyproject.toml requires, so that a missing package shows.
     run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, folder / "source")
     [sources] = folder.glob("*.tar.gz")
     with tarfile.open(sources) as archive:

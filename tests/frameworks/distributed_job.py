@@ -1,4 +1,4 @@
-"""What the tests of the torch.distributed backend share. Ranks get it by value: they cannot import it."""
+"""Helpers for the tests of the torch.distributed backend; ranks cannot import them and receive them by value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def enter(folder, rank=None, size=None, backend="horocache", seconds=30.0, store="store"):
-    """Start torch.distributed; without a rank, as the one that the launcher's variables name."""
+    """Start torch.distributed. Rank and size that are not given come from the launcher's variables."""
     dist.init_process_group(
         backend,
         init_method=f"file://{folder}/{store}",
@@ -29,7 +29,7 @@ def enter(folder, rank=None, size=None, backend="horocache", seconds=30.0, store
 
 
 def forget_the_launcher():
-    """As if nothing but the program had started this process. Returns what the launcher had said: rank and size."""
+    """Remove the launcher's variables, as if the program had been started directly. Returns their rank and size."""
     said = int(os.environ["HOROCACHE_RANK"]), int(os.environ["HOROCACHE_SIZE"])
     for name in [name for name in os.environ if name.startswith("HOROCACHE_")]:
         del os.environ[name]
@@ -38,7 +38,7 @@ def forget_the_launcher():
 
 @contextlib.contextmanager
 def group(folder, **options):
-    """The world's group, for a while."""
+    """The world's process group, for the body of a ``with`` statement."""
     place = enter(folder, **options)
     try:
         yield place

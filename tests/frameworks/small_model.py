@@ -1,4 +1,4 @@
-"""Models, parameters and data that several tests train with. Ranks get it by value: they cannot import it."""
+"""Models, parameters and data for several tests; ranks cannot import them and receive them by value."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def batch(step, rank, rows=4):
 
 
 def parameters(count):
-    """Parameters of two ones each, and their names p0, p1, ..."""
+    """``count`` parameters of two ones each, and their (name, parameter) pairs p0, p1, ..."""
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(count)]
     return params, [(f"p{i}", param) for i, param in enumerate(params)]
 
 
 def table_and_head():
-    """A table whose gradient is sparse and a layer on it, both of ones, and their names."""
+    """An embedding with a sparse gradient and a linear layer on it, all weights 1, and their named parameters."""
     table = torch.nn.Embedding(4, 2, sparse=True)
     head = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.ones_(table.weight)
@@ -47,6 +47,6 @@ def group_names(optimizer):
 
 
 def check_groups(groups, count, parameters):
-    """There are so many groups, and each parameter is in one of them."""
+    """Check that there are ``count`` groups and that each parameter is in exactly one of them."""
     names = sorted(name for group in groups for name in group)
     assert (len(groups), names) == (count, [f"p{i}" for i in range(parameters)]), groups

@@ -1,4 +1,4 @@
-"""Ranks whose server has imported TensorFlow, which takes each of them seconds otherwise."""
+"""Ranks that are forked from a server with TensorFlow imported; otherwise the import takes each rank seconds."""
 
 import importlib.util
 import sys
@@ -12,7 +12,10 @@ pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 
 def run(function, size, *, environment=None, **options):
-    """:func:`run_ranks`; without the code that AutoGraph writes to files, and leaves when a forked process ends."""
+    """Call :func:`run_ranks` with a temporary ``TMPDIR``.
+
+    AutoGraph writes generated code to files there, which a forked process does not remove when it ends.
+    """
     with TemporaryDirectory(prefix="hc-tf-") as folder:
         environment = {"TMPDIR": folder, "TF_CPP_MIN_LOG_LEVEL": "2", **(environment or {})}
         return run_ranks(function, size, environment=environment, preload=("tensorflow",), **options)
@@ -25,17 +28,17 @@ BACKENDS = [
 
 
 def run_keras(body, size, backend, *args, check=True):
-    """The same with Keras on one of ``BACKENDS``; ``body`` is a local function."""
+    """Call :func:`run` with Keras on ``backend``, one of ``BACKENDS``; ``body`` is a local function."""
 
     def with_backend(*args):
-        # The server has imported TensorFlow, which has imported Keras.
+        # The server has imported TensorFlow, which has imported Keras. Another backend needs a fresh import.
         others = [name for name in sys.modules if name.partition(".")[0] == "keras" and backend != "tensorflow"]
         for name in others:
             del sys.modules[name]
         if backend == "jax":
             import jax
 
-            # XLA takes most of the time, and what it optimizes runs a few times.
+            # XLA's optimizations take most of the time, and each compiled function runs only a few times.
             jax.config.update("jax_disable_most_optimizations", True)
         import keras
 

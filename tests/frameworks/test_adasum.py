@@ -1,4 +1,4 @@
-"""Adasum, against the formula on one process, and the optimizer that combines steps with it."""
+"""Adasum against its formula computed in one process, and the optimizer that combines the ranks' steps with it."""
 
 from __future__ import annotations
 

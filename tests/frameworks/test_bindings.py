@@ -1,4 +1,4 @@
-"""The native binding and the C ABI: one meaning, also within one job, and no crash whatever a caller of C passes."""
+"""The native binding and the C ABI: equal results, also within one job, and no crash on invalid C arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
         elif mistake == "num_splits":
             request.num_splits = -1
         elif mistake == "num_receive_rows":
-            request.num_receive_rows = 2  # and no numbers
+            request.num_receive_rows = 2  # while the pointer to the numbers is null
         elif mistake == "no_output":
             output[0].data = ffi.NULL
         elif mistake == "inputs":

@@ -1,4 +1,4 @@
-"""Gradients that live in shared memory: reduced where they are, and safe whatever the program does with them."""
+"""Gradients in shared memory: reduced in place, and safe if the program keeps, changes or replaces them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def views(optimizer):
 
 
 def train(hvd, steps, set_to_none, bucket_view, num_groups, passes=1, clips=False, dtype=None):
-    """The parameters after some steps, what was copied in the last, and the optimizer.
+    """Train for some steps; return the parameters, the bytes copied in the last step, and the optimizer.
 
-    Copied: bytes in and out of buffers, and bytes of gradients that went into their places.
+    The bytes are two numbers: copied in and out of buffers, and copied from gradients into their bucket views.
     """
     import horocache as hc
 
@@ -59,14 +59,14 @@ def test_parameters_have_the_bits_that_they_have_without_views_and_nothing_is_co
     def body(num_groups, set_to_none):
         import horocache.torch as hvd
 
-        hvd.init(oneshot_max=0, inline_max=0)  # small as they are, gradients go the way of large ones
+        hvd.init(oneshot_max=0, inline_max=0)  # these small gradients take the path of large ones
         for options in ({}, {"passes": 2}, {"clips": True}, {"dtype": torch.float32}):
             with_views, copied, optimizer = train(hvd, 4, set_to_none, "auto", num_groups, **options)
             without, copied_without, _ = train(hvd, 4, set_to_none, False, num_groups, **options)
             for a, b in zip(with_views, without, strict=True):
                 assert torch.equal(a, b), options
-            # What autograd has made anew is moved once; where it adds to what is there, nothing is. The byte for each
-            # parameter that tells of unused ones may be copied in and out.
+            # A gradient that autograd allocates is copied into its bucket view once; one that autograd accumulates in
+            # place is not copied. The byte per parameter that reports unused parameters may be copied in and out.
             size = sum(p.numel() * p.element_size() for p in with_views)
             assert copied[0] <= 2 * len(with_views), (options, copied)
             assert copied[1] == (size if set_to_none else 0), (options, copied)
@@ -104,7 +104,7 @@ def test_a_gradient_that_the_program_keeps_is_not_overwritten():
             optimizer.zero_grad()
             (sum(p.sum() for p in params) * (step + 1)).backward()
             optimizer.step()
-            # The tensor itself, another one on its memory, and NumPy's view of it.
+            # The gradient itself, another tensor on its memory, and a NumPy view of it.
             kept.append((params[0].grad, params[1].grad.detach(), params[2].grad.numpy()))
             assert all(p.grad.tolist() == [2.0 * (step + 1)] * 5 for p in params)
         bucket_views = {optimizer._reducer._slots[3].view.data_ptr()}
@@ -281,7 +281,7 @@ def test_changing_or_replacing_a_gradient_in_flight_is_an_error_with_its_name(bu
             (lambda: setattr(params[0], "grad", torch.ones(4)), "first was replaced"),
             (lambda: setattr(params[1].grad, "data", torch.ones(4)), "second'? was (freed, or )?given other memory"),
         ]
-        # The last one frees the memory, which is held until the operation is over if it is shared, and only then.
+        # The last change frees the gradient's memory. Only shared memory is kept until the operation is over.
         for change, how in changes if bucket_view else changes[:-1]:
             backward()
             change()

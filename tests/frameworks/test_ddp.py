@@ -1,4 +1,4 @@
-"""DDP with its buckets reduced by horocache, against DDP on its own."""
+"""DDP whose buckets are reduced by horocache, against plain DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example learns, on any number of processes, and goes on from its checkpoint."""
+"""The digits example learns on any number of processes and resumes from its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in calls: what one rank sees alone, and what only the ranks together can see."""
+"""Mistakes in calls: those that a rank detects by itself, and those that only the ranks together can detect."""
 
 from __future__ import annotations
 
@@ -182,12 +182,13 @@ def test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_n
         import horocache as hc
 
         hc.init()
-        with pytest.raises(hc.PeerLostError, match=r"rank [013] "):  # of rank 0 only who sees all of them at once
+        # Rank 0 is named only on a rank that sees all three deaths at once.
+        with pytest.raises(hc.PeerLostError, match=r"rank [013] "):
             for step in range(100):
                 hc.allreduce(np.ones(100_000), name=f"t{step % 3}")
         if hc.rank() == 0:
             os._exit(7)
-        if hc.rank() in (1, 3):  # it had not come so far when the other one died
+        if hc.rank() in (1, 3):  # this rank lost its peer before its own fault was due
             os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(3):
             with pytest.raises(hc.HorovodInternalError):

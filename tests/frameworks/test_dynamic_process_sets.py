@@ -1,4 +1,4 @@
-"""Process sets that are added and removed while the job runs, on processes."""
+"""Process sets that are added and removed while a job of several processes runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_ranks_that_name_different_sets_are_told_and_the_job_goes_on():
         assert hc.process_sets() == [hc.global_process_set]
         made = hc.add_process_set([1, 2])
         assert made.process_set_id == 2
-        # One adds while another removes: each waits for the others, who wait for something else.
+        # Rank 0 removes a set while the others add one: each side waits for an operation that the other does not
+        # submit.
         with pytest.raises(hc.StallError, match=r"process_set\.(2\.remove|next_number)"):
             if hc.rank() == 0:
                 hc.remove_process_set(made)
@@ -159,7 +160,7 @@ def test_a_set_that_a_member_cannot_join_is_added_nowhere():
         import horocache as hc
 
         hc.init()
-        if hc.rank() == 1:  # which makes the memory of the set
+        if hc.rank() == 1:  # rank 1 creates the set's memory
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
         with pytest.raises(hc.StartupError, match=r"process set 1 \(\[1, 2\]\) was not added: on ranks 1, 2: OutOfMem"):
             hc.add_process_set([1, 2])
@@ -192,7 +193,7 @@ def test_a_member_that_dies_on_its_way_into_a_set_is_named_at_once():
             hc.add_process_set([0, 1])
         return "told"
 
-    # Longer than a test may take: nobody waits for as long.
+    # Longer than a test may take, so that the test fails if a rank waits for this timeout.
     outcomes = run_ranks(body, 3, knobs={"start_timeout": 600}, check=False)
     assert [outcome.value for outcome in outcomes] == ["told", None, "told"], [o.describe() for o in outcomes]
 

@@ -1,4 +1,4 @@
-"""Tensors at the edges: nothing in them, NaN in them, too many elements for 31 bits, too many of them."""
+"""Tensors at the limits: empty, with NaN, with more elements than 31 bits can count, and very many of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horocache.testing import run_ranks as run
 
 
 def shapes(seed, count):
-    """Random shapes, many of them with a zero or without a dimension."""
+    """Random shapes; many have an extent of 0 or no dimension at all."""
     rng = random.Random(seed)
     return [tuple(rng.choice([0, 1, 2, 3, 7]) for _ in range(rng.randrange(4))) for _ in range(count)]
 
@@ -30,7 +30,7 @@ def test_any_shape_is_kept_by_every_operation_in_any_layout(seed):
         total = n * (n + 1) / 2
         handles, swaps = [], []
         for shape in shapes:
-            mine = np.full(shape[::-1], me + 1.0).T  # not contiguous where that makes a difference
+            mine = np.full(shape[::-1], me + 1.0).T  # in Fortran order
             assert mine.shape == shape
             handles.append((hc.allreduce_async(mine, op=hc.Sum), np.full(shape, total)))
             handles.append((hc.allreduce_async_(mine.copy(order="K"), op=hc.Max), np.full(shape, float(n))))
@@ -38,7 +38,7 @@ def test_any_shape_is_kept_by_every_operation_in_any_layout(seed):
             rows = shape[:1] or (1,)
             parts = [np.full(rows + shape[1:], r + 1.0) for r in range(n)]
             handles.append((hc.allgather_async(mine), np.concatenate(parts)))
-            # One rank gives no rows, and one gives all that it has.
+            # Rank 0 contributes no rows, the others contribute all of theirs.
             some = mine[:0] if shape and me == 0 else mine
             kept = parts[1:] if shape else parts
             handles.append((hc.allgather_async(some), np.concatenate(kept)))
@@ -91,7 +91,7 @@ def test_what_is_not_finite_on_one_rank_is_not_finite_on_all_and_touches_nothing
 
         hvd.init()
         nan, inf = float("nan"), float("inf")
-        # One column for each: a NaN on rank 1, an infinity on rank 1, opposite ones on ranks 0 and 2, none.
+        # Columns: a NaN on rank 1; an infinity on rank 1; opposite infinities on ranks 0 and 2; finite values.
         columns = {0: [1.0, 1.0, inf, 1.0], 1: [nan, inf, 1.0, 1.0], 2: [1.0, 1.0, -inf, 1.0]}[hvd.rank()]
         for kind in kinds:
             mine = torch.tensor(columns).repeat(count, 1).to(kind)
@@ -126,7 +126,8 @@ def test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_
         import horocache as hc
 
         piece, count = 1 << 24, (1 << 31) + 7
-        # Addresses of 2 GiB and some, of which all but the last piece are the same 16 MiB: Max does not mind.
+        # Map a little over 2 GiB of addresses. All pieces but the last share 16 MiB of memory, which is harmless for
+        # Max.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -147,7 +148,7 @@ def test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_
         large[:4], large[-4:] = me + 5, me + 7
         hc.broadcast_(large, 1, name="root")
         assert large[:4].tolist() == [6] * 4 and large[-4:].tolist() == [8] * 4
-        # Rows that begin beyond 2^31 elements, for each rank its own.
+        # The rows for each destination rank begin beyond 2^31 elements.
         large[-4:] = [10 * me, 10 * me + 1, 10 * me + 2, 10 * me + 3]
         got, rows = hc.alltoallv(large, [1, 2], sdispls=[count - 4, count - 2])
         assert got.tolist() == [[0, 10], [2, 3, 12, 13]][me] and rows.tolist() == [me + 1] * 2
@@ -163,7 +164,7 @@ def test_a_hundred_thousand_tensors_are_cached_and_hold_no_more_memory_in_every_
 
         import horocache as hc
 
-        # As the warning of a cache that is too small says: the number of different operations of one step.
+        # The capacity that the warning of a too small cache recommends: the number of distinct operations in one step.
         hc.init(cache_capacity=count)
         names = [f"t{i}" for i in range(count)]
         held = []

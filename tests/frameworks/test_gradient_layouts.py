@@ -1,4 +1,4 @@
-"""Gradients whose values in memory are not simply theirs, one after the other."""
+"""Gradients with a compressed, strided, lazily negated or lazily conjugated layout in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_compressed_and_strided_gradients_arrive_in_their_own_type_and_layout():
 
 
 class _Lazy(torch.autograd.Function):
-    """The identity, whose gradient says that its values in memory are the negatives or the conjugates."""
+    """The identity; its gradient has torch's lazy negation bit, or its lazy conjugation bit if it is complex."""
 
     @staticmethod
     def forward(_, x):

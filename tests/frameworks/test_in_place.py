@@ -1,4 +1,4 @@
-"""In-place forms of the operations that change shapes, and the groups that Horovod does not have."""
+"""In-place forms of the operations that change shapes, and grouped forms that Horovod lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_they_store_what_the_others_return(size):
 
         hvd.init()
         n, rank = hvd.size(), hvd.rank()
-        # allgather: own rows are in their place already; also into a tensor that is not contiguous
+        # allgather: each rank's own rows are in place already; the second tensor is not contiguous
         whole = torch.full((2 * n, 2), -1.0)
         whole[2 * rank : 2 * rank + 2] = rank
         view = torch.full((3, 2 * n), -1.0).t()
@@ -38,7 +38,7 @@ def test_they_store_what_the_others_return(size):
         assert data._version > version
         even = hvd.alltoall_(column(rank, n), splits=[1] * n, name="y")
         assert even[0].tolist() == [100 * r + rank for r in range(n)] and even[1].tolist() == [1] * n
-        # reducescatter, where the first rank has a row more
+        # reducescatter: rank 0 gets one row more than the others
         data = column(rank, n + 1)
         want = hvd.reducescatter(data, op=hvd.Sum, name="r")
         kept = data.clone()

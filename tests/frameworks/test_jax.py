@@ -14,7 +14,8 @@ def _run(body, size, **options):
     def in_double_precision(*args):
         import jax
 
-        jax.config.update("jax_enable_x64", True)  # not by the environment: TensorFlow's server has imported JAX
+        # Not through the environment: the server that ranks are forked from may have imported JAX.
+        jax.config.update("jax_enable_x64", True)
         return body(*args)
 
     return run_ranks(in_double_precision, size, timeout=120, **options)
@@ -29,7 +30,7 @@ def test_operations_of_every_type():
         me, n = hvd.rank(), hvd.size()
         names = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
         for name in [*names, "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]:
-            values = (np.arange(6).reshape(3, 2) + me).astype(jnp.dtype(name))  # each operation of JAX is compiled
+            values = (np.arange(6).reshape(3, 2) + me).astype(jnp.dtype(name))  # JAX would compile each operation
             x, first = jnp.asarray(values), jnp.asarray(values[0])
             total = sum(np.arange(6).reshape(3, 2) + rank for rank in range(n)).astype(jnp.dtype(name))
             got = hvd.allreduce(x, op=hvd.Sum)

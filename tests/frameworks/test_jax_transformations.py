@@ -13,7 +13,7 @@ pytest.importorskip("jax", reason="JAX is not installed")
 
 
 def _gradients(hvd, jax, x):
-    """Of every operation on every rank's ``x``, of 3 + 1 rows: the gradient of the sum of its squares."""
+    """For every operation, the gradient of its result's sum of squares; ``x`` has 4 elements on each rank."""
     root = 1
 
     def of(operation):
@@ -32,7 +32,7 @@ def _gradients(hvd, jax, x):
 
 
 def _expected_gradients(x, me):
-    """The same from the values of all ranks: means of what the ranks' losses say, as in the other bindings."""
+    """The same gradients, computed from the values of all ranks, with the scaling of the other bindings."""
     total = x.sum(axis=0)
     columns = x[:, :3].T  # what each rank gets by alltoall
     return {
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_the_other_bindings():
             return hvd.allreduce(x, op=hvd.Sum)
 
         own = jnp.asarray(x[me])
-        # Forward mode, second derivatives, and a result without a gradient that none is asked of.
+        # Forward mode, second derivatives, and a result without a gradient through which none is requested.
         values, tangents = jax.jit(lambda x: jax.jvp(total, (x,), (jnp.ones(4) * (me + 1),)))(own)
         assert values.tolist() == x.sum(axis=0).tolist() and tangents.tolist() == [6.0] * 4
         second = jax.jit(jax.hessian(lambda x: (total(x) ** 2).sum()))(own)
@@ -119,7 +119,7 @@ def test_batches_loops_branches_and_checkpoints():
         np.testing.assert_allclose(jax.jit(jax.grad(lambda x: loss(x, jax.checkpoint(step))))(x), plain, rtol=1e-5)
         looped = jax.jit(lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 1e3, total, x))(x)
         np.testing.assert_array_equal(looped, sums * 3**6)
-        # Ranks in different branches: operations without a name meet in the order of the program.
+        # Ranks take different branches: operations without a name are matched in program order.
         branch = jax.jit(
             lambda x: jax.lax.cond(x[0, 0] == 1, lambda x: hvd.broadcast(x, 1), lambda x: hvd.broadcast(-x, 1), x)
         )
@@ -148,7 +148,8 @@ def test_transformations_of_what_is_not_compiled():
         def squares(x):
             return (hvd.reducescatter(hvd.allreduce(x, op=hvd.Sum), op=hvd.Sum) ** 2).sum()
 
-        # Each rank squares three times its row of the total; then the gradients of both sums are sums, too.
+        # Each rank squares 3 times its element of the total. The gradient of each of the two sums is a sum over 3
+        # ranks.
         assert jax.grad(squares)(x).tolist() == [2 * 3 * 3 * 3 * total for total in (6, 5, 11)]
         assert jax.vmap(lambda x: hvd.allreduce(x, op=hvd.Sum))(x).tolist() == [6, 5, 11]
         with pytest.raises(UnsupportedError, match="gradient for Average and Sum only"):
@@ -184,7 +185,7 @@ def test_sizes_that_a_compiled_function_foresees():
             jax.jit(lambda x: hvd.alltoall(x, splits=[2, 1, 1]))(x)
 
         @jax.jit
-        def around(x):  # to the next rank
+        def around(x):  # sends x to the next rank, twice
             return jax.lax.fori_loop(0, 2, lambda _, x: exchanged(x), x)
 
         def exchanged(x):
@@ -196,7 +197,7 @@ def test_sizes_that_a_compiled_function_foresees():
         if me == 0:
             hvd.send(jnp.ones(2, jnp.bfloat16), 1)
         assert received is None or received.tolist() == [1, 1]
-        # What runs when a function is traced would run again on a rank that traces it again.
+        # Operations on constants run at every call, not while tracing: a rank that traces again would run them again.
         before = hvd.metrics()["operations"]
         constant = jax.jit(lambda: (hvd.barrier(), hvd.allreduce(np.float32(me), op=hvd.Sum))[1])
         assert [float(constant()) for _ in range(3)] == [3, 3, 3]
@@ -230,8 +231,8 @@ def test_compiled_operations_never_meet_those_that_are_called_meanwhile():
             compiled = jax.jit(operation)
             assert float(compiled(one)) == factor
             results = {}
-            # JAX runs a compiled function when its input is there, on one rank before what the program calls next and
-            # on another one after it.
+            # JAX runs a compiled function when its input is ready: on one rank before the program's next call, on
+            # another after it.
             running = threading.Thread(target=lambda c=compiled, r=results: r.update(inside=float(c(one))))
             early = number % n == me
             if early:
@@ -244,7 +245,7 @@ def test_compiled_operations_never_meet_those_that_are_called_meanwhile():
                 running.start()
             running.join()
             assert results == {"inside": factor, "outside": 100 * factor}, number
-        # A rank that traces a function again means the same operations.
+        # A rank that traces a function again submits the same operations.
         if me == 1:
             jax.clear_caches()
         assert float(compiled(one)) == 1

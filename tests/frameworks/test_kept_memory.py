@@ -1,4 +1,4 @@
-"""What a step frees stays with the process where gradients are in shared memory, so the next step has its pages."""
+"""With gradients in shared memory, the process keeps memory that a step frees and reuses its pages."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ PAGES = BLOCKS * BLOCK // 4096
 
 
 def faults_after_training(bucket_view):
-    """Pages that are touched for the first time where as much is allocated and freed as shortly before."""
+    """Return the page faults of allocating and freeing the same amount of memory as shortly before."""
     import resource
 
     import horocache.torch as hvd

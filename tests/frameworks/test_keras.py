@@ -32,7 +32,7 @@ def test_fit_equals_one_process_on_the_joint_batch(backend):
 
         ours = model(hvd.DistributedOptimizer(sgd()), 3 + me)
         begin = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-        mine = np.arange(48).reshape(-1, n, 4)[:, me].reshape(-1)  # of each joint batch of 4 n samples, 4
+        mine = np.arange(48).reshape(-1, n, 4)[:, me].reshape(-1)  # this rank's 4 samples of each joint batch of 4 n
         ours.fit(inputs[mine], targets[mine], 4, 3, verbose=0, shuffle=False, callbacks=begin)
         alone = model(sgd(), 3)
         alone.fit(inputs, targets, 4 * n, 3, verbose=0, shuffle=False)
@@ -85,7 +85,7 @@ def test_callbacks_and_saved_models(backend, tmp_path):
         loaded.fit(x, y, 2, 1, verbose=0)
         assert (loaded.get_weights()[0] != before).any()
         assert "DistributedMixin" in [base.__name__ for base in type(loaded.optimizer).__mro__]
-        # Without horocache, too.
+        # The file also loads without horocache.
         alone = keras.saving.load_model(f"{folder}/best{me}.keras").optimizer
         assert type(alone) is type(plain)
         return rates, [weights.tobytes() for weights in loaded.get_weights()]

@@ -1,4 +1,4 @@
-"""Copies of distributed optimizers, and of models with them, are distributed alike, or say that they are not."""
+"""Copies of distributed optimizers, and of models with them, are distributed in the same way or raise an error."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whole Keras programs: the example on every backend, and a rank that dies while ``fit`` runs."""
+"""Whole Keras programs: the example on every backend, and a rank that dies during ``fit``."""
 
 import os
 import re

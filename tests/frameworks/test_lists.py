@@ -1,4 +1,4 @@
-"""Many tensors in one call: each by itself, or as a group that is sent again and again."""
+"""Many tensors in one call: reduced individually, or as a repeated group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
             for step in range(3):
                 tensors = [torch.full((n,), float(i + step)) for i, n in enumerate(SIZES)]
                 arrays = [tensor.numpy().copy() for tensor in tensors]
-                # Ranks may differ in the order of named tensors, and in how they submit them.
+                # Ranks may submit named tensors in different orders and by different calls.
                 order = range(len(SIZES)) if names is None or hc.rank() == 0 else reversed(range(len(SIZES)))
                 order = list(order)
                 own = None if names is None else [names[i] for i in order]
@@ -100,7 +100,7 @@ def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
             with pytest.raises(InvalidArgumentError, match=text) as caught:
                 hvd.allreduce_each_async_(tensors, names=names)
             hvd.synchronize(getattr(caught.value, "handles", []))
-        if hvd.rank() == 0:  # alone, so that nothing of it is over yet
+        if hvd.rank() == 0:  # rank 0 first, so that none of its operations is complete yet
             with pytest.raises(DuplicateNameError) as caught:
                 hvd.allreduce_each_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
             handles = caught.value.handles
@@ -129,7 +129,7 @@ def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_
         handles = hvd.allreduce_each_async_(tensors, names=list("abcd"), op=hvd.Sum)
         with pytest.raises(MismatchError, match=r"allreduce\.b"):
             hvd.synchronize(handles)
-        assert hvd.synchronize(handles) == [None] * 4  # consumed
+        assert hvd.synchronize(handles) == [None] * 4  # the handles are consumed
         assert torch.equal(tensors[3], torch.full((3,), 2.0))
         late = hvd.allreduce_async_(torch.ones(1), name="late") if hvd.rank() == 0 else None
         if late is not None:
@@ -156,7 +156,7 @@ def test_who_stops_waiting_for_a_list_can_go_on_with_the_rest(stop, tmp_path):
 
         hvd.init()
         tensors = [torch.ones(3) for _ in range(4)]
-        both = 2 if hvd.rank() else 4  # rank 1 sends the last two later
+        both = 2 if hvd.rank() else 4  # rank 1 submits the last two later
         handles = hvd.allreduce_each_async_(tensors[:both], names=list("abcd")[:both], op=hvd.Sum)
         if hvd.rank() == 0:
             signal.signal(signal.SIGUSR1, interrupt)
@@ -201,8 +201,8 @@ def test_a_group_that_is_sent_again_follows_what_changes_in_it():
         check(kept[:3], op=hvd.Sum)
         check([tensor.reshape(1, -1) for tensor in kept], op=hvd.Sum)
         for _ in range(2):
-            check([torch.full((n,), 3.0) for n in SIZES], op=hvd.Sum)  # other memory
-        check([*kept[:2], torch.arange(6.0).reshape(2, 3).t()], op=hvd.Sum)  # one that has to be copied
+            check([torch.full((n,), 3.0) for n in SIZES], op=hvd.Sum)  # tensors in other memory
+        check([*kept[:2], torch.arange(6.0).reshape(2, 3).t()], op=hvd.Sum)  # one member must be copied
         check(kept, op=hvd.Sum)
         sharing = torch.ones(4)
         with pytest.raises(ValueError, match="share memory"):
@@ -224,7 +224,7 @@ def test_very_many_small_tensors_have_the_bits_of_large_ones(ranks):
 
         hvd.init()
         generator = torch.Generator().manual_seed(7 + hvd.rank())
-        for count in (1000, 40_000):  # folded by all, and in slices
+        for count in (1000, 40_000):  # small: each rank reduces everything; large: each rank reduces a slice
             flat = torch.randn(count * 3, generator=generator)
             parts = list(flat.clone().split(3))
             hvd.allreduce_(flat, name="flat", op=hvd.Average)

@@ -1,4 +1,4 @@
-"""send, recv and what belongs to them, on NumPy arrays and torch tensors, between processes."""
+"""send, recv and related calls, on NumPy arrays and torch tensors, between processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_torch_tensors_go_round_and_autograd_notices():
         weight = torch.ones(3, requires_grad=True)
         saved = torch.full((3,), 2.0)
         loss = (weight * saved).sum()
-        hvd.sendrecv(weight, after, saved, before)  # what has a graph is sent by its values
+        hvd.sendrecv(weight, after, saved, before)  # a tensor with a graph is sent as its values
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 
@@ -66,7 +66,7 @@ def test_torch_tensors_go_round_and_autograd_notices():
 
 
 def test_random_messages_arrive_whatever_the_order_while_all_reduce():
-    """Seeded messages of up to 5 MB between 4 ranks: posted in other orders on each, or blocking on threads."""
+    """Seeded messages of up to 5 MB between 4 ranks, posted in each rank's own order or blocking on threads."""
 
     def body(seed):
         import random
@@ -88,7 +88,7 @@ def test_random_messages_arrive_whatever_the_order_while_all_reduce():
         def content(index, size):
             return np.random.default_rng(index).integers(0, 255, size, np.uint8)
 
-        # What one rank sends another with one tag is in the order of the plan; all else is in an order of its own.
+        # Messages with the same sender, receiver and tag keep the plan's order; all others are shuffled on each rank.
         mine = random.Random(seed * 10 + me)
         keys = [(src, dst, tag) for src, dst, tag, _ in plan]
         queues = {}
@@ -104,7 +104,7 @@ def test_random_messages_arrive_whatever_the_order_while_all_reduce():
         def run(action):
             try:
                 action()
-            except BaseException as error:  # handed to the test
+            except BaseException as error:  # asserted on at the end
                 errors.append(error)
 
         def send_blocking():
@@ -155,12 +155,12 @@ def test_a_large_send_waits_for_its_receive_and_a_small_one_does_not():
         hc.init()
         peer = 1 - hc.rank()
         small, large = np.full(4096, hc.rank(), np.float32), np.full(250_000, hc.rank(), np.float32)
-        hc.send(small, peer)  # both at once: 16 KiB travel by themselves
+        hc.send(small, peer)  # both ranks send at once: 16 KiB are sent without a matching recv
         np.testing.assert_array_equal(hc.recv(np.empty_like(small), peer), peer)
         with pytest.raises(TimeoutError):
             hc.synchronize(handle := hc.isend(large, peer), timeout=0.1)
         assert not hc.poll(handle)
-        hc.barrier()  # nobody receives before both have given up
+        hc.barrier()  # no rank receives before both have timed out
         np.testing.assert_array_equal(hc.recv(np.empty_like(large), peer), peer)
         hc.synchronize(handle)
 
@@ -213,7 +213,7 @@ def test_bad_arguments_are_refused_before_anything_is_posted():
         with pytest.raises(hc.UnsupportedError):
             hc.send(np.array(["text"]), 1)
         peer = 1 - hc.rank()
-        got = hc.sendrecv(np.arange(3), peer, np.empty(3, int), peer)  # nothing of the above is in the way
+        got = hc.sendrecv(np.arange(3), peer, np.empty(3, int), peer)  # the refused calls have left nothing behind
         np.testing.assert_array_equal(got, np.arange(3))
 
     run_ranks(body, 2)
@@ -230,7 +230,7 @@ def test_a_killed_receiver_is_named_on_every_rank_that_waits():
         large = np.zeros(100_000_000, np.uint8)
         if hc.rank() == 2:
             handle = hc.irecv(large, 0)
-            while not large[0]:  # it has begun to arrive, and there is much more to come
+            while not large[0]:  # the message has begun to arrive, and most of it is still to come
                 hc.poll(handle)
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(hc.PeerLostError, match=r"rank 2 .*signal 9") as raised:
@@ -238,7 +238,7 @@ def test_a_killed_receiver_is_named_on_every_rank_that_waits():
                 hc.send(large + 1, 2)
                 hc.send(large, 2)
             else:
-                hc.recv(large, 0, tag=5)  # whoever waits for whomever
+                hc.recv(large, 0, tag=5)  # fails although rank 0 is alive
         assert f"rank {hc.rank()}" in str(raised.value)
         with pytest.raises(hc.PeerLostError):
             hc.send(large, 1)
@@ -262,7 +262,7 @@ def test_the_rank_that_died_is_named_and_not_the_one_that_left_because_of_it():
                 hc.recv(np.empty(3), 0)
         if rank == 0:
             hc.recv(np.empty(1), 2)
-            # Rank 1 sees nothing of what happens now before all of it has happened.
+            # Rank 1 sees none of these events before all of them have happened.
             os.kill(pids[1], signal.SIGSTOP)
             os.kill(pids[2], signal.SIGKILL)
             with pytest.raises(hc.PeerLostError, match=r"rank 2 .*signal 9"):
@@ -294,7 +294,7 @@ def test_a_stopped_peer_is_reported_and_then_given_up():
             with pytest.raises(hc.StallError, match=r"recv from rank 1 with tag 4 \(1000000 bytes\).*on rank 0"):
                 hc.recv(large, 1, tag=4)
             os.kill(pids[1], signal.SIGCONT)
-        total = hc.allreduce(np.ones(1), op=hc.Sum)  # both go on
+        total = hc.allreduce(np.ones(1), op=hc.Sum)  # both ranks go on
         assert total == 2
 
     knobs = {"stall_check_time_seconds": 0.5, "stall_shutdown_time_seconds": 1.5}
@@ -311,7 +311,7 @@ def test_a_message_outlives_its_sender():
         hc.init()
         if hc.rank() == 0:
             hc.send(np.arange(100), 1)
-            hc.isend(np.arange(50), 1, tag=2)  # not waited for, and small: it goes before the farewell
+            hc.isend(np.arange(50), 1, tag=2)  # small and not waited for: it is sent before the farewell
             return
         with pytest.raises(hc.ShutDownError, match="rank 0"):
             hc.recv(np.empty(1), 0, tag=9)

@@ -47,7 +47,7 @@ def test_gradients_that_the_program_gives_other_memory_are_reduced_where_they_ar
         x = torch.ones(1, 2, 4, 4)
         for step in range(8):
             if step in (2, 4):
-                model.to(torch.float64 if step == 2 else torch.float32)  # gradients get other memory, too
+                model.to(torch.float64 if step == 2 else torch.float32)  # gradients move to other memory, too
                 x = x.to(model[0].weight.dtype)
             optimizer.zero_grad(set_to_none=set_to_none)
             if step == 6 and not set_to_none:

@@ -1,4 +1,4 @@
-"""Names of tensors: any bytes within a limit, and what happens where ranks call things in another order."""
+"""Names of tensors: any bytes up to a limit, and errors where ranks call operations in different orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHOSEN = [
 
 
 def any_names():
-    """The chosen ones and random bytes, mostly no UTF-8; the same on every rank."""
+    """The names of ``CHOSEN`` and random byte strings, most of them invalid UTF-8; the same on every rank."""
     rng = random.Random(11)
     return list(dict.fromkeys(CHOSEN + [rng.randbytes(rng.choice([1, 2, 5, 30])) for _ in range(200)]))
 
@@ -46,7 +46,7 @@ def test_any_bytes_are_a_name_and_the_timeline_of_every_rank_is_json(tmp_path):
     names = any_names()
     file = tmp_path / "t.json"
     assert run_ranks(body, 3, args=(names,), knobs={"timeline": str(file)}) == [len(names)] * 3
-    for trace in load_all([file]):  # which parses them
+    for trace in load_all([file]):  # fails if a file is not JSON
         rows = set(trace.rows.values())
         assert rows >= {"allreduce." + name.decode("utf-8", "backslashreplace") for name in names}
         assert sum(span.name == "ALLREDUCE" for span in trace.spans) == 2 * len(names)
@@ -89,7 +89,7 @@ def test_ranks_whose_automatic_names_do_not_match_get_an_error_and_go_on():
             assert hc.allgather(one).tolist() == [1.0] * hc.size(), "automatic names count on alike"
         return outcomes
 
-    # With limits of hours: nothing here waits for them.
+    # The limits are hours: the errors must come without them.
     knobs = {"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200}
     for outcomes in run_ranks(body, 3, knobs=knobs):
         assert [error for error, _ in outcomes] == ["MismatchError", "StallError", "StallError", "StallError"]
@@ -107,7 +107,7 @@ def test_unnamed_calls_meet_by_operation_and_set_whatever_lies_between_them():
         hc.init(process_sets=[even])
         handles = []
         kinds = ["allreduce", "allgather", "allreduce", "set", "allgather", "set"]
-        # Each rank in another order, of which each kind's own is the same.
+        # Each rank submits the kinds in its own order; the n-th call of a kind is the same on all ranks.
         for kind in random.Random(hc.rank()).sample(kinds, len(kinds)):
             number = sum(k == kind for k, _ in handles)
             value = np.array([10.0 * number + hc.rank()])
@@ -174,12 +174,12 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
             at_once,
         ]
         results = {}
-        calls[0](np.ones(1))  # a thread that has submitted nothing is not asked whether it still may
+        calls[0](np.ones(1))  # the stall check counts a thread only after its first submission
 
         def work(call, key, value):
             results[key] = float(call(np.full(1, value))[0])
 
-        # On one rank the thread's call comes first, on the others that of the main thread.
+        # On one rank the other threads' calls come first, on the others the main thread's call.
         for number, call in enumerate(calls):
             threads = [
                 threading.Thread(target=work, args=(call, "made up", 1.0)),
@@ -198,7 +198,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
                 thread.join()
             assert results == {"main": 100 * n, "made up": n, "named": 10 * n}, number
 
-        # Whatever number Python gives a thread, and one after the other.
+        # Python's thread numbers do not matter, and threads may follow one another.
         if me == 1:
             threading.Thread(target=lambda: None).start()
         for _ in range(3):
@@ -207,7 +207,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
             thread.join()
         assert results["again"] == n
 
-        # Two of one name at a time: nobody can tell which comes first.
+        # Two threads of the same name at a time: the order of their calls is undefined.
         errors, go_on = [], threading.Event()
 
         def refused(call):

@@ -1,4 +1,4 @@
-"""Around the collectives on NumPy arrays: objects, names, join, restart, threads, and how a call reaches the core."""
+"""NumPy jobs beyond single collectives: objects, names, join, restart, threads, and how a call reaches the core."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_a_job_held_is_given_back_at_shutdown():
         import horocache as hc
 
         def held():
-            """Bytes of shared memory that are in use here, and bytes of its own that this process has in memory."""
+            """This process's resident bytes: shared memory, and private memory."""
             lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
             return [int(lines[name].split()[0]) * 1024 for name in ("RssShmem", "RssAnon")]
 

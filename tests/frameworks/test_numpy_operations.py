@@ -1,4 +1,4 @@
-"""The collectives on NumPy arrays, over both routes to the core."""
+"""The collectives on NumPy arrays, through both bindings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``overlap()``: in bounds, from the counters of the core, anew after a reset; the same in every binding."""
+"""``overlap()``: its bounds, agreement with the core's counters, reset, and equal values in every binding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process sets and join through the public API, on processes."""
+"""Process sets and join through the public API, with processes as ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_start_has_its_own_sets():
                 if made.included():
                     assert hc.allreduce(np.ones(1), op=hc.Sum, process_set=made)[0] == 2
             again = [hc.ProcessSet(made.ranks) for made in sets]
-            hc.init(process_sets=again)  # the same ones: nothing happens, but the new objects can be used
+            hc.init(process_sets=again)  # the same sets: no restart, but the new objects become usable
             hc.init()
             assert [made.process_set_id for made in again] == [made.process_set_id for made in sets]
             with pytest.raises(hc.InvalidArgumentError, match=r"runs already, started with process sets"):
@@ -132,7 +132,7 @@ def test_a_set_that_cannot_be_made_is_named_by_its_members_and_the_others_are_no
 
         import horocache as hc
 
-        if os.environ["HOROCACHE_RANK"] == "1":  # which makes the memory of the set, while rank 0 makes that of all
+        if os.environ["HOROCACHE_RANK"] == "1":  # rank 1 creates the set's memory, rank 0 the world's
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         if os.environ["HOROCACHE_RANK"] == "0":
             hc.init(process_sets=[[1, 2]])
@@ -271,7 +271,7 @@ def test_an_optimizer_and_sparse_gradients_on_a_set_with_uneven_data():
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), process_set=half
         )
-        if not half.included():  # trains by itself
+        if not half.included():  # rank 0, which trains by itself
             model(torch.full((1, 2), 5.0)).sum().backward()
             optimizer.step()
             assert model.weight.tolist() == [[-5.0, -5.0]]

@@ -1,4 +1,4 @@
-"""Parameters come out with the same bits whatever decides how gradients travel: groups, cache, timing."""
+"""Parameters have the same bits however gradients travel: with any grouping, cache and timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horocache.testing import run_ranks
 
 
 def train(hvd, num_groups, compression, steps=4):
-    """Parameters after some steps on data that differs by rank, as a digest."""
+    """A digest of the parameters after some steps on data that differs by rank."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 4, 3),

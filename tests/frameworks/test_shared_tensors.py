@@ -1,4 +1,4 @@
-"""Tensors in memory that the ranks of a host share: made, reduced where they are, kept, forked, freed."""
+"""Tensors in memory that the ranks of a host share: created, reduced in place, kept, forked, freed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from horocache.testing import Fault
 from horocache.testing import run_ranks as run
 
-# Sizes at which one-shot, which copies, ends depend on the number of cores.
+# Fixed here: the default limit of the one-shot algorithm, which copies, depends on the number of cores.
 LARGE = {"oneshot_max": 16384}
 DTYPES = ["uint8", "int32", "int64", "float16", "float32", "float64"]
 
 
 def copied(call):
-    """How many bytes the data plane copied for a call."""
+    """The number of bytes that the data plane copies during a call."""
     import horocache as hc
 
     before = hc.metrics()["bytes_copied"]
@@ -63,7 +63,7 @@ def test_parts_of_one_tensor_are_one_run_whatever_their_order_and_shape(size):
         n = hvd.size()
         want = torch.arange(60_000, dtype=torch.float32) * n + n * (n - 1) / 2
         assert torch.equal(flat, want)
-        # Each by itself, fused by the planner.
+        # Each part by itself, fused by the planner.
         flat.copy_(torch.arange(60_000) + hvd.rank())
 
         def one_by_one():
@@ -174,7 +174,7 @@ def test_a_tensor_that_is_freed_in_flight_is_an_error_with_its_name():
             hvd.allreduce_(other, name="other", op=hvd.Sum)
             hvd.allreduce_(tensor, name="gone", op=hvd.Sum)
         assert other[0].item() == 2.0
-        # The memory was not handed out meanwhile, and is free now.
+        # The memory was not reused during the operation, and is free now.
         assert hvd.is_shared(hvd.empty(50_000))
         hvd.allreduce_(other, name="other", op=hvd.Sum)
 
@@ -298,7 +298,7 @@ def test_steady_state_copies_nothing_and_allocates_nothing():
             step()
         first, second = hc.metrics(), hc.metrics()
         asking = second["allocations"] - first["allocations"]
-        assert asking > 0  # they are counted
+        assert asking > 0  # allocations are counted
         counted = []
         for _ in range(10):
             before = hc.metrics()
@@ -307,7 +307,7 @@ def test_steady_state_copies_nothing_and_allocates_nothing():
             after = hc.metrics()
             counted.append(after["allocations"] - before["allocations"] - asking)
             assert after["bytes_copied"] == before["bytes_copied"]
-        # On a machine that stops a rank for long, the others look for the reason, which is no steady state.
+        # If the machine suspends a rank for long, the other ranks examine the delay and allocate memory for that.
         assert min(counted) == 0, counted
 
     run(body, 2)
@@ -332,7 +332,7 @@ def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
             after = hc.metrics()
             driven.append(after["role_taken"] - before["role_taken"])
             slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
-        # On a machine that stops a rank for long, the other goes to sleep, or its background thread does the work.
+        # If the machine suspends a rank for long, the other rank sleeps, or its progress thread does the work.
         assert min(slept) == 0 or not waiter_drives, slept
         if waiter_drives:
             assert max(driven) >= 50 and sum(driven) >= 450, driven

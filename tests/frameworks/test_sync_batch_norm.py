@@ -1,4 +1,4 @@
-"""SyncBatchNorm: what one process with the whole batch computes."""
+"""SyncBatchNorm computes the result of one process with the whole batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horocache.testing import run_ranks as run
 
 def whole_batch(sizes, shape, dtype=torch.float64):
     generator = torch.Generator().manual_seed(3)
-    # A large mean: sums of squares would lose the variance.
+    # The mean is large: a variance computed from sums of squares would lose its digits.
     return (torch.randn((sum(sizes), *shape), generator=generator, dtype=torch.float64) * 3 + 1000).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in TensorFlow programs: every rank gets TensorFlow's error with horocache's message, in time."""
+"""Errors in TensorFlow programs: every rank raises TensorFlow's exception with horocache's message, in time."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(first) + tf.reduce_sum(last)
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
-            hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # waits for both
+            hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # waits for both gradients
         with pytest.raises(tf.errors.FailedPreconditionError, match="float32"):
             hvd.allreduce(tf.ones([1], [tf.float32, tf.float64][me]), name="types")
         with pytest.raises(hvd.HorocacheError, match="op parameter supersedes average"):
@@ -60,7 +60,7 @@ def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
         never = pytest.raises(tf.errors.DeadlineExceededError, match="It can never complete")
         hvd.broadcast_variables([tf.Variable(1.0)], root_rank=0)
 
-        # Each rank has what the other waits for, after a computation that needs no other rank.
+        # Each rank first waits for the operation that the other submits after a local computation of one second.
         def slow_then(x, first, second):
             later = tf.py_function(lambda: time.sleep(1.0) or 1.0, [], tf.float32)
             return hvd.allreduce(x, op=hvd.Sum, name=first), hvd.allreduce(x * later, op=hvd.Sum, name=second)
@@ -70,7 +70,7 @@ def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
 
         with never:
             tf.function(lambda x: hvd.allreduce(x, name=f"of rank {me} alone"))(tf.ones([1]))
-        with never:  # one of them in eager mode
+        with never:  # rank 1 in eager mode
             alone = lambda x: hvd.allreduce(x, name=f"eager {me}")  # noqa: E731
             (tf.function(alone) if me == 0 else alone)(tf.ones([1]))
 
@@ -82,7 +82,7 @@ def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
                 loss = weight * extra if me == 0 else weight
             return hvd.DistributedGradientTape(tape).gradient(loss, [weight, extra])
 
-        # Rank 1 has no gradient for one of them, and comes to its next step.
+        # Rank 1 has no gradient for `extra` and goes on to its next step.
         lacking = ["1.extra", "0.weight"][me] + f"' was submitted by rank {me} .*never complete"
         with pytest.raises(tf.errors.DeadlineExceededError, match=lacking):
             for _ in range(2):
@@ -97,7 +97,7 @@ def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
         with never:
             model.fit(tf.ones([4, 2]), tf.ones([4, 1]), 2, 1, verbose=0)
 
-        # A thread that submits later is waited for, however long it sleeps before.
+        # Ranks wait for a thread that submits later, even if it sleeps first.
         results = {}
 
         def call(name, after):
@@ -111,7 +111,7 @@ def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
             thread.join()
         return results
 
-    # With limits of hours, only certainty ends an operation.
+    # The limits are hours: an operation ends early only if it can certainly never complete.
     knobs = {"stall_check_time_seconds": 3600, "stall_shutdown_time_seconds": 7200}
     assert run(body, 2, knobs=knobs) == [{"thread 0": 2.0, "thread 1": 2.0}] * 2
 
@@ -167,7 +167,7 @@ def test_torch_and_tensorflow_in_one_process_share_one_daemon():
 
         hvd_torch.init()
         me = hvd_tf.rank()
-        # Each rank waits in another framework first: one runtime serves both.
+        # Operations of both frameworks are in flight at once: one runtime serves both.
         handle = hvd_torch.allreduce_async(torch.ones(2), name="torch", op=hvd_torch.Sum)
         by_tensorflow = hvd_tf.allreduce(tf.ones([2]), op=hvd_tf.Sum, name="tensorflow")
         return me, by_tensorflow.numpy().tolist(), hvd_torch.synchronize(handle).tolist()
@@ -218,7 +218,7 @@ def test_errors_while_a_graph_is_made_name_the_operation():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.gather(table, [1]))
         first, second = (hvd.DistributedGradientTape(tape, op=op) for op in (hvd.Adasum, hvd.Sum))
-        assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each has options of its own
+        assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each tape has its own options
         return type(first).__name__
 
     assert run(body, 1) == ["GradientTape"]

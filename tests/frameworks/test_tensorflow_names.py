@@ -1,4 +1,4 @@
-"""How ranks that trace their functions differently still mean the same operations, and process sets in functions."""
+"""Ranks that trace their functions differently still submit the same operations; process sets in functions."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_a_rank_may_trace_a_function_more_often_than_others():
         def unrelated(x):
             return tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x)
 
-        # Rank 1 sees batches of other sizes, and has functions that the others have not.
+        # Rank 1 gets batches of other sizes and traces a function that rank 0 does not call.
         totals = []
         for size in ([4, 4, 4], [4, 3, 2])[me]:
             if me == 1:
@@ -134,7 +134,7 @@ def test_operations_of_process_sets():
             hvd.allreduce(tf.ones([1]), process_set=others)
         with pytest.raises(ValueError, match="root"):
             hvd.broadcast(tf.ones([1]), others.ranks[0], process_set=mine)
-        # A tape of the others leaves this rank's gradient as it is.
+        # A tape for a process set without this rank leaves the rank's gradient unchanged.
         x = tf.Variable([float(me + 1)])
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(x * x)
@@ -163,7 +163,7 @@ def test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_o
         if me == 1:
             total.get_concrete_function(tf.ones([3]))
         alone = float(total(tf.ones([4])))
-        # Rank 0 traces `total` anew within `twice`, where rank 1 has it.
+        # Rank 0 traces `total` again inside of `twice`; rank 1 has traced it already.
         return alone, float(twice(tf.ones([3])))
 
     assert run(body, 2) == [(8.0, 18.0)] * 2
@@ -177,7 +177,7 @@ def test_keras_may_have_numbered_layers_differently():
 
         hvd.init()
         me = hvd.rank()
-        for _ in range(me):  # another model, which has the first numbers
+        for _ in range(me):  # rank 1 has another model, which takes the first layer numbers
             keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
         model = keras.Sequential([keras.layers.Input((2,)), hvd.SyncBatchNormalization(), keras.layers.Dense(1)])
 
@@ -213,14 +213,14 @@ def test_threads_count_their_unnamed_eager_calls_each_by_itself():
             return tape.gradient(total, x)
 
         calls = [lambda x: hvd.allreduce(x, op=hvd.Sum), hvd.allgather, lambda x: hvd.broadcast(x, 0), gradient]
-        calls[0](tf.ones([1]))  # a thread that has submitted nothing is not asked whether it still may
+        calls[0](tf.ones([1]))  # the stall check counts a thread only after its first submission
         for number, call in enumerate(calls):
             results = {}
 
             def work(key, value, call=call, results=results):
                 results[key] = float(tf.reduce_sum(call(tf.fill([1], value))))
 
-            # Which comes first differs from rank to rank.
+            # The order of the two calls differs between the ranks.
             thread, before = threading.Thread(target=work, args=("thread", 1.0)), seen()
             if number % 2 == hvd.rank():
                 thread.start()

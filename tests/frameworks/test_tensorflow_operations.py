@@ -1,4 +1,4 @@
-"""The operations of horocache.tensorflow, in eager mode and in functions, against what they are defined to compute."""
+"""The operations of horocache.tensorflow, in eager mode and in functions, against their definitions."""
 
 import numpy as np
 import pytest

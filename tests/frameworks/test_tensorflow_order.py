@@ -1,4 +1,4 @@
-"""Operations in functions: none keeps another rank waiting for what its own blocked threads cannot submit."""
+"""Operations in functions: blocked threads never keep a rank from submitting an operation that another rank awaits."""
 
 import os
 import time
@@ -42,7 +42,7 @@ def test_independent_operations_end_however_few_threads_there_are(threads):
 
 
 def test_the_last_layers_gradient_is_on_its_way_before_the_first_layers_exists():
-    """The first layer's is not computed before the last layer's has been reduced."""
+    """The first layer's gradient is not computed before the last layer's has been reduced."""
 
     def body():
         import horocache.tensorflow as hvd
@@ -75,7 +75,7 @@ def test_the_last_layers_gradient_is_on_its_way_before_the_first_layers_exists()
 
         return [gradient.numpy().tolist() for gradient in step(tf.constant(2.0))]
 
-    # 3 * 2 of the first layer, and 1 for the operation that was over.
+    # 3 * 2 for the first layer's gradient, plus 1 for the operation that was complete by then.
     assert run(body, 2) == [[[7.0], [2.0, 2.0, 2.0]]] * 2
 
 
@@ -105,7 +105,7 @@ def test_barriers_and_joins_stay_where_they_are_in_the_program():
         arrived = time.monotonic()
         meet()
         clock = {what: at for what, at in passed}
-        arrivals = hvd.allgather_object(arrived)  # of one clock, as the ranks are on one host
+        arrivals = hvd.allgather_object(arrived)  # the ranks are on one host and share its clock
         assert clock["before"] < clock["between"] < clock["after"] and max(arrivals) < clock["between"]
 
         @tf.function
@@ -127,7 +127,7 @@ def test_gradients_of_branches_and_loops():
 
         hvd.init()
         me = hvd.rank()
-        if me == 1:  # what TensorFlow counts is different from here on
+        if me == 1:  # TensorFlow's counters differ between the ranks from here on
             tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
 
         def branch(x):
@@ -191,7 +191,7 @@ def test_functions_with_operations_can_be_saved(tmp_path):
 
 
 def test_functions_of_several_threads_that_may_keep_each_other_waiting_are_warned_of(tmp_path):
-    """A kernel that waits looks around every ten seconds; rank 1 comes when rank 0 has said it, or not in time."""
+    """Rank 0 warns about waiting kernels after ten seconds; rank 1 submits then, or after 40 s at the latest."""
     said = tmp_path / "rank0"
     said.touch()
 

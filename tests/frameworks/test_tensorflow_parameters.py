@@ -1,4 +1,4 @@
-"""Variables and objects for all ranks, batch normalization over all ranks' batches, and who a rank is."""
+"""Broadcasts of variables and objects, synchronized batch normalization, and ``rank_op`` in graphs."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_variables_of_all_types_are_those_of_the_root(eager):
         def copy():
             return hvd.broadcast_variables(variables, root_rank=1)
 
-        # A function returns tensors; outside of one the variables themselves come back.
+        # A function returns tensors; an eager call returns the variables themselves.
         returned = copy() if eager else tf.function(copy)()
         assert len(returned) == len(variables)
         assert [float(tf.reduce_max(tf.cast(v, tf.float32))) if v.shape != (0,) else None for v in variables] == [
@@ -87,7 +87,7 @@ def test_synchronized_batch_normalization_equals_the_joint_batch(shape, axis):
         options = {"axis": axis, "dtype": "float64", "momentum": 0.5}
         ours = outcome(hvd.SyncBatchNormalization(**options), values[rows], weights[rows])
         alone = outcome(keras.layers.BatchNormalization(**options), values, weights)
-        for number in (0, 1, 6):  # what is of this rank's rows
+        for number in (0, 1, 6):  # values of this rank's rows
             np.testing.assert_allclose(ours[number], alone[number][rows], rtol=1e-9, atol=1e-9)
         for number in (2, 3):  # each rank's share of the parameters' gradients
             np.testing.assert_allclose(hvd.allreduce(ours[number], op=hvd.Sum), alone[number], rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Graphs and sessions of TensorFlow 1: a session runs what it is asked for, and no other operation."""
+"""Graphs and sessions of TensorFlow 1: a session runs the operations that it fetches, and no others."""
 
 from .tensorflow_ranks import run
 

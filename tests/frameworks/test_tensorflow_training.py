@@ -120,7 +120,7 @@ def test_local_sources_groups_and_slices():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(layers[1](layers[0](tf.ones([1, 2]) * (me + 1.0))))
         variables = [*layers[0].trainable_variables, *layers[1].trainable_variables]
-        own = tape.__class__  # the plain class stays what it was
+        own = tape.__class__  # the plain class stays unchanged
         tape = hvd.PartialDistributedGradientTape(tape, local_layers=layers[0])
         assert own is tf.GradientTape and isinstance(tape, tf.GradientTape)
         result = tape.gradient(loss, [variable.value for variable in variables])

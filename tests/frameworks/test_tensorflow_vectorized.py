@@ -1,4 +1,4 @@
-"""Operations in loops that TensorFlow vectorizes: each iteration gets what it would get by itself."""
+"""Operations in loops that TensorFlow vectorizes: each iteration has the result of a single call."""
 
 from .tensorflow_ranks import run
 
@@ -55,7 +55,7 @@ def test_vectorized_loops_do_what_single_calls_do():
         return operations
 
     for operations in run(body, 2):
-        # TensorFlow keeps the loop's body for one iteration, and runs it, too.
+        # TensorFlow also keeps and runs the loop's body for one iteration, so that each operation runs twice.
         assert operations.pop("several") == 2 * 2
         assert operations.pop("rank") == 0
         assert set(operations.values()) == {2}

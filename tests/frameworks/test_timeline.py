@@ -1,4 +1,4 @@
-"""The timeline of jobs on processes."""
+"""The timelines of jobs with several processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_messages_are_there_and_both_ends_are_linked(binding, tmp_path):
 
         hc.init()
         right, left = (hc.rank() + 1) % 3, (hc.rank() + 2) % 3
-        for turn, count in enumerate((10, 100_000, 10)):  # small ones travel at once, large ones are announced
+        for turn, count in enumerate((10, 100_000, 10)):  # small messages are sent at once, large ones are announced
             sent = hc.isend(np.ones(count, np.float32), right, tag=turn)
             hc.recv(np.empty(count, np.float32), left, tag=turn)
             hc.synchronize(sent)
@@ -88,7 +88,7 @@ def test_every_rank_writes_what_it_did(binding, tmp_path):
         assert any(event["name"] == "CYCLE_START" for event in trace.events)
         for span in trace.spans:
             assert span.begin <= span.end
-    # The same operations, in the same order, on all ranks of a set.
+    # All ranks of a set have the same operations in the same order.
     keys = [[key_of(span) for span in trace.spans if key_of(span) is not None] for trace in traces]
     everybody = [{key for key in of if key[0] == 0} for of in keys]
     assert everybody[0] == everybody[1] == everybody[2] and len(everybody[0]) == 17
@@ -157,7 +157,7 @@ def train():
         hc.barrier()
 
 
-# Root may write to any folder that there is, so one in which nobody can make files stands for one without permission.
+# Root may write to any existing folder. /proc, where files cannot be created, stands for one without permission.
 @pytest.mark.parametrize("folder", ["nothing", "/proc"])
 def test_a_file_that_cannot_be_written_is_said_once_and_training_goes_on(folder, tmp_path):
     outcomes = run_ranks(train, 2, knobs={"timeline": str(tmp_path / folder / "t.json")}, check=False)

@@ -1,4 +1,4 @@
-"""Parameters that come into a wrapped optimizer's groups, or leave them, by other ways than its own methods."""
+"""Parameters that enter or leave a wrapped optimizer's groups other than by its own methods."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parameters_that_leave_are_another_optimizers_at_once_or_nobodys():
         (left,) = first.param_groups.pop()["params"]
         second = hvd.DistributedOptimizer(torch.optim.SGD([left], lr=1.0))
         step(first, second)
-        # One comes back by the side door, another one's place is taken, and its name is not.
+        # One parameter returns by assignment and replaces another, whose name stays reserved.
         del second
         first.param_groups[0]["params"] = [left]
         step(first)

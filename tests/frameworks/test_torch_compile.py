@@ -1,6 +1,7 @@
-"""Collectives in what torch compiles: the bits, gradients, errors and order of eager calls.
+"""Collectives in compiled torch functions: the bits, gradients, errors and order of eager calls.
 
-``aot_eager`` is the compiler without its code generator, ``inductor`` the whole of it, which takes seconds for a graph.
+``aot_eager`` is the compiler without its code generator. ``inductor`` is the whole compiler and takes seconds per
+graph.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from horocache.testing import run_ranks
 
 from .small_model import batch, make_model
 
-# Imported by the first compilation, in each rank for itself unless the server of ranks has done so.
+# The first compilation imports these, in each rank unless the server of ranks has imported them.
 COMPILER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 run = functools.partial(run_ranks, preload=COMPILER)
 
 
 def numbers(*shape, rank=0):
-    """Whole numbers that differ by rank: all sums are exact, whatever order a compiler adds them in."""
+    """Whole numbers that differ by rank, so that all sums are exact in any order."""
     count = torch.Size(shape).numel()
     return (torch.arange(count, dtype=torch.float32).reshape(shape) * 3 + rank) % 11 - 5
 
 
 def outcome(function, inputs):
-    """The results of a function, its inputs afterwards, and their gradients."""
+    """The results of a function, its inputs after the call, and their gradients."""
     inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in inputs]
     results = function(*inputs)
     results = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -38,7 +39,7 @@ def outcome(function, inputs):
 
 
 def check_same(function, *inputs, backend="aot_eager", fullgraph=True, **options):
-    """Compiled, a function does what it does without: twice, for what the first call leaves behind."""
+    """Check that a compiled function has the eager function's outcome, also when it is called again."""
     torch.compiler.reset()
     want = outcome(function, inputs)
     compiled = torch.compile(function, backend=backend, fullgraph=fullgraph, **options)
@@ -82,7 +83,7 @@ def test_results_and_gradients_are_those_of_eager_calls():
         check_same(gathers, rows, torch.tensor(2.0 + me, requires_grad=True))
         check_same(broadcasts, x, numbers(4, rank=me).requires_grad_())
         check_same(scatterings, x, numbers(7, rank=me).requires_grad_())
-        # More rows than are sent: the others have no gradient.
+        # The tensor has more rows than some calls send; the other rows have no gradient.
         check_same(exchanges, numbers(4 * n, 2, rank=me).requires_grad_(), torch.tensor([me + i for i in range(n)]))
 
         def others(x):
@@ -197,7 +198,7 @@ def test_no_operation_is_removed_merged_or_moved():
             (unused, numbers(4), 3),
             (equal, numbers(4).requires_grad_(), 4),
             (crossed, numbers(4), 2),
-            # Two of them, and the gradients of all four.
+            # Two allreduces forward, and one for the gradient of each of the four operations.
             (crossed, numbers(4).requires_grad_(), 6),
         ):
             torch.compiler.reset()
@@ -215,7 +216,7 @@ def test_generated_code_keeps_the_order_where_it_would_save_memory_to_change_it(
 
         hvd.init()
 
-        def function(x):  # products of matrices: nothing to generate kernels for
+        def function(x):  # matrix products, for which no kernels are generated
             parts = x.unbind()
             a = hvd.allreduce(parts[0] @ parts[1], name="a")
             b = hvd.allreduce(parts[2][:1] @ parts[3], name="b")
@@ -312,8 +313,8 @@ def test_a_distributed_optimizer_in_a_compiled_step_gives_the_same_parameters():
         for got in (trained(compiled, plain), trained(plain, compiled)):
             for a, b in zip(got, want, strict=True):
                 assert torch.equal(a, b)
-        # One for the forward pass, and for each optimizer one for its first step, which makes the momentum, and one for
-        # the others; nothing of the hooks and the reductions.
+        # One graph for the forward pass, and two for each of the two optimizers: its first step, which creates the
+        # momentum, and its later steps. The graphs have no nodes of hooks or reductions.
         assert len(graphs) == 5, graphs
         lines = "".join(node.meta.get("stack_trace") or "" for graph in graphs for node in graph.graph.nodes)
         assert "reducer.py" not in lines and "horocache/collectives/submitter.py" not in lines
@@ -345,9 +346,10 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
 
         def asynchronous(x):
             handle = hvd.allreduce_async(x * 2, op=hvd.Sum)
-            return hvd.synchronize(handle) + 1  # torch does not compile a rest that begins without tensors
+            return hvd.synchronize(handle) + 1  # torch does not compile a remainder that begins without tensors
 
-        def gathered(x):  # in part of a program, torch does not take results of unknown size into a graph
+        # Without fullgraph, torch leaves operations with results of unknown size out of its graphs.
+        def gathered(x):
             return hvd.allgather(x * 2) + 1
 
         def objects(x):
@@ -402,7 +404,7 @@ def test_rank_and_size_are_constants_of_the_running_job():
                 hvd.shutdown()
                 hvd.init()
             assert torch.equal(compiled(x), function(x)), hvd.size()
-        # A graph without guards, as somebody could have kept it.
+        # A call without a guard on the rank, as a graph that the user kept would make it.
         with pytest.raises(ValueError, match=r"compiled for rank 0 of 5 .* is rank \d of 2. Compile it again"):
             op("allreduce")([x], "", 1, 1.0, 1.0, None, 0, 0, 5, None, False)
         hvd.shutdown()
@@ -460,10 +462,10 @@ def test_errors_are_those_of_eager_calls():
                 function(tensor.clone())
             with pytest.raises(type(eager.value)) as in_a_graph:
                 compiled(tensor.clone())
-            # Whichever rank comes first is named first.
+            # The rank that submits first is named first, so the order of the words may differ.
             words = [sorted(re.findall(r"\w+", str(error.value))) for error in (in_a_graph, eager)]
             assert words[0] == words[1]
-        # Without fullgraph, what the compiler cannot make a call of is for the eager function to judge.
+        # Without fullgraph, calls that cannot be compiled go to the eager function, which raises its error.
         for function in (lambda: hvd.allreduce(3.0), lambda: hvd.grouped_allreduce([]), lambda: hvd.allreduce(x, no=1)):
             with pytest.raises((hvd.HorocacheError, TypeError)) as eager:
                 function()

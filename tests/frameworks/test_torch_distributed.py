@@ -1,4 +1,4 @@
-"""Every operation of torch.distributed over the backend horocache, against values that are computed here."""
+"""Every operation of torch.distributed over the backend horocache, against values that the tests compute."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_reductions_of_every_type(size):
 def test_moves_of_every_type(size):
     def body(folder):
         with group(folder) as (rank, ranks):
-            # The core knows nothing of the last ones; they travel as bytes.
+            # The core lacks the types in `others`; they travel as bytes.
             others = (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
             for dtype in (*INTEGERS, *REALS, *COMPLEX, *others):
                 parts = [torch.tensor([[1, each % 2], [0, 1]]).to(dtype) for each in range(ranks)]
@@ -127,7 +127,7 @@ def test_shares_and_exchanges(size):
             dist.all_to_all_single(even, torch.arange(2.0 * ranks) + 10 * rank)
             assert even.tolist() == [2 * rank + 10 * peer + each for peer in range(ranks) for each in (0, 1)]
 
-            # Lists of sizes that differ by rank, which other backends do not have.
+            # Lists of sizes that differ by rank, which other backends do not support.
             gathered = [torch.zeros(each) for each in range(ranks)]
             dist.all_gather(gathered, torch.full((rank,), float(rank)))
             assert [t.tolist() for t in gathered] == [[float(each)] * each for each in range(ranks)]
@@ -151,7 +151,7 @@ def test_objects_messages_and_barriers():
             assert dist.barrier(async_op=True).wait()
 
             following, before = (rank + 1) % ranks, (rank - 1) % ranks
-            for count in (1, 100_000):  # at once, and in pieces
+            for count in (1, 100_000):  # a small message, and one that is sent in pieces
                 got = [torch.zeros(count), torch.zeros(count, dtype=torch.complex64)]
                 sends = [dist.isend(torch.full((count,), rank + 10.0 * tag), following, tag=tag) for tag in (0, 7)]
                 second = torch.zeros(count)
@@ -170,7 +170,7 @@ def test_objects_messages_and_barriers():
             if rank == 0:
                 dist.send(torch.arange(6.0).view(2, 3).t(), 1)
             elif rank == 1:
-                table = torch.zeros(3, 2).t()  # neither side is contiguous; values go by position
+                table = torch.zeros(3, 2).t()  # neither side is contiguous; values are matched by position
                 assert dist.recv(table.t(), src=0) == 0
                 assert torch.equal(table, torch.arange(6.0).view(2, 3))
             with pytest.raises(NotImplementedError, match="from a rank that is named"):
@@ -228,7 +228,7 @@ def test_works_futures_and_what_tensors_may_be():
 
         with group(folder) as (rank, ranks):
             total = sum(range(ranks))
-            # More under way than there are names.
+            # More operations in flight than there are names.
             tensors = [torch.full((each % 3 + 1,), float(rank + each)) for each in range(400)]
             works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
             for work in reversed(works):
@@ -251,7 +251,7 @@ def test_works_futures_and_what_tensors_may_be():
             for each in dropped:
                 dist.all_gather_into_tensor(each, torch.ones(1) * rank, async_op=True)
             finisher = dist.group.WORLD.calls._finisher
-            finisher.put, put = lambda finish: None, finisher.put  # as if its thread were late
+            finisher.put, put = lambda finish: None, finisher.put  # simulates a late thread
             parts = [torch.zeros(2) for _ in range(ranks)]
             dist.all_gather(parts, torch.ones(2) * rank, async_op=True)
             gc.collect()
@@ -263,7 +263,7 @@ def test_works_futures_and_what_tensors_may_be():
             while dist.group.WORLD.calls._orphans:
                 dist.group.WORLD.calls._finish_orphans()
             assert late.item() == 1.0
-            # Without another call, and although the group ends.
+            # The results also arrive without another call, and although the group ends.
             other = dist.new_group()
             apart = [[torch.zeros(2) for _ in range(ranks)] for _ in range(3)]
             dist.all_gather(apart[0], torch.ones(2) * rank, async_op=True)

@@ -1,4 +1,4 @@
-"""What goes wrong in groups of the backend horocache: on all ranks, at once, and with names."""
+"""Errors in groups of the backend horocache: they reach all ranks at once and name ranks and values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_calls_that_do_not_go_together_fail_on_all_ranks_and_the_group_goes_on()
         with group(folder) as (rank, ranks):
             for words, *calls in cases():
                 differs(words, *calls)
-            for _ in range(150):  # until all is in the cache
+            for _ in range(150):  # until all of it is cached
                 dist.all_reduce(torch.ones(3))
                 dist.broadcast(torch.ones(2), 0)
             for words, *calls in cases():
@@ -98,7 +98,7 @@ def test_ddp_gets_the_error_that_other_calls_get():
 
         with group(folder) as (rank, _):
             model = DistributedDataParallel(torch.nn.Linear(4, 4))
-            for _ in range(2):  # the second turn makes its own buckets
+            for _ in range(2):  # the second step rebuilds DDP's buckets
                 model(torch.ones(2, 4)).sum().backward()
             with pytest.raises(RuntimeError, match=r"submitted shape \[(1|20)\], rank . submitted shape \[(1|20)\]"):
                 if rank == 0:
@@ -162,9 +162,9 @@ def test_a_rank_that_is_killed_is_named_by_every_operation_and_future():
         with pytest.raises(RuntimeError, match="PeerLostError"):
             dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
         tensor = torch.ones(1)
-        dist.all_reduce(tensor, group=pair)  # it is not among these
+        dist.all_reduce(tensor, group=pair)  # rank 1 is not a member
         assert tensor.item() == 2
-        with pytest.raises(RuntimeError, match="PeerLostError"):  # these futures are of another kind
+        with pytest.raises(RuntimeError, match="PeerLostError"):  # float16 has typed futures
             dist.all_reduce(torch.ones(1, dtype=torch.float16), async_op=True).get_future().wait()
         dist.destroy_process_group()
 

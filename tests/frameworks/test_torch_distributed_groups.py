@@ -1,4 +1,4 @@
-"""How groups of the backend horocache begin and end, and how they go with horocache's own job and sets."""
+"""How groups of the backend horocache begin and end, and how they coexist with horocache's own job and process sets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_groups_come_and_go_many_times_and_leave_nothing():
 
         rank, ranks = forget_the_launcher()
         counts = []
-        for turn in range(8):  # each way to end the groups, the first one twice
+        for turn in range(8):  # every way to end the groups; the first two ways twice
             with group(folder, rank=rank, size=ranks, store=str(turn)):
                 first = dist.new_group([0, 1])
                 every = dist.new_group()
@@ -63,7 +63,7 @@ def test_groups_come_and_go_many_times_and_leave_nothing():
             assert not context.is_initialized()
             gc.collect()
             until = time.monotonic() + 5
-            while held() > min(counts[1:], default=held()) and time.monotonic() < until:  # threads on their way
+            while held() > min(counts[1:], default=held()) and time.monotonic() < until:  # while threads are ending
                 time.sleep(0.01)
             counts.append(held())
         assert counts[-1] == min(counts[1:]), counts
@@ -118,7 +118,7 @@ def test_groups_have_the_ranks_that_the_program_gives_them():
                     assert made is dist.GroupMember.NON_GROUP_MEMBER and dist.get_rank(made) == -1
             pair, pairs = dist.new_subgroups(2)
             assert total(pair, rank) == (1 if rank < 2 else 5) and len(pairs) == 2
-            dist.barrier()  # no group is made in a job that a rank has left
+            dist.barrier()  # groups cannot be created in a job that a rank has left
 
     run_with_store(body, 4)
 
@@ -174,7 +174,7 @@ def test_sets_of_torch_and_of_horocache_go_together():
         with group(folder) as (rank, ranks):
             first = dist.new_group([1, 2])
             own = hvd.add_process_set([0, 2])
-            second = dist.new_group([0, 1])  # the ranks of a set that there is
+            second = dist.new_group([0, 1])  # the ranks of an existing set
             numbers = [made.process_set_id for made in hvd.process_sets()]
             assert len(set(numbers)) == len(numbers)
             for made, ids in ((first, (1, 2)), (second, (0, 1))):
@@ -241,7 +241,7 @@ def test_backends_by_device(backend):
                 assert names == ["cpu", "cuda"]
                 made = pg._get_backend(torch.device("cuda"))
                 assert isinstance(made, dist.ProcessGroupGloo) and made is pg._get_backend(torch.device("cuda:0"))
-                # What a tensor on such a device goes to, called with one that this machine has.
+                # The backend of CUDA tensors, called with a CPU tensor, which every machine has.
                 tensor = torch.ones(2)
                 made.allreduce([tensor]).wait()
                 assert tensor.tolist() == [2.0, 2.0]

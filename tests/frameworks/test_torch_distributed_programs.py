@@ -1,4 +1,4 @@
-"""Programs that were written for torch.distributed give over horocache what they give over gloo."""
+"""Programs written for torch.distributed have the same results over horocache as over gloo."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_ddp(size):
             trained_ddp(rank, hook=(None, allreduce_hook)),
             trained_ddp(rank, builtin_hook=dist.BuiltinCommHookType.ALLREDUCE),
         ]
-        if ranks == 2:  # sums of more in half precision depend on the order
+        if ranks == 2:  # with more ranks, sums in half precision depend on the order
             results.append(trained_ddp(rank, hook=(None, fp16_compress_hook)))
             results.append(trained_ddp(rank, builtin_hook=dist.BuiltinCommHookType.FP16_COMPRESS))
         model = DistributedDataParallel(make_model().float())
@@ -203,7 +203,7 @@ def test_functional_collectives_and_compiled_functions():
         for function in (calls, in_place):
             compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
             results += compiled(x) + compiled(x + 1)
-        normed = torch.nn.Sequential(torch.nn.BatchNorm1d(6).double(), make_model())  # DDP sends its buffers
+        normed = torch.nn.Sequential(torch.nn.BatchNorm1d(6).double(), make_model())  # DDP broadcasts its buffers
         return results + model_step(torch.compile(DistributedDataParallel(normed), backend="aot_eager"))
 
     compare(program, 2, timeout=110)

@@ -1,4 +1,4 @@
-"""Autograd through every collective, against the gradients that the documentation states."""
+"""Autograd through every collective, against the documented gradients."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def test_gradients_have_gradients():
         return twice
 
     answers = run(body, 2)
-    # First, then second derivative. The second is what the rank itself differentiates (twice the first's factor of x)
-    # plus what comes back through the operations: summed, averaged or exchanged as their gradients say.
+    # The first and the second derivative. The second has two terms: the derivative of the factor 2 x in the first one,
+    # and the part that returns through the operation, which its gradient sums, averages or exchanges.
     for rank, twice in enumerate(answers):
         assert twice["allreduce"] == (128.0, 64.0 + 128.0)
         assert twice["allgather"] == (32.0, 16.0 + 16.0)

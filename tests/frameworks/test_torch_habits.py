@@ -1,4 +1,4 @@
-"""What torch programs do besides: mixed precision, checkpointing, compiled models, workers that load data."""
+"""Common practice in torch programs: mixed precision, checkpointing, compiled models, data loading in workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .small_model import batch, make_model
 
 
 def gradients_of_all(size, step, model):
-    """The gradients of a model, averaged over what the ranks see."""
+    """The gradients of a model, averaged over the batches of all ranks."""
     model.zero_grad()
     for rank in range(size):
         x, y = batch(step, rank)
@@ -151,7 +151,7 @@ def test_a_compiled_model_trains_as_the_plain_one():
             optimizer = hvd.DistributedOptimizer(
                 torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), num_groups=2
             )
-            # The compiler's front end and its autograd, which is where hooks could be lost, but not its code generator.
+            # The compiler's front end and its autograd, where hooks could be lost, without its code generator.
             forward = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
             for step in range(3):
                 optimizer.zero_grad()

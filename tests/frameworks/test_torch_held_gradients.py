@@ -1,7 +1,7 @@
-"""Small gradients are sent together, and none later than the backward pass that computed it ends.
+"""Small gradients are submitted together, at the latest when the backward pass that computed them ends.
 
-What shows it: ranks may wait for gradients and for something else in different orders. A rank whose gradients were sent
-by ``step`` only would never come to what the other one waits for.
+To show it, ranks wait for gradients and for other operations in different orders. A rank that submitted its gradients
+only in ``step`` would never submit the operation that the other rank waits for.
 """
 
 import pytest
@@ -25,7 +25,7 @@ def _step_in_different_orders(hvd, optimizer):
 
 
 class _Fails(torch.autograd.Function):
-    """The identity, whose gradient is an error while ``Fails.now``."""
+    """The identity; its gradient raises an error while ``now`` is true."""
 
     now = True
 

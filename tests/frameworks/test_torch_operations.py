@@ -157,7 +157,7 @@ def test_groups_and_handles_return_what_single_calls_return():
         assert hvd.poll(handle) in (True, False)
         hvd.synchronize(handle)
         tensor = torch.full((200000,), float(me))
-        handle = hvd.allreduce_async(tensor * 1, op=hvd.Sum)  # nothing but the operation keeps the temporary
+        handle = hvd.allreduce_async(tensor * 1, op=hvd.Sum)  # only the operation references the temporary
         junk = [torch.full((200000,), -1.0) for _ in range(4)]
         same(hvd.synchronize(handle), torch.full((200000,), float(sum(range(n)))))
         del junk
@@ -320,7 +320,7 @@ def test_gradients_go_by_the_backend_of_the_call():
             algorithm = "shm/twoshot" if call is hvd.allreduce else "shm/auto"
             call(x, backend=algorithm).sum().backward()
             assert x.grad is not None
-            # The gradients of the last three are other operations, for which the algorithm says nothing.
+            # The gradients of the last three are other operations, which do not have that algorithm.
             assert asked == [algorithm, "shm" if call in operations else algorithm]
         with pytest.raises(UnsupportedError, match="shm/twoshot runs allreduce and reduce; allgather"):
             hvd.allgather(torch.ones(4), backend="shm/twoshot")
@@ -345,7 +345,7 @@ def test_unsigned_types_that_torch_has_few_operations_for():
             def of(*values, dtype=dtype):
                 return torch.tensor(values, dtype=dtype)
 
-            # Twice the largest wraps, the mean of it and of zero does not fit into a signed number.
+            # Twice the largest value wraps around; the largest plus zero exceeds the range of a signed number.
             assert hvd.allreduce(of(3, largest), op=hvd.Sum).tolist() == [6, largest - 1]
             assert hvd.allreduce(of(3, largest * me)).tolist() == [3, largest // 2]
             assert hvd.allreduce(of(me, largest - me), op=hvd.Max).tolist() == [1, largest]

@@ -1,4 +1,4 @@
-"""DistributedOptimizer against one process that sees all data."""
+"""DistributedOptimizer against one process that computes with all ranks' data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .small_model import batch, group_names, make_model, parameters
 
 
 def reference(size, steps, make_optimizer, passes=1):
-    """One process that averages over what the ranks would see."""
+    """The parameters of one process that averages the gradients of all ranks' batches."""
     model = make_model()
     optimizer = make_optimizer(model.parameters())
     for step in range(steps):
@@ -194,8 +194,8 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
             optimizer = hvd.DistributedOptimizer(plain, named, gradient_predivide_factor=4.0, **options)
             (sum(p.sum() for p in params) * (hvd.rank() + 1)).backward()
             optimizer.step()
-            assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 less the mean of 1 and 2
-            reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # not the order, which is broadcast
+            assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 minus the mean of 1 and 2
+            reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # without the broadcast of the order
             assert reductions and set(reductions) == {(0.25, 4.0)}, (options, scales)
 
     run(body, 2)

@@ -16,7 +16,7 @@ from .small_model import check_groups, group_names, make_model, parameters, tabl
 
 
 class Faulty:
-    """The runtime of this process from now on, of which one method fails at some of its calls, counted from 1."""
+    """Replaces this process's runtime. One method of it fails at some of its calls, counted from 1."""
 
     def __init__(self, method, *calls, error=RuntimeError):
         from horocache.core import context
@@ -28,13 +28,13 @@ class Faulty:
 
     def __getattr__(self, name):
         if name == "finish_gradients" and self._method == "wait":
-            return lambda buckets: buckets  # each is waited for by itself
+            return lambda buckets: buckets  # has the optimizer wait for each bucket by itself
         return self._perhaps if name == self._method else getattr(self._runtime, name)
 
     def _perhaps(self, *arguments, **more):
         self._count += 1
         fails = self._count in self._calls
-        # The operation is over when its wait fails, but not when that is interrupted.
+        # An operation whose wait fails is complete; one whose wait is interrupted is not.
         over = self._method == "wait" and self._error is not KeyboardInterrupt
         answer = getattr(self._runtime, self._method)(*arguments, **more) if over or not fails else None
         if fails:
@@ -135,7 +135,7 @@ def test_a_group_whose_submission_failed_is_submitted_again_by_the_step():
         hvd.init()
         table, head, named = table_and_head()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=0.0), named, num_groups=1)
-        # head's gradient alone is dense; the table's indices and values have been submitted when it fails.
+        # Only head's gradient is dense; the table's indices and values have been submitted when the group fails.
         faulty = Faulty("submit_gradient_group", 1)
         loss = head(table(torch.tensor([hvd.rank()])) * (hvd.rank() + 1)).sum()
         with pytest.raises(RuntimeError, match="injected at call 1"):
@@ -157,7 +157,7 @@ def test_the_first_of_several_failed_submissions_is_raised_when_all_others_are_o
             torch.optim.SGD(params, lr=1.0), named, groups=groups, backward_passes_per_step=2
         )
         mine = torch.full((2,), float(hvd.rank()))
-        sum((p * mine).sum() for p in params).backward()  # one of two passes: nothing is submitted by the hooks
+        sum((p * mine).sum() for p in params).backward()  # one of two passes: hooks submit nothing
         Faulty("submit", 1, 2)
         with pytest.raises(RuntimeError, match="injected at call 1"):
             optimizer.step()
@@ -222,7 +222,7 @@ def test_a_step_that_was_interrupted_goes_on_and_reduces_nothing_twice(call, num
         optimizer = hvd.DistributedOptimizer(plain, named, op=hvd.Sum, num_groups=num_groups)
         rows = table(torch.tensor([hvd.rank()]))
         (rows.sum() + head.weight.sum() + other.sum()).backward()
-        # Three waits: for each of the gradients; or for the group, its sparse gradient, and the order of the next step.
+        # Three waits: for each gradient; or for the group, its sparse gradient, and the order of the next step.
         Faulty("wait", call, error=KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()

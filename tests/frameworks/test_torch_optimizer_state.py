@@ -1,4 +1,4 @@
-"""Around DistributedOptimizer's steps: its class, schedulers, hooks, state that is loaded or sent, new groups."""
+"""Around DistributedOptimizer's steps: class, schedulers, hooks, loading and broadcasting state, added groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which rank 0's first forward pass uses parameters gives groups their priority, on every rank alike."""
+"""Rank 0's first forward pass determines the priorities of gradient groups, on every rank alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horocache.testing import run_ranks as run
 
 
 class Layers(torch.nn.Module):
-    """Layers without biases, named a, b, c and so on as they are registered, and used in the order of ``order``."""
+    """Layers without biases, registered as a, b, c and so on, and used in the order of ``order``."""
 
     def __init__(self, order, count=None):
         super().__init__()
@@ -35,7 +35,7 @@ def step(optimizer, model):
 
 
 def order(optimizer):
-    """Names of the parameters in their buckets, the highest priority first."""
+    """The names of the parameters in each bucket, the highest priority first."""
     buckets = sorted(optimizer._reducer._buckets, key=lambda bucket: -bucket.priority)
     assert len({bucket.priority for bucket in buckets}) == len(buckets), "priorities are different"
     return ["+".join(slot.name.removesuffix(".weight") for slot in bucket.slots) for bucket in buckets]
@@ -56,7 +56,7 @@ def test_it_is_that_of_first_uses_whatever_the_order_of_registration(size):
         rounds = hvd.metrics()["slow_rounds"]
         step(optimizer, model)
         assert hvd.metrics()["slow_rounds"] == rounds, "what has been regrouped is cached"
-        step(optimizer, model)  # nobody leaves before all have counted: that takes a round, too
+        step(optimizer, model)  # no rank leaves before all have read the counter: leaving takes a round, too
         return before, after, order(optimizer)
 
     assert run(body, size) == [(["a", "b", "c"], ["c", "a", "b"], ["c", "a", "b"])] * size
@@ -91,7 +91,7 @@ def test_a_model_that_is_used_as_it_is_registered_is_not_negotiated_again():
 
 
 class Unusual(torch.nn.Module):
-    """Parameters that no call of a module shows, one that is used twice, and one that is never used."""
+    """Parameters that are used without a call of their module, one that is used twice, and one that is never used."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ def test_of_several_passes_the_first_use_counts():
         accumulated.step()
         return order(one_backward), order(each_its_own), order(accumulated)
 
-    # Of passes that are accumulated, the last makes the gradients complete.
+    # The last of the accumulated passes counts, because it completes the gradients.
     assert run(body, 2) == [(["d", "c", "a", "b"], ["b", "c", "d", "a"], ["d", "b", "c", "a"])] * 2
 
 
@@ -253,7 +253,7 @@ def test_added_and_thawed_parameters_are_reduced_and_added_ones_measured():
         step(optimizer, model)
         return frozen, thawed, order(optimizer)
 
-    # Four of one size in three groups: the first to be complete and the last are alone.
+    # Four equal sizes in three groups: the group that is complete first and the last group have one parameter each.
     assert run(body, 2) == [(["c", "a"], ["b.weight"], ["d", "b+c", "a"])] * 2
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of the program's own: what their methods take, what is no optimizer, and copies of wrapped ones."""
+"""Optimizers that the program defines: arguments of their methods, wrappers that are not optimizers, and copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Plain(torch.optim.SGD):
-    """With methods that take nothing."""
+    """Its methods take no arguments."""
 
     def zero_grad(self):
         super().zero_grad(set_to_none=False)
@@ -28,7 +28,7 @@ class Plain(torch.optim.SGD):
 
 
 class Generous(torch.optim.SGD):
-    """With methods that take more."""
+    """Its methods take additional arguments."""
 
     def zero_grad(self, set_to_none=True, *, log=None):
         log.append("zero_grad")
@@ -40,7 +40,7 @@ class Generous(torch.optim.SGD):
 
 
 class Noam:
-    """What papers wrap optimizers with: no optimizer, though it has its groups."""
+    """The usual learning-rate wrapper of papers: not an Optimizer, though it has an optimizer's groups."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -164,7 +164,7 @@ def test_copies_of_a_wrapped_optimizer_are_distributed(size):
                 results.append(own.weight.detach())
             gathered = hvd.allgather(torch.stack(results))
             assert all(torch.equal(each, gathered[0]) for each in gathered), (options, gathered)
-            # The first copy has names of its own: both can be used at once.
+            # The first copy has its own tensor names, so both can be used at once.
             (model(x) + deep[0](x)).sum().backward()
             optimizer.step()
             deep[1].step()

@@ -1,4 +1,4 @@
-"""What else has a wrapped optimizer's groups and state goes on with them: schedulers, inner optimizers, callbacks."""
+"""Schedulers, inner optimizers and callbacks that share a wrapped optimizer's groups and state keep working."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Sam(torch.optim.Optimizer):
-    """Shares its groups with the optimizer within it, which has a state of its own."""
+    """Shares its groups with an inner optimizer, which has its own state."""
 
     def __init__(self, params, base, **options):
         super().__init__(params, {"rho": 0.05, **options})
@@ -28,7 +28,7 @@ class Sam(torch.optim.Optimizer):
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Goes around an optimizer that is there, and keeps slow weights in a state of its own."""
+    """Wraps an existing optimizer, and keeps slow weights in its own state."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -48,7 +48,7 @@ class Lookahead(torch.optim.Optimizer):
 
 
 class Averaging(Lookahead):
-    """Keeps more in attributes, and another name for the inner optimizer's state."""
+    """Has more attributes, and a second reference to the inner optimizer's state."""
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
@@ -57,7 +57,7 @@ class Averaging(Lookahead):
         self.averages = [param.detach().clone() for group in self.param_groups for param in group["params"]]
 
     def state_dict(self):
-        # As public ones have it, with numbers that mean something in this process alone.
+        # Like published optimizers, with keys that are valid only in this process.
         slow = {id(key): entry for key, entry in self.state.items()}
         return {**self.optimizer.state_dict(), "slow": slow, "count": self.count, "averages": self.averages}
 
@@ -76,7 +76,7 @@ class Averaging(Lookahead):
 
 
 class Counting(torch.optim.SGD):
-    """Has more in its state dict than groups and state."""
+    """Its state dict has another entry besides groups and state."""
 
     count = 0
 
@@ -93,7 +93,7 @@ class Counting(torch.optim.SGD):
 
 
 def dictionaries(optimizer):
-    """Those that others may have kept."""
+    """The lists and dictionaries of an optimizer that other objects may reference."""
     groups = optimizer.param_groups
     return [groups, *groups, optimizer.state, *optimizer.state.values()]
 
@@ -117,7 +117,7 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
         model = torch.nn.Linear(2, 2)
         start = [param.detach().clone() for param in model.parameters()]
         plain = kinds[kind]([{"params": [p]} for p in model.parameters()], 0.1 * (me + 1))
-        for _ in range(me):  # the root, rank 1, has made one step; rank 2 two, and rank 0 none
+        for _ in range(me):  # rank r has made r steps; rank 1 is the root
             model(torch.ones(1, 2)).pow(2).sum().backward()
             plain.step()
             plain.zero_grad()
@@ -136,7 +136,7 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
         )
         hvd.broadcast_optimizer_state(optimizer, 1)
         assert optimizer.param_groups is plain.param_groups
-        if me != 2:  # there, what the root does not have has gone
+        if me != 2:  # on rank 2, entries that the root lacks are gone
             now = [each for o in (plain, *inner) for each in dictionaries(o)]
             assert all(any(old is new for new in now) for old in kept), kind
         assert optimizer.param_groups[1]["only the root's"]["tensor"].tolist() == [1.0, 1.0]
@@ -164,7 +164,7 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
         for kind in kinds:
             for before_wrapping in (True, False):
                 rates, tensors, count = body(kind, before_wrapping)
-                # Schedulers of tensor rates write into them; those of the others compare with the rate at their start.
+                # Schedulers of tensor rates write into them; other schedulers compare with the rate at their start.
                 everyone = hvd.allgather_object((rates, [t.detach().tolist() for t in tensors], count))
                 assert everyone[0] == everyone[1] == everyone[2], (kind, before_wrapping, everyone)
                 results.append((kind, before_wrapping, round(rates[0], 6), count))
@@ -190,7 +190,7 @@ def test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks():
         kind = torch.optim.Adam if hvd.rank() == 0 else torch.optim.SGD
         with pytest.raises(ValueError, match="rank 0 has Adam with 2 parameters; the root, rank 1, has SGD"):
             hvd.broadcast_optimizer_state(kind(model.parameters(), lr=1.0), 1)
-        # As torch's ZeroRedundancyOptimizer has it: each rank has the state of other parameters.
+        # Like torch's ZeroRedundancyOptimizer: each rank has the state of different parameters.
         sharing = torch.optim.SGD(model.parameters(), lr=1.0)
         sharing.optim = torch.optim.SGD([list(model.parameters())[hvd.rank() % 2]], lr=1.0)
         with pytest.raises(ValueError, match=r"optim has other .* on rank 0 \(numbers \[\[0\]\]\) than .* \[\[1\]\]"):

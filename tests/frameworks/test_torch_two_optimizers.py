@@ -1,4 +1,4 @@
-"""Several distributed optimizers in one process: which work side by side, and what is said of the others."""
+"""Several distributed optimizers in one process: those that work side by side, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def test_optimizers_without_names_work_side_by_side_and_equal_names_take_turns()
         hvd.init(process_sets=[pair])
         params = [torch.nn.Parameter(torch.zeros(2)) for _ in range(6)]
         weight = hvd.rank() + 1.0
-        # A rank outside of the set makes none there, and counts as the others do on the global set.
+        # A rank outside of the set makes no optimizer there; on the global set it counts as the other ranks do.
         made = [hvd.DistributedOptimizer(torch.optim.SGD([params[0]], lr=1.0))]
         if pair.included():
             made.append(hvd.DistributedOptimizer(torch.optim.SGD([params[1]], lr=1.0), process_set=pair))
         made.append(hvd.DistributedOptimizer(torch.optim.SGD([params[2]], lr=1.0)))
         made.append(hvd.DistributedOptimizer(torch.optim.SGD([params[3]], lr=1.0), num_groups=1))
-        # Of one name: both are there, but never on their way together.
+        # Two optimizers with the same parameter name, which are never in flight together.
         same = [hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0), [("same", p)]) for p in params[4:]]
         for _ in range(2):
             sum((p * weight).sum() for p in params[:4]).backward()

@@ -1,4 +1,4 @@
-"""Parameters without a gradient: left alone where no rank has one, counted as zeros where some rank has."""
+"""Parameters without a gradient: unchanged if no rank has one, counted as zeros if some rank has one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def adamw(params):
 
 
 def train_against_one_process(hvd, name, set_to_none, numbers, make, view="auto", passes=1, groups=None, **options):
-    """Train eight parameters, of which each rank uses others in each step, and compare with one process.
+    """Train eight parameters, of which each rank uses different ones in each step, and compare with one process.
 
-    Number 6 is frozen until step 3, number 7 from then on; number 4 is never used.
+    Parameter 6 is frozen until step 3, and parameter 7 from step 3 on. Parameter 4 is never used.
     """
     ranks, me = len(numbers), numbers.index(hvd.rank())
     params = [torch.nn.Parameter(torch.full((3,), 1.0 + number)) for number in range(8)]
@@ -177,14 +177,15 @@ def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
             optimizer.step()
             return [None if param.grad is None else param.grad[0].item() for param in params]
 
-        optimizer.step()  # all is frozen
+        optimizer.step()  # all parameters are frozen
         first.requires_grad_(True)
         second.requires_grad_(True)
         assert step(first, by=[1]) == [0.5, None, None, None]
         assert step(second, by=[0]) == [None, 0.5, None, None]
         optimizer.add_param_group({"params": [added, other]})
         reduced = optimizer._reducer.parameters()
-        assert added in reduced and other in reduced  # from the next backward pass on, and not by the step alone
+        # Hooks reduce them from the next backward pass on, before the step.
+        assert added in reduced and other in reduced
         assert step(added, by=[0, 1]) == [None, None, 1.0, None]
         assert step(second, by=[1]) == [None, 0.5, None, None]
         assert other.tolist() == [1.0, 1.0]
@@ -205,7 +206,7 @@ def test_zeros_for_all_are_there_to_be_asked_for():
             used.sum().backward()
             optimizer.step()
             assert other.grad.tolist() == [0.0, 0.0]
-        return other[0].item() < 1.0  # by weight decay
+        return other[0].item() < 1.0  # because of weight decay
 
     assert run(body, 2) == [True] * 2
 

@@ -1,4 +1,4 @@
-"""Gradients of a group that programs touch before the group is on its way: they are reduced, wherever they lie."""
+"""Gradients that the program touches before their group is submitted: they are reduced wherever they lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horocache.testing import run_ranks as run
 
 
 def five_in_a_group(hvd, bucket_view):
-    """Parameters, and the optimizer that sums their gradients together."""
+    """Five parameters, and an optimizer that sums their gradients as one group."""
     params = [torch.nn.Parameter(torch.ones(1000)) for _ in range(5)]
     named = [(str(i), p) for i, p in enumerate(params)]
     sgd = torch.optim.SGD(params, lr=0.0)
@@ -26,7 +26,7 @@ def test_programs_may_touch_gradients_between_a_backward_pass_that_lacks_one_and
         params, optimizer = five_in_a_group(hvd, bucket_view)
         for step in range(1, 4):
             optimizer.zero_grad()
-            used = params if step == 1 else params[:-1]  # their places are made in the first step
+            used = params if step == 1 else params[:-1]  # the first step creates the bucket views
             sum((p * step).sum() for p in used).backward()
             seen = [p.grad.data for p in used]
             if what == "flattens" and step > 1:
@@ -56,7 +56,7 @@ def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, b
 
         def touch(param):
             if len(touched) == len(params) - 1:
-                return  # of the last one the group is on its way
+                return  # the last gradient submits the group
             touched.append(param)
             if what == "changes":
                 param.grad.mul_(10)
@@ -76,7 +76,7 @@ def test_later_hooks_may_touch_gradients_of_a_group_that_is_not_complete(what, b
             for param in params:
                 times = 10 if what in ("changes", "replaces") and any(param is one for one in touched) else 1
                 assert param.grad.tolist() == [2.0 * step * times] * 1000
-        # Each is the gradient of its step, reduced: what is kept is not used again.
+        # Each kept tensor is the reduced gradient of its step: its memory is not reused.
         steps = [1, 2, 3] if what in ("keeps", "aliases") else []
         assert [k[0].item() for k in kept] == [2.0 * step for step in steps for _ in range(4)]
 
@@ -101,7 +101,7 @@ def test_a_gradient_that_has_a_graph_keeps_it_and_is_reduced(num_groups, bucket_
         )
         for step in range(4):
             optimizer.zero_grad()
-            with_graph = step == 2  # there are places by then
+            with_graph = step == 2  # bucket views exist by then
             sum((p**3).sum() for p in params).backward(create_graph=with_graph)
             optimizer.synchronize()
             for p in params:

@@ -1,4 +1,4 @@
-"""While a rank waits, computes, or is held up: what goes on without it, and what it costs."""
+"""While one rank waits, computes or is stopped, other work continues, and waiting takes no processor time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_other_threads_of_a_rank_run_while_one_waits(tmp_path):
             handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="x")
             waits.set()
             return hc.synchronize(handle).tolist()
-        while not signal.exists():  # rank 0 waits for this one, and this one for the other thread of rank 0
+        while not signal.exists():  # rank 0 waits for this rank, and this rank for rank 0's other thread
             time.sleep(0.001)
         return hc.allreduce(np.ones(2), op=hc.Sum, name="x").tolist()
 
@@ -68,7 +68,7 @@ def test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code(tmp_p
         handles = [hc.allreduce_async(np.full(100_000, 1.0), op=hc.Sum, name=f"t{i}") for i in range(3)]
         if hc.rank() == 1:
             with fifo.open("rb") as pipe:
-                # PyDLL keeps the interpreter's lock: no Python runs here until the others have their results.
+                # PyDLL does not release the GIL: no Python code runs here until the other ranks have their results.
                 assert ctypes.PyDLL(None).read(pipe.fileno(), ctypes.create_string_buffer(1), 1) == 1
         sums = [float(hc.synchronize(handle).sum()) for handle in handles]
         if hc.rank() == 0:
@@ -95,7 +95,7 @@ def test_an_operation_that_is_held_up_in_one_set_holds_up_no_other(tmp_path):
         if hc.rank() == 1:
             (folder / "part").write_text(str(os.getpid()))
             (folder / "part").rename(folder / "pid")
-        if held_up.included():  # rank 1 stops in the middle of it
+        if held_up.included():  # rank 1 stops during this operation
             large = hc.allreduce_async(np.ones(3_000_000), op=hc.Sum, name="large", process_set=held_up)
         if free.included():
             while not _is_stopped(folder / "pid"):
@@ -114,7 +114,7 @@ def test_an_operation_that_is_held_up_in_one_set_holds_up_no_other(tmp_path):
 
 
 def _is_stopped(file):
-    """Whether the process of which a file holds the number has been stopped."""
+    """True if the process whose number is in the file has been stopped."""
     from pathlib import Path
 
     return file.exists() and Path(f"/proc/{file.read_text()}/stat").read_text().rpartition(") ")[2].startswith("T")

@@ -1,4 +1,4 @@
-"""``seeds.py FOLDER``: programs to begin with, as the fuzzer's corpus."""
+"""``seeds.py FOLDER``: writes compiled programs, the fuzzer's initial corpus."""
 
 import sys
 from pathlib import Path

@@ -28,7 +28,7 @@ def run_ranks(
     def main(rank: int) -> None:
         try:
             results[rank] = body(rank, runtimes[rank])
-        except BaseException as error:  # handed to the test
+        except BaseException as error:  # raised by the test's thread
             errors.append((rank, error))
             runtimes[rank].abort(f"rank {rank} raised {error!r}")
         finally:

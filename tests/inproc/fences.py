@@ -1,4 +1,4 @@
-"""Arrays that end, or begin, at a page that nobody can read or write."""
+"""Arrays that begin or end at an inaccessible page."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MARK = 0x5A
 
 
 class _Fenced(np.ndarray):
-    """An array, and the bytes of its pages that are not its own."""
+    """An array, and the other bytes of its pages."""
 
     rest: np.ndarray | None = None
 
 
 def fenced(count: int, dtype: type, where: Literal["before", "behind"]) -> _Fenced:
-    """`count` elements with a page `where` on which any access ends the process, and marks on the other side."""
+    """`count` elements with an inaccessible page `where` (any access ends the process), and marks on the other side."""
     page = mmap.PAGESIZE
     size = count * np.dtype(dtype).itemsize
     pages = -(-size // page)
@@ -38,6 +38,6 @@ def fenced(count: int, dtype: type, where: Literal["before", "behind"]) -> _Fenc
 
 
 def check_fence(array: _Fenced) -> None:
-    """Fails if the marks beside an array are not as they were."""
+    """Fail if the marks beside the array have changed."""
     assert array.rest is not None
     assert (array.rest == _MARK).all(), "it wrote beside its tensor"

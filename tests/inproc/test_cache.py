@@ -1,4 +1,4 @@
-"""The response cache, seen from outside: what hits, what a name may mean later, and more names than entries."""
+"""The response cache from outside: hits, a name that changes its meaning, and more names than entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .test_operations import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST,
 REDUCE, GATHER, SCATTER = 5, 6, 7
 WARNING = "HOROCACHE_CACHE_CAPACITY"
 
-# Two rows for each of three ranks, or one number: what each operation takes, and what else it needs.
+# The code and the options of each operation, whose input has two rows for each of three ranks.
 OPERATIONS = {
     "allreduce": (ALLREDUCE, {}),
     "allgather": (ALLGATHER, {}),
@@ -27,7 +27,7 @@ OPERATIONS = {
 
 
 def run_one(runtime, rank, name, operation, columns=1):
-    """One operation on ``name`` among three ranks; its result, as an array."""
+    """Run one operation on ``name`` among three ranks and return its result as an array."""
     op, options = OPERATIONS[operation]
     mine = np.arange(6.0 * columns).reshape(6, columns) + 100 * rank
     if op == SCATTER and rank != 1:
@@ -40,7 +40,7 @@ def run_one(runtime, rank, name, operation, columns=1):
 
 
 def expected(rank, operation, columns=1):
-    """What :func:`run_one` gives; None for what a reduction to the root leaves on the others."""
+    """The result of :func:`run_one`; None on ranks where a reduce leaves it undefined."""
     everyone = [np.arange(6.0 * columns).reshape(6, columns) + 100 * r for r in range(3)]
     share = slice(2 * rank, 2 * rank + 2)
     return {
@@ -90,13 +90,13 @@ def test_a_name_may_mean_something_else_later_and_is_negotiated_once_for_it():
         return runtime.metrics()
 
     for metrics in run_ranks(3, body):
-        # A rank that comes after the others finds that they have erased the old meaning: a miss.
+        # A rank that submits after the others finds that they have erased the old entry, which counts as a miss.
         assert metrics["cache_changed"] + metrics["cache_misses"] == len(uses)
         assert metrics["cache_hits"] == 2 * len(uses)
 
 
 def test_a_cache_that_is_much_too_small_is_only_slow(capfd):
-    """64 names in 8 entries that the user has fixed, in another order on each rank."""
+    """64 names in a cache of 8 entries, which cannot grow, in a different order on each rank."""
 
     def body(rank, runtime):
         own = random.Random(rank)

@@ -1,4 +1,4 @@
-"""Tensors on devices for which there is no backend: an error that says so, before anything is sent."""
+"""Tensors on devices without a backend: the error says so, before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CUDA, ROCM = 2, 10  # DLPack's device types
 
 
 class _DlTensor(ctypes.Structure):
-    """DLPack's DLManagedTensor, of which the deleter is null."""
+    """DLPack's DLManagedTensor with a null deleter."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -34,7 +34,7 @@ class _DlTensor(ctypes.Structure):
 
 
 class OnDevice:
-    """Three floats that say they are on a device; their memory must never be touched."""
+    """Three floats that claim to be on a device; their memory must never be touched."""
 
     def __init__(self, device_type):
         self._shape = (ctypes.c_int64 * 1)(3)
@@ -53,6 +53,6 @@ def test_a_tensor_without_a_backend_is_refused(device, words):
         with pytest.raises(UnsupportedError, match=rf"{words} .*tensor\.cpu\(\)"):
             runtime.submit(ALLREDUCE, [OnDevice(device)], None, name="x")
         array = np.ones(3, np.float32)
-        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="x"))  # the name is free
+        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="x"))  # the name is free again
     finally:
         runtime.stop()

@@ -1,4 +1,4 @@
-"""What goes wrong in a running job, seen by every rank."""
+"""Errors in a running job, as every rank sees them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_tensor_that_one_rank_lacks_fails_after_the_limit():
             assert "lonely" in str(error)
             assert "rank 1" in str(error)
         else:
-            assert failed.wait(30.0)  # busy with something else, so the limit decides
+            assert failed.wait(30.0)  # rank 1 does not submit, so the limit decides
         allreduce(runtime, "done")
 
     run_ranks(2, body, stall_check_time_seconds="0.2", stall_shutdown_time_seconds="0.6")
@@ -152,7 +152,7 @@ def test_bad_arguments_are_refused_before_anything_is_sent():
         ]:
             error = caught(lambda i=inputs, o=outputs: runtime.submit(ALLREDUCE, i, o, name="bad"))
             assert isinstance(error, InvalidArgumentError), (inputs, error)
-        allreduce(runtime, "bad")  # the name is free
+        allreduce(runtime, "bad")  # the name is free again
         error = caught(lambda: runtime.submit(ALLREDUCE, [array], [array], name="n" * 5000))
         assert isinstance(error, InvalidArgumentError)
 
@@ -177,7 +177,7 @@ def test_an_interrupt_keeps_the_handle_although_the_operation_ends_meanwhile():
     def interrupt(*_):
         allreduce(second, "x")
         threads = [threading.Thread(target=allreduce, args=(rank, "after")) for rank in (first, second)]
-        for thread in threads:  # what comes after it is done on both ranks, so it is, too
+        for thread in threads:  # these are complete on both ranks, so the earlier operation is, too
             thread.start()
         for thread in threads:
             thread.join(60.0)

@@ -1,4 +1,4 @@
-"""A group is all or nothing: what one member gets wrong fails the group, and leaves none of it in flight."""
+"""A group is atomic: a mistake in one member fails the group and leaves no member in flight."""
 
 from __future__ import annotations
 

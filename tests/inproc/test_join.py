@@ -1,4 +1,4 @@
-"""Ranks that have no more data: what the others' operations give while some have joined."""
+"""Ranks that have no more data: the results of the others' operations while some ranks have joined."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def join(runtime, divide_by="all", process_set=0):
 
 
 def in_steps(rank, runtime, size, step_of, divide_by="all", process_set=0):
-    """In step s ranks s, s + 1, ... have data: ``step_of(live)`` is called, then rank s joins. The last joined."""
+    """In step s, ranks s, s + 1, ... call ``step_of(live)``, then rank s joins. Returns the last rank that joined."""
     for step in range(rank + 1):
         step_of(list(range(step, size)))
     return join(runtime, divide_by, process_set)
@@ -205,7 +205,7 @@ def test_a_rank_may_join_one_set_and_go_on_in_others(divide_by):
         else:
             blocking(runtime, BARRIER, [])
             answers.append(join_first())
-        use(1, "again", [0, 1, 3])  # all have joined: nobody has any more
+        use(1, "again", [0, 1, 3])  # all ranks have joined set 1, which ends the join
         return answers[0]
 
     answers = run_ranks(4, body, sets)

@@ -1,4 +1,4 @@
-"""Messages between ranks through the whole daemon, ranks as threads of one process."""
+"""Messages between ranks through the whole daemon; the ranks are threads of one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import run_ranks
 from .test_errors import allreduce, caught
 
 SEND, RECV = 11, 12
-SMALL, LARGE = 100, 300_000  # bytes: eager, and in pieces
+SMALL, LARGE = 100, 300_000  # bytes: sent eagerly, and sent in pieces
 
 
 def send(runtime, array, dst, tag=0, **options):
@@ -53,7 +53,7 @@ def test_a_ring_passes_tensors_on_also_with_one_rank_to_itself(size, count):
 
 
 def test_blocking_calls_of_several_threads_pass_each_other():
-    """Every rank runs one thread for each other rank, which plays ping-pong with it, while all reduce."""
+    """Every rank runs one thread per other rank, which exchanges messages with it in turns, while all ranks reduce."""
 
     def body(rank, runtime):
         errors = []
@@ -67,7 +67,7 @@ def test_blocking_calls_of_several_threads_pass_each_other():
                     for call in calls if rank < peer else calls[::-1]:
                         finish(runtime, call())
                     np.testing.assert_array_equal(got, step)
-            except BaseException as error:  # handed to the test
+            except BaseException as error:  # asserted on at the end
                 errors.append(error)
 
         threads = [threading.Thread(target=play, args=(peer,), daemon=True) for peer in range(4) if peer != rank]
@@ -142,7 +142,7 @@ def test_what_was_sent_is_there_after_its_sender_has_left_and_nothing_else_comes
             error = caught(lambda call=call: finish(runtime, call()))
             assert isinstance(error, ShutDownError), error
         peer, mine, got = 3 - rank, np.full(LARGE, rank, np.uint8), np.empty(LARGE, np.uint8)
-        finish(runtime, recv(runtime, got, peer), send(runtime, mine, peer))  # the others go on
+        finish(runtime, recv(runtime, got, peer), send(runtime, mine, peer))  # the other ranks go on
         np.testing.assert_array_equal(got, peer)
 
     run_ranks(3, body)
@@ -187,7 +187,7 @@ def test_a_receive_that_nobody_answers_fails_after_the_limit_and_the_job_goes_on
 
 
 def test_waiting_for_a_message_is_no_certain_deadlock():
-    """Rank 0 waits for a message, rank 1 for a sum that rank 0 lacks: rank 2's message helps, however late."""
+    """Rank 0 waits for a message, rank 1 for a sum that rank 0 lacks. Rank 2's late message ends both waits."""
     slow = threading.Event()
 
     def body(rank, runtime):
@@ -246,7 +246,7 @@ def test_messages_of_crossed_process_sets_do_not_meet():
             for number, array in got.items():
                 np.testing.assert_array_equal(array, 10 * number + peer)
         error = caught(lambda: finish(runtime, recv(runtime, np.empty(1, np.uint8), 1 - rank, 5, process_set=2)))
-        assert isinstance(error, StallError | ShutDownError), error  # the other one may have given up before, and left
+        assert isinstance(error, StallError | ShutDownError), error  # the other rank may have given up before, and left
         assert "in process set 2" in str(error)
 
     run_ranks(4, body, process_sets, stall_check_time_seconds="0.5", stall_shutdown_time_seconds="1.5")

@@ -1,4 +1,4 @@
-"""Ranks that disagree about an operation, in every way: each fails on all ranks with both values, cached or not."""
+"""Ranks that disagree about an operation, in every way: it fails on all ranks with both values, cached or not."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_mismatch_names_both_ranks_and_both_values_on_all_ranks_and_the_job_go
         for word in ["'x'", f"rank {ODD} submitted", *words]:
             assert word.lower() in str(error).lower(), str(error)
         assert "rank 0 submitted" in str(error) or "rank 1 submitted" in str(error), str(error)
-        for _ in range(2):  # with the same name, from the cache, too
+        for _ in range(2):  # the same name again, also from the cache
             usual(runtime)
         return str(error)
 

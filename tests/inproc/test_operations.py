@@ -126,7 +126,7 @@ def test_operations_on_rows_go_on_without_a_rank_that_has_joined(joined):
             return blocking(runtime, JOIN, [])
         mine = np.full((3, 2), rank + 1.0)
         both = np.repeat([r + 1.0 for r in live], 3)
-        for step in range(3):  # from the cache, too
+        for step in range(3):  # the later steps come from the cache
             expected = [9 if r == joined else 3 for r in range(3)]
             starts = [{live[0]: 1, live[1]: 4, joined: 7}[r] for r in range(3)]
             (got,) = blocking(

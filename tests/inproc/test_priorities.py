@@ -1,7 +1,7 @@
-"""Operations that are agreed on in one round run by priority; the counters of :func:`horocache.overlap`.
+"""Operations that one round agrees on run by priority; the counters of :func:`horocache.overlap`.
 
-All ranks submit everything before one of them waits, and nobody sends what was submitted for a second, so that one
-round agrees on all. Lanes keep the order of plans, which a timeline shows.
+All ranks submit everything before any of them waits, and submissions are collected for up to a second, so that one
+round agrees on all of them. Lanes keep the order of plans, which a timeline shows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS = 3  # the first is negotiated, the others come from the cache
 
 
 def in_one_round(rank, runtime, met):
-    """Run one allreduce for each name, all agreed on together; submitted in an order of the rank's own."""
+    """Run one allreduce for each name, submitted in the rank's own order and agreed on in one round."""
     handles = []
     for name in sorted(PRIORITIES, key=lambda name: (ord(name) * (rank + 2)) % 7):
         array = np.ones(8, np.float32)
@@ -37,7 +37,7 @@ def in_one_round(rank, runtime, met):
 
 
 def planned(trace):
-    """Names of the operations of a timeline, in the order in which they were planned."""
+    """The names of a timeline's operations, in the order in which they were planned."""
     keyed = [(key_of(span), trace.rows[span.row]) for span in trace.spans]
     return [name for _, name in sorted(pair for pair in keyed if pair[0] is not None)]
 
@@ -56,8 +56,8 @@ def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_pa
     timeline = tmp_path / "trace.json"
     knobs = {"fusion_threshold": str(threshold), "timeline": str(timeline), "cycle_time": "1000", "inline_max": "0"}
     rounds, plans = zip(*run_ranks(size, body, **knobs), strict=True)
-    # Words that were published early may find that another rank has none yet, once for each step; and who reads the
-    # number last may count the round in which the others leave.
+    # A snapshot that was published early may find that another rank has no bits yet, once per step. The rank that reads
+    # the counter last may also count the round in which the others leave.
     assert STEPS <= min(rounds) <= 2 * STEPS + 1
     assert list(plans) == [{0: 5, 64: 3, 1 << 20: 1}[threshold] * STEPS] * size
     for trace in load_all(paths_of_ranks(timeline)):
@@ -86,7 +86,7 @@ def test_the_fast_way_of_one_tensor_has_the_same_priority_as_the_other():
         else:
             handle = runtime.submit(ALLREDUCE, [array], [array], name="allreduce.x", priority=5)
         runtime.wait(handle, 60.0)
-        # The record of an operation is used again: nothing of the priority stays in it.
+        # The record of an operation is reused, and must not keep the priority.
         runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="y"), 60.0)
         return array.tolist()
 
@@ -114,7 +114,7 @@ def test_times_of_lanes_and_waits_are_counted():
         after = runtime.metrics()
         assert after["lane_busy_ns"] > 0
         assert after["steps"] == 1
-        until = time.monotonic() + 30  # a thread that the waiting one leaves nothing to do may not have run yet
+        until = time.monotonic() + 30  # the waiting thread may have left the progress thread nothing to do so far
         while runtime.metrics()["coordinator_cpu_ns"] == 0:
             assert time.monotonic() < until
             time.sleep(0.001)
@@ -122,7 +122,7 @@ def test_times_of_lanes_and_waits_are_counted():
         assert idle["lane_busy_ns"] == after["lane_busy_ns"], "nothing runs"
         return after["blocked_ns"]
 
-    # Who comes last may find its operation done when it begins to wait, but not every rank does.
+    # The last rank may find its operation complete when it begins to wait, but not every rank can.
     assert any(run_ranks(2, body))
 
 

@@ -31,7 +31,7 @@ def submit(runtime, number, name, value, count=5):
 
 
 def in_threads(functions):
-    """Run each in a thread of its own; the first error is raised here."""
+    """Run each function in its own thread; raise the first error here."""
     errors = []
 
     def guarded(function):
@@ -52,7 +52,7 @@ def in_threads(functions):
 
 def test_every_operation_runs_among_the_members_alone():
     def body(rank, runtime):
-        for _ in range(2):  # the second time cached
+        for _ in range(2):  # the second time from the cache
             for number in mine(rank):
                 ranks = members(number)
                 own = ranks.index(rank)
@@ -162,7 +162,7 @@ def test_names_are_of_a_set():
         for number, handle, array in started:
             runtime.wait(handle, 60.0)
             np.testing.assert_array_equal(array, len(members(number)))
-        # Automatic names count for each set by itself: ranks use the sets in different numbers and orders.
+        # Automatic names are counted for each set: ranks use different numbers of sets, in different orders.
         numbers = mine(rank)[:: -1 if rank == 2 else 1]
         started = [(number, *submit(runtime, number, None, rank)) for number in numbers for _ in range(3)]
         for number, handle, array in started:
@@ -236,7 +236,7 @@ def test_a_mismatch_in_one_set_names_ranks_of_the_job_and_leaves_the_others_alon
                 )
             )
             assert isinstance(wrong, MismatchError) and "root 1" in str(wrong) and "root 3" in str(wrong), wrong
-            # Found in the data plane, which knows the set's numbers only.
+            # The data plane detects this one; it knows only the ranks' numbers within the set.
             rows = [1, 1, 2] if rank == 3 else [2, 1, 1]
             uneven = caught(
                 lambda: blocking(runtime, REDUCESCATTER, [np.ones(4)], name="uneven", splits=rows, process_set=2)
@@ -254,7 +254,7 @@ def test_a_wait_in_one_set_makes_nobody_believe_that_another_is_stuck():
     late = threading.Event()
 
     def body(rank, runtime):
-        # Set 1 would be stuck if rank 0 waited in it; but it waits in set 3, and goes on when rank 3 comes.
+        # Rank 0 waits in set 3, and goes on when rank 3 comes. If rank 0 waited in set 1, that set would be stuck.
         if rank == 0:
             first, _ = submit(runtime, 1, "y", 1)
             runtime.wait(submit(runtime, 3, "x", 1)[0])

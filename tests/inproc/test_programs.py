@@ -1,4 +1,4 @@
-"""Compiled programs in the daemon: every algorithm and protocol, exact, next to each other and to other operations."""
+"""Compiled programs in the daemon: every algorithm and protocol, exact, beside each other and other operations."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_program_in_rank_order_gives_the_bits_of_the_built_in_algorithm(dtype)
 
 
 def partly_finishing() -> CompiledProgram:
-    """One step finishes a sum and makes another that is none yet, so that sums are scaled at the end."""
+    """One step completes one sum but not another, so that sums are scaled at the end."""
     with Program("partly", AllReduce(3, 2, inplace=True)) as program:
         chunk(1, "input", 0).reduce(chunk(2, "input", 0))
         chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
@@ -258,7 +258,8 @@ def test_sizes_on_the_edges_of_ranges_take_the_documented_program():
             before = runtime.metrics()["program_operations"]
             runtime.wait(runtime.submit(ALLREDUCE, [values], [values], name=f"t{size}"), 60.0)
             ran = runtime.metrics()["program_operations"] - before
-            # 2^24 + 1 is no float32, so a sum in rank order is 0 everywhere; a ring folds a third of them otherwise.
+            # 2^24 + 1 is not a float32, so a sum in rank order is 0 everywhere; a ring folds some parts in another
+            # order.
             in_rank_order = not values.any()
             taken.append({(1, True): "small", (0, True): "built-in", (1, False): "large"}[ran, in_rank_order])
         return taken
@@ -270,7 +271,7 @@ def test_sizes_on_the_edges_of_ranges_take_the_documented_program():
 def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
     def body(rank, runtime):
         values = np.full(100, rank + 1, np.float32)
-        allreduce(runtime, [values], [values], "other", "program")  # its program is for larger ones
+        allreduce(runtime, [values], [values], "other", "program")  # its program is for larger tensors
         assert (values == 3).all()
         rows = np.full((rank + 1, 2), rank)
         [result] = runtime.wait(runtime.submit(ALLGATHER, [rows], None, name="rows", backend="program"), 60.0)
@@ -288,7 +289,7 @@ def test_a_program_whose_chunks_must_be_equal_leaves_what_does_not_divide(capfd)
     with Program("moved", AllReduce(2, 2, inplace=True)) as written:
         chunk(0, "input", 0).copy(0, "kept", 0)
         whole = chunk(1, "input", 0, 2).reduce(chunk(0, "input", 0, 2))
-        chunk(0, "kept", 0).copy(0, "input", 1)  # into a place of another size, for a moment
+        chunk(0, "kept", 0).copy(0, "input", 1)  # temporarily into a place of another size
         whole.copy(0, "input", 0)
     program = compile_program(written)
     assert program.uniform
@@ -359,7 +360,7 @@ def test_programs_of_three_process_sets_and_other_operations_run_side_by_side():
 
 
 def stuck_program() -> CompiledProgram:
-    """Proved, and then edited: both ranks wait for the other's message before they send theirs."""
+    """A program that was verified and then edited: both ranks wait for the other's message before they send theirs."""
     with Program("stuck", AllReduce(2)) as program:
         for rank in range(2):
             chunk(rank, "input", 0).copy(1 - rank, "scratch", 0)

@@ -1,4 +1,4 @@
-"""Small cached allreduces ride on the round that agrees on them: same results, same errors, no lane."""
+"""Inline allreduces: the data of small cached allreduces travel with the round. Same results and errors, no lane."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def allreduce(runtime, array, **options):
 
 
 def values(rank, dtype, count, seed):
-    """Different on each rank; of floats some that are easy to get wrong."""
+    """Values that differ by rank; floats include NaN, infinities, zeros and subnormals."""
     own = np.random.default_rng([rank, seed])
     kind = np.dtype(dtype).kind
     if kind in "bui":
@@ -48,7 +48,7 @@ def values(rank, dtype, count, seed):
 
 
 def every_case(rank, runtime):
-    """Each operation on each type, twice and once more with factors; the bytes, or the error."""
+    """Run each operation on each type, with and without factors, three times; returns the bytes or the errors."""
     found = {}
     for dtype in DTYPES:
         width = np.dtype(dtype).itemsize
@@ -73,7 +73,7 @@ def test_every_operation_on_every_type_gives_the_bits_and_the_errors_that_it_giv
     for (found, metrics), (expected, plain) in zip(riding, in_a_lane, strict=True):
         assert found == expected
         assert plain["inline_operations"] == 0
-        # The second and the third time, and not what is a byte too long.
+        # The second and the third run are inline, for all counts but the last, which is too long.
         assert metrics["inline_operations"] == len(found) * 2 // 3 * 3 // 4
         for counter in ("payload_bytes", "op_count.allreduce"):
             assert metrics[counter] == plain[counter]
@@ -91,7 +91,7 @@ def test_a_blocking_call_is_one_ride_and_no_operation_of_a_lane():
         for _ in range(50):
             assert allreduce(runtime, array, name="x")[0] == 2
         after = runtime.metrics()
-        counted.wait()  # a rank that leaves asks for a round
+        counted.wait()  # a leaving rank asks for a round
         return {name: after[name] - before[name] for name in ("inline_operations", "fused_operations", "slow_rounds")}
 
     for grown in run_ranks(2, body):
@@ -191,7 +191,7 @@ def test_nothing_rides_while_a_rank_has_joined():
             assert allreduce(runtime, array, name="x")[0] == 3
         return joined - before, runtime.metrics()["inline_operations"] - joined
 
-    # Those of before the first join may ride or not.
+    # The allreduces before the first join may be inline or not.
     assert {after for _, after in run_ranks(3, body)} == {2}
 
 
@@ -224,7 +224,7 @@ def test_mistakes_are_found_as_ever():
             allreduce(runtime, small, name="x")
         error = caught(lambda: allreduce(runtime, np.ones(2 + rank % 2, np.float32), name="x"))
         assert isinstance(error, MismatchError), error
-        if rank == 1:  # not before rank 0's has been refused: the name is free again when both have run
+        if rank == 1:  # not before rank 0's duplicate has been refused: the name is free again when both have run
             assert found.wait(60.0)
         first = runtime.submit(ALLREDUCE, [small], [np.empty_like(small)], name="y")
         if rank == 0:
@@ -251,7 +251,7 @@ def test_a_fault_at_each_place_hits_what_rides(place):
         return runtime.metrics()["inline_operations"]
 
     for rode in run_ranks(3, body, fault=f"{place}:1:7=error"):
-        # What waits in a lane, as the first one may, comes by "data" any number of times.
+        # An operation that waits in a lane, as the first one may, passes "data" any number of times.
         assert (place == "data" or rode >= 1) and rode < 20
 
 

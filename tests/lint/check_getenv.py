@@ -1,7 +1,7 @@
-"""The environment is read in one C++ file and one Python module; everything else is told.
+"""Only one C++ file and one Python module read the environment; other code gets its values as arguments.
 
-C++: base/environment.cc. Python: horocache/core/launcher_environment.py. Tests may read and set what they like, and so may
-horocache/testing, which prepares the environment of the ranks that tests start.
+C++: base/environment.cc. Python: horocache/core/launcher_environment.py. Tests may read and set the environment, and so
+may horocache/testing, which prepares the environment of the ranks that tests start.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PYTHON_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"
 
 
 def check_cpp(path: Path) -> Iterator[Finding]:
-    """Names of the C library that touch the environment."""
+    """Report names of the C library that read or change the environment."""
     for number, line in code_lines(path):
         if match := CPP_NAMES.search(line):
             yield Finding(path, number, f"{match.group(1)} outside {CPP_READER}; take the value as an argument")
 
 
 def check_python(path: Path) -> Iterator[Finding]:
-    """``os.environ`` and its relatives, also imported by name."""
+    """Report ``os.environ`` and its relatives, also imported by name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         found: set[str] = set()
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
@@ -41,7 +41,7 @@ def check_python(path: Path) -> Iterator[Finding]:
 
 
 def check(root: Path) -> Iterator[Finding]:
-    """Look at the core and at the packages that are installed."""
+    """Check the core and the packages that are installed."""
     for path in files(root, ("cpp_core",), (".h", ".cc")):
         if path != root / CPP_READER:
             yield from check_cpp(path)

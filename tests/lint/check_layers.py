@@ -1,4 +1,4 @@
-"""Includes go down the stack of layers, never up; the pure layers know neither time, threads nor the outside world.
+"""Includes go down the stack of layers, never up; the pure layers use no clock, environment, socket, lock or thread.
 
 The order is the one of HC_LAYERS in CMakeLists.txt, with the bindings on top.
 """
@@ -23,7 +23,7 @@ INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 
 
 def layer_order(root: Path) -> tuple[str, ...]:
-    """The layers from the bottom up."""
+    """Return the layers from the bottom up."""
     match = re.search(r"set\(HC_LAYERS ([^)]*)\)", (root / "CMakeLists.txt").read_text(encoding="utf-8"))
     if match is None:
         raise SystemExit("CMakeLists.txt: no line set(HC_LAYERS ...)")
@@ -31,7 +31,7 @@ def layer_order(root: Path) -> tuple[str, ...]:
 
 
 def check_include(layer: str, header: str, layers: tuple[str, ...]) -> str | None:
-    """Why a file of ``layer`` may not include ``header``; None if it may."""
+    """Return why a file of ``layer`` may not include ``header``; None if it may."""
     if layer in PURE and (header in IMPURE_HEADERS or header.startswith("sys/")):
         return f"{layer}/ is pure (no clock, environment, socket, lock or thread) and must not include {header}"
     below = header.split("/", maxsplit=1)[0] if "/" in header else layer
@@ -45,7 +45,7 @@ def check_include(layer: str, header: str, layers: tuple[str, ...]) -> str | Non
 
 
 def check(root: Path) -> Iterator[Finding]:
-    """Look at every include of cpp_core."""
+    """Check every include of cpp_core."""
     layers = layer_order(root)
     for path in files(root, ("cpp_core",), (".h", ".cc")):
         layer = path.relative_to(root / "cpp_core").parts[0]

@@ -1,4 +1,4 @@
-"""Nothing in the tree belongs to one machine: no paths of somebody's home or work folder, no registry's host."""
+"""Nothing in the tree belongs to one machine: no path of a user's home or work folder, no registry's host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common import Finding, run, tracked
 
 # Written so that this file does not match itself.
 FORBIDDEN = {
-    # Absolute, and in none of the folders that every Linux has, nor a place in a program's file; or in somebody's home.
+    # An absolute path outside the folders of every Linux and outside the places in a program's file; or a home folder.
     re.compile(
         r"(?<![^\s\"'`(=])/(?!(?:usr|etc|dev|proc|sys|bin|lib|run|tmp|var|program|algo|source|scratch|waits)/)[a-z]\w*/\w"
         r"|(?<![\w.}])/(?:root|home|Users)\b"
@@ -26,7 +26,7 @@ EXEMPT = {"LICENSE", "tests/lint/check_names.py", "tests/unit/lint/test_check_na
 
 
 def check(root: Path) -> Iterator[Finding]:
-    """Look at every text file."""
+    """Check every text file."""
     for path in tracked(root):
         if path.suffix not in SUFFIXES or str(path.relative_to(root)) in EXEMPT:
             continue

@@ -1,7 +1,7 @@
 """Imports between Python packages go down a list, never up, and no modules import each other in a circle.
 
-Imports inside functions count; those for type checkers alone (``if TYPE_CHECKING``) do not. The bindings of
-``framework_bindings/`` are installed as ``horocache.torch`` and so on, and are named so here.
+Imports inside functions count; imports for type checkers only (``if TYPE_CHECKING``) do not. The bindings of
+``framework_bindings/`` are installed as ``horocache.torch`` and so on, and have these names here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from common import Finding, files, run
 
-# From the bottom up. A module belongs to the longest name that it begins with. "" is horocache/__init__.py; a name that
-# ends in a dot stands for what is in the package, but for its __init__.py.
+# From the bottom up. A module belongs to the longest entry that it begins with. "" is horocache/__init__.py; an entry
+# that ends in a dot stands for the contents of the package without its __init__.py.
 ORDER = (
     *("errors", "_core", "base"),
     *("lang.errors", "lang.frontend", "lang.program", "lang.verify", "lang.compiler", "lang.formats"),
@@ -24,19 +24,19 @@ ORDER = (
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
     *("tensorflow.", "jax", "keras", "tensorflow.optimizer", "tensorflow", "tensorflow.keras"),
 )
-# Programs written for Horovod import these by Horovod's names; they are no part of the order.
+# Programs written for Horovod import these modules by Horovod's names; ORDER does not contain them.
 SKIPPED = ("horocache/compat/packages/",)
 ROOT = "horocache"
 
 
 def module_of(path: str) -> str:
-    """The name under which a file is imported."""
+    """Return the name under which a file is imported."""
     name = path.removesuffix(".pyi").removesuffix(".py").replace("/", ".").replace("framework_bindings.", f"{ROOT}.")
     return name.removesuffix(".__init__")
 
 
 def unit_of(module: str) -> str | None:
-    """The entry of ORDER that a module belongs to."""
+    """Return the entry of ORDER that a module belongs to; None if there is none."""
     name = module.removeprefix(ROOT).removeprefix(".")
     fitting = [unit for unit in ORDER if name == unit or (unit and name.startswith(unit.removesuffix(".") + "."))]
     return max(fitting, key=len, default=None)
@@ -50,7 +50,7 @@ def _for_type_checkers(tree: ast.Module) -> set[ast.AST]:
 
 
 def imports(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
-    """The modules of this project that a file imports, with the line; a name of a module counts as the module."""
+    """Yield the modules of this project that a file imports, with the line; a name of a module counts as the module."""
     skipped = _for_type_checkers(tree)
     for node in ast.walk(tree):
         if node in skipped:
@@ -64,7 +64,7 @@ def imports(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def circle(graph: dict[str, dict[str, int]], start: str) -> list[str]:
-    """A shortest way from a module back to itself; empty if there is none."""
+    """Return a shortest path of imports from a module back to itself; empty if there is none."""
     ways = [[start]]
     seen = {start}
     for way in ways:
@@ -78,7 +78,7 @@ def circle(graph: dict[str, dict[str, int]], start: str) -> list[str]:
 
 
 def check(root: Path) -> Iterator[Finding]:
-    """Look at every import of horocache/ and framework_bindings/."""
+    """Check every import of horocache/ and framework_bindings/."""
     paths = {
         module_of(name): path
         for path in files(root, ("horocache", "framework_bindings"), (".py", ".pyi"))

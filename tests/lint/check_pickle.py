@@ -1,6 +1,6 @@
-"""Nothing executes data: pickle lives in one module, and there is no eval, exec or shell.
+"""Nothing executes data: only one module unpickles, and no code uses eval, exec or a shell.
 
-``horocache/collectives/object_collectives.py`` is the one module that may unpickle, between authenticated ranks of one job.
+That module is ``horocache/collectives/object_collectives.py``, which unpickles between authenticated ranks of one job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", 
 
 
 def imported_modules(node: ast.AST) -> set[str]:
-    """Top-level names of the modules that an import statement brings in."""
+    """Return the top-level names of the modules that an import statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name.split(".")[0] for alias in node.names}
     if isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -26,7 +26,7 @@ def imported_modules(node: ast.AST) -> set[str]:
 
 
 def check_call(call: ast.Call) -> str | None:
-    """What is wrong with a call, if anything."""
+    """Return the problem of a call; None if the call is allowed."""
     name = ast.unparse(call.func)
     keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     if name in {"eval", "exec", "builtins.eval", "builtins.exec"}:
@@ -39,7 +39,7 @@ def check_call(call: ast.Call) -> str | None:
 
 
 def check_file(path: Path, may_pickle: bool) -> Iterator[Finding]:
-    """Imports and calls of one module."""
+    """Check imports and calls of one module."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         for module in sorted(imported_modules(node) & UNPICKLERS):
             if not may_pickle:
@@ -50,7 +50,7 @@ def check_file(path: Path, may_pickle: bool) -> Iterator[Finding]:
 
 
 def check(root: Path) -> Iterator[Finding]:
-    """Look at everything that users run."""
+    """Check all Python code that users run."""
     for path in files(root, FOLDERS, (".py",)):
         yield from check_file(path, may_pickle=path == root / ALLOWED)
 

@@ -19,20 +19,20 @@ MAX_COMPLEXITY = 15
 
 
 def check_file_length(path: Path) -> Iterator[Finding]:
-    """The whole file."""
+    """Check the length of the whole file."""
     lines = len(path.read_text(encoding="utf-8").splitlines())
     if lines > MAX_FILE_LINES:
         yield Finding(path, MAX_FILE_LINES + 1, f"{lines} lines, at most {MAX_FILE_LINES}; split it by topic")
 
 
 def check_function_length(path: Path, name: str, line: int, lines: int) -> Iterator[Finding]:
-    """One function."""
+    """Check the length of one function."""
     if lines > MAX_FUNCTION_LINES:
         yield Finding(path, line, f"{name} has {lines} lines, at most {MAX_FUNCTION_LINES}")
 
 
 def check_python_functions(path: Path) -> Iterator[Finding]:
-    """Lengths of a Python file's functions, without their docstrings."""
+    """Check the lengths of a Python file's functions, without their docstrings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -1,4 +1,4 @@
-"""What the checks of this folder share: the files to look at, findings, and how a check ends."""
+"""Shared by the checks of this folder: lists of files, findings, and the run of a check."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Finding:
     message: str
 
     def text(self, root: Path) -> str:
-        """``file:line: message``, the file relative to ``root``."""
+        """Return ``file:line: message``, with the file relative to ``root``."""
         return f"{self.path.relative_to(root)}:{self.line}: {self.message}"
 
 
 def run(check: Callable[[Path], Iterator[Finding]], description: str) -> None:
-    """Run ``check`` on the tree given on the command line (by default this one); exit 1 if it found anything."""
+    """Run ``check`` on the tree given on the command line (by default this one); exit 1 if it reports a finding."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parents[2])
     root: Path = parser.parse_args().root.resolve()
@@ -40,7 +40,7 @@ def run(check: Callable[[Path], Iterator[Finding]], description: str) -> None:
 
 
 def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """The files below ``folders`` that end in one of ``suffixes``, in a stable order."""
+    """Yield the files below ``folders`` that end in one of ``suffixes``, in a stable order."""
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             skipped = SKIPPED_FOLDERS.intersection(path.relative_to(root).parts)
@@ -49,7 +49,7 @@ def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> It
 
 
 def tracked(root: Path) -> Iterator[Path]:
-    """Every file that git tracks or would track; every file where there is no git."""
+    """Yield every file that git tracks or would track; without git, every file."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
@@ -62,7 +62,7 @@ def tracked(root: Path) -> Iterator[Path]:
 
 
 def code_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a C++ file with their numbers; comments and the insides of strings are blanked."""
+    """Yield the lines of a C++ file with their numbers; comments and the contents of strings are blanked."""
     text = path.read_text(encoding="utf-8")
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""One rank of a job of which kills.py kills a rank: works until it sees an error, and notes which and when."""
+"""One rank of a job in which kills.py kills a rank: works until it sees an error, and notes the error and its time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ import horocache as hc  # noqa: E402
 
 
 def note(name: str, **values: object) -> None:
-    """Write a file that is whole when it is there."""
+    """Write a file that is complete when it appears."""
     partial = FOLDER / f".{name}"
     partial.write_text(json.dumps(values))
     partial.rename(FOLDER / name)
 
 
 def work(chance: random.Random) -> None:
-    """Some operation; all ranks draw the same."""
+    """Run a random operation; all ranks draw the same."""
     kind = chance.randrange(9)
     count = chance.choice([0, 1, 100, 5_000, 200_000])
     mine = np.full(count, float(hc.rank() + 1))
@@ -50,11 +50,11 @@ def work(chance: random.Random) -> None:
         right, left = (hc.rank() + 1) % hc.size(), (hc.rank() - 1) % hc.size()
         hc.sendrecv(mine, right, np.empty(count), left)
     else:
-        time.sleep(chance.random() * 0.02)  # the step that computes: nobody waits
+        time.sleep(chance.random() * 0.02)  # a step that computes: no rank waits
 
 
 def end(chance: random.Random) -> None:
-    """Programs end in different ways when they have seen the error."""
+    """End as programs do after an error, in one of three ways."""
     how = chance.randrange(3)
     if how == 0:
         os._exit(3)
@@ -65,7 +65,7 @@ def end(chance: random.Random) -> None:
 
 def main() -> None:
     chance = random.Random(SEED)
-    time.sleep(random.Random(SEED + LAUNCHED).random() * 0.1)  # ranks start up as unevenly as they do
+    time.sleep(random.Random(SEED + LAUNCHED).random() * 0.1)  # ranks start at different times
     began = time.monotonic()
     note(f"starts{LAUNCHED}", pid=os.getpid())
     try:

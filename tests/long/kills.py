@@ -1,9 +1,9 @@
-"""Kill a rank at a random moment, many times: every other rank names it in time, and nothing is left.
+"""Kill a rank at a random moment, many times: every other rank names it in time, and the job leaves nothing behind.
 
 ``python tests/long/kills.py PLACE [start]`` with the interpreter of an environment that has horocache. PLACE is
 ``host`` (under horocacherun), ``mpi`` (one host, under mpiexec) or ``hosts`` (two hosts of two ranks, under mpiexec).
-With ``start`` the rank dies about when it calls ``init()``, else while it works. KILLS says how many, SEED which is the
-first: each has a seed of its own, so that ``KILLS=1 SEED=417`` repeats one.
+With ``start`` the rank dies about when it calls ``init()``, else while it works. KILLS is the number of kills, and SEED
+the first seed. Each kill has its own seed, so that ``KILLS=1 SEED=417`` repeats one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from processes import MARK, kill_marked, marked, shared_memory_files  # noqa: E4
 
 WORKER = Path(__file__).with_name("kill_worker.py")
 RANKS = 4
-START_S, END_S = 60.0, 30.0  # for a job to start, and to end after the kill
+START_S, END_S = 60.0, 30.0  # limits for a job to start, and to end after the kill
 LIMITS_S = {"host": 1.0, "mpi": 1.0, "hosts": 5.0}
 LAYOUTS = {"host": "", "mpi": "", "hosts": "0011"}
-START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # about how long imports and init() take on two busy cores
+START_UPS_S = {"host": 0.6, "mpi": 2.0, "hosts": 2.0}  # approximate duration of imports and init() on two busy cores
 START_TIMEOUT_S = 6
-ROLL_CALL_S = 5  # where a collective of MPI is late, which names no rank: 3 s, and 2 s more for the answer of rank 0
+ROLL_CALL_S = 5  # added if a collective of MPI is late, which names no rank: 3 s, and 2 s for rank 0's answer
 ENDED_BY_MPI = (
     "has waited for the other ranks for 6 s (HOROCACHE_START_TIMEOUT)",  # in MPI_Init
     "has waited in MPI for 6 s (HOROCACHE_START_TIMEOUT)",
@@ -43,13 +43,13 @@ ENDED_BY_MPI = (
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Ranks in the words of the core's messages."""
+    """The ranks as the core's messages name them."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
 def described(pid: int) -> str:
-    """Which process of a job it is, and where each of its threads waits in the kernel."""
+    """The process's command and rank, and where each of its threads waits in the kernel."""
     process = Path("/proc") / str(pid)
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")[:3]
@@ -67,20 +67,20 @@ def command(place: str, folder: Path, seed: int) -> list[str]:
     if place == "host":
         return [sys.executable, "-m", "horocache.launch", "-np", str(RANKS), "--grace", "20", *rank]
     mpiexec = str(Path(sys.prefix) / "bin" / "mpiexec")
-    # Or mpiexec ends the others before they can say what they have seen.
+    # Without recovery, mpiexec ends the others before they can report what they have seen.
     options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--enable-recovery"]
     return [mpiexec, *options, "-n", str(RANKS), *rank]
 
 
 class Kill:
-    """One job, one kill. ``faults`` says what was wrong; ``seen_s`` when each survivor saw it."""
+    """One job and one kill. ``faults``: everything that went wrong; ``seen_s``: when each survivor saw the kill."""
 
     def __init__(self, place: str, starting: bool, seed: int) -> None:
         self.place, self.starting, self.seed = place, starting, seed
         self.faults: list[str] = []
         self.seen_s: list[float] = []
         self.kinds: list[str] = []
-        self.silent: list[int] = []  # ranks that have ended and told nothing
+        self.silent: list[int] = []  # ranks that ended without a report
         chance = random.Random(seed)
         self.victim = chance.randrange(RANKS)
         self.after_s = chance.random() * (START_UPS_S[place] if starting else 0.3)
@@ -118,14 +118,15 @@ class Kill:
         killed = time.monotonic()
         saw = {rank: scratch / f"saw{rank}" for rank in range(RANKS) if rank != self.victim}
         if self.starting and self.place != "host":
-            # Within MPI_Init a rank cannot learn who died: MPI ends the processes, or the time limit does.
+            # Within MPI_Init a rank cannot learn which rank died: MPI or the time limit ends the processes.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(END_S)
-            self._processes_left(mark)  # mpiexec ends before them
+            self._processes_left(mark)  # waits for them, as mpiexec ends first
             output = (scratch / "output").read_text(errors="backslashreplace")
             missing = [rank for rank, path in saw.items() if not path.exists()]
             if missing and not any(text in output for text in ENDED_BY_MPI):
-                # Open MPI may end a process without a word that is in MPI_Init when another is lost; others miss it.
+                # Open MPI may silently end a process in MPI_Init when another one is lost; other ranks then miss it,
+                # too.
                 self.silent = missing
                 if len(missing) == len(saw):
                     self.faults.append("no rank says anything")
@@ -138,14 +139,14 @@ class Kill:
     def _check(self, rank: int, seen: dict[str, str | float], killed: float) -> None:
         kind, text = str(seen["kind"]), str(seen["text"])
         self.kinds.append(kind)
-        # A rank that comes late looks for the dead one when it comes.
+        # A rank that starts after the kill can notice it only from then on.
         self.seen_s.append(float(seen["at"]) - max(killed, float(seen["since"])))
         limit_s = LIMITS_S[self.place]
         if kind == "StartupError" and self.starting:
             lost = sorted([self.victim, *self.silent])
             named = re.search(rf"\b{name_ranks(lost)}\b", text)
             limit_s += START_TIMEOUT_S + (0 if self.place == "host" else ROLL_CALL_S)
-            # Open MPI, too, may lose a rank's messages when another dies while it connects them.
+            # Open MPI may also lose a rank's messages if another rank dies while it connects them.
             cut_off = re.search(r"\brank 0 of \d+ did not answer over MPI\b", text) if self.victim != 0 else None
             if cut_off:
                 self.kinds[-1] = "cut off from rank 0"
@@ -169,7 +170,7 @@ class Kill:
         return True
 
     def _processes_left(self, mark: str) -> list[int]:
-        """The job's, after some time to end; mpiexec may end before its ranks, which wait for each other to start."""
+        """The job's processes after some time to end: mpiexec may end before ranks that wait for others to start."""
         limit_s = 5 + (START_TIMEOUT_S + ROLL_CALL_S if self.starting and self.place != "host" else 0)
         limit = time.monotonic() + limit_s
         while (left := marked(mark)) and time.monotonic() < limit:
@@ -186,7 +187,7 @@ class Kill:
             self.faults.append(f"left: {'; '.join(map(described, left))}")
             kill_marked(mark)
         files = [path for path in (scratch / "tmp").rglob("*") if self.place == "host" or "horocache" in path.name]
-        # Start-up's folder of all jobs may stay, empty.
+        # The start-up folder, which all jobs share, may stay, empty.
         names = [str(path.relative_to(scratch)) for path in files if path.name != f"horocache-{os.getuid()}"]
         if names:
             self.faults.append(f"files {names} are left")

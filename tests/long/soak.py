@@ -2,11 +2,12 @@
 
 ``horocacherun -np 4 python tests/long/soak.py``, or under mpiexec; an argument such as ``0011`` is the layout of
 pretended hosts. SEED is the first seed; a failure names seed, phase, thread and step, and ``SEED=... PHASE=...`` starts
-there.
+at that phase.
 
-All ranks draw the same operations from the same seed. A phase is: every thread does its own steps, under its own names;
-then the main thread alone does what all of a rank's threads must stand still for: joins, process sets that come and go,
-operations without names. Values are small whole numbers, so that sums are exact in every type.
+All ranks draw the same operations from the same seed. In a phase, every thread first runs its own steps under its own
+names. Then the main thread runs the operations for which the rank's other threads must be idle: joins, process sets
+that are added and removed, operations without names. Values are small whole numbers, so that sums are exact in every
+type.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Draw = random.Random
 
 
 def values(rank: int, count: int, dtype: str, salt: int) -> Array:
-    """What a rank gives; sums over 8 ranks are exact in every type but bool, and below 128."""
+    """A rank's values; sums over 8 ranks are below 128, and exact in every type but bool."""
     return ((np.arange(count) + 3 * rank + salt) % 13).astype(dtype)
 
 
@@ -77,7 +78,7 @@ class Operations:
         ]  # fmt: skip
 
     def name(self, what: str, *parts: object) -> str:
-        """Equal for equal operations, which then meet the cache; or new."""
+        """A name; equal operations have equal names, which hit the cache."""
         return ".".join([self.scope, what, *map(str, parts)])
 
     def step(self, draw: Draw) -> None:
@@ -115,7 +116,7 @@ class Operations:
             same(got[i], reduced(all_), f"{what} {i}")
 
     def asynchronous(self, draw: Draw, what: str) -> None:
-        """Each rank in an order of its own."""
+        """Each rank submits in its own order."""
         drawn = [draw_values(draw) for _ in range(draw.randrange(1, 12))]
         order = list(range(len(drawn)))
         random.Random(draw.randrange(10**9) + hc.rank()).shuffle(order)
@@ -214,7 +215,7 @@ class Operations:
 
     def barrier(self, draw: Draw, what: str) -> None:
         del what
-        if self.scope == "main":  # without a name, so that threads of one rank would meet those of others
+        if self.scope == "main":  # without a name, so that barriers of several threads would be mixed up
             hc.barrier(process_set=self.set)
         time.sleep(draw.random() * 2e-3)
 
@@ -229,7 +230,7 @@ class Operations:
         assert got == {**mine, "rank": root}, f"{what}: broadcast_object"
 
     def messages(self, draw: Draw, what: str) -> None:
-        """Around the ring, in both directions at once; tags are the thread's own."""
+        """Messages around the ring, in both directions at once; each thread has its own tags."""
         n, at, tag = len(self.members), self.members.index(hc.rank()), sum(map(ord, self.scope))
         if n == 1:
             return
@@ -295,7 +296,7 @@ class Soak:
             hc.abort(self.failures[-1])
 
     def process_sets(self, draw: Draw, seed: str) -> None:
-        """Two sets that overlap, added, used at the same time by a thread each, removed."""
+        """Two sets that may overlap are added, used at the same time by a thread each, and removed."""
         made: dict[int, tuple[list[int], Any]] = {}
         for i in range(2):
             members = sorted(draw.sample(range(hc.size()), draw.randrange(1, hc.size())))
@@ -314,7 +315,7 @@ class Soak:
             assert self.failures or hc.remove_process_set(process_set)
 
     def join(self, draw: Draw) -> None:
-        """Ranks have different numbers of batches; those that are through add nothing."""
+        """Ranks have different numbers of batches; a rank without more batches contributes nothing."""
         batches = [draw.randrange(4) for _ in range(hc.size())]
         for batch in range(batches[hc.rank()]):
             working = [rank for rank in range(hc.size()) if batches[rank] > batch]

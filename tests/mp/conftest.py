@@ -1,4 +1,4 @@
-"""The ``launcher`` fixture: see harness.py."""
+"""The fixtures ``launcher`` (see harness.py) and ``needs_torch``."""
 
 import importlib.util
 import signal
@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is a pac
 
 from harness import Launcher, launching
 
-# Ignored signals stay ignored in children; a shell ignores SIGINT for what it runs in the background, and nohup SIGHUP.
+# Children inherit ignored signals. A shell ignores SIGINT for background commands, and nohup ignores SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -1,4 +1,4 @@
-"""Ranks without a launcher of ours: MASTER_ADDR and MASTER_PORT are all that names their job, and another's, too."""
+"""Ranks without horocache's launcher: only MASTER_ADDR and MASTER_PORT name their job, and maybe another one's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ except HorocacheError as error:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A short one: the path of a Unix socket holds 107 bytes."""
+    """A short path, because the path of a Unix socket holds 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="hcmp", dir="/tmp") as folder:
         yield Path(folder)
 
@@ -90,7 +90,7 @@ def outputs(commands: Sequence[tuple[Sequence[str], dict[str, str]]]) -> list[st
 
 
 def in_a_shell(command: Sequence[str], variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """A shell that stays, as in a terminal of its own, where the variables are set for the command alone."""
+    """Wrap a command in a shell that stays, like a terminal; only the command gets the job's variables."""
     job = [f"{name}={value}" for name, value in variables.items() if name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
     rest = {name: value for name, value in variables.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
     return ["/bin/sh", "-c", '"$@"; true', "sh", "env", *job, *command], rest
@@ -99,7 +99,7 @@ def in_a_shell(command: Sequence[str], variables: dict[str, str]) -> tuple[list[
 @pytest.mark.parametrize("late", [(1, 2), (0, 3), (2,)])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_ranks_of_two_jobs_with_one_address_never_form_one(script, late, wrapped):
-    """The ranks A0, A1, B0, B1; some come late."""
+    """Ranks A0, A1, B0, B1; those in ``late`` start 1.5 s after the others."""
     commands = []
     for place, (name, rank) in enumerate([("A", 0), ("A", 1), ("B", 0), ("B", 1)]):
         delay = "1.5" if place in late else "0"
@@ -113,7 +113,7 @@ def test_ranks_of_two_jobs_with_one_address_never_form_one(script, late, wrapped
 
 
 def test_ranks_of_two_jobs_that_are_alike_and_are_started_late_never_form_one(script):
-    """A0 and B1 at once, A1 and B0 when those have come; each from a shell of its own: nothing tells them apart."""
+    """A0 and B1 start at once, A1 and B0 later. Each has its own shell, so that the jobs cannot be told apart."""
     commands = []
     for late, rank in ((False, 0), (True, 1), (True, 0), (False, 1)):
         env = variables(script.parent, rank, HOROCACHE_START_TIMEOUT="12")
@@ -125,7 +125,7 @@ def test_ranks_of_two_jobs_that_are_alike_and_are_started_late_never_form_one(sc
 
 
 def test_a_thread_that_watches_for_other_jobs_and_cannot_be_started_is_an_error(script):
-    """Rank 0 has it, where ranks have starters of their own; its stack is larger than rank 0's memory may be."""
+    """Rank 0 runs the thread if the ranks have different starters. The thread's stack exceeds rank 0's memory limit."""
     commands = []
     for rank, limits in enumerate(("ulimit -s 16777216; ulimit -v 8388608;", "")):
         env = variables(script.parent, rank, OMP_NUM_THREADS="1", HOROCACHE_REGION_BYTES="0")
@@ -184,7 +184,7 @@ def test_a_claimant_that_ends_before_it_comes_holds_nobody_up(script):
     with started([rival]) as [process]:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         with started(commands) as ranks:
-            time.sleep(0.5)  # the ranks wait, whatever they have done by then
+            time.sleep(0.5)  # the ranks wait by then, at any stage of their start
             process.kill()
             assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["up\nsum 2.0\n"] * 2
 
@@ -232,7 +232,7 @@ def test_a_process_with_the_variables_of_a_launcher_of_one_rank_starts_no_mpi(sc
 
 
 def test_ranks_of_two_jobs_that_meet_in_one_store_of_torch_learn_it(tmp_path, needs_torch):
-    """The ranks A0 and B1, which begin; then A1."""
+    """The ranks A0 and B1 begin a job; A1 starts later."""
     (tmp_path / "tmp").mkdir()
     with launcher_environment.reserve_port() as reserved:
         port = str(reserved.getsockname()[1])

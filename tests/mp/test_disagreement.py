@@ -1,4 +1,4 @@
-"""Ranks that want different things: errors that name both ranks and both values, reports, and jobs that go on."""
+"""Ranks that disagree: errors that name both ranks and both values, reports, and jobs that go on."""
 
 import json
 
@@ -62,7 +62,7 @@ SHORT = ["--stall-check-time-seconds", "0.3", "--stall-shutdown-time-seconds", "
     ("scenario", "binding"), [("certain-deadlock", "native"), ("circle", "native"), ("circle", "cffi")]
 )
 def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenario, binding):
-    # With limits of hours only the certainty of the deadlock can end the waits.
+    # The limits are hours: only the detection of the deadlock can end the waits.
     env = {"HOROCACHE_BINDING": binding}
     finished = launcher.worker(3, "waits.py", scenario, flags=LONG, env=env, deadline_s=30)
     assert finished.code == 0, finished.report()
@@ -71,7 +71,7 @@ def test_waits_that_nothing_can_end_fail_at_once_on_every_rank(launcher, scenari
         assert said["wait"]["error"] == "StallError", finished.report()
         name = {"certain-deadlock": "mine" if rank == 0 else "theirs", "circle": f"turn.{rank}"}[scenario]
         assert name in said["wait"]["text"], finished.report()
-        # Both halves: what this rank waits for, and what those that it waits for do.
+        # The error names the operation that this rank waits for, and the one that the other rank waits for.
         other = {"certain-deadlock": "theirs" if rank == 0 else "mine", "circle": f"turn.{(rank + 1) % 3}"}[scenario]
         assert f"waits, itself, for allreduce 'allreduce.{other}'" in said["wait"]["text"], finished.report()
         assert said["after"]["error"] is None, finished.report()

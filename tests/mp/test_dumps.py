@@ -1,4 +1,4 @@
-"""What ranks tell about themselves: stacks in stall reports, dumps of live jobs, flight records of errors."""
+"""Reports of ranks about themselves: stacks in stall reports, dumps of live jobs, flight records of errors."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def dump(*arguments):
 
 @contextlib.contextmanager
 def stuck(launcher, ranks=3):
-    """A job whose rank 1 keeps the interpreter's lock in native code while the others wait for it."""
+    """A job whose rank 1 holds the GIL in native code while the others wait for it."""
     job = launcher.start(*worker_command(ranks, "waits.py", "absent-in-native-code", flags=SOON))
     job.wait_for_file("pid")
     try:
@@ -38,7 +38,7 @@ def test_a_stall_report_shows_where_the_laggard_is_on_every_rank(launcher):
 
     with stuck(launcher) as job:
         job.wait_for_errors(all_have_told)
-        # The lines of the stacks come with that one.
+        # The lines of the stacks are part of the same message.
     finished = job.finish(30)
     assert finished.code == 0, finished.report()
     pid = (launcher.scratch / "pid").read_text()
@@ -58,7 +58,7 @@ def test_a_live_job_tells_what_it_does(launcher):
         wanted = [["allreduce.lonely"], [], ["allreduce.lonely"]]
         limit = time.monotonic() + 20
         pending = None
-        while pending != wanted and time.monotonic() < limit:  # ranks 0 and 2 may be on their way there
+        while pending != wanted and time.monotonic() < limit:  # ranks 0 and 2 may not have submitted yet
             done = dump(job.process.pid, "--json")
             assert done.returncode == 0, done.stderr
             records = json.loads(done.stdout)
@@ -140,7 +140,7 @@ def test_records_go_to_the_output_folder_or_where_the_user_says_or_nowhere(launc
 def test_a_record_that_cannot_be_written_is_one_warning_on_a_rank_that_an_error_ends(launcher):
     finished = launcher.worker(2, "waits.py", "failing-for-good", flags=["--flight-record", "/proc/nowhere"])
     assert finished.code == 1, finished.report()
-    for rank in range(2):  # the launcher repeats the last lines of one of them
+    for rank in range(2):  # the launcher repeats the last lines of one rank
         lines = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ")]
         assert sum(".json.new': No such file or directory" in line for line in lines) == 1, finished.report()
 
@@ -181,7 +181,7 @@ def test_stacks_are_not_written_from_a_signal_while_other_threads_run(launcher):
         "runner = threading.Thread(target=run)\n"
         "runner.start()\n"
         "def ask():\n"
-        "    for _ in range(10000):\n"  # a few would be enough to end a process whose frames are read as they change
+        "    for _ in range(10000):\n"  # a few would crash a process that reads frames while they change
         "        signal.pthread_kill(threading.main_thread().ident, 60)\n"
         "    over.set()\n"
         "asker = threading.Thread(target=ask)\n"

@@ -1,4 +1,4 @@
-"""Programs that import horovod: with the launcher, by themselves, and with worker processes."""
+"""Programs that import horovod: with the launcher, without it, and with worker processes."""
 
 import sys
 import textwrap
@@ -63,7 +63,7 @@ def test_so_does_the_module_by_itself(launcher, program):
 
 @pytest.mark.parametrize("option", [[], ["--horovod"]])
 def test_where_there_is_no_horovod_the_launcher_says_how_to_get_it(launcher, option):
-    # Python that ignores PYTHONPATH, as in scripts that set it anew.
+    # Python ignores PYTHONPATH here, as it does in scripts that replace it.
     finished = launcher.run("-np", "1", *option, sys.executable, "-E", "-c", "import horovod")
     assert finished.code == 1
     assert "No module named 'horovod'" in finished.stderr

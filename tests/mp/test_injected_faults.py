@@ -1,4 +1,4 @@
-"""Faults at places that no script can hit from outside: while an operation starts, moves data, or has just finished."""
+"""Faults at points that no script can hit from outside: while an operation starts, moves data, or has just finished."""
 
 import signal
 

@@ -14,7 +14,7 @@ from processes import marked
 
 OMP = {"OMP_NUM_THREADS": "1"}
 
-# Says in a file of its own that it is there, then sleeps longer than any test.
+# Helpers for the rank programs: `ready` writes this process's number into a file, `wait_for` waits for a file.
 READY = """
 import os, sys, time, signal, subprocess
 def ready(name=None):
@@ -82,7 +82,7 @@ def test_the_rank_that_failed_is_named_although_others_end_first_with_errors_of_
     finished = launcher.run("-np", "2", "--grace", "1", sys.executable, "-c", CONSEQUENCE % end, env=OMP)
     assert finished.code == code, finished.report()
     assert f"rank 1 of 2 failed first: {how}" in finished.stderr
-    # The core's own warning comes before the reason or after it.
+    # The core's own warning may come before or after the reason.
     assert "    the reason" in finished.stderr.partition("last lines of rank 1's stderr:\n")[2], finished.report()
     assert "rank 0 (pid" in finished.stderr and "exited with code 1" in finished.stderr
 
@@ -259,7 +259,7 @@ def test_when_the_launcher_is_killed_the_guardian_ends_every_rank(launcher):
     job.process.kill()
     job.process.wait()
     began = time.monotonic()
-    # The pipes of the caller are closed at once: nobody who reads the launcher's output waits for the guardian.
+    # The launcher's pipes close at once, so that a reader of its output does not wait for the guardian.
     wait_until_gone("ranks are", lambda: marked(job.mark), 10)
     assert job.finish(10).code == -signal.SIGKILL
     assert time.monotonic() - began < 10
@@ -276,7 +276,7 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
     for rank in range(2):
         job.wait_for_file(f"ready.{rank}")
     (guardian,) = guardians(job.process.pid)
-    job.process.send_signal(signal.SIGSTOP)  # it must not see that the guardian is gone
+    job.process.send_signal(signal.SIGSTOP)  # so that it does not see the guardian end
     os.kill(guardian, signal.SIGKILL)
     job.process.kill()
     assert job.finish(20).code == -signal.SIGKILL
@@ -286,7 +286,8 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
 
 
 def test_where_no_process_can_be_started_one_line_says_so(launcher):
-    # Root has no limit. Another user may not be able to read this interpreter, so a first job loads all that is needed.
+    # The limit does not apply to root, which therefore becomes another user. That user may be unable to read this
+    # interpreter, so a first job loads everything.
     code = """if True:
         import os, resource, sys
         from horocache.launch import cli

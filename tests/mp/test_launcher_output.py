@@ -1,4 +1,4 @@
-"""What the ranks write arrives: prefixed by line, every byte, progress bars and prompts at once."""
+"""The output of the ranks arrives: prefixed by line, with every byte, progress bars and prompts at once."""
 
 import os
 import select
@@ -51,7 +51,7 @@ def test_output_without_a_final_line_feed_gets_none(launcher):
 
 
 def read_until(process, wanted, deadline_s=15.0):
-    """Read stdout until ``wanted`` has come; the process must not end before."""
+    """Read stdout until it contains ``wanted``; fail if it ends before."""
     data, limit = b"", time.monotonic() + deadline_s
     while wanted not in data:
         left = limit - time.monotonic()
@@ -86,7 +86,7 @@ def test_a_prompt_shows_and_the_answer_reaches_rank_0_alone(launcher):
 )
 def test_the_output_directory_keeps_what_each_rank_wrote(launcher, ranks, option):
     folder = launcher.scratch / "logs" / "today"
-    if ranks == 2:  # what others have left there
+    if ranks == 2:  # files that other jobs have left there
         (folder / "rank.0").mkdir(parents=True)
         (folder / "rank.1").mkdir()
         os.mkfifo(folder / "rank.0" / "stdout")

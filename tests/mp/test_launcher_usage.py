@@ -1,4 +1,4 @@
-"""Mistakes on the command line: one readable line, exit code 2 (127, 126 for the command), nothing started."""
+"""Mistakes on the command line: one readable line, exit code 2 (127 or 126 for the command), and no process started."""
 
 import errno
 import stat

@@ -1,4 +1,4 @@
-"""A rank that ends or stops: every survivor gets an error that names it, soon, and nothing of the job is left."""
+"""A rank that ends or stops: every survivor soon gets an error that names it, and the job leaves nothing behind."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 LOST = {"PeerLostError"}
 LEFT = {"ShutDownError", "PeerLostError"}  # the rank still ran its exit handlers
 RAISED = {"AbortedError", "PeerLostError"}
-# On the same host a death is to be seen within 1 s; the rest is for a machine that runs other things, too.
+# Deadline of a survivor's error. A death on the same host is seen within 1 s; the rest allows for a busy machine.
 SECONDS = 4.0
 
 
@@ -57,7 +57,8 @@ def test_a_rank_that_vanishes_without_its_exit_handlers_is_lost(launcher, when):
 @pytest.mark.parametrize(("how", "code"), [("exit", 5), ("raise-exit", 5), ("exit-well", 3), ("raise", 1)])
 def test_a_rank_that_exits_or_raises_is_named_on_every_survivor(launcher, how, code, when):
     finished = launcher.worker(3, "victim.py", "1", how, when)
-    # The exit handlers tell the others, which may then end before the rank itself does, but are not taken for it.
+    # The exit handlers inform the others, which may then end before the rank itself. The launcher must not take one of
+    # them for the rank that failed first.
     assert finished.code == code, finished.report()
     assert ("rank 1 of 3 failed first" in finished.stderr) == (how != "exit-well"), finished.report()
     assert ("ValueError: the data are bad" in finished.stderr) == (how == "raise")
@@ -118,14 +119,14 @@ def test_a_rank_that_holds_the_interpreter_is_reported_by_itself_too_and_then_gi
     finished = launcher.worker(3, "victim.py", "1", "hold", "after", flags=flags)
     assert finished.code == 3, finished.report()
     check_survivors(launcher, finished, 1, 3, {"StallError"}, ["'allreduce.never'", "'allreduce.early.0'"])
-    for rank in range(3):  # its daemon needs no Python
+    for rank in range(3):  # also on rank 1, whose progress thread needs no Python
         lines = [line for line in finished.stderr.splitlines() if line.startswith(f"[{rank}] ")]
         assert any("not by rank 1" in line for line in lines), finished.report()
     assert re.search(r"rank 1 \(pid \d+\) was still running and was ended by horocacherun", finished.stderr)
 
 
 def test_a_crash_before_init_is_named_with_the_signal_the_host_and_the_last_lines(launcher):
-    # Nobody waits for the start time-out, of half a minute: the launcher ends the others.
+    # The launcher ends the others, which would otherwise wait for the start timeout of half a minute.
     finished = launcher.worker(3, "victim.py", "2", "crash", "before-init", flags=["--grace", "0.5"], deadline_s=20)
     assert finished.code == 128 + signal.SIGSEGV, finished.report()
     for words in (

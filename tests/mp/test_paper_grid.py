@@ -1,4 +1,4 @@
-"""The paper's grid, small, from the ranks' counters to the report."""
+"""The paper's grid at a small size, from the ranks' counters to the report."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, int]
 
 
 def buffers(counters: dict[str, float]) -> float:
-    """How many there were in a step."""
+    """The number of fusion buffers in a step."""
     return sum(count for name, count in counters.items() if name.startswith("fused_size_log2."))
 
 

@@ -1,6 +1,6 @@
-"""Jobs that take compiled programs from folders: which run, what is refused, a slow rank, memory that stays.
+"""Jobs that load compiled programs from folders: choice of a program, refused ones, a slow rank, constant memory.
 
-HC_TEST_OPERATIONS says how many small operations must not take more memory.
+HC_TEST_OPERATIONS is the number of small operations that must not take more memory.
 """
 
 import os

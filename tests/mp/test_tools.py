@@ -137,7 +137,7 @@ def test_the_control_benchmark_counts_rounds_with_the_cache_and_without(launcher
     assert finished.code == 0, finished.report()
     cached, uncached = [json.loads(line) for line in finished.stdout.splitlines()]
     assert (cached["cache"], uncached["cache"]) == ("on", "off")
-    # Not zero: while all ranks wait, a round now and then asks whether the waits can end.
+    # Not zero: while all ranks wait, an occasional round checks whether the waits can end.
     assert cached["slow_rounds"] < 1 <= uncached["slow_rounds"]
     assert cached["cache_hits"] >= 20
     assert uncached["cache_hits"] == 0

@@ -1,4 +1,4 @@
-"""Programs that know torch.distributed alone, started by anything."""
+"""Programs that use only the API of torch.distributed, under any launcher."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("needs_torch")
 
 @pytest.fixture
 def announced(tmp_path) -> dict[str, str]:
-    """Metadata with the entry points that pyproject.toml has, whatever is installed here."""
+    """Package metadata with the entry points of pyproject.toml, independent of the installation."""
     text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     [points] = re.findall(r'^\[project\.entry-points\."torch\.backends"\]\n((?:.+\n)+)', text, re.MULTILINE)
     folder = tmp_path / "announcement-0.dist-info"
@@ -45,7 +45,7 @@ def test_under_torchrun(launcher, announced):
     said = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
     check(finished, said, 2)
     assert sorted(facts["local_rank"] for facts in said) == ["0", "1"]
-    for logs in launcher.tmp.glob("torchelastic_*"):  # torchrun's own, which it leaves
+    for logs in launcher.tmp.glob("torchelastic_*"):  # logs that torchrun leaves
         shutil.rmtree(logs)
 
 

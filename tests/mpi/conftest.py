@@ -1,4 +1,4 @@
-"""These tests run with an environment that has an MPI and its mpiexec; ``make test-mpi`` makes one for each MPI."""
+"""These tests need an environment with an MPI and its mpiexec; ``make test-mpi`` creates one for each MPI."""
 
 from __future__ import annotations
 

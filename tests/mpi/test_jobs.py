@@ -1,4 +1,4 @@
-"""Jobs that mpiexec starts: start-up, what the job is, who is told what when it cannot start, and its end."""
+"""Jobs that mpiexec starts: the start, the ranks of the job, the errors of a failed start, and the end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_a_library_of_another_mpi_than_the_launchers_is_an_error_that_names_both
         pytest.skip("there is no environment with another MPI beside this one")
     job = run_worker("refused", 2, env={"HOROCACHE_MPI_LIBRARY": str(libraries[0])}, deadline_s=60)
     lines = job.lines("refused ")
-    # MPICH's launcher leaves Open MPI's library alone, with one rank; Open MPI's would end MPICH's library in MPI_Init.
+    # Under MPICH's launcher, Open MPI's library would be a job of one rank; under Open MPI's launcher, MPICH's library
+    # would fail in MPI_Init.
     words = "does not belong to the launcher" if flavour() == "mpich" else "started by the mpiexec of Open MPI"
     assert lines and words in lines[0] and str(libraries[0]) in lines[0], job.report()
 
@@ -134,7 +135,7 @@ def test_a_rank_that_does_not_call_init_is_named_and_nobody_waits_for_ever():
 
 
 def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi():
-    """Its next thread would have a stack that no memory holds."""
+    """Rank 1's next thread would have a stack that exceeds all memory."""
     program = (
         "import ctypes, mpi4py; mpi4py.rc.finalize = False\n"
         "from mpi4py import MPI; import horocache as hc\n"
@@ -145,7 +146,7 @@ def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi()
         "  assert libc.pthread_setattr_default_np(attributes) == 0\n"
         "try: hc.init(comm=MPI.COMM_WORLD)\n"
         "except hc.HorocacheError as error: print('refused', type(error).__name__, error, flush=True)\n"
-        "MPI.COMM_WORLD.Barrier()\n"  # or mpiexec ends the others before they have said it
+        "MPI.COMM_WORLD.Barrier()\n"  # otherwise mpiexec ends the others before they have printed their error
     )
     job = run_command([*arguments_of(3), sys.executable, "-c", program], deadline_s=25)  # less than the start timeout
     first, second, third = job.lines("refused ")
@@ -161,7 +162,7 @@ def test_a_rank_that_cannot_start_is_heard_of_by_those_that_wait_for_it_in_mpi()
         ("dies", "0000", 0, NOBODY),
         ("cannot start", "0000", 0, NOBODY),
         ("cannot start", "0011", 0, NOBODY),
-        ("dies", "0011", 0, 3),  # the other host has not met yet
+        ("dies", "0011", 0, 3),  # not all ranks of the other host are connected yet
         ("dies", "0011", 2, NOBODY),
     ],
 )
@@ -195,7 +196,7 @@ def test_different_settings_are_a_table_on_every_rank():
 def test_a_killed_rank_hangs_nobody_and_leaves_nothing(layout):
     job = run_worker("victim", 3, layout, deadline_s=60)
     assert job.code != 0, job.report()
-    for line in job.lines("lost "):  # mpiexec may end them before they can say it
+    for line in job.lines("lost "):  # mpiexec may end a rank before it prints this
         assert "rank 2" in line or "host" in line, job.report()
 
 
@@ -239,14 +240,14 @@ def test_a_rank_that_stays_stopped_is_named_on_every_rank_of_every_host(tmp_path
 
 
 def stopped(folder: Path, case: str, victim: int) -> list[str]:
-    """Two hosts of two ranks; Open MPI's mpiexec leaves the others alone when one dies."""
+    """A job of two ranks on each of two hosts; Open MPI's mpiexec must not end the others when one dies."""
     alone = ["--enable-recovery"] if flavour() == "openmpi" else []
     worker = [sys.executable, str(WORKERS / "stopped.py"), str(folder), "0011", case, str(victim)]
     return [*arguments_of(4, *alone), *worker]
 
 
 def test_ranks_that_leave_early_wait_once_and_not_for_each_process_set():
-    """Rank 0 leaves when the others have left; a second for each of their links would be ten."""
+    """Rank 0 leaves after the others. One second of waiting for each of their links would add up to ten."""
     job = run_worker("leaves_early", 4, "0011", deadline_s=60)
     waits = [float(line) for line in job.lines("left after ")]
     assert job.code == 0 and len(waits) == 3 and max(waits) < 6, job.report()

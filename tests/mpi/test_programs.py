@@ -1,4 +1,4 @@
-"""Compiled programs whose ranks are on several hosts: through memory inside them, over MPI between them."""
+"""Compiled programs whose ranks are on several hosts: through memory within a host, over MPI between hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_allreduces_of_the_library_run_between_hosts_beside_others(layout, tmp_p
     names = [program.name for program in four]
     job = run_worker("programs", 4, layout, "allreduce", *names, env={"HOROCACHE_PROGRAMS": str(tmp_path)})
     assert job.code == 0, job.report()
-    once = len(names) * 6 * 3  # the first and the last rank also do it by themselves
+    once = len(names) * 6 * 3  # the first and the last rank run each once more, in a set of their own
     assert sorted(int(line) for line in job.lines("ran ")) == [once, once, 2 * once, 2 * once], job.report()
 
 
@@ -50,5 +50,5 @@ def test_a_rank_that_is_killed_in_a_program_hangs_nobody(tmp_path):
     env = {"HOROCACHE_PROGRAMS": str(tmp_path / "programs"), "HOROCACHE_SELECT": "allreduce=program/all_pairs"}
     job = run_worker("victim", 3, "001", env=env, deadline_s=60)
     assert job.code != 0, job.report()
-    for line in job.lines("lost "):  # mpiexec may end them before they can say it
+    for line in job.lines("lost "):  # mpiexec may end a rank before it prints this
         assert "rank 2" in line or "host" in line, job.report()

@@ -30,7 +30,7 @@ def submit(
 
 @st.composite
 def requests(draw: st.DrawFn, in_set: int, *, name: str) -> Instruction:
-    """One request; drawn once for all members, who submit it alike."""
+    """One request, drawn once for all members, which submit the same."""
     op, priority = draw(st.sampled_from(_OPS)), draw(st.integers(-2, 2))
     if op == "allreduce":
         lengths = draw(st.lists(st.integers(0, 2000), min_size=1, max_size=4))
@@ -40,7 +40,7 @@ def requests(draw: st.DrawFn, in_set: int, *, name: str) -> Instruction:
 
 @st.composite
 def process_sets(draw: st.DrawFn, ranks: int) -> list[list[int]]:
-    """The world and up to three others."""
+    """The world and up to three other sets."""
     others = draw(st.lists(st.sets(st.integers(0, ranks - 1), min_size=1), max_size=3))
     return [list(range(ranks)), *(sorted(other) for other in others)]
 
@@ -64,7 +64,7 @@ def settings_of_job(draw: st.DrawFn, ranks: int) -> Scenario:
 
 @st.composite
 def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
-    """All members of a set submit the same, in orders of their own; some shapes change between steps; all wait."""
+    """All members of a set submit the same, each in its own order; some shapes change between steps; all wait."""
     scenario = draw(settings_of_job(ranks))
     sets = draw(process_sets(ranks))
     programs: list[list[Instruction]] = [[] for _ in range(ranks)]
@@ -87,7 +87,7 @@ def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
 
 @st.composite
 def wild_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
-    """A clean job of which ranks drop, repeat, change and reorder parts, wait early, leave, abort, pause and die."""
+    """A clean job in which ranks drop, repeat, change and reorder parts, wait early, leave, abort, pause and die."""
     scenario = draw(clean_jobs(ranks))
     for _ in range(draw(st.integers(0, 6))):
         program = scenario["programs"][draw(st.integers(0, ranks - 1))]

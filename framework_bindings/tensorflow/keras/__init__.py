@@ -1,4 +1,4 @@
-"""horocache for Keras on TensorFlow, by Horovod's name: :mod:`horocache.keras` where Keras runs on TensorFlow."""
+"""Horovod's name for :mod:`horocache.keras` with Keras on TensorFlow."""
 
 import keras
 from horocache.keras import *  # noqa: F403

@@ -1,1 +1,1 @@
-"""The collectives as torch's compiler sees them."""
+"""The collectives for torch's compiler."""

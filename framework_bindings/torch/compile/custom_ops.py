@@ -1,21 +1,22 @@
 """The blocking collectives as operators ``horocache::*``, which torch's compiler takes into its graphs.
 
-Note [Collectives in compiled graphs]: what the operators do must happen on every rank, once, and in the order of the
-program, whatever a compiler finds out about the results: a rank that does not use one has to take part all the same. So
+Note [Collectives in compiled graphs]
+An operator must run on every rank, once, and in program order, independent of the use of its results: a rank that does
+not use a result must still take part. Therefore
 
-* they are registered as effects of the kind ORDERED. Ahead-of-time autograd then threads a token through all of them,
-  in the forward and in the backward graph: none can be removed, merged with an equal one, run twice to save memory, or
-  moved past another. Inductor turns tokens into dependencies; :mod:`horocache.torch.compile.inductor_order` sees to it that they
-  arrive;
-* they write to no tensor: torch has no tokens for operators that do. In-place forms copy the result;
-* everything that shapes and gradients depend on is an argument, this rank's place in the process set and the number
-  of ranks, too. The compiler guards what arguments were computed from, so a graph made for another size of the job is
-  not used again, and a kernel that is nevertheless called with another place refuses;
-* numbers of rows that other ranks decide on are unbacked symbols: nothing is assumed about them but a lower bound;
-* nothing is refused while a graph is made. Kernels check at run time, and raise the errors of eager calls.
+* the operators are registered as effects of the kind ORDERED. Ahead-of-time autograd then threads a token through all
+  of them, in the forward and in the backward graph: the compiler cannot remove an operator, merge it with an equal one,
+  run it twice to save memory, or move it past another. Inductor turns tokens into dependencies, which
+  :mod:`horocache.torch.compile.inductor_order` preserves;
+* the operators write to no tensor, because torch has no tokens for operators that do. In-place forms copy the result;
+* everything that shapes and gradients depend on is an argument, including this rank's place in the process set and the
+  number of ranks. The compiler guards the values that arguments are computed from, so a graph is not reused for another
+  job size. A kernel that is nevertheless called with another place raises an error;
+* numbers of rows that other ranks decide on are unbacked symbols, of which only a lower bound is assumed;
+* errors are not raised while a graph is made. Kernels check at run time and raise the errors of eager calls.
 
-Arguments are all positional, because Inductor drops keywords of effectful operators, and results are one list, because
-it loses track of unbacked symbols in several.
+All arguments are positional, because Inductor drops keywords of effectful operators. The results are one list, because
+Inductor loses track of unbacked symbols in several results.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from torch._library.effects import EffectType
 Tensors = list[torch.Tensor]
 Nothings = tuple[None, ...]
 
-# What operators call the compressors that they know; others cannot be in a graph.
+# The compressors that operators accept, by name; other compressors cannot be in a graph.
 COMPRESSORS: dict[str, Any] = {
     compressor.wire_name: compressor for compressor in (Compression.none, Compression.fp16, Compression.bf16)
 }
 
 
 class Place(NamedTuple):
-    """A process set as operators take it: its number, this process's rank in it, and its size."""
+    """A process set as an argument of operators: its number, this process's rank in it, and its size."""
 
     number: int
-    rank: int  # negative: not a member, or not known while the graph was made
+    rank: int  # negative: not a member, or unknown while the graph was made
     ranks: int
 
     def resolve(self) -> ProcessSet:
-        """The set itself.
+        """Return the process set.
 
         Raises:
-            NotInitializedError, InvalidArgumentError: there is no such set, or this is another place than the graph was
-                made for.
+            NotInitializedError: horocache is not initialized.
+            InvalidArgumentError: the set is not registered, or the graph was made for another place.
         """
         process_set = registered_set(self.number)
         if self.rank >= 0 and (self.rank, self.ranks) != (process_set.rank(), process_set.size()):
@@ -70,17 +71,17 @@ class Place(NamedTuple):
 
 
 def _call(name: str | None, number: int, rank: int, ranks: int, backend: str | None, group: bool) -> Call:
-    """The last arguments of operators on tensors; :func:`tail` is the way back."""
+    """Return the last arguments of an operator on tensors as a Call; the inverse of :func:`tail`."""
     return Call(name, Place(number, rank, ranks), backend, group)
 
 
 def tail(call: Call) -> tuple[Any, ...]:
-    """The last arguments of an operator on tensors."""
+    """Return the last arguments of an operator on tensors; the inverse of :func:`_call`."""
     return (call.name, *call.process_set, call.backend, call.group)
 
 
 def _run(kind: str, tensors: Tensors, call: Call, **arguments: Any) -> list[Any]:
-    """Run a collective in the way of eager calls; one result for each tensor."""
+    """Run a collective as eager calls do; return one result for each tensor."""
     where = {"name": call.name, "process_set": call.process_set.resolve(), "backend": call.backend}
     method = getattr(collectives, f"grouped_{kind}" if call.group else kind)
     answer = method(tensors if call.group else tensors[0], **arguments, **where)
@@ -94,7 +95,7 @@ def _like(tensors: Tensors) -> Tensors:
 
 
 def _with_rows(tensor: torch.Tensor, rows: Any) -> torch.Tensor:
-    """A tensor of so many rows like those of ``tensor``; a scalar counts as one."""
+    """Return an empty tensor with ``rows`` rows like those of ``tensor``; a scalar counts as one row."""
     return tensor.new_empty((rows, *tensor.shape[1:]))
 
 
@@ -103,7 +104,7 @@ def _unknown_rows(at_least: Any = 0) -> Any:
 
 
 class _Graph(Arithmetic):
-    """:class:`horocache.data_parallel.vjp.Differentiable` for graphs."""
+    """Implements :class:`horocache.data_parallel.vjp.Differentiable` for compiled graphs."""
 
     uncompressed = ""
 
@@ -127,7 +128,7 @@ class _Graph(Arithmetic):
 _graph = _Graph()
 
 
-# ---- allreduce, and what reducescatter has in common with it
+# ---- allreduce, and the kernel in common with reducescatter
 
 
 def _reducing(kind: str) -> Callable[..., Tensors]:
@@ -155,7 +156,7 @@ def _allreduce_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
 
 
 def _allgather(tensors: Tensors, *where: Any) -> Tensors:
-    """The results, and which row of each is this rank's first."""
+    """Return the results, and a tensor with the number of this rank's first row in each result."""
     call = _call(*where)
     process_set = call.process_set.resolve()
     gathered = collectives.allgather_with_rows(tensors, call.name, process_set, call.group, backend=call.backend)
@@ -204,16 +205,16 @@ def _broadcast_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
 
 
 def own_rows(rows: Any, rank: int, ranks: int) -> Any:
-    """How many of ``rows`` reducescatter leaves to a rank: the first ranks get one more if it does not come out even.
+    """Return how many of ``rows`` reducescatter gives to a rank: if shares are uneven, the first ranks get one more.
 
-    Without a comparison, so that the number of rows may be a symbol.
+    The formula has no comparison, so that the number of rows may be a symbol.
     """
     return (rows - rank + ranks - 1) // ranks
 
 
 def _reducescatter_fake(tensors: Tensors, *arguments: Any) -> Tensors:
     rank, ranks = arguments[-4:-2]
-    shaped = rank >= 0 and all(tensor.dim() for tensor in tensors)  # else the kernel says what is wrong
+    shaped = rank >= 0 and all(tensor.dim() for tensor in tensors)  # otherwise the kernel raises an error
     return [_with_rows(t, own_rows(t.shape[0], rank, ranks)) for t in tensors] if shaped else _like(tensors)
 
 
@@ -231,7 +232,7 @@ def _reducescatter_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
 
 
 def _alltoall(tensors: Tensors, splits: torch.Tensor | None, rows: int | None, *where: Any) -> Tensors:
-    """The results, with zeros at their ends where they have fewer than ``rows``, and how many came from each rank."""
+    """Return the results, padded with zeros up to ``rows`` rows, and the number of rows from each rank."""
     pairs = _run("alltoall_async", tensors, _call(*where), splits=splits)
     outputs = [output if rows is None else with_rows(output, rows) for output, _ in pairs]
     return [*outputs, *(received for _, received in pairs)]
@@ -258,7 +259,7 @@ def _alltoall_backward(ctx: Any, grads: Tensors) -> tuple[Any, ...]:
     return (back, *[None] * 8)
 
 
-# ---- what has no gradient
+# ---- operators without a gradient
 
 
 def _no_gradient(grads: Tensors, op: int, what: str) -> Tensors:
@@ -294,12 +295,12 @@ def _alltoall_in_place_fake(tensors: Tensors, splits: torch.Tensor | None, *wher
 
 
 def op(name: str) -> Any:
-    """An operator."""
+    """Return the operator of this name."""
     return getattr(torch.ops.horocache, name).default
 
 
 class _Operator(NamedTuple):
-    schema: str  # without the arguments that all have
+    schema: str  # the full schema
     kernel: Callable[..., Any]
     fake: Callable[..., Any]
     setup: Callable[..., None] | None = None

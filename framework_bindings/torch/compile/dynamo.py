@@ -1,7 +1,7 @@
-"""What torch's compiler is told about functions of horocache.
+"""Marks on functions that tell torch's compiler how to treat them.
 
-Everything here is a mark on a function that the compiler reads when it meets the function: calls outside of compiled
-programs cost what they cost without it, and the compiler, which takes a second to import, is not imported.
+The compiler reads a mark when it encounters the function. Calls outside of compiled programs cost the same as without
+the mark, and the compiler, which takes a second to import, is not imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ C = TypeVar("C", bound=type)
 
 
 def _skip() -> Callable[[Any], object] | None:
-    """What lets frames of a code object, and those that they call, run uncompiled; newer torch has it."""
+    """Return a function that makes a code object, and all that it calls, run uncompiled; None in older torch."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     try:
         skip = frames._FrameAction.SKIP
@@ -32,7 +32,7 @@ _skip_code = _skip()
 
 
 def can_skip_frames() -> bool:
-    """True if this torch can run a function and all that it calls uncompiled."""
+    """Return True if this torch can run a function and all that it calls uncompiled."""
     return _skip_code is not None
 
 
@@ -41,9 +41,9 @@ def _function(function: Any) -> Any:
 
 
 def outside(function: F, why: str = "it is no operation of a compiled graph") -> F:
-    """Let a compiled program leave its graph for a call of ``function``, and go on compiled after it.
+    """Make a compiled program leave its graph for a call of ``function``, and continue compiled after it.
 
-    What the function calls is not compiled either: these are no computations on tensors.
+    Functions that it calls are not compiled, either, because they do not compute on tensors.
     """
     marked = _function(function)
     marked._torchdynamo_disable = True
@@ -54,10 +54,10 @@ def outside(function: F, why: str = "it is no operation of a compiled graph") ->
 
 
 def untraced(cls: C) -> C:
-    """A class whose methods torch calls from C++ in the middle of compiled functions: they run as they are.
+    """Make the methods of ``cls`` run uncompiled when torch's C++ code calls them within compiled functions.
 
-    The compiler looks at every Python function that is called then. These read the memory of tensors and talk to other
-    processes, of which a graph knows nothing.
+    The compiler would otherwise trace every Python function that is called there. These methods read the memory of
+    tensors and communicate with other processes, which a graph cannot express.
     """
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
@@ -67,7 +67,7 @@ def untraced(cls: C) -> C:
 
 
 def traced_as(function: Callable[..., Any], twin: Callable[..., Any]) -> None:
-    """Let a compiled program read ``twin`` where it calls ``function``; a method's twin gets the object, too."""
+    """Make the compiler trace ``twin`` instead of ``function``; a method's traced variant gets the object, too."""
     marked = _function(function)
     marked._torchdynamo_inline = twin
     if _skip_code is not None:
@@ -75,7 +75,7 @@ def traced_as(function: Callable[..., Any], twin: Callable[..., Any]) -> None:
 
 
 def in_checkpoint() -> bool:
-    """Whether what the compiler reads is in a checkpointed region; called by the compiler itself, as it reads."""
+    """Return True if the compiler traces a checkpointed region. The compiler calls this itself while it traces."""
     from torch._dynamo.symbolic_convert import InstructionTranslator  # noqa: PLC0415  (imported when this is called)
 
     part: Any = InstructionTranslator.current_tx().output.current_tracer

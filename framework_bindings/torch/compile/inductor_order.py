@@ -1,8 +1,8 @@
 """Keeps the operators of :mod:`horocache.torch.compile.custom_ops` in order in the code that Inductor generates.
 
-Inductor makes each effectful operator depend on the one before it. torch 2.13 writes these dependencies down under the
-names of buffers and looks them up under the names of operations, so they are lost, and operators that share no data are
-sorted by memory use. Here they are written down under the right names.
+Inductor makes each effectful operator depend on the previous one. torch 2.13 stores these dependencies under names of
+buffers and looks them up under names of operations, so they are lost, and operators that share no data are sorted by
+memory use. This module stores them under the names of operations.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch._library.effects import EffectType
 
 
 def keep_order_in_generated_code(operators: Iterable[Any]) -> None:
-    """Register how Inductor lowers the operators, once, if it is loaded.
+    """Register the lowerings of the operators with Inductor, once, if Inductor is loaded.
 
-    Fake kernels call this: Inductor runs them itself, after it has been imported and before it lowers a graph. It takes
-    a second to import, so nobody else imports it.
+    Fake kernels call this: Inductor runs them itself, after it has been imported and before it lowers a graph. Inductor
+    takes a second to import, so horocache does not import it.
     """
     if (lowering := sys.modules.get("torch._inductor.lowering")) is None:
         return

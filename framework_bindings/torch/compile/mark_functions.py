@@ -10,7 +10,7 @@ from horocache.torch.compile.dynamo import can_skip_frames, outside
 
 import torch
 
-# Numbers that a compiled program takes as constants, and guards: another job's make it compile again.
+# Functions whose results a compiled program takes as constants, with guards: other results make it compile again.
 _CONSTANTS = frozenset(
     (
         "cross_rank",
@@ -29,7 +29,7 @@ _CONSTANTS = frozenset(
 
 
 def _graphs_take_collectives() -> bool:
-    """Whether torch can keep collectives in a graph; see Note [Collectives in compiled graphs]."""
+    """Return True if torch can keep collectives in a graph; see Note [Collectives in compiled graphs]."""
     return (
         can_skip_frames()
         and hasattr(torch.library, "register_autograd")
@@ -38,11 +38,11 @@ def _graphs_take_collectives() -> bool:
 
 
 def mark_functions(public: Mapping[str, Any], shared: object) -> None:
-    """Mark functions: those with a twin, those that are constants, and all others as outside of graphs.
+    """Give the blocking collectives traced variants; mark all other functions except constants as outside of graphs.
 
     Args:
-        public: the names of ``horocache.torch``.
-        shared: has, as methods, operations that other modules call and that other frameworks share.
+        public: the public functions of ``horocache.torch``, by name.
+        shared: an object whose methods are operations that other modules call and other frameworks share.
     """
     if _graphs_take_collectives():
         from horocache.torch.compile.traced_variants import give_twins  # noqa: PLC0415  (needs a newer torch)

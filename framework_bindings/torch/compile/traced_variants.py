@@ -1,6 +1,6 @@
-"""The blocking collectives as torch's compiler reads them: a call of an operator of a graph.
+"""Traced variants of the blocking collectives for torch's compiler: each calls one operator of the graph.
 
-Each public function has a *twin* here, which is traced in its place, with the same arguments.
+The compiler traces a public function's *traced variant* instead of the function, with the same arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from horocache.data_parallel.vjp import Call
 
 Tensors = list[torch.Tensor]
 Arguments = Mapping[str, Any]  # of a public function, by name, defaults filled in
-Operation = Callable[[Tensors, Arguments, bool], Any]  # from tensors, arguments and whether they are a group to results
+Operation = Callable[[Tensors, Arguments, bool], Any]  # (tensors, arguments, True for a group) -> results
 
 _NAME_OF = {compressor: name for name, compressor in COMPRESSORS.items()}
 
@@ -33,7 +33,7 @@ _NAME_OF = {compressor: name for name, compressor in COMPRESSORS.items()}
 
 
 def _place(process_set: Any) -> Place:
-    """What is wrong with it is for the kernel to say."""
+    """Return the process set as an argument of operators. An invalid set is left for the kernel to reject."""
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if number is None or not context.is_initialized():
         return Place(-1 if number is None else number, -1, 0)
@@ -47,7 +47,7 @@ def _name(name: Any) -> str | None:
 
 
 def _is_text(name: str | None) -> bool:
-    """Whether it is a name that operators can take: bytes that are no UTF-8 have become lone surrogates."""
+    """Return True if operators can take the name. Bytes that are not UTF-8 have become lone surrogates."""
     return name is None or name.encode("utf-8", "ignore").decode("utf-8") == name
 
 
@@ -101,12 +101,12 @@ def _alltoall(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
     return outputs if splits is None else list(zip(outputs, received, strict=True))
 
 
-# ---- operations in place: the values of a new tensor are copied, see Note [Collectives in compiled graphs]
+# ---- in-place operations, which copy from a new tensor; see Note [Collectives in compiled graphs]
 
 
 def _store(tensors: Tensors, results: Sequence[torch.Tensor]) -> None:
     for tensor, result in zip(tensors, results, strict=True):
-        tensor.detach().copy_(result)  # unseen by autograd, as in eager calls
+        tensor.detach().copy_(result)  # autograd does not record it, as in eager calls
 
 
 def _detached(tensors: Tensors) -> Tensors:
@@ -114,7 +114,7 @@ def _detached(tensors: Tensors) -> Tensors:
 
 
 def _in_place(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation whose results are as large as its tensors."""
+    """Return the in-place form of an operation whose results have the shapes of its tensors."""
 
     def run(tensors: Tensors, arguments: Arguments, group: bool) -> Any:
         _store(tensors, operation(_detached(tensors), arguments, group))
@@ -147,7 +147,7 @@ def _reducescatter_in_place(tensors: Tensors, arguments: Arguments, group: bool)
     return own
 
 
-# ---- twins
+# ---- traced variants
 
 
 def _eagerly(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -182,7 +182,7 @@ def _are_tensors(tensors: Any, in_place: bool) -> bool:
 
 
 def _fit(arguments: Arguments, kind: str) -> bool:
-    """Whether an operator can take the arguments: whether their types are right, and the compressor is known."""
+    """Return True if an operator can take the arguments: their types are right, and the compressor is known."""
     tensors = arguments["tensors"] if kind.startswith("grouped") else [arguments["tensor"]]
     compression = arguments.get("compression")
     return (
@@ -195,7 +195,7 @@ def _fit(arguments: Arguments, kind: str) -> bool:
 
 
 def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
-    """What the compiler reads instead of ``function``."""
+    """Return the traced variant of ``function``."""
     group = kind.startswith("grouped")
     parameters = inspect.signature(function).parameters
     defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
@@ -218,7 +218,7 @@ def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
 
 
 def _twin_of_method(method: Any, operation: Operation, kind: str) -> Callable[..., Any]:
-    """A twin of a function that other frameworks share: theirs are no operations of a graph."""
+    """Return the traced variant of a method that other frameworks share; their calls run eagerly."""
     twin = _twin(method, operation, kind)
     shared = method.__func__
 
@@ -252,7 +252,7 @@ _OPERATIONS: dict[str, Operation] = {
 
 
 def give_twins(functions: Mapping[str, Any]) -> None:
-    """Give the blocking collectives among ``functions`` their twins."""
+    """Give the blocking collectives among ``functions`` their traced variants."""
     traced_as(functions["barrier"], _barrier)
     for single, operation in _OPERATIONS.items():
         for kind in (single, f"grouped_{single}"):

@@ -1,4 +1,4 @@
-"""What moves values in a process group of torch.distributed. Names and arguments of methods are torch's."""
+"""The collectives of a process group that only move values. Names and arguments of methods are torch's."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Tensors = Sequence[torch.Tensor]
 
 @untraced
 class Movements(GroupBase):
-    """broadcast, all_gather, gather, scatter, all_to_all.
+    """The collectives broadcast, all_gather, gather, scatter and all_to_all.
 
-    See :class:`~horocache.torch.distributed.process_group.HorocacheGroup`.
+    Role: a base of :class:`~horocache.torch.distributed.process_group.HorocacheGroup`.
     """
 
     def broadcast(self, tensors: Any, opts: Any = None, root: Any = None, timeout: Any = None) -> Any:
@@ -75,7 +75,7 @@ class Movements(GroupBase):
         return self.start(call, OP_ALLGATHER, (vector,), None, outputs, store, opts, **rows)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        """Fill a tensor with those of the ranks, one after the other."""
+        """Concatenate the ranks' tensors in one tensor."""
         opts = options(c10d.AllgatherOptions, opts)
         if not output.is_cpu:
             return newest(self.elsewhere(output.device), "all_gather_single", "_allgather_base")(output, input, opts)
@@ -86,7 +86,7 @@ class Movements(GroupBase):
     _allgather_base = all_gather_single  # torch's name for it before 2.13
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """:meth:`all_gather_single` of several tensors, as one operation."""
+        """Concatenate the ranks' tensors, for several tensors as one operation."""
         opts = options(c10d.AllgatherOptions, opts)
         if not outputs[0].is_cpu:
             names = "all_gather_single_coalesced", "allgather_into_tensor_coalesced"
@@ -127,7 +127,7 @@ class Movements(GroupBase):
         call = (OP_ALLGATHER, *(vector.dtype for vector in vectors))
         return self.start(call, OP_ALLGATHER, vectors, None, results, store, opts, group=True)
 
-    # ---- one rank gives or gets all
+    # ---- gather and scatter
 
     def gather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, root: Any = None, timeout: Any = None
@@ -208,7 +208,7 @@ class Movements(GroupBase):
     alltoall_base = all_to_all_single
 
     def _counts(self, tensor: Tensor, splits: Sequence[int] | None, which: str) -> list[int]:
-        """Elements for, or from, each rank."""
+        """Return the number of elements for, or from, each rank."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             if rows % self._size:

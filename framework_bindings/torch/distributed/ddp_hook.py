@@ -1,6 +1,6 @@
-"""torch's ``DistributedDataParallel`` with its buckets reduced by horocache."""
+"""The communication hook that reduces the buckets of torch's ``DistributedDataParallel`` with horocache."""
 
-# DDP compares the hook's annotations with its classes, so they must not be text.
+# DDP compares the hook's annotations with its classes, so they must not be strings (no `annotations` import here).
 import itertools
 import threading
 from collections import defaultdict
@@ -17,14 +17,15 @@ from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
 from torch.utils.weak import WeakTensorKeyDictionary
 
-GradBucket: Any = getattr(dist, "GradBucket", None)  # a torch without torch.distributed has no DDP either
+GradBucket: Any = getattr(dist, "GradBucket", None)  # None in a torch without torch.distributed, and so without DDP
 
 
 class _Names:
-    """A name for each bucket: that of its first parameter, which is a number in the order in which buckets came.
+    """Names of buckets. A bucket's name is the number of its first parameter, in the order in which buckets first came.
 
-    DDP reduces the same buckets in the same order on all ranks, so the numbers are equal. Names of the core's own would
-    not be: they depend on which operations are over, and the waiter sees that at other times on other ranks.
+    DDP reduces the same buckets in the same order on all ranks, so the numbers are equal on all ranks. The core's
+    automatic names would differ: they depend on which operations are over, and the waiter notices that at different
+    times on different ranks.
     """
 
     def __init__(self) -> None:
@@ -33,33 +34,33 @@ class _Names:
         self._lock = threading.Lock()
 
     def of(self, parameter: torch.Tensor) -> str:
-        """The name of the bucket that begins with ``parameter``."""
+        """Return the name of the bucket that begins with ``parameter``."""
         with self._lock:
             if parameter not in self._numbers:
                 self._numbers[parameter] = next(self._next)
             return f"ddp.{self._numbers[parameter]}"
 
 
-# By process set: between sets there is no order in which operations end.
+# By number of the process set: operations of different sets end in any order.
 _waiters: defaultdict[int, Waiter] = defaultdict(Waiter)
 _names = _Names()
 
 
 def ddp_hook(state: ProcessSet | None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook that averages DDP's buckets with horocache: ``model.register_comm_hook(None, ddp_hook)``.
+    """Average a bucket of DDP with horocache; install it with ``model.register_comm_hook(None, ddp_hook)``.
 
-    Buckets travel while the backward pass goes on. torch's ``fp16_compress_wrapper`` can be put around it.
+    Buckets are reduced while the backward pass goes on. torch's ``fp16_compress_wrapper`` can wrap this hook.
 
     Args:
-        state: the ranks that take part, which must be those of DDP's process group; None: all.
-        bucket: what DDP passes: gradients in one tensor, which is reduced in place.
+        state: the ranks that take part, which must be those of DDP's process group; None means all ranks.
+        bucket: DDP's bucket: gradients in one tensor, which is reduced in place.
 
     Returns:
         A future of the bucket's tensor.
 
     Raises:
-        InvalidArgumentError: ``state`` is neither. The errors of an allreduce; those of a reduction that fails come
-        from the backward pass, as RuntimeError.
+        InvalidArgumentError: ``state`` is neither a ProcessSet nor None. Also the errors of an allreduce; if the
+            reduction fails, the backward pass raises its error as a RuntimeError.
     """
     process_set = global_process_set if state is None else state
     if not isinstance(process_set, ProcessSet):

@@ -20,19 +20,20 @@ from horocache.data_parallel.sequence_names import CallOrder
 from horocache.errors import DuplicateNameError, HorocacheError
 
 T = TypeVar("T")
-_NAME_NAP_S = 1e-4
+_NAME_NAP_S = 1e-4  # seconds between attempts to submit under a name that is in flight
 
 
 class _Orphan:
-    """An operation whose work the program has dropped.
+    """An orphaned operation: the program has dropped its work object.
 
-    Role: in the group's list and, if it is a collective with a result to be stored, in its finisher's; whichever thread
-    comes first finishes it.
+    Role: in the group's list and, if it is a collective with a result to store, in the finisher's queue; the first
+    thread to reach it finishes it.
 
     Args:
-        handle: the core's.
-        store: as of the work.
-        number: of the collective, in the group's order; None for a message, which may never come.
+        runtime: the runtime of the group's session.
+        handle: the core's handle.
+        store: stores the core's answer in the result tensors; None if that is not needed.
+        number: the collective's number in the group's order; None for a message, which may never arrive.
     """
 
     def __init__(self, runtime: Runtime, handle: int, store: Store | None, number: int | None) -> None:
@@ -44,13 +45,13 @@ class _Orphan:
         self._lock = threading.Lock()  # held by the thread that finishes it
 
     def finish(self) -> None:
-        """Wait for the operation and store its result; the second call waits for the first one."""
+        """Wait for the operation and store its result; a concurrent second call waits for the first."""
         with self._lock:
             if not self._over:
                 self._finish()
 
     def finish_if_over(self) -> bool:
-        """Finish the operation if that needs no wait; returns whether it is finished."""
+        """Finish the operation if that needs no wait; return True if it is finished."""
         if not self._over and self._lock.acquire(blocking=False):
             try:
                 if not self._over and self._runtime.poll(self._handle):
@@ -60,7 +61,7 @@ class _Orphan:
         return self._over
 
     def _finish(self) -> None:
-        with suppress(HorocacheError):  # whoever dropped the operation did not want to know
+        with suppress(HorocacheError):  # the program has dropped the operation, and its errors with it
             answer = self._runtime.wait(self._handle)
             if self._store is not None:
                 self._store(answer)
@@ -68,20 +69,20 @@ class _Orphan:
 
 
 class GroupCalls:
-    """The way from a group's functions to the core.
+    """Submits the operations of a group to the core.
 
-    The ranks of a group have an order of their own, which ``new_group(sort_ranks=False)`` may choose; a process set has
-    its ranks in ascending order. What is listed by rank in the group is sorted on its way to the core.
+    A group orders its ranks as the user chooses (``new_group(sort_ranks=False)``), whereas a process set has its ranks
+    in ascending order. Lists by rank of the group are reordered for the core.
 
-    Role: owned by the group; its collectives are called one after the other, by any threads.
+    Role: owned by the group; any thread may call it, but collectives must be called one after the other.
 
     Args:
-        runtime: of the session that the group belongs to.
-        process_set: the number of the set with the group's ranks.
+        runtime: the runtime of the group's session.
+        process_set: the number of the process set with the group's ranks.
         ranks: global ranks, in the group's order.
-        rank: this process's number in the group.
-        name: the group's, equal on all its ranks and not that of another one.
-        limit_s: how long to wait for an operation; below 0, as long as the core waits.
+        rank: this process's rank in the group.
+        name: the group's name, the same on all its ranks and different from other groups' names.
+        limit_s: seconds to wait for an operation; below 0 only the core's limits apply.
     """
 
     def __init__(
@@ -99,29 +100,29 @@ class GroupCalls:
         places = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
         self._sorted = None if places == list(range(len(places))) else places  # ranks in the group, by rank in the set
         self._orphans: deque[_Orphan] = deque()
-        self._orphans_lock = threading.Lock()  # held by the thread that takes some out
+        self._orphans_lock = threading.Lock()  # held by a thread that removes orphans
 
     # ---- ranks
 
     @property
     def reorders(self) -> bool:
-        """Whether the group has another order than its process set."""
+        """True if the group's order of ranks differs from the process set's."""
         return self._sorted is not None
 
     def place(self, rank: int) -> int:
-        """The number in the process set of a rank of the group."""
+        """Return the rank in the process set of a rank of the group."""
         return rank if self._sorted is None else self._sorted.index(rank)
 
     def sort(self, values: Sequence[T]) -> Sequence[T]:
-        """What belongs to each rank of the group, in the order of the process set."""
+        """Reorder values from the order of the group to the order of the process set."""
         return values if self._sorted is None else [values[rank] for rank in self._sorted]
 
     def unsort(self, values: Sequence[T]) -> Sequence[T]:
-        """The other way round."""
+        """Reorder values from the order of the process set to the order of the group."""
         return values if self._sorted is None else [values[self._sorted.index(rank)] for rank in range(len(values))]
 
     def starts(self, counts: Sequence[int]) -> Sequence[int] | None:
-        """Where the part of each rank of the set begins in what lies in the group's order; None: in that order."""
+        """Return where each set rank's part begins in data in the group's order; None if both orders are the same."""
         if self._sorted is None:
             return None
         starts = [sum(counts[:rank]) for rank in range(len(counts))]
@@ -152,25 +153,25 @@ class GroupCalls:
         """Start a collective.
 
         Args:
-            call: what is equal on all ranks of it.
-            op: the core's number.
+            call: the properties of the call that are the same on all ranks; names of later calls depend on them.
+            op: the core's operation code.
             inputs: vectors.
-            outputs: vectors for the core to write to, or None for results that the core allocates.
-            results: the caller's tensors, for whoever asks the work for them.
-            store: puts the core's answer into them; None if that needs nothing.
-            waits: whether the caller waits next.
-            limit_s: seconds, instead of the group's.
-            reduce_op: ours.
-            scale: what the inputs are multiplied by before they are reduced.
-            root: a number in the process set.
-            splits: as for the core, as are the next four.
-            group: whether the tensors are one group.
-            send_starts: see ``splits``.
-            receive_rows: see ``splits``.
-            receive_starts: see ``splits``.
+            outputs: vectors that the core writes to, or None for results that the core allocates.
+            results: the caller's tensors, which the work object returns as the result.
+            store: stores the core's answer in them; None if the core writes to them itself.
+            waits: True if the caller waits next.
+            limit_s: seconds to wait; None means the group's limit.
+            reduce_op: horocache's reduce operation.
+            scale: multiplies the inputs before they are reduced.
+            root: the root's rank in the process set; -1 if the operation has no root.
+            splits: elements for each rank of the process set; None if shares are equal or the operation has none.
+            group: True if the tensors are one group.
+            send_starts: the element of the input at which the part for each rank begins.
+            receive_rows: the number of elements expected from each rank.
+            receive_starts: the element of the result at which the part from each rank begins.
         """
         name = self.order.name(call)
-        if store is not None and not waits:  # the program may drop the work, and look at its tensors later
+        if store is not None and not waits:  # the program may drop the work object and read the tensors later
             self._finisher.begin()
         if self._orphans:
             self._finish_orphans()
@@ -183,7 +184,7 @@ class GroupCalls:
         return OperationWork(self, handle, results, store, self.limit_s if limit_s is None else limit_s)
 
     def _submit_later(self, arguments: tuple[Any, ...]) -> int:
-        """Submit when the last operation of the name is over: there are many under way."""
+        """Submit once the previous operation of this name is over; many operations are in flight."""
         while True:
             time.sleep(_NAME_NAP_S)
             try:
@@ -197,7 +198,7 @@ class GroupCalls:
         """Start to send a vector to a rank of the group, or to receive it.
 
         Raises:
-            InvalidArgumentError: no such rank or tag.
+            InvalidArgumentError: the rank or the tag is invalid.
         """
         receives = op == OP_RECV
         handle = self.runtime.submit(
@@ -211,22 +212,25 @@ class GroupCalls:
         return OperationWork(self, handle, (target,), store, self.limit_s, peer if receives else self.rank)
 
     def mismatch(self, number: int) -> None:
-        """The ranks' calls of this number did not go together.
+        """Handle a mismatch between the ranks' calls of this number.
 
-        Each has followed its own call since. If that was the last one, all ranks know, and can begin anew together.
+        Since that call, each rank has derived names from its own calls. If no call has followed, all ranks know of the
+        mismatch and restart their names together.
         """
         if number == self.order.calls:
             self.order.begin_anew()
 
-    # ---- operations that nobody waits for
+    # ---- orphaned operations
 
     def adopt(self, handle: int, store: Store | None, number: int | None) -> None:
-        """Finish an operation later: nobody will wait for it. Called by destructors, so it does nothing yet.
+        """Take over an operation whose work object was dropped, to finish it later.
+
+        Destructors call this, so it neither waits nor takes a lock.
 
         Args:
-            handle: the core's.
-            store: as of the work.
-            number: of the collective, in the group's order; None for a message.
+            handle: the core's handle.
+            store: stores the core's answer in the result tensors; None if that is not needed.
+            number: the collective's number in the group's order; None for a message.
         """
         orphan = _Orphan(self.runtime, handle, store, number)
         self._orphans.append(orphan)
@@ -234,10 +238,10 @@ class GroupCalls:
             self._finisher.put(orphan.finish)
 
     def finish_orphans_before(self, number: int) -> None:
-        """Wait for the dropped collectives that came before this one, which is over.
+        """Wait for the orphaned collectives before collective ``number``, which is over.
 
-        Every rank has submitted them, because every rank has submitted this one and submits in order. A message may
-        never come.
+        The wait ends: every rank has submitted them, because every rank has submitted this collective and submits in
+        order. Messages are not waited for, because they may never arrive.
         """
         if not self._orphans:
             return
@@ -251,13 +255,13 @@ class GroupCalls:
 
     def _finish_orphans(self, most: int = 4) -> None:
         with self._orphans_lock:
-            for _ in range(min(len(self._orphans), most)):  # so that calls stay short; few of them drop what they get
+            for _ in range(min(len(self._orphans), most)):  # the limit keeps calls short; few calls leave orphans
                 orphan = self._orphans.popleft()
                 if not orphan.finish_if_over():
                     self._orphans.append(orphan)
 
     def close(self) -> None:
-        """No operation follows."""
+        """Finish the orphans that are over and end the threads. No operation may follow."""
         self._finish_orphans(len(self._orphans))
         self._finisher.close()
         self.waiter.close()

@@ -1,4 +1,4 @@
-"""Threads that fulfil torch's futures: who waits for those waits in C++, where nobody else would call us."""
+"""Threads that complete torch's futures: callers wait for a future in C++ and cannot drive horocache's progress."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from horocache.core.context import call_at_exit
 Future: TypeAlias = "torch.futures.Future[Any]"
 Wait: TypeAlias = Callable[[], Any]
 
-_GRACE_S = 2.0
-# A future that is made in Python has a Python object as its value, whatever it is; one of TorchScript has its type.
+_GRACE_S = 2.0  # seconds that all threads together have to end at exit
+# In C++, the value of a future made in Python is always a Python object; that of a TorchScript future has a C++ type.
 _SCRIPT = """
 def after(done: Future[int], tensors: List[Tensor]) -> List[Tensor]:
     done.wait()
@@ -40,7 +40,7 @@ def start_thread(target: Callable[..., object], *args: object) -> threading.Thre
 
 
 def _end_threads() -> None:
-    # Python stops daemon threads wherever they are; one that is in torch's C++ takes the process with it.
+    # Python stops daemon threads at any point; a thread that is then in torch's C++ code crashes the process.
     until = time.monotonic() + _GRACE_S
     for each in list(_closable):
         each.close()
@@ -52,10 +52,10 @@ call_at_exit(_end_threads)
 
 
 def _future_of(wait: Wait) -> tuple[Future, Future]:
-    """A future that calls ``wait`` when it is given a value, and one of what that returns or raises.
+    """Return a future that calls ``wait`` when it gets a value, and a future of the result or error of ``wait``.
 
-    Only an error that comes out of a callback is one for C++, too: DistributedDataParallel takes what
-    ``Future.set_exception`` stores for a tensor.
+    C++ recognizes an error only if a callback raised it: DistributedDataParallel treats an error that
+    ``Future.set_exception`` stores as a tensor.
     """
     start: Future = torch.futures.Future()
     return start, start.then(lambda _: wait())
@@ -67,32 +67,33 @@ def _script() -> Any:
 
 
 def of_tensor_list(future: Future, tensors: Sequence[torch.Tensor]) -> Future:
-    """A future of the tensors that is over when ``future`` is, and whose value C++ knows as a list of tensors.
+    """Return a future of the tensors that completes with ``future``, and whose value is a list of tensors in C++.
 
-    No thread waits: TorchScript goes on with the function when the future is over.
+    No thread waits: TorchScript resumes the function when ``future`` completes.
     """
     typed: Future = _script().start(future, list(tensors))
     return typed
 
 
 def wait_here(wait: Wait) -> Future:
-    """A future of what ``wait`` returns or raises, which it does at once."""
+    """Call ``wait`` at once, and return a future of its result or error."""
     start, future = _future_of(wait)
     start.set_result(None)
     return future
 
 
 def wait_apart(wait: Wait) -> Future:
-    """A future of what ``wait`` returns or raises, in a thread of its own: it may take longer than what comes later."""
+    """Call ``wait`` in its own thread, as later operations may end first; return a future of its result or error."""
     start, future = _future_of(wait)
     start_thread(start.set_result, None)
     return future
 
 
 class Waiter:
-    """Waits for operations in a thread, one after the other, as those of one process set end.
+    """Waits for operations in a thread, one after the other: operations of one process set end in order.
 
-    Role: owned by whoever starts the operations; the thread starts with the first future and sleeps between them.
+    Role: owned by the object that starts the operations. The thread starts with the first future and sleeps between
+    operations.
     """
 
     def __init__(self) -> None:
@@ -103,9 +104,10 @@ class Waiter:
         _closable.add(self)
 
     def put(self, wait: Wait) -> Future:
-        """A future of what ``wait`` returns or raises."""
+        """Queue ``wait`` for the thread; return a future of its result or error."""
         with self._lock:
-            # What is chained to a future may start an operation and wait for it: this thread cannot do both.
+            # A callback on a future runs in this thread. If it starts an operation and waits for it, another thread
+            # must complete that operation's future.
             if threading.current_thread() is self._thread:
                 self._inner = self._inner or Waiter()
                 return self._inner.put(wait)
@@ -116,7 +118,7 @@ class Waiter:
         return future
 
     def close(self) -> None:
-        """Let the thread end, once it has done what it was given."""
+        """Let the thread end when its queue is empty."""
         with self._lock:
             thread, self._thread = self._thread, None
             inner, self._inner = self._inner, None
@@ -128,13 +130,13 @@ class Waiter:
     def _run(self) -> None:
         while (start := self._queue.get()) is not None:
             start.set_result(None)
-            del start  # or it would keep the tensors until the next one comes
+            del start  # otherwise it would keep the tensors alive until the next item comes
 
 
 class Finisher:
-    """Calls functions in a thread, one after the other. Destructors may give it some, so :meth:`put` takes no lock.
+    """Calls functions in a thread, one after the other. Destructors may call :meth:`put`, so it takes no lock.
 
-    Role: owned by whoever starts the operations, which calls :meth:`begin` before there is anything to finish.
+    Role: owned by the object that starts the operations, which calls :meth:`begin` before the first :meth:`put`.
     """
 
     def __init__(self) -> None:
@@ -143,7 +145,7 @@ class Finisher:
         _closable.add(self)
 
     def begin(self) -> None:
-        """Let the thread run."""
+        """Start the thread, unless it runs."""
         if not self._begun:
             self._begun = True
             start_thread(self._run)
@@ -154,7 +156,7 @@ class Finisher:
             self._queue.put(finish)
 
     def close(self) -> None:
-        """Let the thread end, once it has done what it was given."""
+        """Let the thread end when its queue is empty."""
         if self._begun:
             self._begun = False
             self._queue.put(None)
@@ -162,4 +164,4 @@ class Finisher:
     def _run(self) -> None:
         while (finish := self._queue.get()) is not None:
             finish()
-            del finish  # or it would keep the tensors until the next one comes
+            del finish  # otherwise it would keep the tensors alive until the next item comes

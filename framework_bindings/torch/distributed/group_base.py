@@ -1,4 +1,4 @@
-"""What a process group of torch.distributed's backend "horocache" is, apart from its collectives."""
+"""The process group of torch.distributed's backend "horocache", without its collectives."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from horocache.errors import ShutDownError, UnsupportedError
 from torch._C import _distributed_c10d as c10d
 
 _CPU = torch.device("cpu")
-_ProcessGroup: Any = dist.ProcessGroup  # its stubs do not tell what C++ calls
+_ProcessGroup: Any = dist.ProcessGroup  # its stubs lack the methods that C++ calls
 
 
 def limit_of(opts: Any) -> float | None:
-    """The seconds that a call's options set; None if they set none."""
+    """Return the limit in seconds that a call's options set; None if they set none."""
     seconds = seconds_of(opts.timeout)
     return seconds if seconds > 0 else None
 
@@ -32,17 +32,18 @@ def limit_of(opts: Any) -> float | None:
 class GroupBase(_ProcessGroup):  # type: ignore[misc]
     """A group's ranks, name, devices and end; its barrier and its messages.
 
-    A subclass of torch's ProcessGroup, as its Backend cannot be one of Python's. torch's own methods would look for a
-    Backend of the tensors' device, so each one that is used is overridden; tensors on other devices go to a group of
-    torch's own, if the user has named a backend for them (``"cpu:horocache,cuda:nccl"``).
+    This is a subclass of torch's ProcessGroup, because a subclass of torch's Backend cannot be written in Python.
+    torch's own methods would look for a Backend of the tensors' device, so every method in use is overridden. Tensors
+    on other devices go to a group of torch's own, if the user has named a backend for them
+    (``"cpu:horocache,cuda:nccl"``).
 
     Role: owned by torch.distributed, from ``init_process_group`` or ``new_group`` to ``destroy_process_group``.
 
     Args:
-        calls: starts the operations; owned by the group.
-        store: the group's.
+        calls: submits the operations; owned by the group.
+        store: the group's store.
         timeout: how long operations on other devices may take.
-        backend_options: for the backends of other devices.
+        backend_options: the user's options for the backends of other devices.
         on_close: called once, when the group ends.
     """
 
@@ -69,7 +70,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def calls(self) -> GroupCalls:
-        """Starts the operations. Raises ShutDownError once the group has ended."""
+        """Submits the group's operations. Raises ShutDownError once the group has ended."""
         if self._open_calls is None:
             raise ShutDownError(f"{self._ended}; make another one with init_process_group() or new_group().")
         return self._open_calls
@@ -85,43 +86,43 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         opts: Any,
         **more: Any,
     ) -> OperationWork:
-        """Start a collective with torch's options; the rest is as for :meth:`GroupCalls.start`."""
-        waits = not getattr(opts, "asyncOp", True)  # older versions do not say
+        """Start a collective with torch's options; all other arguments are those of :meth:`GroupCalls.start`."""
+        waits = not getattr(opts, "asyncOp", True)  # older versions of torch lack it
         work = self.calls.start(call, op, inputs, outputs, results, store, waits, limit_of(opts), **more)
         return self._note(work)
 
-    # ---- what torch asks, from Python and C++
+    # ---- queries by torch, from Python and C++
 
     def rank(self) -> int:
-        """This process's number in the group."""
-        return self._rank  # in C++ it is looked up in Python's classes first, which takes as long as an operation
+        """Return this process's rank in the group."""
+        return self._rank  # torch's method in C++ looks for an override first, which takes as long as an operation
 
     def size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self._size
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's)
-        """The name of the backend."""
+        """Return the name of the backend."""
         return "horocache"
 
     def getGroupName(self) -> str:  # noqa: N802
-        """The name by which torch's functions find the group."""
+        """Return the name by which torch's functions find the group."""
         return self._texts["name"]
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Keep the name."""
+        """Set the name by which torch's functions find the group."""
         self._texts["name"] = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """What the group is for."""
+        """Return the description of the group's purpose."""
         return self._texts["desc"]
 
     def setGroupDesc(self, text: str) -> None:  # noqa: N802
-        """Keep the text."""
+        """Set the description of the group's purpose."""
         self._texts["desc"] = text
 
     def get_group_store(self) -> Any:
-        """The store that its ranks share."""
+        """Return the store that the group's ranks share."""
         return self._store
 
     def _get_sequence_number_for_group(self) -> int:
@@ -139,10 +140,10 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return {torch.device(device): name for device, name in pairs if device != "cpu"}
 
     def elsewhere(self, device: torch.device) -> Any:
-        """The group that runs operations on another device.
+        """Return the group that runs operations on another device.
 
         Raises:
-            UnsupportedError: the user has named no backend for it, or this one.
+            UnsupportedError: the user has named no backend for the device, or has named horocache.
         """
         kind = torch.device(device.type)
         name = self._backends_of_others().get(kind)
@@ -165,24 +166,25 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return self._others
 
     def _get_backend(self, device: torch.device) -> Any:
-        """The Backend for a device; for CPU tensors the group itself, as it is both.
+        """Return the Backend for a device; for CPU tensors the group itself, which acts as its own Backend.
 
         Raises:
-            UnsupportedError: there is none.
+            UnsupportedError: the device has no backend.
         """
         if device.type == "cpu":
             return self
         return self.elsewhere(device)._get_backend(torch.device(device.type))
 
-    # What torch asks of a Backend; ``_start_coalescing`` is for who asks for it by device.
+    # Capabilities that torch queries from a Backend. Instead of a Backend's coalescing, torch's coalescing manager uses
+    # ``_start_coalescing`` with a device.
     supports_splitting = supports_coalescing = supports_shrinking = supports_time_estimate = False
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether the group has memory of its own for tensors: no."""
+        """Return False: the group does not allocate tensors."""
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long operations may take from now on."""
+        """Set the time limit of operations from now on."""
         self._timeout = timeout
         self.calls.limit_s = seconds_of(timeout)
         if self._others is not None:
@@ -191,7 +193,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     # ---- barrier and messages
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
-        """Be over when all ranks have called it."""
+        """Start a barrier, which is over when all ranks have called it."""
         opts = options(c10d.BarrierOptions, opts, timeout=timeout)
         device = getattr(opts, "device", None)
         if device is not None and device.type != "cpu":
@@ -214,7 +216,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         return self._note(self.calls.message(OP_RECV, vector, srcRank, tag, tensor, put_back(tensor, vector)))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Raise UnsupportedError: messages are kept by sender."""
+        """Raise UnsupportedError for CPU tensors: messages are matched by sender, so a receive must name one."""
         tensor = only(tensors, "recv")
         if not tensor.is_cpu:
             return self.elsewhere(tensor.device).recv_anysource([tensor], tag)
@@ -226,7 +228,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
     # ---- several operations as one
 
     def _note(self, work: OperationWork) -> OperationWork:
-        """Let a work that was just started belong to those that are coalesced, if any are."""
+        """Add a work object to the coalesced operations, if operations are being coalesced; return it."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -256,7 +258,7 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         self._on_close()
 
     def abort(self) -> None:
-        """End the group; what is under way fails."""
+        """End the group; operations in flight fail."""
         if self._others is not None:
             self._others.abort()
         self.shutdown()

@@ -1,4 +1,4 @@
-"""Backends of torch's own, for the devices that this one does not serve."""
+"""torch's own backends, for devices that horocache does not serve."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def make_backend(
     timeout: timedelta,
     backend_options: Any,
 ) -> tuple[Any, Any]:
-    """A Backend as ``init_process_group`` would make it.
+    """Make a Backend as ``init_process_group`` would make it.
 
-    torch makes none itself where one of the backends, such as horocache, is a whole process group.
+    torch itself makes no Backend for a group if one of the group's backends, such as horocache, is a process group.
 
     Args:
-        name: what the user wrote for the device.
-        device: its type.
-        store: the group's.
-        rank: in the group.
-        size: of the group.
-        ranks: global ranks.
-        timeout: the group's.
-        backend_options: what the user gave as ``pg_options``.
+        name: the backend's name, as the user gave it for the device.
+        device: the device type.
+        store: the group's store.
+        rank: this process's rank in the group.
+        size: the number of ranks in the group.
+        ranks: the group's global ranks.
+        timeout: the group's timeout.
+        backend_options: the user's ``pg_options``.
 
     Returns:
-        Its kind, and the backend.
+        The backend's type, and the backend.
 
     Raises:
-        UnsupportedError: this torch does not have it.
+        UnsupportedError: this torch does not have the backend.
     """
     place = c10d.PrefixStore(f"{device.type}/", store), rank, size
     if name == "gloo" and dist.is_gloo_available():

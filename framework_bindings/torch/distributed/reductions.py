@@ -35,7 +35,10 @@ Tensors = Sequence[torch.Tensor]
 
 @untraced
 class Reductions(GroupBase):
-    """all_reduce, reduce, reduce_scatter. See :class:`~horocache.torch.distributed.process_group.HorocacheGroup`."""
+    """The collectives all_reduce, reduce and reduce_scatter.
+
+    Role: a base of :class:`~horocache.torch.distributed.process_group.HorocacheGroup`.
+    """
 
     def _reduce(
         self,
@@ -81,7 +84,7 @@ class Reductions(GroupBase):
         return self._reduce(OP_ALLREDUCE, vectors, vectors, tensors, store, opts, group=True)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, root: Any = None, timeout: Any = None) -> Any:
-        """Reduce a tensor; the root's becomes the result, the others' stay as they are."""
+        """Reduce the ranks' tensors into the root's tensor; the other ranks' tensors stay unchanged."""
         tensor = only(tensors, "reduce")
         opts = options(c10d.ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
         if not tensor.is_cpu:
@@ -95,7 +98,7 @@ class Reductions(GroupBase):
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None
     ) -> Any:
-        """Reduce a list of tensors, one for each rank, which gets the result."""
+        """Reduce a list with one tensor for each rank; each rank gets the result of its tensor."""
         output, parts = only(output_tensors, "reduce_scatter"), only_list(input_tensors, "reduce_scatter")
         opts = options(c10d.ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         if not output.is_cpu:
@@ -126,7 +129,7 @@ class Reductions(GroupBase):
         return joined(self.calls.sort(equal_parts(vector, self._size))) if self.calls.reorders else vector
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        """:meth:`reduce_scatter_single` of several tensors, as one operation."""
+        """Reduce several tensors as one operation; each rank gets an equal part of each result."""
         opts = options(c10d.ReduceScatterOptions, opts)
         if not outputs[0].is_cpu:
             names = "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"

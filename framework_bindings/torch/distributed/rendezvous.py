@@ -1,4 +1,4 @@
-"""Makes process groups for torch.distributed: how their ranks find each other, and what ends with them."""
+"""Makes and ends process groups for torch.distributed, with their session and process set."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from horocache.core.session import Session
 from horocache.core.store_bootstrap import start_among
 from horocache.errors import HorocacheError, StartupError, UnsupportedError
 
-_NUMBERS = "horocache/process_sets"  # the store's counter, of the whole job
-_LOOK_UP_S = 5.0  # so that an interrupt is noticed
+_NUMBERS = "horocache/process_sets"  # the store's counter of process sets, one for the whole job
+_LOOK_UP_S = 5.0  # seconds of one wait, so that an interrupt is noticed
 
 _logger = logging.getLogger("horocache.torch")
 
 
 class Board:
-    """What the ranks of a group tell each other over torch's store, turn by turn.
+    """Exchanges texts between the ranks of a group over torch's store, turn by turn.
 
-    Role: owned by the start of one group, on one rank.
+    Role: used by :func:`make_group` for one group, on one rank.
 
     Args:
-        store: the group's own.
+        store: the group's store.
         rank: this process's global rank.
-        ranks: those of the group, ascending.
-        timeout: how long to wait for the others.
+        ranks: the group's global ranks, ascending.
+        timeout: how long to wait for the other ranks.
     """
 
     def __init__(self, store: Any, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
@@ -48,14 +48,14 @@ class Board:
         self._ranks = ranks
         self._timeout = timeout
         self._turn = 0
-        # A store that is used again still has what was told the last time.
+        # A store that is used again still has the texts of the previous start.
         self._start = store.add(f"horocache/starts/{rank}", 1)
 
     def share(self, text: str) -> list[str]:
-        """Tell all ranks of the group a text, and get theirs, by ascending rank.
+        """Send a text to all ranks of the group, and return the texts of all ranks, by ascending rank.
 
         Raises:
-            StartupError: some ranks told nothing in time.
+            StartupError: some ranks sent no text in time, or two processes claim one rank.
         """
         self._turn += 1
         keys = [f"horocache/{self._start}/{self._turn}/{rank}" for rank in self._ranks]
@@ -84,7 +84,7 @@ class Board:
                 ) from error
 
     def take_number(self, least: int) -> int:
-        """A number that no other group of the job has, ``least`` or more."""
+        """Return a number that no other group of the job has; at least ``least``."""
         root = self._store
         while hasattr(root, "underlying_store"):
             root = root.underlying_store
@@ -93,9 +93,9 @@ class Board:
 
 
 class _Started:
-    """The session that was started for torch's groups, and how many of them use it.
+    """The session that was started for torch's groups, and the number of groups that use it.
 
-    Role: one per process; changed by whoever makes or ends a group.
+    Role: one per process; changed by threads that make or end a group.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Started:
         self._groups = 0
 
     def enter(self, session: Session, started: bool) -> None:
-        """Count a group."""
+        """Count a group; ``started`` is True if the session was started for it."""
         with self._lock:
             if started:
                 self._session, self._groups = session, 0
@@ -112,7 +112,7 @@ class _Started:
                 self._groups += 1
 
     def leave(self, session: Session) -> None:
-        """Shut down after the last group, if it was started for groups."""
+        """Count the end of a group. Shut down after the last group, if the session was started for groups."""
         with self._lock:
             if session is not self._session:
                 return
@@ -132,15 +132,16 @@ def _is_current(session: Session) -> bool:
 
 
 def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
-    """Make a group; what torch calls for ``init_process_group("horocache")`` and ``new_group()``, on its ranks alone.
+    """Make a group. torch calls this for ``init_process_group("horocache")`` and ``new_group()``, on the group's ranks.
 
     Args:
         options: torch's ``_DistributedBackendOptions``.
-        backend_options: what the user gave as ``pg_options``; for the backends of other devices.
+        backend_options: the user's ``pg_options``, for the backends of other devices.
 
     Raises:
-        StartupError: the ranks did not all come, or could not start; see :func:`horocache.init`. InvalidArgumentError:
-            horocache runs already, with other ranks. UnsupportedError: the first group is not one of all ranks.
+        StartupError: some ranks did not come in time, or horocache could not start.
+        InvalidArgumentError: horocache runs already, with other ranks.
+        UnsupportedError: the first group does not contain all ranks.
     """
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     rank = ranks[options.group_rank]
@@ -165,7 +166,7 @@ def make_group(options: Any, backend_options: Any) -> HorocacheGroup:
 
 
 def _running(board: Board, ranks: Sequence[int]) -> Session:
-    """The session that all ranks of a group have."""
+    """Return the session, which must run on all ranks of the group."""
     runs = board.share("runs" if context.running() is not None else "")
     if all(runs):
         return context.current()
@@ -177,9 +178,10 @@ def _running(board: Board, ranks: Sequence[int]) -> Session:
 
 
 def _core_waits_shorter(session: Session, timeout_s: float) -> bool:
-    """Whether the core gives up by itself when the group's time is over, or before.
+    """Return True if the core ends a wait by itself no later than the group's timeout.
 
-    Who sets no limit of its own is told earlier where nothing can help any more.
+    The group then sets no limit of its own: among waits without a limit, the core detects operations that can never
+    complete, and fails them early.
     """
     knobs = session.runtime.knobs()
     stall_s = float(knobs["stall_shutdown_time_seconds"][0])
@@ -188,7 +190,7 @@ def _core_waits_shorter(session: Session, timeout_s: float) -> bool:
 
 def _end_group(session: Session, made: ProcessSet) -> None:
     if made is not global_process_set and _is_current(session):
-        # Others may never end the group, and torch's backends do not wait for them.
+        # In a thread: other ranks may never end the group, and torch's backends do not wait for them, either.
         start_thread(_leave, made)
     _started.leave(session)
 

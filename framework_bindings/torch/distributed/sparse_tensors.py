@@ -1,4 +1,4 @@
-"""Sums of sparse tensors in place, for torch.distributed."""
+"""In-place sums and averages of sparse tensors, for torch.distributed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from horocache.errors import MismatchError, UnsupportedError
 
 
 def sparse_parts(tensor: torch.Tensor, reduce_op: int, scale: float, ranks: int) -> tuple[list[torch.Tensor], Store]:
-    """What an allgather takes for a COO tensor, and what stores the ranks' sum in it.
+    """Return the tensors to allgather for a COO tensor, and a function that stores the ranks' sum or average in it.
 
     Raises:
-        UnsupportedError: neither a sum nor an average, or no COO tensor.
+        UnsupportedError: the reduction is neither a sum nor an average, or the tensor is not COO.
     """
     if reduce_op not in (Sum, Average) or scale != 1.0:
         raise UnsupportedError("all_reduce of sparse tensors can be a SUM or an AVG.")
     if tensor.layout is not torch.sparse_coo:
         raise UnsupportedError(f"all_reduce takes sparse tensors of layout torch.sparse_coo, not {tensor.layout}.")
-    # Rows are what an allgather concatenates, so each index becomes a row.
+    # An allgather concatenates rows, so each index becomes a row.
     indices = tensor.detach()._indices().t().contiguous()
     values = tensor.detach()._values().contiguous()
     shape = torch.tensor([list(tensor.shape)])

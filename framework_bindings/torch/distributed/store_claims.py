@@ -1,9 +1,9 @@
-"""Finds out that two jobs meet in one store of torch: two processes claim one rank.
+"""Detects two jobs that share one store of torch: two processes then claim the same rank.
 
-torch's stores take whoever comes. Two jobs that were started by hand with the same MASTER_ADDR and MASTER_PORT have one
-store, that of the rank 0 which came first, and a rank of one job may take the place of the same rank of the other. So
-each process writes down whom it claims to be. A process that finds another living process of this host with its rank
-says so in the store, where rank 0 looks for as long as ranks may still come.
+torch's stores accept any process. Two jobs that were started by hand with the same MASTER_ADDR and MASTER_PORT share
+the store of the rank 0 that came first, and a rank of one job may take the place of the same rank of the other job.
+Therefore each process writes to the store which rank it claims. A process that finds its rank claimed by another living
+process of its host reports that in the store. Rank 0 checks for the report for as long as ranks may still come.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from horocache.core.session import Session
 from horocache.core.store_bootstrap import own_host
 from horocache.errors import StartupError
 
-_CLAIMED_TWICE = "horocache/claimed twice"
-_BETWEEN_LOOKS_S = 1.0
+_CLAIMED_TWICE = "horocache/claimed twice"  # the key of the report
+_BETWEEN_LOOKS_S = 1.0  # seconds between two checks for the report
 
 
 class _End:
-    """Wakes the thread that looks when the session ends, for :func:`horocache.core.context.follow`."""
+    """Wakes the checking thread when the session ends; registered with :func:`horocache.core.context.follow`."""
 
     def __init__(self) -> None:
         self.come = threading.Event()
@@ -40,7 +40,7 @@ class _End:
         self.come.set()
 
     def forked_child(self) -> None:
-        """No thread looks there."""
+        """Do nothing: a forked child has no checking thread."""
 
 
 _end = _End()
@@ -50,9 +50,9 @@ context.follow(_end)
 @dataclass(frozen=True)
 class _Claimant:
     pid: int
-    started: str  # as /proc has it, so that a later process with the same number is another one
+    started: str  # start time from /proc; tells a later process with the same number apart
     host: str
-    namespace: str  # in which the number is that process's
+    namespace: str  # the PID namespace in which `pid` is valid
 
     @staticmethod
     def of_this_process() -> _Claimant:
@@ -60,16 +60,16 @@ class _Claimant:
         return _Claimant(pid, start_of(pid), own_host(), str(Path("/proc/self/ns/pid").readlink()))
 
     def is_other_than(self, own: _Claimant) -> bool:
-        """Whether it is another process for certain, and runs: a store may be used again after its job."""
+        """Return True if this is certainly another process, and it runs: a store may be used again after its job."""
         near = (self.host, self.namespace) == (own.host, own.namespace)
         return near and self.pid != own.pid and start_of(self.pid) == self.started
 
 
 def claim(store: Any, rank: int) -> None:
-    """Write down that this process is ``rank`` of the job that has this store.
+    """Write to the store that this process is ``rank`` of the store's job.
 
     Raises:
-        StartupError: another process of this host is that rank.
+        StartupError: another running process of this host claims that rank.
     """
     own = _Claimant.of_this_process()
     text = json.dumps(asdict(own))
@@ -87,7 +87,7 @@ def claim(store: Any, rank: int) -> None:
             raise StartupError(what)
         expected = there
     if rank == 0 and expected:
-        store.delete_key(_CLAIMED_TWICE)  # of an earlier job with this store
+        store.delete_key(_CLAIMED_TWICE)  # left by an earlier job with this store
 
 
 def _address() -> str:
@@ -96,17 +96,17 @@ def _address() -> str:
 
 
 def check(store: Any) -> None:
-    """Look whether somebody has found a rank of this job claimed twice.
+    """Check whether a process has reported that a rank of this job is claimed twice.
 
     Raises:
-        StartupError: a process has.
+        StartupError: there is such a report.
     """
     if store.check([_CLAIMED_TWICE]):
         raise StartupError(store.get(_CLAIMED_TWICE).decode())
 
 
 def watch(store: Any, session: Session) -> None:
-    """Go on looking, in a thread: ranks of another job may come after this one has begun, as late as its own may."""
+    """Keep checking in a thread for ``start_timeout``: ranks of another job may come after this job has started."""
     seconds = float(session.runtime.knobs()["start_timeout"][0])
     start_thread(_look, store, session, _end.come, seconds)
 
@@ -121,5 +121,5 @@ def _look(store: Any, session: Session, end: threading.Event, seconds: float) ->
             if not end.is_set():
                 session.runtime.abort(str(error))
             return
-        except RuntimeError:  # the store has gone, and with it whoever comes late
+        except RuntimeError:  # the store is gone, so late ranks cannot use it, either
             return

@@ -1,4 +1,4 @@
-"""The tensors of torch.distributed's functions as the core moves them: vectors in contiguous memory."""
+"""Converts tensors of torch.distributed's functions to contiguous vectors for the core, and stores results in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.utils.dlpack import from_dlpack
 _adapter = TorchAdapter()
 _strided = torch.strided
 
-# By the number of ReduceOp.RedOpType.
+# horocache's reduce operations, by the number of ReduceOp.RedOpType.
 _REDUCTIONS = (Sum, Average, Product, Min, Max, And, Or, Xor)
-_PREMUL_SUM = 8
+_PREMUL_SUM = 8  # the number of ReduceOp.RedOpType.PREMUL_SUM
 
 
 def reduction(op: Any) -> tuple[int, float]:
-    """The reduce operation that a ``ReduceOp`` means, and what tensors are multiplied by before."""
-    number = hash(op)  # its number in C++: a comparison costs three times as much
+    """Return the reduce operation of a ``ReduceOp``, and the factor of the tensors before the reduction."""
+    number = hash(op)  # the hash is the number of the type; a comparison costs three times as much
     if number < len(_REDUCTIONS):
         return _REDUCTIONS[number], 1.0
     if number != _PREMUL_SUM:
@@ -32,10 +32,10 @@ def reduction(op: Any) -> tuple[int, float]:
 
 
 def to_reduce(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values in a vector, which shares its memory where it can."""
+    """Return the tensor's values as a vector, which shares the tensor's memory if possible."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    # The usual tensor passes all of these; the rest is for others.
+    # A typical tensor takes neither of these branches.
     if tensor.dtype not in DTYPES or tensor.layout is not _strided:
         _adapter.check(tensor)
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
@@ -44,7 +44,7 @@ def to_reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_move(tensor: torch.Tensor) -> torch.Tensor:
-    """The same, where values are only moved: bytes stand for types that the core does not know."""
+    """Return the values as a vector for an operation that only moves them: as bytes, if the core lacks the type."""
     if tensor.dtype in DTYPES:
         return to_reduce(tensor)
     if tensor.layout is not _strided or tensor.is_quantized:
@@ -53,12 +53,12 @@ def to_move(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def length(tensor: torch.Tensor) -> int:
-    """The number of elements that :func:`to_move` makes of a tensor."""
+    """Return the number of elements of the vector that :func:`to_move` returns."""
     return tensor.numel() if tensor.dtype in DTYPES else tensor.numel() * tensor.element_size()
 
 
 def nothing_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A vector of no elements, of the type that :func:`to_move` gives."""
+    """Return an empty vector of the element type that :func:`to_move` returns."""
     return torch.empty(0, dtype=tensor.dtype if tensor.dtype in DTYPES else torch.uint8)
 
 
@@ -66,7 +66,7 @@ def put(target: torch.Tensor, values: torch.Tensor) -> None:
     """Store a vector of values in a tensor.
 
     Raises:
-        InvalidArgumentError: they are of another type.
+        InvalidArgumentError: the element types differ.
     """
     if values.dtype is not target.dtype:
         if target.dtype in DTYPES or values.dtype is not torch.uint8:
@@ -74,13 +74,16 @@ def put(target: torch.Tensor, values: torch.Tensor) -> None:
                 f"a tensor of {target.dtype} was given for a result of {values.dtype}. Types must be equal."
             )
         values = values.view(target.dtype)
-    # With its own version counter: torch's backends do not count what they write, and FullyShardedDataParallel gathers
-    # into tensors that a graph holds.
+    # `data` has its own version counter. torch's backends do not count their writes, either, and
+    # FullyShardedDataParallel gathers into tensors that a graph has saved.
     target.data.copy_(values if target.dim() == 1 else values.view(target.shape))
 
 
 def put_back(target: torch.Tensor, vector: torch.Tensor) -> Store | None:
-    """What remains to be done when the core has written into ``vector``; None if that is the tensor's memory."""
+    """Return a function that copies ``vector`` into the tensor; None if they share memory.
+
+    The core writes to ``vector``; the function is called afterwards.
+    """
     if vector.data_ptr() == target.data_ptr():
         return None
     _adapter.check_writable(target)
@@ -88,12 +91,12 @@ def put_back(target: torch.Tensor, vector: torch.Tensor) -> Store | None:
 
 
 def results_of(answer: Any) -> list[torch.Tensor]:
-    """The vectors that the core has allocated."""
+    """Return the vectors that the core has allocated."""
     return [from_dlpack(result) for result in answer]
 
 
 def put_results(targets: Sequence[torch.Tensor]) -> Store:
-    """Store what the core has allocated, each result in its tensor."""
+    """Return a function that stores each result of the core in its tensor."""
 
     def store(answer: Any) -> None:
         for target, result in zip(targets, answer, strict=True):
@@ -109,7 +112,7 @@ def put_results(targets: Sequence[torch.Tensor]) -> Store:
 
 
 def put_parts(targets: Sequence[torch.Tensor], counts: Sequence[int]) -> Store:
-    """Store the parts of the one result, one after the other."""
+    """Return a function that stores consecutive parts of the only result, ``counts`` elements each, in the tensors."""
 
     def store(answer: Any) -> None:
         parts = torch.split_with_sizes(from_dlpack(answer[0]), list(counts))
@@ -120,7 +123,7 @@ def put_parts(targets: Sequence[torch.Tensor], counts: Sequence[int]) -> Store:
 
 
 def all_of(stores: Sequence[Store | None]) -> Store | None:
-    """Do what several operations in one have to do in the end."""
+    """Combine the functions that store the results of a group; None if none of the tensors needs one."""
     needed = [store for store in stores if store is not None]
     if not needed:
         return None
@@ -133,22 +136,22 @@ def all_of(stores: Sequence[Store | None]) -> Store | None:
 
 
 def equal_parts(vector: torch.Tensor, ranks: int) -> Sequence[torch.Tensor]:
-    """One part for each rank."""
+    """Split a vector into equal parts, one for each rank."""
     return torch.split_with_sizes(vector, [vector.numel() // ranks] * ranks)
 
 
 def newest(group: Any, *names: str) -> Any:
-    """A method that torch has renamed, by the first of its names that there is."""
+    """Return a method that torch has renamed, by the first of these names that the group has."""
     return next(getattr(group, name) for name in names if hasattr(group, name))
 
 
 def joined(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All the values of some tensors."""
+    """Concatenate vectors; a single vector is returned as it is."""
     return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
 
 
 def only(tensors: Any, what: str) -> Any:
-    """The tensor, or the list, that there is one of: torch's interface has lists for processes with several devices."""
+    """Return the tensor, or the only element of a list: torch has lists for processes with several devices."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -157,17 +160,17 @@ def only(tensors: Any, what: str) -> Any:
 
 
 def only_list(lists: Any, what: str) -> Any:
-    """The list of tensors: some overloads have it alone, some in a list of its own."""
+    """Return a list of tensors: some overloads pass the list itself, some a list whose only element it is."""
     return lists if lists and isinstance(lists[0], torch.Tensor) else only(lists, what)
 
 
 def options(kind: Any, given: Any, **others: Any) -> Any:
-    """The options of a call: an object of torch's, or made of single arguments.
+    """Return the options of a call: the given object of torch's, or a new one from single arguments.
 
     Args:
         kind: the class of the options.
-        given: an object of it; None; or the value of the first of ``others``, as some overloads have it.
-        others: values by name; None where the call has none.
+        given: an instance of ``kind``; None; or the value of the first of ``others``, as some overloads pass it.
+        others: values by name; None for a value that the call does not set.
     """
     if isinstance(given, kind):
         return given
@@ -183,12 +186,12 @@ def options(kind: Any, given: Any, **others: Any) -> Any:
 
 
 def check_count(found: int, wanted: int, what: str) -> None:
-    """InvalidArgumentError unless a tensor has as many elements as it must."""
+    """Raise InvalidArgumentError unless a tensor has the required number of elements."""
     if found != wanted:
         raise InvalidArgumentError(f"{what} has {found} elements; it needs {wanted}.")
 
 
 def check_lists(lists: Sequence[Any], ranks: int, what: str) -> None:
-    """InvalidArgumentError unless there is one for each rank."""
+    """Raise InvalidArgumentError unless the list has one element for each rank."""
     if len(lists) != ranks:
         raise InvalidArgumentError(f"{what} needs one tensor for each of {ranks} ranks; it has {len(lists)}.")

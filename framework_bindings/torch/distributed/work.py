@@ -1,4 +1,4 @@
-"""What torch.distributed's functions return for an operation that is under way."""
+"""The work objects that torch.distributed's functions return for operations in flight."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from horocache.torch.distributed.dispatch import GroupCalls
 
 Store = Callable[[Any], None]
-_GROUPS_LIMIT = timedelta(0)  # what C++ passes where it sets no limit of its own
-_LONGEST_S = 1e9
+_GROUPS_LIMIT = timedelta(0)  # C++ passes this if the caller sets no limit: the group's applies
+_LONGEST_S = 1e9  # the longest limit in seconds
 
 
 def seconds_of(timeout: timedelta) -> float:
-    """A limit as the core takes it: some have none, which they say with the greatest timedelta."""
+    """Convert a limit to seconds; a caller without a limit may pass the greatest timedelta, which is capped."""
     return min(timeout.total_seconds(), _LONGEST_S)
 
 
@@ -32,14 +32,14 @@ def seconds_of(timeout: timedelta) -> float:
 class OperationWork(dist.Work):
     """One operation of a group. Its tensors must not be used before it is over.
 
-    Role: made by the group and given to whoever called it; any thread may wait.
+    Role: made by the group for the caller of the operation; any thread may wait.
 
     Args:
-        calls: the operations of the group.
-        handle: the core's.
-        outputs: the tensors that hold the result in the end.
-        store: puts the core's answer into them, where the core has not done that itself.
-        limit_s: seconds to wait where the caller sets no limit; below 0 the core's limits alone apply.
+        calls: submits the group's operations.
+        handle: the core's handle.
+        outputs: the tensors that hold the result when the operation is over.
+        store: stores the core's answer in them; None if the core writes to them itself.
+        limit_s: seconds to wait if the caller sets no limit; below 0 only the core's limits apply.
         source: for a message, the rank in the group that sends it; None for a collective.
     """
 
@@ -69,11 +69,11 @@ class OperationWork(dist.Work):
         """Wait until the operation is over. Returns True.
 
         Args:
-            timeout: how long; by default as long as the group allows.
+            timeout: how long to wait; by default the group's limit.
 
         Raises:
-            StallError: it is not over by then; it goes on. MismatchError, PeerLostError, StallError, ShutDownError,
-                AbortedError: it failed.
+            StallError: the operation is not over in time; it goes on, and may be waited for again.
+            MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
         """
         if not self._over:
             self._wait(self._limit_s if timeout == _GROUPS_LIMIT else seconds_of(timeout))
@@ -113,7 +113,7 @@ class OperationWork(dist.Work):
             return
         try:
             self._store(answer)
-        except Exception as error:  # for everybody who waits
+        except Exception as error:  # raised in every thread that waits
             self._error = error
 
     def _late(self, limit_s: float, why: str) -> StallError:
@@ -123,7 +123,7 @@ class OperationWork(dist.Work):
         )
 
     def is_completed(self) -> bool:
-        """Whether the operation is over, well or not."""
+        """Return True if the operation is over, with or without an error."""
         if not self._over and self._lock.acquire(blocking=False):
             try:
                 if not self._over and self._calls.runtime.poll(self._handle):
@@ -133,38 +133,38 @@ class OperationWork(dist.Work):
         return self._over
 
     def is_success(self) -> bool:
-        """Whether the operation is over and went well."""
+        """Return True if the operation is over and succeeded."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """The error that the operation ended with."""
+        """Return the error that the operation ended with; None if it succeeded or is not over."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors with the result."""
+        """Return the tensors with the result."""
         return list(self._outputs)
 
     def synchronize(self) -> None:
-        """The same as :meth:`wait`."""
+        """Wait until the operation is over, with the group's limit; raises the errors of :meth:`wait`."""
         self.wait()
 
     def source_rank(self) -> int:
-        """For a message that was received, the rank in the group that sent it; -1 for others."""
+        """Return the rank in the group that sent a received message; -1 for other operations."""
         return -1 if self._source is None else self._source
 
     _source_rank = source_rank
 
     def get_future(self) -> Future:
-        """A future of the list of tensors with the result. Its errors are RuntimeErrors, with the text of ours."""
+        """Return a future of the list of result tensors. Its errors are RuntimeErrors with horocache's text."""
         if self._future is None:
             if self.is_completed():
                 put = wait_here
             elif self._source is None:
                 put = self._calls.waiter.put
-            else:  # messages come in any order
+            else:  # messages complete in any order
                 put = wait_apart
             future = put(self._wait_for_result)
-            # DDP's FP16_COMPRESS takes nothing but a list of tensors from a reduction of its half-precision buckets.
+            # For half-precision buckets, DDP's FP16_COMPRESS requires a future whose value is a list of tensors in C++.
             halves = all(tensor.dtype is torch.float16 for tensor in self._outputs)
             self._future = of_tensor_list(future, self._outputs) if halves and self._outputs else future
         return self._future
@@ -180,9 +180,9 @@ class OperationWork(dist.Work):
 
 @untraced
 class JointWork(dist.Work):
-    """Several operations as one.
+    """Several operations as one work object.
 
-    Role: as :class:`OperationWork`.
+    Role: made by the group for the caller of the operations; any thread may wait.
     """
 
     def __init__(self, works: Sequence[Any]) -> None:
@@ -190,23 +190,23 @@ class JointWork(dist.Work):
         self._works = list(works)
 
     def wait(self, timeout: timedelta = _GROUPS_LIMIT) -> bool:
-        """Wait until all are over; raises what the first one that failed raises."""
+        """Wait for the operations one after the other; raise the error of the first one that failed."""
         return all([work.wait(timeout) for work in self._works])
 
     def is_completed(self) -> bool:
-        """Whether all are over."""
+        """Return True if all operations are over."""
         return all([work.is_completed() for work in self._works])
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors of all."""
+        """Return the result tensors of all operations."""
         return [tensor for work in self._works for tensor in work.result()]
 
     def synchronize(self) -> None:
-        """The same as :meth:`wait`."""
+        """Wait until all operations are over, with the group's limit; raises the errors of :meth:`wait`."""
         self.wait()
 
     def get_future(self) -> Future:
-        """A future of the tensors of all."""
+        """Return a future of the result tensors of all operations."""
         futures = [work.get_future() for work in self._works]
         return torch.futures.collect_all(futures).then(lambda _: self._wait_for_result())
 

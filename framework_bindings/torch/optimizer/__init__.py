@@ -1,1 +1,1 @@
-"""``DistributedOptimizer`` for torch, and what it is made of."""
+"""``DistributedOptimizer`` for torch, and its parts."""

@@ -1,4 +1,4 @@
-"""An optimizer whose steps, not whose gradients, are combined over the ranks, with Adasum."""
+"""An optimizer whose steps, instead of gradients, are combined over the ranks with Adasum."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from horocache.core.process_set import ProcessSet
 
 
 class AdasumOptions(NamedTuple):
-    """How the steps are combined; the same on all ranks."""
+    """How the ranks' steps are combined; compression and process set are the same on all ranks."""
 
     compression: AnyCompressor
     process_set: ProcessSet
-    takes_part: bool  # this rank is in the set, and not alone there
+    takes_part: bool  # True if this rank is in the set and the set has other ranks
 
 
 class AdasumMixin(WrappedOptimizer):
-    """What ``DistributedOptimizer(op=Adasum)`` adds to the class of the user's optimizer.
+    """The methods that ``DistributedOptimizer(op=Adasum)`` adds to the class of the user's optimizer.
 
     Each rank steps by itself, on its own gradients; then the ranks' changes of the parameters are combined as one
-    group. So momentum and adaptive rates see local gradients, as the method wants it.
+    group. Momentum and adaptive rates therefore see local gradients, as Adasum requires.
 
-    Role: never used alone; the first base of a class made for each wrapped optimizer.
+    Role: the first base of a class made for each wrapped optimizer; has no instances of its own.
     """
 
     __slots__ = ("_adasum",)
@@ -38,11 +38,11 @@ class AdasumMixin(WrappedOptimizer):
     _adasum: AdasumOptions
 
     def step(self, *arguments: Any, **options: Any) -> Any:
-        """Step with the user's optimizer, and replace what that changed by the ranks' adaptive sum of it.
+        """Step with the user's optimizer, and replace its parameter changes by the ranks' adaptive sum of them.
 
         Args:
-            arguments: those of the user's optimizer. A closure recomputes the loss; it sees this rank's own steps.
-            options: those of the user's optimizer.
+            arguments: passed to the user's optimizer. A closure recomputes the loss; it sees this rank's own steps.
+            options: passed to the user's optimizer.
 
         Raises:
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the ranks' steps could not be
@@ -67,13 +67,13 @@ class AdasumMixin(WrappedOptimizer):
         return loss
 
     def synchronize(self) -> None:
-        """Nothing to wait for: all that travels does so in :meth:`step`."""
+        """Do nothing: all communication is in :meth:`step`."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Raise AssertionError, as in Horovod: there is nothing to be skipped."""
+        """Raise AssertionError, as Horovod does: Adasum does not synchronize gradients."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Nothing to change: gradients add up until :meth:`step` is called."""
+        """Do nothing: gradients add up until :meth:`step` is called."""

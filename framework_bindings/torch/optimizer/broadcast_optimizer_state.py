@@ -1,10 +1,10 @@
-"""Give every rank the same optimizer state as one of them.
+"""Broadcasts optimizer state from one rank to all.
 
 Note [State is changed where it is]
-Schedulers, inner optimizers and programs keep an optimizer's dictionaries: a group whose learning rate they change, the
-state of a parameter. So what the root has is written into the dictionaries and tensors that are there, and by the root,
-too, which finds the same in them: whatever it means to a program that a dictionary stays or is replaced, it means on
-all ranks alike.
+Schedulers, inner optimizers and programs keep references to an optimizer's dictionaries, such as a group whose learning
+rate they change, or the state of a parameter. The root's state is therefore written into the existing dictionaries and
+tensors. The root does this, too, with its own values. So a dictionary is kept or replaced on all ranks alike, with the
+same effect on the program on every rank.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give every rank the root's optimizer state: options of the parameter groups, and state of the parameters.
+    """Copy the root's optimizer state to all ranks: options of the parameter groups, and state of the parameters.
 
-    Works before the first step, without a step on made-up gradients: ranks other than the root need no state of their
-    own. Options and state are written into the dictionaries and tensors that are there, so that schedulers and inner
-    optimizers go on with them.
+    Works before the first step, without a step on made-up gradients: only the root needs state. Options and state are
+    written into the existing dictionaries and tensors, so that schedulers and inner optimizers go on using them.
 
     Args:
-        optimizer: distributed or not; the same parameters in the same groups on all ranks. Optimizers that are its
-            attributes, as those within Lookahead or SAM, get their root's state, too. What else a class keeps has to be
-            in its ``state_dict()``, which the class's own ``load_state_dict()`` loads on all ranks then.
-        root_rank: whose state to take; a global rank in the set.
-        model: not needed; accepted because Horovod does.
+        optimizer: a distributed or plain optimizer, with the same parameters in the same groups on all ranks.
+            Optimizers that are its attributes, such as those within Lookahead or SAM, get the state of the root's
+            optimizers, too. Any other state of the class must be in its ``state_dict()``; the class's own
+            ``load_state_dict()`` then loads it on all ranks.
+        root_rank: the rank whose state all ranks get; a global rank in the set.
+        model: ignored; accepted for compatibility with Horovod.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: the optimizer is L-BFGS; or classes, groups or numbers of parameters differ between a rank and the
-            root, or each rank keeps a share of the state, as with ``ZeroRedundancyOptimizer``. Raised on all ranks.
+        ValueError: the optimizer is L-BFGS; classes, groups or numbers of parameters differ between a rank and the
+            root; or each rank keeps a share of the state, as with ``ZeroRedundancyOptimizer``. Raised on all ranks.
     """
     optimizers = _with_inner(optimizer)
     if any(isinstance(each, torch.optim.LBFGS) for each in optimizers.values()):
@@ -57,7 +57,7 @@ def broadcast_optimizer_state(
     kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in found.tensors]
     states, kinds = broadcast_object((states, kinds), root_rank, "optimizer_state", process_set)
     tensors = found.tensors if is_root else [torch.empty(shape, dtype=dtype) for dtype, shape in kinds]
-    # Contiguous copies on the root: they are sent, and what they were made of stays.
+    # The root sends contiguous tensors; where contiguous() makes a copy, the state itself stays as it is.
     named = [(f"optimizer_state.{i:06}", tensor.detach().contiguous()) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
     writer = _Writer([tensor for _, tensor in named])
@@ -68,28 +68,28 @@ def broadcast_optimizer_state(
 
 
 class _State(NamedTuple):
-    """What one optimizer has, with a :class:`_Place` for each tensor."""
+    """The state of one optimizer, with a :class:`_Place` instead of each tensor."""
 
-    groups: list[dict[str, Any]]  # without the parameters
-    by_parameter: dict[int, Any]  # by the parameter's place among those of all groups
-    others: dict[Any, Any]
-    whole: dict[str, Any] | None  # of a class that loads more than that
+    groups: list[dict[str, Any]]  # options, without the parameters
+    by_parameter: dict[int, Any]  # state by the parameter's number among those of all groups
+    others: dict[Any, Any]  # state under keys that are not tensors
+    whole: dict[str, Any] | None  # the state_dict(), if the class loads more than groups and state
 
 
 class _Place(NamedTuple):
-    """Stands for a tensor."""
+    """Placeholder of a tensor, by its number among the tensors that are sent."""
 
     number: int
 
 
 def _with_inner(optimizer: torch.optim.Optimizer) -> dict[str, torch.optim.Optimizer]:
-    """An optimizer and those that are its attributes, and theirs, by the path to each."""
+    """Return an optimizer, the optimizers among its attributes, and recursively theirs, by attribute path."""
     found = {"": optimizer}
     waiting = [("", optimizer)]
     while waiting:
         path, outer = waiting.pop()
         for name, value in sorted(vars(outer).items()):
-            # A wrapped optimizer and the plain one have the same attributes.
+            # A wrapped optimizer and its plain optimizer share one attribute dictionary: they count once.
             if isinstance(value, torch.optim.Optimizer) and all(vars(value) is not vars(e) for e in found.values()):
                 found[f"{path}.{name}"] = value
                 waiting.append((f"{path}.{name}", value))
@@ -101,7 +101,7 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int, process_set: ProcessSet) -> None:
-    """Raise on all ranks if one's optimizers, or the parameters in their groups, are not the root's."""
+    """Raise on all ranks if a rank's optimizers, or the parameters in their groups, differ from the root's."""
     mine = _structure(optimizers)
     everyone = dict(zip(process_set.ranks, allgather_object(mine, "optimizer_state.groups", process_set), strict=False))
     if root_rank not in everyone:
@@ -124,7 +124,10 @@ def _check_alike(optimizers: Mapping[str, torch.optim.Optimizer], root_rank: int
 
 
 def _structure(optimizers: Mapping[str, torch.optim.Optimizer]) -> tuple[list[str], dict[str, list[list[int]]]]:
-    """Each optimizer's class and numbers of parameters; and which of the outer one's parameters the inner ones have."""
+    """Return each optimizer's class with its numbers of parameters, and the parameters of each inner optimizer.
+
+    Parameters of inner optimizers are given by their numbers in the outer one.
+    """
     counts = [
         f"{type(each).__name__}{path and ' as ' + path[1:]} with "
         f"{' + '.join(str(len(group['params'])) for group in each.param_groups)} parameters"
@@ -140,14 +143,14 @@ def _structure(optimizers: Mapping[str, torch.optim.Optimizer]) -> tuple[list[st
 
 
 class _Tensors:
-    """Tensors that are taken out of a structure; one that is there twice is sent once."""
+    """Collects the tensors of a structure; a tensor that occurs twice is sent once."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self._places: dict[int, _Place] = {}
 
     def without(self, value: Any) -> Any:
-        """The same structure with a place instead of each tensor."""
+        """Return the same structure with a placeholder instead of each tensor."""
         if isinstance(value, torch.Tensor):
             if id(value) not in self._places:
                 self._places[id(value)] = _Place(len(self.tensors))
@@ -161,12 +164,12 @@ class _Tensors:
 
 
 def _like(sequence: Any, items: Iterable[Any]) -> Any:
-    """A list or tuple of these items, of the same type."""
+    """Return a list or tuple of these items, of the type of ``sequence``."""
     return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
 
 
 def _loads_more(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's class can load more than groups and state."""
+    """Return True if the class overrides ``load_state_dict``, which may then load more than groups and state."""
     plain = optimizer._plain if isinstance(optimizer, WrappedOptimizer) else optimizer
     return type(plain).load_state_dict is not torch.optim.Optimizer.load_state_dict
 
@@ -185,7 +188,7 @@ def _state_of(optimizer: torch.optim.Optimizer, found: _Tensors) -> _State:
 
 
 class _Writer:
-    """Writes the root's state where this rank has its own; see Note [State is changed where it is]."""
+    """Writes the root's state into this rank's; see Note [State is changed where it is]."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._tensors = tensors
@@ -194,7 +197,7 @@ class _Writer:
     def load(
         self, optimizer: torch.optim.Optimizer, given: _State, everyone: Collection[torch.optim.Optimizer]
     ) -> None:
-        """Let the class load what it has besides groups and state; everyone's dictionaries stay."""
+        """Let the class load what is not in groups and state; the optimizers ``everyone`` keep their dictionaries."""
         if given.whole is None:
             return
         own = [(each, each.param_groups, each.state) for each in everyone]
@@ -207,7 +210,7 @@ class _Writer:
                 vars(each)[name] = replaced.get(id(value), value)
 
     def write(self, optimizer: torch.optim.Optimizer, given: _State) -> None:
-        """Write options and state into the dictionaries that are there."""
+        """Write options and state into the existing dictionaries."""
         for group, options in zip(optimizer.param_groups, given.groups, strict=True):
             self._update(group, options, {"params"})
         params = _parameters_of(optimizer)
@@ -216,7 +219,7 @@ class _Writer:
         self._update(optimizer.state, {**by_parameter, **given.others}, of_former_ones)
 
     def _merged(self, own: Any, given: Any) -> Any:
-        """What ``given`` means, written into ``own`` as far as that can hold it."""
+        """Write ``given``, with tensors for placeholders, into ``own`` where ``own`` can hold it; return the result."""
         if isinstance(given, _Place):
             return self._tensor(own, given.number)
         if isinstance(given, dict):
@@ -239,7 +242,7 @@ class _Writer:
 
     def _tensor(self, own: Any, index: int) -> torch.Tensor:
         given = self._tensors[index]
-        # Two of the root's may be one here, which then has to stay the first of them.
+        # Two tensors of the root may be one tensor here, which then keeps the values of the first.
         if _holds(own, given) and self._written.setdefault(id(own), (own, index))[1] == index:
             with torch.no_grad():
                 own.copy_(given)
@@ -248,7 +251,7 @@ class _Writer:
 
 
 def _holds(own: Any, given: torch.Tensor) -> bool:
-    """Whether ``given`` can be copied into what this rank has in its place."""
+    """Return True if ``given`` can be copied into this rank's ``own``."""
     return (
         isinstance(own, torch.Tensor)
         and own.layout is torch.strided

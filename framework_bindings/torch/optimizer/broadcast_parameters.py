@@ -1,4 +1,4 @@
-"""Give every rank the same parameters as one of them."""
+"""Broadcasts parameters from one rank to all."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
 
     Args:
         params: a ``state_dict()``, or a list of tensors or of pairs of name and tensor, such as
-            ``list(model.named_parameters())``. The same names, shapes and dtypes on all ranks.
-        root_rank: whose values to take; a global rank in the set.
+            ``list(model.named_parameters())``. Names, shapes and dtypes must be the same on all ranks.
+        root_rank: the rank whose values all ranks get; a global rank in the set.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: another type, or an entry that is no tensor. MismatchError: the ranks' tensors do not correspond.
+        ValueError: ``params`` has another type, or an entry is not a tensor. MismatchError: the ranks' tensors
+            do not match.
     """
     if isinstance(params, dict):
         pairs = sorted(params.items())
@@ -38,7 +39,7 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
                 "send it with broadcast_object."
             )
         by_dtype.setdefault(tensor.dtype, []).append((name, tensor))
-    # One group per dtype: one agreement for all, and few large copies.
+    # With one group per dtype, the ranks agree once per group and make few large copies.
     handles = []
     for dtype, members in by_dtype.items():
         name = f"parameters.{members[0][0]}.{str(dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""What a reducer keeps of each parameter, and which gradients travel together."""
+"""The state that a reducer keeps for each parameter, and the buckets of gradients that are submitted together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horocache.errors import InvalidArgumentError
 
 
 class Slot(_core.GradientSlot):
-    """One parameter, what its gradient needs on the way, and the hook that autograd calls when it is complete."""
+    """One parameter, the state of its gradient, and its autograd hook; see Note [Counting gradients down]."""
 
     __slots__ = ("buffer", "context", "passes", "sparse", "sparse_dims")
 
@@ -25,13 +25,13 @@ class Slot(_core.GradientSlot):
         self.passes = passes
         self.delay = passes
         self.queue = queue
-        self.buffer: torch.Tensor | None = None  # what is sent instead of the gradient itself, kept from step to step
-        self.context: Any = None  # of a compressor of the user's
-        self.sparse: Callable[[], torch.Tensor] | None = None
-        self.sparse_dims: int | None = None  # of its gradient; 0: it is dense; None: unknown, or never looked at
+        self.buffer: torch.Tensor | None = None  # sent instead of the gradient itself; kept between steps
+        self.context: Any = None  # from the user's compressor, for decompress()
+        self.sparse: Callable[[], torch.Tensor] | None = None  # finishes the sparse reduction in flight
+        self.sparse_dims: int | None = None  # of the gradient; 0: dense; None: unknown or never recorded
 
     def check_delay(self) -> None:
-        """AssertionError: there was one backward pass too many."""
+        """Raise AssertionError: more backward passes than ``backward_passes_per_step`` have run."""
         self.delay = 0
         raise AssertionError(
             f"Gradients were computed more than backward_passes_per_step times ({self.passes}) before call to step(); "
@@ -41,16 +41,16 @@ class Slot(_core.GradientSlot):
         )
 
     def departs(self, grad: torch.Tensor) -> None:
-        """Note what is submitted."""
+        """Record the gradient that is submitted, with its version and address."""
         self.grad = grad
         self.version = grad._version
         self.address = _address(grad)
 
     def check_untouched(self) -> None:
-        """InvalidArgumentError if the gradient has been changed or replaced since it was submitted.
+        """Raise InvalidArgumentError if the gradient was changed or replaced after its submission.
 
-        A gradient that is part of a larger memory, as views of one flat buffer are, may have been changed unseen: all
-        views count their changes together, so that another parameter's gradient looks like a change of this one.
+        In-place changes of a gradient on a larger storage, such as a view of a flat buffer, are not detected: all views
+        share one version counter, so a write to another parameter's gradient looks like a change of this one.
         """
         grad, now = self.grad, self.param.grad
         if grad is None:
@@ -69,7 +69,7 @@ class Slot(_core.GradientSlot):
 
 
 class Bucket(_core.GradientBucket):
-    """The gradients that are submitted together: a group, or one alone."""
+    """The gradients that are submitted together: a group, or a single gradient."""
 
     __slots__ = ("finish", "name", "names")
 
@@ -80,15 +80,15 @@ class Bucket(_core.GradientBucket):
         self.name = full_name(kind, base)
         self.names = [f"allreduce.{slot.name}" for slot in slots] if group else None
         self.group = group
-        self.priority = 0  # see prioritize()
+        self.priority = 0  # set by prioritize()
         self.missing = len(slots)
-        self.finish: list[Slot] = []  # whose gradient went through a buffer
+        self.finish: list[Slot] = []  # slots whose gradient is sent from a buffer
         for slot in slots:
             slot.bucket = self
 
 
 def of_one_dtype(slots: Sequence[Slot]) -> list[Bucket]:
-    """One group of these parameters, or one for each element type among them."""
+    """Group these parameters; return one group for each element type."""
     by_dtype: dict[torch.dtype, list[Slot]] = {}
     for slot in slots:
         by_dtype.setdefault(slot.param.dtype, []).append(slot)
@@ -96,7 +96,7 @@ def of_one_dtype(slots: Sequence[Slot]) -> list[Bucket]:
 
 
 def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot]) -> list[Bucket]:
-    """The user's groups of parameters, and all others by themselves."""
+    """Return the buckets of the user's groups, and a bucket for each of the other parameters."""
     slot_of = {slot.param: slot for slot in slots}
     buckets = []
     for group in groups:
@@ -105,14 +105,19 @@ def fixed_buckets(groups: Sequence[Sequence[torch.Tensor]], slots: Sequence[Slot
 
 
 def prioritize(buckets: Sequence[Bucket], used: Sequence[int]) -> None:
-    """Let those go first that the next forward pass needs first; ``used``: numbers of slots, as it uses them."""
+    """Give the highest priorities to the buckets that the next forward pass needs first.
+
+    Args:
+        buckets: all buckets.
+        used: numbers of slots, in the order in which the forward pass uses the parameters.
+    """
     numbers = [[slot.index for slot in bucket.slots] for bucket in buckets]
     for bucket, priority in zip(buckets, priorities(numbers, used), strict=True):
         bucket.priority = priority
 
 
 def no_gradient(slot: Slot) -> torch.Tensor:
-    """Zeros, as the other ranks will send their gradient; see Note [Kinds of missing gradients]."""
+    """Return zeros of the kind that the other ranks send, dense or sparse; see Note [Kinds of missing gradients]."""
     param = slot.param
     if slot.sparse_dims:
         indices = torch.empty((slot.sparse_dims, 0), dtype=torch.int64, device=param.device)
@@ -122,15 +127,15 @@ def no_gradient(slot: Slot) -> torch.Tensor:
 
 
 def _address(grad: torch.Tensor) -> int:
-    """Of its elements; 0 for one that has them in several places."""
+    """Return the address of the gradient's elements; 0 if they are in several blocks, as those of a sparse tensor."""
     return grad.data_ptr() if grad.layout is torch.strided else 0
 
 
 def _is_part(grad: torch.Tensor) -> bool:
-    """Whether its memory holds more than its own elements."""
+    """Return True if the gradient's storage holds more than its own elements."""
     return grad.layout is torch.strided and grad.untyped_storage().nbytes() > grad.numel() * grad.element_size()
 
 
 def is_lazy(grad: torch.Tensor) -> bool:
-    """Whether the values in memory are not the gradient's, but their negatives or conjugates."""
+    """Return True if the memory holds the negatives or conjugates of the gradient's values."""
     return grad.is_conj() or grad.is_neg()

@@ -1,17 +1,23 @@
-"""Gradients that live in memory which the ranks of a host share, so that they are reduced where they are.
+"""Bucket views: gradients in memory that the ranks of a host share, where they are reduced in place.
 
 Note [Whose memory a gradient is in]
-Autograd makes a new tensor for a gradient that is None, and adds to one that is there. So with
-``zero_grad(set_to_none=False)`` the place is never left, and nothing is copied; else the slot moves each new gradient
-into its place, and the parameter's gradient is the place from then on. Two things stay as they are: a gradient that
-the program has put there itself (a view of its own flat buffer, say), to which autograd has only added; and one of an
-earlier step that the program has kept, whose parameter gets a new place instead. A tensor that the program has given
-other memory is no place any more: ``model.to(dtype)`` does that to gradients.
+Autograd allocates a new tensor for a gradient that is None, and adds to an existing gradient. With
+``zero_grad(set_to_none=False)`` a gradient therefore stays in its bucket view, and nothing is copied. Otherwise the
+slot copies each new gradient into its bucket view, which then becomes the parameter's gradient. Two cases differ:
+
+* the program has assigned the gradient itself, for example as a view of its own flat buffer, and autograd only adds to
+  it. Other tensors share its memory, so the gradient is reduced where it is;
+* the program has kept the gradient of an earlier step, which is the bucket view. That tensor keeps its values, and the
+  parameter gets a new bucket view.
+
+A tensor that the program has given other memory, as ``model.to(dtype)`` does with gradients, is no longer a bucket
+view.
 
 Note [Freed memory is kept]
-Private gradients are the last blocks of the heap when a step ends, and hold what is free below them: glibc gives the
-kernel only what is free at the end. With gradients in shared memory nothing holds the activations' memory, so it went
-with each step, and the next one touched it anew, page by page.
+glibc returns free memory to the kernel only from the end of the heap. When a step ends, gradients in private memory are
+the last blocks of the heap, so the freed memory of the activations below them stays with the process. Gradients in
+shared memory do not have this effect: the activations' memory would return to the kernel after each step, and the next
+step would fault it in again, page by page. So the binding makes malloc keep freed memory (knob ``keep_heap``).
 """
 
 from __future__ import annotations
@@ -32,7 +38,17 @@ BucketView = bool | Literal["auto"]
 
 
 def check_bucket_view(wanted: Any, plain: bool) -> None:
-    """Raise unless it is True, False or "auto", and possible."""
+    """Check the option ``gradient_as_bucket_view``.
+
+    Args:
+        wanted: the option.
+        plain: True if gradients are sent uncompressed.
+
+    Raises:
+        InvalidArgumentError: the option is not True, False or "auto".
+        UnsupportedError: the option is True, and torch cannot count the tensors on a storage or gradients are
+            compressed.
+    """
     if wanted not in (True, False, "auto"):
         raise InvalidArgumentError(f"gradient_as_bucket_view={wanted!r}; it is True, False or 'auto'.")
     if wanted is True and count_users is None:
@@ -48,9 +64,9 @@ def check_bucket_view(wanted: Any, plain: bool) -> None:
 
 
 class GradientPlaces:
-    """The places of a reducer's gradients.
+    """The bucket views of a reducer's gradients.
 
-    Role: owned by the reducer; used by the thread that runs backward and step. The memory belongs to the tensors on it.
+    Role: owned by the reducer; used by the thread that runs backward and step. The tensors own their memory.
     """
 
     def __init__(self, wanted: BucketView, plain: bool) -> None:
@@ -64,16 +80,16 @@ class GradientPlaces:
         self._laid_out = False
 
     def take(self, slots: Iterable[Slot]) -> None:
-        """Give these a place when their first gradient is there."""
+        """Mark the slots whose gradients get a bucket view when the first gradient arrives."""
         for slot in slots:
             slot.placed = self.wanted and _can_be_placed(slot.param)
 
     def adopt(self, slot: Slot, slots: Iterable[Slot]) -> None:
-        """Put a gradient into its place if that is autograd's alone; see Note [Whose memory a gradient is in].
+        """Move a gradient into its bucket view if it is uniquely referenced; see Note [Whose memory a gradient is in].
 
         Args:
-            slot: whose gradient is complete, or one pass further.
-            slots: all, in the order in which they are to lie side by side.
+            slot: the slot of a gradient to which a backward pass has just added.
+            slots: all slots, in the order of their bucket views in memory.
         """
         _forget_if_moved(slot)
         alone = _core.grad_is_alone(slot)
@@ -95,7 +111,7 @@ class GradientPlaces:
         slot.param.grad = slot.view
 
     def zeros(self, slot: Slot) -> torch.Tensor | None:
-        """The place of a gradient that nobody computed, with zeros in it; None if it has none."""
+        """Return the slot's bucket view filled with zeros, for a missing gradient; None if it is not available."""
         if not _fits(slot, slot.param) or not _core.place_is_free(slot):
             return None
         place: torch.Tensor = slot.view.zero_()
@@ -111,7 +127,7 @@ class GradientPlaces:
             first = 0
             for slot in alike:
                 _assign(slot, collectives.adapter.from_result(memory.part(first, [slot.param.numel()])))
-                assert count_users is not None and slot.storage is not None  # else no place is wanted
+                assert count_users is not None and slot.storage is not None  # otherwise bucket views are off
                 slot.users = count_users(slot.storage)
                 first += slot.param.numel()
             if self._keeps_heap and context.current().runtime.is_shared(alike[0].compact):
@@ -129,17 +145,17 @@ def _can_be_placed(param: torch.Tensor) -> bool:
 
 
 def _assign(slot: Slot, flat: torch.Tensor) -> None:
-    """Make the place of these elements, with the strides that autograd gives a gradient of this parameter."""
+    """Make the bucket view from these elements, with the strides that autograd gives the parameter's gradient."""
     param = slot.param
     order = sorted(range(param.dim()), key=lambda d: (-param.stride(d), d))
     extents = [param.shape[d] for d in order]
     dense = flat.view(extents)
     if all(n == 1 or s == t for n, s, t in zip(extents, dense.stride(), (param.stride(d) for d in order), strict=True)):
         strides = list(param.stride())
-    else:  # a parameter with holes, or several elements in one place
+    else:  # the parameter has holes, or several of its elements share memory
         strides = list(torch.empty(param.shape, device="meta").stride())
         dense = flat.view(param.shape)
-    # Not a view for autograd, which would forbid detach_().
+    # In place: as_strided() would make a view, on which autograd forbids detach_().
     slot.view = flat.as_strided_(param.shape, strides)
     slot.compact = slot.view if slot.view.is_contiguous() else slot.view.as_strided(dense.shape, dense.stride())
     slot.storage = slot.view.untyped_storage()._cdata
@@ -148,7 +164,7 @@ def _assign(slot: Slot, flat: torch.Tensor) -> None:
 
 
 def _forget_if_moved(slot: Slot) -> None:
-    """Leave the view to the program if that has given it other memory (``grad.data = ...``, ``model.to(dtype)``)."""
+    """Drop the bucket view if the program gave its tensor other memory (``grad.data = ...``, ``model.to(dtype)``)."""
     if slot.view is None or _core.is_at_place(slot):
         return
     slot.view = slot.compact = slot.storage = None

@@ -1,8 +1,8 @@
-"""Small gradients between their hook and their submission.
+"""The gradient queue: complete gradients without a group, between their hook and their submission.
 
-They are sent together, each under its own name: one by one, each would find cold caches, and wake the coordinator
-thread, which takes a core away from the backward pass. None is held longer than the backward pass that computed it:
-another rank may wait for it.
+Queued gradients are submitted together, each under its own name. If each were submitted by itself, it would find cold
+caches and wake the progress thread, which takes a core away from the backward pass. The queue is submitted no later
+than at the end of the backward pass that computed its gradients, because another rank may wait for them.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ from horocache.torch.optimizer.bucket import Bucket, Slot
 import torch
 from horocache import _core
 
-_ENOUGH_BYTES = 1 << 20
+_ENOUGH_BYTES = 1 << 20  # the queue is submitted when it has this many bytes
 _NO_PASS = -1
+# Returns the number of the backward pass that calls it; -1 outside of a backward pass.
 pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
-# How many tensors are on a storage, by its address; torch has it since 2.1.
+# Returns the number of tensors on the storage at an address; None before torch 2.1.
 count_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 @functools.cache
 def references_to_own() -> int:
-    """References to a gradient that only its parameter has, while it is looked at; torch's own differ by version."""
+    """Return the reference count that the core reads for a gradient that only its parameter has.
+
+    The count includes the core's own reference and depends on torch's version.
+    """
     param = torch.nn.Parameter(torch.empty(1))
     param.grad = torch.empty(1)
     return _core.grad_references(param)
 
 
 class HeldGradients(_core.GradientQueue):
-    """What is complete and not submitted yet, and the backward pass at whose end it will be.
+    """Complete gradients that are not submitted yet, and the backward pass at whose end they are submitted.
 
-    Role: owned by the reducer; used by the thread that runs backward and step. Slots, which live as long as their
-    parameters, have it, too: it keeps the owner's methods weakly.
+    Role: owned by the reducer; used by the thread that runs backward and step. Slots reference the queue and live as
+    long as their parameters, so the queue references its owner's methods weakly.
     """
 
     def __init__(
@@ -48,13 +52,13 @@ class HeldGradients(_core.GradientQueue):
         complete: Callable[[Bucket], None],
         adopt: Callable[[Slot], None],
     ) -> None:
-        """Nothing is held.
+        """Make an empty queue.
 
         Args:
-            plain: gradients that travel alone do so as they are, so they are held.
-            send: the owner's method that takes all that is held.
-            complete: the owner's method for a bucket that is not held.
-            adopt: the owner's method that puts a gradient into shared memory.
+            plain: True if gradients are sent uncompressed; only then those without a group are queued.
+            send: the owner's method that submits the queue.
+            complete: the owner's method for a complete bucket whose gradients are not queued.
+            adopt: the owner's method that moves a gradient into its bucket view.
         """
         self.plain = plain
         self.slots = []
@@ -74,13 +78,13 @@ class HeldGradients(_core.GradientQueue):
         return bool(self.slots)
 
     def take(self) -> list[Slot]:
-        """All that were held."""
+        """Remove and return all queued gradients."""
         slots: list[Slot] = self.slots
         self.slots, self.bytes = [], 0
         return slots
 
     def forget(self) -> None:
-        """Hold nothing; also after a backward pass that failed, whose end nobody tells."""
+        """Clear the queue, including the state of a failed backward pass, for whose end torch calls no callback."""
         self.take()
         self.pass_ = _NO_PASS
 
@@ -113,7 +117,7 @@ class HeldGradients(_core.GradientQueue):
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., None]:
-    """The method of an object that is not kept alive; nothing once that is gone."""
+    """Wrap a method without keeping its object alive; the wrapper does nothing once the object is gone."""
     weak = weakref.WeakMethod(method)
 
     @outside
@@ -126,6 +130,6 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _in_compiled_pass() -> bool:
-    """Whether a backward pass that torch compiled is under way, which takes callbacks and never calls them."""
+    """Return True during a backward pass that torch compiled, which accepts callbacks and never calls them."""
     compiled = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(compiled, "in_compiled_autograd_region", False))

@@ -32,34 +32,34 @@ Groups = int | list[list[torch.Tensor]] | None
 
 
 class DistributedMixin(WrappedOptimizer):
-    """What :func:`DistributedOptimizer` adds to the class of the user's optimizer.
+    """The methods that :func:`DistributedOptimizer` adds to the class of the user's optimizer.
 
-    Role: never used alone; the first base of a class made for each wrapped optimizer, so that ``isinstance`` and
-    learning-rate schedulers see the user's class. With one rank there is no reducer, and every method is the user's
-    optimizer's.
+    Role: the first base of a class made for each wrapped optimizer, so that ``isinstance`` and learning-rate schedulers
+    see the user's class; has no instances of its own. With a single rank, and on ranks outside of the process set, the
+    reducer is None and every method acts like the user's optimizer's.
     """
 
     __slots__ = ("_reducer", "_seen", "_should_synchronize", "_synchronized", "_synchronized_for_scaler")
 
     _reducer: GradientReducer | None
-    _seen: list[list[torch.Tensor]]  # each group's parameters when the reducer last followed them
-    _should_synchronize: bool
-    _synchronized: bool
-    _synchronized_for_scaler: bool
+    _seen: list[list[torch.Tensor]]  # each group's parameters when the reducer last followed the groups
+    _should_synchronize: bool  # True if step() synchronizes
+    _synchronized: bool  # True after synchronize(), until the next step()
+    _synchronized_for_scaler: bool  # True if GradScaler caused the synchronize()
 
     @outside
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced; for use before :meth:`step` under :meth:`skip_synchronize`.
+        """Wait until all gradients are reduced; call it before :meth:`step` under :meth:`skip_synchronize`.
 
-        Parameters without a gradient take part with zeros, because another rank may have one. Where no rank has one,
-        ``grad`` is None again afterwards (see ``unused_as_zeros`` of :func:`DistributedOptimizer`).
+        Parameters without a gradient take part with zeros, because another rank may have one. If no rank has one,
+        ``grad`` is None again afterwards, unless the optimizer was made with ``unused_as_zeros=True``.
 
-        Parameters that came into the groups by another way than :meth:`add_param_group` take part from this step on;
-        every rank must have put them there before the same step.
+        Parameters that were added to the groups without :meth:`add_param_group` take part from this step on; every rank
+        must have added them before the same step.
 
         Raises:
-            MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All others have
-            been waited for.
+            MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: a reduction failed. All other
+                reductions have ended.
         """
         self._reduce()
         self._synchronized = True
@@ -67,7 +67,7 @@ class DistributedMixin(WrappedOptimizer):
     def _reduce(self) -> None:
         if self._reducer is not None:
             changed = self._groups_have_changed()
-            if changed:  # what is new is reduced in this very step
+            if changed:  # new parameters are reduced in this step
                 self._reducer.take(self._new())
             self._reducer.synchronize()
             if changed:
@@ -75,7 +75,7 @@ class DistributedMixin(WrappedOptimizer):
         _state.count_step()
 
     def _groups_have_changed(self) -> bool:
-        """Whether parameters have come or gone unseen: anybody can change the lists of the groups."""
+        """Return True if parameters were added or removed unnoticed: programs can change the groups' lists."""
         if self._reducer is None:
             return False
         now = self.param_groups
@@ -85,13 +85,13 @@ class DistributedMixin(WrappedOptimizer):
         )
 
     def _new(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters that have come."""
+        """Return the parameters that were added to the groups, with their names."""
         assert self._reducer is not None
         known = self._reducer.parameters()
         return [(name, param) for name, param in self._named_parameters() if param not in known]
 
     def _let_go(self) -> None:
-        """Let the reducer drop what has left, when nothing is in flight."""
+        """Let the reducer drop parameters that have left the groups. Requires that no gradient is in flight."""
         assert self._reducer is not None
         present = {param for group in self.param_groups for param in group["params"]}
         self._reducer.keep(present)
@@ -100,7 +100,7 @@ class DistributedMixin(WrappedOptimizer):
         self._seen = [list(group["params"]) for group in self.param_groups]
 
     def _follow_groups(self) -> None:
-        """Let the reducer take what has come and drop what has left, between two steps."""
+        """Let the reducer add new parameters and drop those that have left, if no gradient is in flight."""
         if self._groups_have_changed() and not self._in_flight():
             assert self._reducer is not None
             self._reducer.take(self._new())
@@ -108,9 +108,9 @@ class DistributedMixin(WrappedOptimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let :meth:`step` inside it not synchronize, because :meth:`synchronize` was called before.
+        """Keep :meth:`step` from synchronizing within this context; :meth:`synchronize` must be called before.
 
-        For whoever needs the reduced gradients before the step, to clip them for example.
+        For programs that need the reduced gradients before the step, for example to clip them.
         """
         self._should_synchronize = False
         try:
@@ -122,12 +122,12 @@ class DistributedMixin(WrappedOptimizer):
         """Synchronize, then step with the user's optimizer.
 
         Args:
-            arguments: those of the user's optimizer. A closure recomputes the loss; the gradients of each call are
+            arguments: passed to the user's optimizer. A closure recomputes the loss; the gradients of each call are
                 synchronized before they are used.
-            options: those of the user's optimizer.
+            options: passed to the user's optimizer.
 
         Raises:
-            InvalidArgumentError: within :meth:`skip_synchronize`, if parameters have come since :meth:`synchronize`.
+            InvalidArgumentError: within :meth:`skip_synchronize`, parameters were added after :meth:`synchronize`.
         """
         self._tell_schedulers()
         if not self._should_synchronize or (self._synchronized_for_scaler and not self._in_flight()):
@@ -167,7 +167,7 @@ class DistributedMixin(WrappedOptimizer):
             )
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        """Clear the gradients, as the user's optimizer does it, with its arguments.
+        """Clear the gradients with the user's optimizer, which gets the arguments.
 
         Raises:
             AssertionError: gradients are in flight, between ``backward()`` and ``step()`` or ``synchronize()``.
@@ -177,16 +177,17 @@ class DistributedMixin(WrappedOptimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
-        if self._synchronized_for_scaler:  # it skipped the step
+        if self._synchronized_for_scaler:  # GradScaler skipped the step
             self._synchronized = self._synchronized_for_scaler = False
         super().zero_grad(*arguments, **options)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """The user's optimizer's. ``GradScaler.step`` asks for it before it looks at the gradients.
+        """True if the user's optimizer handles scaled gradients itself.
 
-        So this is where they must be the reduced ones: else a rank that overflowed would skip the step alone, and the
-        others would unscale what is still under way.
+        ``GradScaler.step`` reads this attribute before it inspects the gradients, so the gradients are synchronized
+        here. Otherwise a rank whose gradients overflowed would be the only one to skip the step, and the other ranks
+        would unscale gradients that are in flight.
         """
         if self._should_synchronize and (self._in_flight() or self._groups_have_changed()):
             self.synchronize()
@@ -198,19 +199,19 @@ class DistributedMixin(WrappedOptimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes make one gradient."""
+        """Number of backward passes that add up to one gradient."""
         passes: int = self._arguments["backward_passes_per_step"]
         return passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change how many backward passes make one gradient. Passes counted so far are forgotten."""
+        """Set the number of backward passes that add up to one gradient, and restart the count."""
         check_passes(passes)
         self._arguments["backward_passes_per_step"] = passes
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the user's optimizer's state and start a new step: what is in flight is waited for and dropped."""
+        """Load the state of the user's optimizer and start a new step: waits for gradients in flight and drops them."""
         if self._reducer is not None:
             self._reducer.reset()
         self._synchronized = False
@@ -218,7 +219,7 @@ class DistributedMixin(WrappedOptimizer):
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; every rank must do so between the same two steps.
+        """Add a group of parameters; every rank must do so between the same two steps.
 
         Raises:
             AssertionError: gradients are in flight; nothing is added.
@@ -231,7 +232,7 @@ class DistributedMixin(WrappedOptimizer):
         self._follow_groups()
 
     def _allreduce_grad_async(self, param: torch.Tensor) -> tuple[Any, Any]:
-        """Start to reduce the gradient of one parameter; returns a handle and the compressor's context, as Horovod."""
+        """Start to reduce one parameter's gradient; return a handle and the compressor's context, as Horovod does."""
         tensor, context = self._arguments["compression"].compress(param.grad)
         options = {name: self._arguments[name] for name in ("op", "process_set")}
         return allreduce_async_(tensor, name=self._names[param], **options), context
@@ -242,7 +243,7 @@ def _names(
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
     process_set: ProcessSet,
 ) -> tuple[str, dict[torch.Tensor, str]]:
-    """What names begin with that nobody gives, and the names of at least all parameters that the optimizer has."""
+    """Return the prefix of generated names, and the names of at least all parameters of the optimizer."""
     if named_parameters is None:
         prefix = default_prefix(process_set)
         return prefix, {p: f"{prefix}noname.{g}.{i}" for g, i, p in positions(optimizer.param_groups)}
@@ -262,7 +263,7 @@ def _names(
 
 
 def _check_pairs(named: list[Any]) -> None:
-    """Raise if these are not pairs of a name of its own and a parameter."""
+    """Raise InvalidArgumentError unless these are pairs of a unique name and a parameter."""
     if any(not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str) for item in named):
         raise InvalidArgumentError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
@@ -277,7 +278,7 @@ def _check_pairs(named: list[Any]) -> None:
 
 
 def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Tensor]]) -> None:
-    """Raise unless these are lists of the optimizer's parameters, each in one list at most."""
+    """Raise InvalidArgumentError unless these are lists of the optimizer's parameters, each in at most one list."""
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     for place, param in members_of_lists(groups, "torch.Tensor", lambda each: isinstance(each, torch.Tensor), id):
         if param not in registered:
@@ -303,60 +304,64 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> DistributedMixin | AdasumMixin:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
-    Gradients are submitted while the backward pass still runs. The wrapped optimizer has all attributes in common with
-    ``optimizer``: schedulers, callbacks and inner optimizers may be given either, before or after this call. Call the
-    wrapped one's ``step()``. Every rank must wrap the same parameters with the same options.
+    Gradients are submitted while the backward pass still runs. The wrapped optimizer shares all attributes with
+    ``optimizer``: schedulers, callbacks and inner optimizers may be given either of them, before or after this call.
+    Call the ``step()`` of the wrapped optimizer. Every rank must wrap the same parameters with the same options.
 
-    ``copy.deepcopy((model, optimizer))`` makes a distributed optimizer of the copied model, whose gradients have the
-    names ``copy.NAME``. A pickled one is distributed again when it is loaded after ``init()``; its ``state_dict()`` is
-    that of the plain one.
+    ``copy.deepcopy((model, optimizer))`` makes a distributed optimizer of the copied model, whose gradients are named
+    ``copy.NAME``. A pickled distributed optimizer is distributed again when it is loaded after ``init()``. The
+    ``state_dict()`` is that of the plain optimizer.
 
     Args:
         optimizer: any ``torch.optim.Optimizer``.
-        named_parameters: pairs of name and parameter, as from ``model.named_parameters()``; names identify gradients
-            across ranks and in errors. Two optimizers whose gradients are on their way at the same time need different
-            names, such as those of ``named_parameters(prefix="encoder")``. Without names, gradients are called by group
-            and position, after the number of the optimizer; every rank must wrap its optimizers in the same order then.
-        compression: of ``Compression``, or one's own compressor: gradients travel as it makes them. None is none.
-        backward_passes_per_step: how many backward passes add up to one gradient before it is reduced.
-        op: Average, Sum, Min, Max or Product; or Adasum, with which each rank makes its own step, and the ranks'
-            changes of the parameters are combined (Maleki et al., 2021); their number must be a power of two then, and
-            all parameters are one group.
-        gradient_predivide_factor: with Average, divides before the sum by this factor and after it by the rest of the
-            number of ranks.
-        num_groups: how many groups the gradients are reduced in, each as one operation; 0 reduces each by itself.
-            Groups are cut by equal bytes, of which the first and the last of three and more have a quarter (by equal
-            counts with the knob ``group_by=count``), for the first step from the last registered parameter to the
-            first, then in the order in which rank 0's gradients became ready in the first step, or in the step after
-            :meth:`add_param_group`. The group that the next forward pass needs first, by rank 0's last one in that
-            step, has the highest priority.
-        groups: a number, as ``num_groups``, or lists of parameters that are reduced together; the others are reduced
-            each by itself. Frozen parameters are left out.
-        sparse_as_dense: reduce sparse gradients as dense ones, instead of gathering them; they are sparse afterwards.
-        process_set: the ranks that take part; on any other rank the optimizer works by itself.
-        gradient_as_bucket_view: whether gradients live side by side in memory that the ranks of the host share, where
-            they are reduced in place. With ``zero_grad(set_to_none=False)`` nothing is copied then; with None, each new
-            gradient once, into its place. "auto": where that is safe and of use, which is where all ranks are on one
-            host and gradients are not compressed. A gradient that the program has put there itself, that others have
-            memory in common with, or that has a graph of its own (``create_graph=True``) stays where it is.
-        unused_as_zeros: what becomes of a parameter that no rank gave a gradient, because it was frozen later or the
-            loss did not use it. False leaves its ``grad`` None, so that the optimizer leaves it alone, as in one
-            process. True gives it a gradient of zeros, as Horovod does: momentum and weight decay move it; a parameter
-            with sparse gradients must then have one on every rank in its first step.
+        named_parameters: pairs of name and parameter, as from ``model.named_parameters()``. Names identify gradients
+            across ranks and in errors. Two optimizers whose gradients are in flight at the same time need different
+            names, such as those of ``named_parameters(prefix="encoder")``. None: names are made from the number of the
+            optimizer, the group and the position; every rank must then wrap its optimizers in the same order.
+        compression: a class of ``Compression``, or a user's compressor, which converts gradients for sending. None
+            means no compression.
+        backward_passes_per_step: the number of backward passes that add up to one gradient before it is reduced.
+        op: Average, Sum, Min, Max or Product; or Adasum. With Adasum, each rank makes its own step, and the ranks'
+            changes of the parameters are combined (Maleki et al., 2021) as one group; the number of ranks must be a
+            power of two.
+        gradient_predivide_factor: with Average, gradients are divided by this factor before the sum, and the sum is
+            divided by the number of ranks over this factor.
+        num_groups: the number of groups in which gradients are reduced, each as one operation; 0 reduces each gradient
+            by itself. Groups have about equal bytes; of three or more groups, the first and the last have a quarter of
+            the others. With the knob ``group_by=count``, groups have equal numbers of gradients. In the first step,
+            groups follow the reverse order of registration; later, the order in which rank 0's gradients became ready
+            in the first step, or in the step after :meth:`add_param_group`. The group that the next forward pass needs
+            first, judged by the last forward pass of rank 0 in that step, has the highest priority.
+        groups: a number, with the meaning of ``num_groups``; or lists of parameters, each of which is reduced as one
+            group. Other parameters are reduced by themselves. Frozen parameters are left out.
+        sparse_as_dense: True to reduce sparse gradients as dense ones, instead of gathering them; they are sparse again
+            afterwards.
+        process_set: the ranks that take part; on other ranks the optimizer works by itself.
+        gradient_as_bucket_view: True if gradients live in bucket views, side by side in memory that the ranks of the
+            host share, where they are reduced in place. With ``zero_grad(set_to_none=False)`` no gradient is copied
+            then; with ``set_to_none=True`` each new gradient is copied once, into its bucket view. "auto": if all ranks
+            are on one host and gradients are not compressed. A gradient stays where it is if other tensors share its
+            memory, for example because the program has assigned a view of its own buffer, or if it has a graph of its
+            own (``create_graph=True``).
+        unused_as_zeros: how to treat a parameter without a gradient on any rank, because it was frozen later or the
+            loss did not use it. False leaves its ``grad`` None, so that the optimizer skips it, as in one process. True
+            gives it a gradient of zeros, as Horovod does: momentum and weight decay move it. With True, a parameter
+            with sparse gradients must have a gradient on every rank in its first step.
 
     Returns:
         An instance of a class that derives from the class of ``optimizer``, with the methods of
         :class:`DistributedMixin` (for Adasum, of :class:`~horocache.torch.optimizer.adasum_optimizer.AdasumMixin`).
 
     Raises:
-        ValueError: not a ``torch.optim.Optimizer``, names missing or not unique, bad groups, a predivide factor without
-            Average, ``backward_passes_per_step`` below 1, a compression that has not its methods, or an unknown process
-            set.
-        UnsupportedError: Adasum with a number of ranks that is no power of two, or with parameters that are not
+        ValueError: ``optimizer`` is not a ``torch.optim.Optimizer``, names are missing or not unique, groups are
+            invalid, a predivide factor is given without Average, ``backward_passes_per_step`` is below 1, the
+            compression lacks a method, or the process set is not registered.
+        UnsupportedError: Adasum with a number of ranks that is not a power of two, or with parameters that are not
             floating-point numbers; ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot
-            tell who else has a gradient's memory. NotInitializedError: before ``init()``.
+            count the tensors on a storage.
+        NotInitializedError: before ``init()``.
     """
-    arguments = dict(locals())  # from which a copy is wrapped
+    arguments = dict(locals())  # a copy of the optimizer is wrapped with these
     del arguments["optimizer"], arguments["named_parameters"]
     _check_is_plain(optimizer)
     options = gradient_options(
@@ -381,7 +386,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             optimizer, AdasumMixin, names, arguments, _make=DistributedOptimizer, _prefix=prefix, _adasum=settings
         )
     check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
-    # In the order of the user's names, which is that of registration in the model.
+    # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
     view = gradient_as_bucket_view

@@ -1,4 +1,4 @@
-"""Several distributed optimizers in one process: their default names, and those that get into each other's way."""
+"""Several distributed optimizers in one process: default names, and the detection of contending optimizers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """An optimizer that has a reducer, or none where there is nothing to reduce."""
+    """A distributed optimizer. Its reducer is None if this rank reduces no gradients."""
 
     _reducer: GradientReducer | None
 
     def _follow_groups(self) -> None:
-        """Take the hooks from parameters that have left the optimizer."""
+        """Hook parameters that were added to the groups, and unhook those that were removed."""
 
 
-_living: weakref.WeakSet[Any] = weakref.WeakSet()  # of Owner
+_living: weakref.WeakSet[Any] = weakref.WeakSet()  # Owners
 _numbers = itertools.count(1)
 
 
 def default_prefix(process_set: ProcessSet) -> str:
-    """What the names of an optimizer's parameters begin with if its user gives none.
+    """Return the prefix of an optimizer's parameter names if the user gives none.
 
-    All ranks of a process set make their optimizers in one order, so that they count them alike. The first one's names
-    are Horovod's.
+    All ranks of a process set must wrap their optimizers in the same order, so that they count alike. The first
+    optimizer has no prefix: its names are Horovod's.
     """
     counts, number = context.current().unnamed_optimizers, set_id(process_set)
     counts[number] += 1
@@ -41,7 +41,7 @@ def default_prefix(process_set: ProcessSet) -> str:
 
 
 def describe(optimizer: Any) -> str:
-    """For errors: the optimizer, how many were wrapped before it, and the line of the program that wraps it now."""
+    """Describe an optimizer in errors: its number in this process, its class, and the program line that wraps it."""
     frame = sys._getframe(1)
     inner = __name__.rpartition(".")[0] + ".", "copy"
     while frame.f_back is not None and (frame.f_globals.get("__name__") or "").startswith(inner):
@@ -52,17 +52,18 @@ def describe(optimizer: Any) -> str:
 
 
 def enter(owner: Owner) -> None:
-    """Count ``owner`` among the living; others let go of parameters that have left them, and may be its own now."""
+    """Register ``owner``. Other optimizers first unhook parameters that have left them, perhaps for ``owner``."""
     for other in list(_living):
         other._follow_groups()
     _living.add(owner)
 
 
 def check_apart(reducer: GradientReducer) -> None:
-    """Raise if ``reducer`` cannot submit gradients now, because another one's that are in flight are in its way.
+    """Raise if ``reducer`` contends with another optimizer that has gradients in flight.
 
     Raises:
-        DuplicateNameError: both have a parameter in common, whose gradient each would reduce; or a name.
+        DuplicateNameError: both optimizers have a parameter in common, so each would reduce its gradient; or they have
+            a parameter name in common on the same process set.
     """
     if len(_living) < 2:
         return

@@ -1,13 +1,15 @@
-"""The order in which rank 0's first step used parameters and made their gradients: what groups and priorities follow.
+"""Measures on rank 0 how gradients become ready and parameters are used. Groups and priorities follow these orders.
 
 Note [The order of the forward pass]
-A backward pass goes through the operations of the forward pass in exactly the opposite order: of those that it can run,
-the engine takes the one that was recorded last. A gradient is complete when the pass has come to the first use of its
-parameter. So the order in which the gradients of a pass become complete, backwards, is the order in which the forward
-pass first used the parameters, and one measurement gives both. It sees what hooks on modules would not see, as tied
-weights and others that are used without a call of their module, and checkpointed parts; it costs nothing; and it is no
-affair of torch.compile, which hooks on modules would make compile everything twice. The gradients of one compiled graph
-are complete at the same moment, in no particular order.
+A backward pass runs the operations of the forward pass in exactly the reverse order: of the operations that can run,
+the engine takes the one that was recorded last. A gradient is complete when the pass reaches the first use of its
+parameter. Therefore the order in which gradients become complete is the reverse of the order in which the forward pass
+first used the parameters, and one measurement gives both. For example, if the forward pass uses the parameters 0, 1, 2
+and then 0 again, the gradients become complete in the order 2, 1, 0.
+
+Unlike hooks on modules, the measurement covers parameters that are used without a call of their module, such as tied
+weights, and checkpointed parts. It costs nothing and does not affect torch.compile, whereas hooks on modules would make
+it compile everything twice. The gradients of one compiled graph become complete at the same moment, in any order.
 """
 
 from __future__ import annotations
@@ -27,40 +29,40 @@ from horocache.data_parallel.bucketing import complete_order
 
 
 class Orders(NamedTuple):
-    """Numbers of parameters; each list has all of them."""
+    """Two orders of all parameters, by their numbers."""
 
-    ready: list[int]  # as gradients become complete
-    used: list[int]  # as the forward pass uses them first; what has no gradient comes last
+    ready: list[int]  # the order in which gradients become complete
+    used: list[int]  # the order of first use in the forward pass; parameters without a gradient come last
 
 
 def assumed_orders(count: int) -> Orders:
-    """Those of a model that uses its parameters in the order in which they are registered."""
+    """Return the orders of a model that uses its parameters in registration order."""
     registered = list(range(count))
     return Orders(registered[::-1], registered)
 
 
 class ReadyOrder:
-    """Rank 0's orders, measured in one step and sent to all at its end.
+    """Rank 0's orders, measured in one step and broadcast to all ranks at its end.
 
     Role: owned by a reducer; used by the thread that runs backward and step.
     """
 
     def __init__(self, wanted: bool, process_set: ProcessSet) -> None:
-        self.wanted = wanted  # where gradients are grouped
+        self.wanted = wanted  # True if gradients are grouped
         self._process_set = process_set
-        self._sent: tuple[np.ndarray[Any, Any], int] | None = None  # what are to be the orders, and its handle
-        self.measures = False  # in this step
+        self._sent: tuple[np.ndarray[Any, Any], int] | None = None  # the orders in flight and the handle
+        self.measures = False  # True if this step is measured
         self._measured: list[int] = []  # numbers of parameters
-        self._begins: list[int] = []  # places in that list where another backward pass begins
+        self._begins: list[int] = []  # positions in that list where another backward pass begins
         self._newest_pass = -1
 
     def measure(self) -> None:
-        """Look at the step that begins, on all ranks, if that is wanted."""
+        """Start to measure the step that begins, if gradients are grouped. Called on all ranks."""
         self.measures = self.wanted
         self._measured, self._begins, self._newest_pass = [], [], -1
 
     def note(self, index: int) -> None:
-        """The gradient of a parameter is complete; to be called in the backward pass."""
+        """Record that a parameter's gradient is complete. Called in the backward pass."""
         number = pass_under_way()
         if number > self._newest_pass:
             self._newest_pass = number
@@ -70,14 +72,17 @@ class ReadyOrder:
 
     @property
     def busy(self) -> bool:
-        """Whether they are in flight."""
+        """True if the orders are in flight."""
         return self._sent is not None
 
     def start(self, names: list[str]) -> None:
-        """Send what was measured, on every rank; does nothing if this step was not. ``names``: of all parameters.
+        """Start to broadcast the measured orders; does nothing if this step was not measured. Called on all ranks.
+
+        Args:
+            names: the names of all parameters.
 
         Raises:
-            HorocacheError: it cannot be sent.
+            HorocacheError: the broadcast cannot be submitted.
         """
         if not self.measures:
             return
@@ -87,16 +92,16 @@ class ReadyOrder:
         self._sent = orders, collectives.broadcast_async_(orders, self._process_set.ranks[0], name, self._process_set)
 
     def _used(self, count: int) -> list[int]:
-        """Each pass backwards, as the forward passes were; then what no gradient has shown."""
+        """Return the order of use: the gradients of each pass in reverse, then the parameters without a gradient."""
         places = [0, *self._begins, len(self._measured)]
         shown = [index for begin, end in pairwise(places) for index in reversed(self._measured[begin:end])]
         return list(dict.fromkeys([*shown, *range(count)]))
 
     def finish(self) -> Orders | None:
-        """The orders that were sent, to go by from now on; None if none were.
+        """Wait for the broadcast orders and return them; None if none are in flight.
 
         Raises:
-            HorocacheError: they did not come. After an interrupt they can be waited for again.
+            HorocacheError: the broadcast failed. After an interrupt it can be waited for again.
         """
         if self._sent is None:
             return None
@@ -115,7 +120,7 @@ _BACKWARD = torch.autograd.backward.__code__
 
 
 def _inside_another() -> bool:
-    """Whether the backward pass under way was called by another, which checkpoints do: for it, this is no new one."""
+    """Return True if another backward pass called the current one, as reentrant checkpoints do, and so includes it."""
     calls = 0
     frame = sys._getframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Submits gradients while the backward pass runs, and puts the reduced ones in their place."""
+"""Submits gradients while the backward pass runs, and stores the reduced gradients."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 
 
 class GradientReducer:
-    """The gradients of one optimizer between the backward pass and the step.
+    """Reduces the gradients of one optimizer between the backward pass and the step.
 
-    A hook on each parameter counts its backward passes; when the last gradient of a bucket is complete the bucket is
+    A hook on each parameter counts backward passes. When the last gradient of a bucket is complete, the bucket is
     submitted as one operation, in place on the gradients unless they need another layout or element type.
-    ``synchronize`` submits what no hook did (a parameter that this rank's loss did not use counts as a zero gradient)
-    and waits. See Note [Unused parameters] for those that no rank's loss used, and Note [Kinds of missing gradients].
+    ``synchronize`` submits the buckets that no hook submitted, and waits for all. For a parameter that this rank's loss
+    did not use, it sends zeros. For example, with parameters a and b in one bucket and two backward passes per step,
+    the bucket is submitted in the second pass, when both a and b are complete; if the loss does not use b,
+    ``synchronize`` submits a with zeros for b.
+
+    See Note [Unused parameters] for parameters that no rank's loss used, and Note [Kinds of missing gradients].
 
     Role: owned by the optimizer; used by the thread that runs backward and step.
     """
@@ -50,7 +54,7 @@ class GradientReducer:
         layers = layer_list(options.compression, False)
         self.set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
-        # submit()'s arguments after the tensors and names, in its order.
+        # The arguments of the runtime's submit() that follow the tensors and names.
         self._tail = (self._op, self._prescale, self._postscale, -1, None, self.set, "", layers.signature)
         self.plain = not layers.signature
         self._log = LoggingLayer()
@@ -65,12 +69,12 @@ class GradientReducer:
         self._fixed_groups = options.groups
         grouped = options.num_groups > 0 or bool(options.groups)
         self.order = ReadyOrder(grouped, options.process_set)
-        self.label = ""  # for errors: the optimizer
-        self.changes = 0  # of its parameters
-        # Those that were found to have nothing in common with it, and the changes of both by then.
+        self.label = ""  # describes the optimizer in errors
+        self.changes = 0  # number of hooks added so far
+        # Reducers found not to contend with this one, with `changes` of both at the time of that check.
         self.apart_from: weakref.WeakKeyDictionary[GradientReducer, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._unused = None if unused_as_zeros else UnusedParameters(self.set)
-        self._failure: Exception | None = None  # the first of this step
+        self._failure: Exception | None = None  # the first failure of this step
         self._hooks: list[Any] = []
         weakref.finalize(self, _remove_hooks, self._hooks)
         self.add(named)
@@ -78,7 +82,10 @@ class GradientReducer:
     # ---- parameters and buckets
 
     def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Take more parameters; those that need no gradient are taken when they do. The next step is measured."""
+        """Add parameters and rebuild the buckets; the next step measures the ready order.
+
+        A frozen parameter gets its hook in the first :meth:`synchronize` after it has become trainable.
+        """
         for name, param in named:
             if param.requires_grad:
                 self._hook(name, param)
@@ -91,11 +98,11 @@ class GradientReducer:
         self.held.note = self.order.note if self.order.measures else None
 
     def parameters(self) -> dict[torch.Tensor, str]:
-        """All that it has taken, those that need no gradient included, with their names."""
+        """Return all parameters, including frozen ones, with their names."""
         return {**{slot.param: slot.name for slot in self._slots}, **{param: name for name, param in self._frozen}}
 
     def take(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Take more parameters while gradients may be in flight: each by itself, until :meth:`keep` is called."""
+        """Add parameters while gradients may be in flight; each has its own bucket until :meth:`keep` is called."""
         for name, param in named:
             if param.requires_grad:
                 self._buckets.append(Bucket([self._hook(name, param)], False))
@@ -103,7 +110,10 @@ class GradientReducer:
                 self._frozen.append((name, param))
 
     def keep(self, present: Collection[torch.Tensor]) -> None:
-        """Drop all parameters but these, between two steps, and arrange the others anew. The next step is measured."""
+        """Drop all parameters except ``present`` and rebuild the buckets; the next step measures the ready order.
+
+        Must be called between two steps.
+        """
         self._frozen = [(name, param) for name, param in self._frozen if param in present]
         slots, hooks = self._slots, list(self._hooks)
         self._slots = [slot for slot in slots if slot.param in present]
@@ -156,11 +166,11 @@ class GradientReducer:
     # ---- the backward pass
 
     def _send_held(self) -> None:
-        """Submit the gradients that are held, each by itself.
+        """Submit the queued gradients, each under its own name.
 
         Raises:
-            HorocacheError: one of them could not be submitted; those after it will be by synchronize.
-            DuplicateNameError: another optimizer is in the way.
+            HorocacheError: a gradient could not be submitted; synchronize submits those after it.
+            DuplicateNameError: another optimizer contends for a parameter or a name.
         """
         check_apart(self)
         session = context.current()
@@ -175,14 +185,14 @@ class GradientReducer:
         self._start_unused_with_the_last()
 
     def _note_change(self, slot: Slot) -> None:
-        """Keep the error for a gradient that is to be copied and has been changed since its hook."""
+        """Record an error if the gradient, which is about to be copied, was changed after its hook."""
         try:
             slot.check_untouched()
         except InvalidArgumentError as error:
             self._failure = self._failure or error
 
     def submit(self, bucket: Bucket) -> None:
-        """Start a bucket's reduction. After an error it does not count as submitted, and can be submitted again."""
+        """Start a bucket's reduction. After an error the bucket is not submitted and can be submitted again."""
         check_apart(self)
         bucket.finish.clear()
         session = context.current()
@@ -200,7 +210,7 @@ class GradientReducer:
         self._start_unused_with_the_last()
 
     def _start_unused_with_the_last(self) -> None:
-        """Start the search for unused parameters if all gradients are submitted."""
+        """Start the search for unused parameters if all buckets are submitted."""
         if self._unused is not None and len(self._in_flight) == len(self._buckets):
             self._start_unused(self._unused.start)
 
@@ -248,12 +258,12 @@ class GradientReducer:
         return started
 
     def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:
-        """What to send for a bucket with gradients that need more than to be sent; sparse ones are sent at once."""
+        """Return the tensors to send for a bucket with missing, sparse or staged gradients; submit sparse ones here."""
         tensors = []
         for slot in bucket.slots:
             grad = slot.param.grad
             if grad is None:
-                # Another rank may have computed it, where the graph depends on the data.
+                # Another rank may have this gradient: the graph may depend on the data.
                 grad = slot.param.grad = self._missing(slot)
                 if self._unused is not None:
                     self._unused.add(slot)
@@ -294,7 +304,10 @@ class GradientReducer:
         slot.sparse = sparse_allreduce_async(grad, slot.name, self._options.op, self._options.process_set)
 
     def _staged(self, bucket: Bucket, slot: Slot, grad: torch.Tensor) -> torch.Tensor:
-        """A contiguous tensor of the type to send; kept for the next step unless a compressor of the user's made it."""
+        """Return a contiguous copy of the gradient in the element type to send.
+
+        The slot keeps the buffer for the next step, unless a user's compressor made it.
+        """
         bucket.finish.append(slot)
         if not self.plain and not self._cast:
             packed, slot.context = self._options.compression.compress(grad.detach())
@@ -314,17 +327,17 @@ class GradientReducer:
 
     @property
     def busy(self) -> bool:
-        """Whether gradients are in flight."""
+        """True if gradients or the ready order are in flight, or gradients are queued."""
         return bool(self._in_flight) or bool(self.held) or self.order.busy
 
     @outside
     def synchronize(self) -> None:
-        """Wait for all gradients, submitting those that no hook did.
+        """Submit the buckets that no hook submitted, and wait for all.
 
         Raises:
-            HorocacheError: the first failure, after all others have been waited for, so that nothing is left in flight.
+            HorocacheError: the first failure, raised when all operations have ended, so that none is left in flight.
         """
-        context.current()  # raises where there is nothing to submit to, before anything is touched
+        context.current()  # raises without a running session, before anything changes
         if self._frozen:
             self._adopt_unfrozen()
         self._learn_kinds()
@@ -335,7 +348,7 @@ class GradientReducer:
         self._finish_all()
 
     def _learn_kinds(self) -> None:
-        """Ask the other ranks whether gradients that are missing here are sparse, where this rank cannot know it."""
+        """Ask the other ranks whether missing gradients are sparse, if this rank does not know it."""
         unused = self._unused
         if unused is None or len(self._in_flight) == len(self._buckets):
             return
@@ -355,7 +368,7 @@ class GradientReducer:
             self._failure = self._failure or error
 
     def _submit_rest(self) -> None:
-        """Submit what no hook did, each bucket whatever became of the others."""
+        """Submit the buckets that no hook submitted. A failure is recorded and does not stop the others."""
         self.held.forget()
         for bucket in self._buckets:
             if bucket.submitted:
@@ -364,23 +377,23 @@ class GradientReducer:
                 self.submit(bucket)
             except Exception as error:
                 self._failure = self._failure or error
-                # Sparse gradients of it may be on their way, and are waited for. Nothing else will come back.
+                # Only sparse gradients of the bucket may be in flight; _finish() waits for them.
                 bucket.finish.clear()
                 bucket.submitted = True
                 self._in_flight.append(bucket)
 
     def _adopt_unfrozen(self) -> None:
-        """Take parameters that were made trainable since the last step, or ranks would drift apart unseen."""
+        """Add parameters made trainable since the last step; unreduced, they would diverge between ranks unnoticed."""
         frozen, self._frozen = self._frozen, []
         self.take(frozen)
 
     def _finish_all(self) -> None:
-        """Wait for what is in flight, then raise the step's first failure, which an interrupt does not lose."""
+        """Wait for all operations in flight, then raise the step's first failure. It is kept across an interrupt."""
         for bucket in self._finish_direct():
             self._finish(bucket)
         orders = self._finish_order()
         unused = self._finish_unused()
-        # Only now: what was over before an interrupt must not be submitted a second time.
+        # Only now: a bucket that was over before an interrupt must not be submitted a second time.
         _core.rearm_gradients(self._in_flight, self.passes)
         self._in_flight.clear()
         for slot in unused:
@@ -398,7 +411,7 @@ class GradientReducer:
             raise failure
 
     def _finish_direct(self) -> list[Bucket]:
-        """Wait for what was sent as it is, in one call; returns what has to be looked at by itself."""
+        """Wait in one call for buckets that were sent as they are; return the buckets that need :meth:`_finish`."""
         if not self._in_flight:
             return []
         session = context.current()
@@ -406,7 +419,7 @@ class GradientReducer:
         return others if session.logs_layers else session.runtime.finish_gradients(others)
 
     def _finish(self, bucket: Bucket) -> None:
-        """Wait for one bucket and unpack it; an interrupt leaves what is not over to be waited for again."""
+        """Wait for one bucket and unpack it. After an interrupt, the bucket can be waited for again."""
         session = context.current()
         try:
             if bucket.handle is not None:
@@ -417,7 +430,7 @@ class GradientReducer:
             for slot in bucket.slots:
                 slot.check_untouched()
             self._unpack(bucket)
-        except Exception as error:  # whatever it is, the operation is over and its handle gone
+        except Exception as error:  # for any error, the operation is over and its handle consumed
             self._failure = self._failure or error
         bucket.handle = None
         bucket.finish.clear()
@@ -435,13 +448,13 @@ class GradientReducer:
             assert reduced is not None and grad is not None
             if not (self.plain or self._cast):
                 reduced = self._options.compression.decompress(reduced, slot.context)
-            if grad.is_sparse:  # as optimizers for sparse gradients need it
+            if grad.is_sparse:  # optimizers for sparse gradients need a sparse tensor
                 slot.param.grad = reduced.to(grad.dtype).to_sparse(grad.sparse_dim())
             else:
                 grad.copy_(reduced)
 
     def set_passes(self, passes: int) -> None:
-        """Change how many backward passes make a gradient, from now on."""
+        """Set the number of backward passes per step, from now on."""
         self.passes = passes
         for slot in self._slots:
             slot.passes = passes
@@ -455,7 +468,7 @@ class GradientReducer:
         self._raise_failure()
 
     def reset(self) -> None:
-        """Forget this step: wait for what is in flight, and count from the start again."""
+        """Drop this step: wait for all operations in flight, and restart the count of backward passes."""
         self._finish_all()
         self.set_passes(self.passes)
 

@@ -1,21 +1,21 @@
-"""Finds the parameters that no rank gave a gradient in a step; their ``grad`` stays None, as in one process.
+"""Finds the parameters without a gradient on any rank in a step; their ``grad`` stays None, as in one process.
 
 Note [Unused parameters]
 A rank without a gradient sends zeros for it, because another rank may have one. The sum alone does not tell whether any
-rank had one: gradients may be zeros, too. So one more operation travels with each step: a byte for each parameter,
-reduced by Min. It is 255 where the rank has no gradient, else the number of the gradient's sparse dimensions, which is
-0 for a dense one. With three ranks whose bytes are (0, 255, 255), (0, 0, 255) and (0, 255, 255) the result is
-(0, 0, 255): the third parameter is unused. The operation has the same name and size in every step, so its response
-stays cached, and up to 64 parameters ride on the round.
+rank had a gradient, because gradients may be zeros, too. Each step therefore has one more operation: a byte for each
+parameter, reduced by Min. The byte is 255 if the rank has no gradient, otherwise the number of the gradient's sparse
+dimensions, which is 0 for a dense gradient. With three ranks whose bytes are (0, 255, 255), (0, 0, 255) and
+(0, 255, 255), the result is (0, 0, 255): the third parameter is unused. The operation has the same name and size in
+every step, so its response stays cached, and up to 64 parameters are reduced inline.
 
-A rank submits its bytes with its last gradient, and not only in ``synchronize``: a rank whose backward pass has given
-all gradients need not reach its step for another rank's step to end.
+A rank submits its bytes with its last gradient instead of in ``synchronize``. Another rank's step can then end although
+this rank, whose backward pass has computed all gradients, has not reached its own step.
 
 Note [Kinds of missing gradients]
-Zeros for a sparse gradient travel as a sparse tensor, and a rank that has had no gradient of a parameter does not know
-its kind. So it waits for the bytes before it sends zeros for the first time. Every rank submits its bytes before it
-waits for any, and a rank that has all gradients waits for none, so this wait ends. With the bytes (255) and (1) the
-result is 1, and both ranks send sparse tensors.
+Zeros for a sparse gradient are sent as a sparse tensor. A rank that has never had a gradient of a parameter does not
+know its kind, so it waits for the reduced bytes before it sends zeros for the first time. This wait ends: every rank
+submits its bytes before it waits for them, and a rank with all gradients does not wait. With the bytes (255) and (1)
+the result is 1, and both ranks send sparse tensors.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.collectives.api import Min, full_name
 from horocache.core import context
 
-_LACKS = 255
+_LACKS = 255  # the byte of a parameter without a gradient
 
 
 class UnusedParameters:
-    """Which parameters lack a gradient on this rank, and which of them on every rank.
+    """Finds which parameters lack a gradient on this rank, and which of them lack it on every rank.
 
-    Parameters that the reducer takes while a step ends have an operation of their own in that step: another rank may
-    have submitted the bytes of the others already.
+    Parameters that the reducer adds while a step ends have a separate operation in that step, because another rank may
+    have submitted the bytes of the other parameters already.
 
     Role: owned by a reducer; used by the thread that runs backward and step.
     """
 
     def __init__(self, process_set: int) -> None:
         self._process_set = process_set
-        self._expected = 0  # parameters, when the step began
-        self._begun = 0  # parameters whose bytes are submitted
-        self._lacking: dict[int, Slot] = {}  # on this rank, in this step, by the parameter's number
+        self._expected = 0  # number of parameters when the step began
+        self._begun = 0  # number of parameters whose bytes are submitted
+        self._lacking: dict[int, Slot] = {}  # without a gradient on this rank in this step, by number
         self._sparse: list[Slot] = []  # parameters that have had a sparse gradient on this rank
         self._searches: list[tuple[int, torch.Tensor, int]] = []  # number of the first parameter, bytes, handle
-        self._found: dict[int, int] = {}  # byte of each parameter that this rank lacks, reduced over the ranks
+        self._found: dict[int, int] = {}  # reduced byte of each parameter in _lacking, by number
 
     def expect(self, slots: Sequence[Slot]) -> None:
         """Begin the next step with these parameters."""
@@ -57,27 +57,27 @@ class UnusedParameters:
         self._sparse = [slot for slot in self._sparse if slot in present]
 
     def add(self, slot: Slot) -> None:
-        """Note that this rank has no gradient for the parameter."""
+        """Record that this rank has no gradient for the parameter."""
         self._lacking[slot.index] = slot
 
     def add_sparse(self, slot: Slot) -> None:
-        """Note that the parameter's gradient is sparse."""
+        """Record that the parameter's gradient is sparse."""
         if slot not in self._sparse:
             self._sparse.append(slot)
 
     def start(self, slots: Sequence[Slot]) -> None:
-        """Submit the bytes of the parameters that the step began with, once.
+        """Submit the bytes of the parameters that the step began with; does nothing the second time.
 
         Args:
-            slots: those of all parameters.
+            slots: the slots of all parameters.
 
         Raises:
-            HorocacheError: they cannot be submitted.
+            HorocacheError: the operation cannot be submitted.
         """
         self._start(slots, self._expected)
 
     def start_all(self, slots: Sequence[Slot]) -> None:
-        """As :meth:`start`; then submit the bytes of the parameters that have come since."""
+        """Submit the bytes of the parameters that the step began with, and separately those of later parameters."""
         self._start(slots, self._expected)
         self._start(slots, len(slots))
 
@@ -99,10 +99,10 @@ class UnusedParameters:
         self._begun = end
 
     def learn_kinds(self) -> None:
-        """Wait for the bytes, and let each parameter without a gradient know the kind that other ranks have.
+        """Wait for the bytes, and record for each parameter without a gradient the kind that other ranks have.
 
         Raises:
-            HorocacheError: bytes were not reduced. After an interrupt they can be waited for again.
+            HorocacheError: the reduction failed. After an interrupt it can be waited for again.
         """
         failure: Exception | None = None
         while self._searches:
@@ -124,10 +124,10 @@ class UnusedParameters:
             raise failure
 
     def finish(self) -> list[Slot]:
-        """Wait for the bytes, and end the step; returns the parameters that no rank gave a gradient.
+        """Wait for the bytes and end the step; return the parameters without a gradient on any rank.
 
         Raises:
-            HorocacheError: bytes were not reduced. After an interrupt they can be waited for again.
+            HorocacheError: the reduction failed. After an interrupt it can be waited for again.
         """
         try:
             self.learn_kinds()

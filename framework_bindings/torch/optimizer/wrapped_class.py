@@ -1,11 +1,11 @@
-"""What an optimizer and its distributed form have in common: attributes, signatures, copies.
+"""The class of a wrapped optimizer: attributes in common with the plain optimizer, signatures, copies.
 
 Note [One set of attributes]
-The wrapped optimizer is the plain one with another class in front: both objects have one attribute dictionary. So each
-sees what is done to the other. A learning-rate scheduler, an inner optimizer or a callback that has the plain optimizer
-goes on with the parameter groups and the state that the wrapped one steps with, also after either of them has replaced
-these, as ``load_state_dict`` does. What belongs to the wrapped optimizer alone is in slots, so that its hooks end with
-it, and not with the plain one.
+The wrapped optimizer is the plain optimizer with another class in front: both objects have the same attribute
+dictionary, so a change of one is a change of the other. A learning-rate scheduler, an inner optimizer or a callback
+that has the plain optimizer therefore uses the parameter groups and the state that the wrapped optimizer steps with,
+even after either object has replaced these, as ``load_state_dict`` does. Attributes of the wrapped optimizer only are
+in slots, so that its hooks end with it, and not with the plain optimizer.
 """
 
 from __future__ import annotations
@@ -24,34 +24,37 @@ _Wrapped = TypeVar("_Wrapped", bound="WrappedOptimizer")
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
-    """What all distributed optimizers have: the plain one, and what they were made with.
+    """A distributed optimizer: the plain optimizer, and the arguments that it was wrapped with.
 
-    Role: the base of the mixins, which stand in front of the user's class. See Note [One set of attributes].
+    Role: the base of the mixins, which precede the user's class in the bases. See Note [One set of attributes].
     """
 
     __slots__ = ("_arguments", "_make", "_names", "_plain", "_prefix", "_replaced_step")
 
     _plain: torch.optim.Optimizer
-    _arguments: dict[str, Any]  # those of DistributedOptimizer that have no name in _names
+    _arguments: dict[str, Any]  # of DistributedOptimizer, without the optimizer and the names
     _make: Callable[..., Any]  # DistributedOptimizer, which wraps copies
     _names: dict[torch.Tensor, str]
-    _prefix: str  # of names that the user did not give
-    _replaced_step: Callable[..., Any] | None
+    _prefix: str  # of generated names
+    _replaced_step: Callable[..., Any] | None  # assigned to `step`, for example by a scheduler
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """The same by the name that it has in Horovod."""
+        """The parameters' names, under Horovod's name of the attribute."""
         return self._names
 
     def _named_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """All parameters of the groups; those without a name get one by their place, the same on all ranks."""
+        """Return all parameters of the groups with their names.
+
+        A parameter without a name gets one from its position, which is the same on all ranks.
+        """
         used = set(self._names.values())
         for group, position, param in positions(self.param_groups):
             if param in self._names:
                 continue
             name = base = f"{self._prefix}noname.{group}.{position}"
             repetition = 0
-            while name in used:  # by another one that was at this place
+            while name in used:  # by a parameter that had this position before
                 repetition += 1
                 name = f"{base}.{repetition}"
             used.add(name)
@@ -59,14 +62,14 @@ class WrappedOptimizer(torch.optim.Optimizer):
         return [(self._names[param], param) for _, _, param in positions(self.param_groups)]
 
     def _tell_schedulers(self) -> None:
-        """Note the step where schedulers of the plain optimizer look whether it comes before theirs."""
+        """Record the step for schedulers of the plain optimizer, which check that it precedes their own steps."""
         attributes = vars(self)
         attributes["_opt_called"] = True
         if "_step_count" in attributes:  # in older torch
             attributes["_step_count"] += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A distributed optimizer of the copied parameters, which have the names ``copy.NAME``."""
+        """Return a distributed optimizer of the copied parameters, which are named ``copy.NAME``."""
         self._named_parameters()
         plain = copy.deepcopy(self._plain, memo)
         copies = {param: memo[id(param)] for param in self._names if id(param) in memo}
@@ -84,7 +87,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the plain optimizer, and how to wrap it again; unpickling needs ``init()``."""
+        """Pickle the plain optimizer and the arguments to wrap it again; unpickling requires ``init()``."""
         arguments = dict(self._arguments)
         process_set = arguments.pop("process_set")
         ranks = None if process_set is global_process_set else process_set.ranks
@@ -92,7 +95,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
 
 def positions(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Every parameter after its group and its position there."""
+    """Yield the group number, the position in the group, and the parameter, for every parameter."""
     return ((g, i, param) for g, group in enumerate(groups) for i, param in enumerate(group["params"]))
 
 
@@ -103,7 +106,7 @@ def _unpickled(
     arguments: dict[str, Any],
     ranks: list[int] | None,
 ) -> Any:
-    """The optimizer of a pickle, distributed over ``ranks`` of this job; None for all ranks."""
+    """Wrap an unpickled optimizer again, distributed over ``ranks`` of this job; None means all ranks."""
     fitting = [each for each in process_sets() if each.ranks == ranks] if ranks is not None else [global_process_set]
     if not fitting:
         raise InvalidArgumentError(
@@ -116,8 +119,9 @@ def _unpickled(
 class _Step:
     """The method ``step`` of a wrapped optimizer.
 
-    A scheduler of the plain optimizer puts a ``step`` of its own, which reduces nothing, into the common dictionary. A
-    descriptor that can be assigned to comes before that. What schedulers of the wrapped optimizer assign is in a slot.
+    A scheduler of the plain optimizer puts its own ``step``, which does not reduce gradients, into the common
+    dictionary. A descriptor with ``__set__`` takes precedence over that entry. A ``step`` that a scheduler assigns to
+    the wrapped optimizer goes into a slot.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -136,7 +140,7 @@ class _Step:
 
 
 def _presented_as(function: Callable[..., Any], users: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with the signature of the user's: GradScaler and others look at what a method takes."""
+    """Give ``function`` the signature of the user's method: GradScaler and others inspect a method's parameters."""
 
     @functools.wraps(users)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -152,11 +156,11 @@ def wrap(
     arguments: dict[str, Any],
     **own: Any,
 ) -> _Wrapped:
-    """An object of the user's class with ``mixin`` in front, and ``own`` as its slots."""
+    """Make an object of a class derived from ``mixin`` and the user's class, with the values ``own`` in its slots."""
     plain_class: Any = type(optimizer)
     step = _presented_as(mixin.step, plain_class.step)
-    # torch wraps the step of each class that has not been marked so. The user's class has been wrapped; if
-    # load_state_dict wrapped the one that derives from it, too, every hook of the step would run twice.
+    # torch wraps the step of each class without this mark. The user's class has been wrapped already; if
+    # load_state_dict also wrapped the derived class, every hook of the step would run twice.
     cast(Any, step).hooked = True
     methods: dict[str, Any] = {"step": _Step(step)}
     if "zero_grad" in vars(mixin):

@@ -1,1 +1,1 @@
-"""From a written program to a compiled one: fusion, thread blocks, channels, schedule."""
+"""The compiler of programs: fusion, channel assignment, thread blocks, and the schedule."""

@@ -1,11 +1,13 @@
-"""Which connection each message takes, and which receives and sends are merged.
+"""Channel assignment: the channel of each message, and the receives and sends that are fused.
 
 Note [Chains]
-A message, the send merged into its receive, that send's message, and so on, are a chain. A strand has one peer to send
-to and one to receive from, so where two chains cross at a rank in different directions they need channels of their own.
-Chains are placed in the order in which they were written, each on the first channel on which nothing contradicts it.
-What a placement implies are *facts*, a table of keys and values: two chains go together on a channel if no key would
-have two values.
+A chain is a message, the send that is fused into its receive, the message of this send, and so on. All messages of a
+chain use one channel. A thread block has one peer to send to and one peer to receive from, so two chains that cross at
+a rank in different directions need different channels. Chains are placed in program order, each on the first channel
+where it contradicts no earlier chain.
+A placement implies *facts*, which are keys with values. A chain contradicts an earlier one if a key gets two values.
+For example, the chain 0 -> 1 -> 2 on channel 0 implies that the thread block of rank 1 that receives from rank 0 on
+this channel sends to rank 2. The chain 0 -> 1 -> 3 would imply that it sends to rank 3, so it is put on channel 1.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ Fact = tuple[Any, ...]
 
 
 class Channels:
-    """What was decided; made by :func:`assign`.
+    """The channel assignment that :func:`assign` makes.
 
     Attributes:
-        pairs: receives, each with the send that is merged into it.
-        of: the channel of each message, by the number of its send; counted within its lane.
+        pairs: receives, each with the send that is fused into it.
+        of: the channel of each message, by the number of its send; every lane counts its own channels.
     """
 
     def __init__(self) -> None:
@@ -35,12 +37,12 @@ class Channels:
         self._facts: dict[Fact, Any] = {}
 
     def partner(self, rank: int, lane: tuple[int, ...], receives: bool, peer: int, channel: int) -> int | None:
-        """The peer at the other end of a strand that merges; None if the connection's strand does not."""
+        """The other peer of the thread block that exchanges messages with ``peer``; None if it fuses nothing."""
         found: int | None = self._facts.get(("into" if receives else "from", lane, rank, peer, channel))
         return found
 
     def take(self, facts: list[tuple[Fact, Any]]) -> tuple[Fact, Any, Any] | None:
-        """Adopt these facts; or none of them, and give the first that contradicts: key, known value, new value."""
+        """Add these facts. If one contradicts, add none and return its key, the known value and the new value."""
         new: dict[Fact, Any] = {}
         for key, value in facts:
             known = self._facts.get(key, new.get(key, value))
@@ -52,15 +54,15 @@ class Channels:
 
 
 def assign(instructions: Sequence[Instruction], candidates: dict[int, int], spread: int = 1) -> Channels:
-    """Place every message.
+    """Assign a channel to every message.
 
     Args:
-        instructions: none merged yet.
-        candidates: receives, each with the send that could be merged into it.
-        spread: channels over which chains are laid in turns, where nothing stands against it.
+        instructions: the instructions before fusion.
+        candidates: receives, each with the send that could be fused into it.
+        spread: number of channels over which the chains are distributed in turn, where no fact contradicts.
 
     Raises:
-        ScheduleError: what the user said of strands and channels contradicts itself, or needs too many channels.
+        ScheduleError: the user's thread blocks and channels contradict each other, or need too many channels.
     """
     channels = Channels()
     merged_sends = set(candidates.values())
@@ -79,7 +81,7 @@ def _chain(instructions: Sequence[Instruction], candidates: dict[int, int], firs
 
 
 def _place_chain(channels: Channels, instructions: Sequence[Instruction], sends: list[Instruction], first: int) -> None:
-    """On one channel, ``first`` if that goes; if none takes all of it, in two halves, down to single messages."""
+    """Place a chain on one channel, if possible ``first``; if no channel takes it, place its two halves separately."""
     wanted = sends[0].operation.channel
     conflict = None
     for channel in (*range(first, MAX_CHANNELS), *range(first)) if wanted is None else (wanted,):

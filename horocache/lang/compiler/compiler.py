@@ -1,9 +1,10 @@
-"""From a program as it was written to one that runs: chosen, scheduled, and proved right before anybody gets it.
+"""The compiler: lowers a written program, fuses and schedules its instructions, and verifies the result.
 
 Note [What is compiled is verified]
-Merging, channels and orders are heuristics. What they give is executed abstractly, and thrown away if it is wrong; the
-last attempt, nothing merged and everything in the order in which it was written, is right by construction. So a program
-that its collective accepts always compiles, unless what the user said of strands, channels or slots cannot be.
+Fusion, channel assignment and orders are heuristics. The compiler runs each result in the abstract interpreter and
+discards it if it is wrong. The last attempt fuses nothing and keeps program order, which is correct by construction. A
+program that satisfies its collective therefore always compiles, unless the thread blocks, channels or slots that the
+user gave are impossible.
 """
 
 from __future__ import annotations
@@ -23,35 +24,48 @@ from horocache.lang.verify.verifier import verify
 
 
 def compile_program(program: Program) -> CompiledProgram:
-    """Compile and verify.
+    """Compile and verify a program.
 
     Returns:
-        The same for the same program, whatever the process.
+        The compiled program. Every process compiles a program to the same result.
 
     Raises:
-        UsageError: the program has not been written to its end. PostconditionError: it does not do what its collective
-        promises. ScheduleError: the strands, channels or slots that it asks for cannot be.
+        UsageError: the program has not been written to its end.
+        PostconditionError: the program does not implement its collective.
+        ScheduleError: the thread blocks, channels or slots that the user gave are impossible.
     """
     program.check_written()
     return compile_traced(program)
 
 
 def compile_for_msccl(program: Program) -> CompiledProgram:
-    """Compile for MSCCL's runtimes, which do not pop before they push; see :func:`compile_program`.
+    """Compile and verify a program for MSCCL's runtimes.
+
+    In these runtimes, a step that pops and pushes waits until it can do both.
 
     Returns:
-        A program that needs as few slots there as can be, one as a rule.
+        The compiled program. It needs as few slots in these runtimes as the compiler can reach, usually one.
+
+    Raises:
+        UsageError: the program has not been written to its end.
+        PostconditionError: the program does not implement its collective.
+        ScheduleError: the thread blocks, channels or slots that the user gave are impossible.
     """
     program.check_written()
     return compile_traced(program, at_once=True)
 
 
 def compile_traced(program: Program, *, at_once: bool = False) -> CompiledProgram:
-    """Compile what has been written so far; see :func:`compile_program`.
+    """Compile and verify the operations that have been written so far.
 
     Args:
-        program: may be open still.
-        at_once: for runtimes in which what pops and pushes does both at once, and that may have a single slot.
+        program: a program, which may still be open.
+        at_once: True for runtimes in which a step that pops and pushes waits until it can do both, and whose
+            connections may have only one slot.
+
+    Raises:
+        PostconditionError: the operations do not implement the collective.
+        ScheduleError: the thread blocks, channels or slots that the user gave are impossible.
     """
     check_postcondition(program)
     wrong: list[str] = []
@@ -70,7 +84,7 @@ def compile_traced(program: Program, *, at_once: bool = False) -> CompiledProgra
 
 
 def check_postcondition(program: Program) -> None:
-    """Whether what was written does what its collective promises. Raises PostconditionError."""
+    """Raise PostconditionError if the written operations do not implement the collective."""
     collective, memory = program.collective, program.memory
     wrong = []
     for rank in range(collective.num_ranks):
@@ -96,10 +110,10 @@ class _Attempt:
 
 
 def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
-    """Ways to compile it, the best first; where all is done at once, those that need one slot before all others.
+    """Yield ways to compile the program, the best first; with ``at_once``, ways that need one slot before all others.
 
-    Each round looks at one set of merged pairs and takes at least one of them away, so there are no more rounds than
-    pairs. In the last one nothing is merged, and the order in which the program was written needs one slot.
+    Each round uses one set of fused pairs, and removes at least one pair for the next round. The last round fuses
+    nothing, so program order needs only one slot.
     """
     nodes = lower(program)
     pairs = fusion.candidates(nodes) if program.fuse else {}
@@ -125,7 +139,7 @@ def _attempts(program: Program, at_once: bool) -> Iterator[_Attempt]:
         if not assigned.pairs:
             break
         pairs = {receive: send for receive, send in assigned.pairs.items() if receive not in split} if split else {}
-        nodes = lower(program)  # merging has changed the last ones
+        nodes = lower(program)  # fusion has changed the previous list
     for _, last in sorted(with_more, key=lambda each: each[0]):
         yield last()
 
@@ -142,7 +156,7 @@ def _emitted(
 
 
 def _to_split(graph: Graph, order: list[int], strand_of: list[Hashable]) -> set[int]:
-    """What should not have been merged if there is one slot and all is done at once: a strand of a circle."""
+    """Fused instructions to split, because they deadlock with ``at_once`` and one slot: those of one thread block."""
     around = circle(graph, order, strand_of, 1, True)
     merged = [number for number in around if (node := graph.nodes[number]) and node.op in POPS and node.op in PUSHES]
     if not merged:

@@ -1,12 +1,13 @@
-"""Merging of a receive with the send of what it received (MSCCLang, section 5.2): less traffic, and no wait between.
+"""Fusion of a receive with a send of the received chunks (MSCCLang, section 4.3): less memory traffic, and no wait.
 
-A receive and a send become ``rcs``, a reducing receive and a send ``rrcs``, and ``rrs`` where nobody else ever reads
-the sum that would be stored.
+A receive and a send become ``rcs``. A receive that reduces and a send become ``rrcs``, or ``rrs`` if the sum need not
+be stored, because the program never reads it from memory and the postcondition does not contain it.
 
 Note [What can be merged]
-A send whose only dependence is a receive of the same chunks. So no path of the DAG leads from the one to the other but
-the direct one, and merging them makes no circle. Of several such sends the one with the longest way still to go is
-taken. Which pairs are then merged is decided with the channels, since a strand has one peer in each direction.
+A send can be fused into a receive of the same chunks if that receive is its only dependency. The direct edge is then
+the only path between the two in the DAG, so fusion makes no cycle. Of several such sends, fusion takes the send with
+the longest path after it. The channel assignment then decides which pairs are fused, because a thread block has only
+one peer in each direction.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OVERWRITES = frozenset({RECV, RECV_COPY_SEND, COPY})
 
 
 def candidates(instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Receives, each with the send that can be merged into it."""
+    """The receives that can be fused, each with the send to fuse into it."""
     followers = users(instructions)
     heights = _heights(instructions, followers)
     pairs = {}
@@ -59,7 +60,7 @@ def _go_together(receive: Instruction, send: Instruction) -> bool:
 
 
 def _heights(instructions: Sequence[Instruction], followers: Sequence[Sequence[int]]) -> list[int]:
-    """How many instructions still follow each, at least, on the longest way."""
+    """For each instruction, the number of instructions on the longest path after it."""
     heights = [0] * len(instructions)
     for node in reversed(instructions):
         after = [heights[user] for user in followers[node.number]]
@@ -72,7 +73,7 @@ def _heights(instructions: Sequence[Instruction], followers: Sequence[Sequence[i
 def merge(
     instructions: Sequence[Instruction], pairs: dict[int, int], collective: Collective
 ) -> list[Instruction | None]:
-    """Merge these pairs: the send becomes None, and the receive pushes in its place."""
+    """Fuse these pairs. The send becomes None in the result, and the receive, which is changed, pushes in its place."""
     out: list[Instruction | None] = list(instructions)
     followers = users(instructions)
     merged_into = {send: receive for receive, send in pairs.items()}
@@ -95,7 +96,7 @@ def merge(
 
 
 def _is_seen(node: Instruction, others: Sequence[Instruction], collective: Collective) -> bool:
-    """Whether anybody reads the sum from memory, or it is a part of what the program promises."""
+    """True if another instruction reads the sum from memory, or the sum is a part of the postcondition."""
     mine = node.destination
     assert mine is not None
     overwritten: set[int] = set()

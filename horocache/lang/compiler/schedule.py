@@ -1,13 +1,14 @@
-"""In which order each strand runs its instructions.
+"""The order in which each thread block runs its instructions.
 
 Note [The order is one for all]
-All instructions of all ranks are put into one order, in which each comes after what it depends on and after the push of
-what it pops, and in which every connection's pops come in the order of its pushes. Every strand then runs its own in
-this order. With enough slots such a schedule cannot deadlock: the first instruction of the order that has not run has
-nothing left to wait for. How many slots are enough is found by looking for a circle among what waits for what.
+All instructions of all ranks get one order. In this order, each instruction comes after its dependencies and after the
+push of the message that it pops, and the pops of every connection come in the order of its pushes. Every thread block
+runs its instructions in this order. With enough slots such a schedule cannot deadlock: the first instruction in the
+order that has not run has nothing left to wait for. The number of slots that is enough is found by a search for cycles
+among the waits.
 
-The order of pushes on a connection may be chosen. It is tried by the levels of the DAG, seen from the pushes and then
-from the pops, and last as the program was written: without merged instructions that order always works, with one slot.
+The order of the pushes on a connection is free. The compiler tries three: by the levels of the pushes in the DAG, by
+the levels of the pops, and program order. Without fused instructions, program order always works, with one slot.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ MAX_SLOTS = 8
 
 @dataclass
 class Graph:
-    """Instructions by number, with gaps where some were merged.
+    """The instructions by number, and the messages of the connections.
 
     Attributes:
-        nodes: all of them; None where it was merged into another one.
-        connections: of each, the pushes in it: pairs of instructions that push and pop.
+        nodes: all instructions; None for an instruction that was fused into another one.
+        connections: for each connection its messages, as pairs of the instructions that push and pop them.
     """
 
     nodes: Sequence[Instruction | None]
     connections: dict[Hashable, list[tuple[int, int]]]
 
     def living(self) -> list[Instruction]:
-        """Those that were not merged into others, in the order in which they were written."""
+        """The instructions that were not fused into others, in program order."""
         return [node for node in self.nodes if node is not None]
 
 
 def graph_of(nodes: Sequence[Instruction | None], connection: Callable[[Instruction], Hashable]) -> Graph:
-    """Args: nodes; connection: of an instruction that pushes."""
+    """Build the graph; ``connection`` returns the connection of an instruction that pushes."""
     connections: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
     for node in nodes:
         if node is not None and node.pushes_to is not None:
@@ -51,7 +52,7 @@ def graph_of(nodes: Sequence[Instruction | None], connection: Callable[[Instruct
 
 
 def orders(graph: Graph) -> list[Callable[[int, int], Key]]:
-    """Ways to sort a connection's messages, given the instructions that push and pop them; the best first."""
+    """Sort keys for the messages of a connection, the best first; arguments: the instructions that push and pop."""
     depths, heights = _levels(graph)
 
     def level(node: int) -> Key:
@@ -67,7 +68,7 @@ def orders(graph: Graph) -> list[Callable[[int, int], Key]]:
 
 
 def _levels(graph: Graph) -> tuple[list[int], list[int]]:
-    """Lengths of the longest way to each instruction, and of the longest way on from it."""
+    """For each instruction, the length of the longest path to it, and of the longest path from it."""
     depths, heights = [0] * len(graph.nodes), [0] * len(graph.nodes)
     living = graph.living()
     for node in living:
@@ -83,7 +84,7 @@ def _levels(graph: Graph) -> tuple[list[int], list[int]]:
 
 
 def schedule(graph: Graph, by: Callable[[int, int], Key]) -> list[int] | None:
-    """One order for all, with each connection's messages sorted by ``by``; None if there is none."""
+    """One order of all instructions; None if none exists. Sorts the messages of each connection by ``by``."""
     following: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
 
@@ -116,24 +117,26 @@ def schedule(graph: Graph, by: Callable[[int, int], Key]) -> list[int] | None:
 
 
 def minimal_slots(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], at_once: bool) -> int | None:
-    """The fewest slots with which a schedule cannot deadlock; None if that is more than MAX_SLOTS.
+    """The fewest slots with which a schedule cannot deadlock; None if it needs more than MAX_SLOTS.
 
-    More slots never hurt: what may then go on earlier may still go on later.
+    More slots never cause a deadlock: they only allow pushes to run earlier.
 
     Args:
-        graph: what depends on what.
-        order: one for all instructions.
-        strand_of: each instruction's.
-        at_once: what pops and pushes does not begin before it can do both, as in MSCCL's runtimes; ours pop first.
+        graph: instructions with their dependencies, and messages in the order of the schedule.
+        order: order of all instructions.
+        strand_of: thread block of each instruction.
+        at_once: True if an instruction that pops and pushes waits until it can do both, as in MSCCL's runtimes. False
+            if it pops first, as in horocache's runtime.
     """
     return next((n for n in range(1, MAX_SLOTS + 1) if not circle(graph, order, strand_of, n, at_once)), None)
 
 
 def circle(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], slots: int, at_once: bool) -> list[int]:
-    """Instructions that wait for each other; none if there are none.
+    """Instructions that wait for each other in a cycle; empty without a deadlock.
 
-    An instruction n is two events, 2n, which pops or works, and 2n + 1, which pushes; at once, or if it does only one
-    of them, it is one.
+    An instruction n that pops and pushes is two events: 2n, which pops, and 2n + 1, which pushes. With ``at_once`` it
+    is one event, like all other instructions. An event waits for its dependencies, for the event before it in its
+    thread block, and for the push of its message. With s slots, push i + s of a connection waits for pop i.
     """
     events = {number: _events(graph.nodes[number], at_once) for number in order}
     preceding: dict[int, list[int]] = {event: [] for pair in events.values() for event in pair}
@@ -164,7 +167,7 @@ def circle(graph: Graph, order: Sequence[int], strand_of: Sequence[Hashable], sl
 
 
 def _stuck(following: dict[int, list[int]], preceding: dict[int, list[int]]) -> list[int]:
-    """A circle of a graph; empty if it has none."""
+    """A cycle of a graph; empty if it has none."""
     missing = {event: len(before) for event, before in preceding.items()}
     ready = [event for event, count in missing.items() if not count]
     while ready:
@@ -181,7 +184,7 @@ def _stuck(following: dict[int, list[int]], preceding: dict[int, list[int]]) -> 
 
 
 def _events(node: Instruction | None, at_once: bool) -> tuple[int, int]:
-    """Where an instruction begins, and where it ends."""
+    """The first and the last event of an instruction."""
     assert node is not None
     pops, pushes = 2 * node.number, 2 * node.number + 1
     if node.op in PUSHES:

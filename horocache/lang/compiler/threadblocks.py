@@ -1,4 +1,4 @@
-"""Which strand runs each instruction, and what its steps wait for."""
+"""Assignment of instructions to thread blocks, and the waits between the steps of different thread blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ Key = tuple[Hashable, ...]
 
 
 def place(nodes: Sequence[Instruction | None], channels: Channels) -> list[Hashable]:
-    """The strand of each instruction; equal keys are one strand.
+    """The thread block of each instruction; equal keys are one thread block.
 
-    What goes to or comes from other ranks is in its connection's strand. What is done within a rank follows, in the
-    same strand, what it waits for longest; that is where it can begin at once.
+    A send or receive runs in the thread block of its connection. A local instruction runs in the thread block of its
+    deepest dependency, where it can begin at once. A local instruction without dependencies runs in the thread block of
+    the first send or receive that depends on it, or in a thread block for local instructions. The user's choice comes
+    first.
     """
     strands: list[Hashable] = [None] * len(nodes)
     depths = [0] * len(nodes)
@@ -50,7 +52,7 @@ def _at(nodes: Sequence[Instruction | None], number: int | None) -> Instruction:
 
 
 def _first_remote_users(nodes: Sequence[Instruction | None]) -> dict[int, int]:
-    """Of instructions, the first one that sends or receives and waits for it."""
+    """For each instruction, the first send or receive that depends on it."""
     found: dict[int, int] = {}
     for node in nodes:
         if node is not None and (node.op in POPS or node.op in PUSHES):
@@ -78,7 +80,7 @@ def _of_connection(node: Instruction, nodes: Sequence[Instruction | None], chann
 
 
 def connection(node: Instruction, nodes: Sequence[Instruction | None], channels: Channels) -> Hashable:
-    """Of an instruction that pushes."""
+    """The connection of an instruction that pushes."""
     assert node.message is not None
     return (node.rank, _at(nodes, node.pushes_to).rank, node.lane, channels.of[node.message])
 
@@ -90,7 +92,7 @@ def emit(
     channels: Channels,
     ranks: int,
 ) -> tuple[RankProgram, ...]:
-    """The programs of all ranks, given the order of everything."""
+    """The programs of all ranks, whose thread blocks run their instructions in the given order."""
     numbers = {key: index for index, key in enumerate(sorted({(n.lane, c) for n, c in _used(nodes, channels)}))}
     by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for number in order:
@@ -150,9 +152,10 @@ def _step(node: Instruction, waits: tuple[tuple[int, int], ...]) -> Step:
 def _waits(
     nodes: Sequence[Instruction | None], mine: Sequence[int], places: dict[int, tuple[int, int]], strands: int
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """What each step has to wait for in other strands: no more than what nothing else it waits for implies.
+    """The waits of each step for steps of other thread blocks, without waits that its other waits imply.
 
-    A clock says for each strand of the rank how many of its steps are over when an instruction is.
+    The clock of an instruction has, for each thread block of the rank, the number of steps that are finished when the
+    instruction is. A dependency needs no wait if the clock already covers it.
     """
     clocks: dict[int, list[int]] = {}
     waits: dict[int, tuple[tuple[int, int], ...]] = {}

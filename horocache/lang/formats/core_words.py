@@ -1,4 +1,4 @@
-"""A compiled program as the words that the core reads: see Note [Programs in memory] in cpp_core/program/program.h."""
+"""Encoding of compiled programs for the core, as Note [Programs in memory] in cpp_core/program/program.h defines it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from horocache.lang.program.compiled_program import (
 )
 
 _MAGIC = int.from_bytes(b"HCCPROG1", "little")
-# Those of a job, which programs can run.
+# The operations of a job that programs can run, with their codes.
 OPERATIONS = {
     "allreduce": OP_ALLREDUCE,
     "allgather": OP_ALLGATHER,
@@ -45,22 +45,22 @@ OPERATIONS = {
 _LIBRARY_MAGIC = int.from_bytes(b"HCCPRLF1", "little")
 PROTOCOLS = get_args(Protocol)
 _OPS = {name: number for number, name in enumerate(("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs"))}
-_FINISHES = 8
+_FINISHES = 8  # flag in the opcode's word: the step has ``finishes``
 assert set(_OPS) == set(get_args(OpName))
 
 
 def pack(program: CompiledProgram) -> bytes:
-    """Little-endian words of 64 bits. The program has been proved."""
+    """Encode a verified program as little-endian 64-bit words."""
     return _numbers(*_words(program))
 
 
 def pack_library(programs: Sequence[tuple[str, CompiledProgram, bool]], rules: str, any_order: bool = False) -> bytes:
-    """The programs of a job: see cpp_core/program/library.h.
+    """Encode the programs of a job for the core, which decodes them into the Library of cpp_core/program/library.h.
 
     Args:
-        programs: name, program, and whether the job must have its number of ranks.
-        rules: of the selector.
-        any_order: whether sums of floating point may be made in another order than rank order.
+        programs: name, verified program, and True if the job must have the program's number of ranks.
+        rules: selector rules for the programs.
+        any_order: True if floating-point sums may be folded in another order than rank order.
     """
     parts = [_numbers(_LIBRARY_MAGIC), _text(rules.encode()), _numbers(len(programs))]
     for name, program, required in programs:

@@ -1,4 +1,4 @@
-"""Drawings of programs: the chunk DAG as it was written, and the schedule as it runs. SVG, and text."""
+"""Drawings of programs: the schedule as SVG or text, and the chunk DAG as SVG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horocache.lang.frontend.trace import REDUCE, Operation, Program
 from horocache.lang.program.compiled_program import CompiledProgram, Operand, Step
 from horocache.lang.program.instruction_dag import POPS, PUSHES
 
-At = tuple[int, int, int]  # rank, strand, step
+At = tuple[int, int, int]  # rank, thread block, step
 _CELL, _ROW, _LEFT, _TOP = 92, 30, 150, 48
 _FILL = {"s": "#dbeafe", "r": "#dcfce7", "cpy": "#f1f5f9", "re": "#fef3c7"}
 _FUSED = {"rrc": "#fde68a", "rcs": "#bfdbfe", "rrs": "#fed7aa", "rrcs": "#fdba74"}
@@ -20,7 +20,10 @@ _STYLE = (
 
 
 def draw(program: CompiledProgram, written: Program | None = None) -> str:
-    """The schedule, one row for each strand and one column for each level; below it the chunk DAG, if it is known."""
+    """Draw a program as SVG: the schedule, and below it the chunk DAG of ``written``, if given.
+
+    The schedule has one row for each thread block and one column for each level.
+    """
     root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg"})
     ET.SubElement(root, "style").text = _STYLE
     marker = ET.SubElement(ET.SubElement(root, "defs"), "marker", _ARROW)
@@ -97,7 +100,7 @@ def _steps(program: CompiledProgram) -> Iterator[tuple[At, Step]]:
 
 
 def _messages(program: CompiledProgram) -> list[tuple[At, At]]:
-    """Each step that pushes, with the one that pops it: connections keep their order."""
+    """For each message the step that pushes it and the step that pops it; connections deliver in order."""
     queues: dict[tuple[int, int, int], deque[At]] = defaultdict(deque)
     for at, step in _steps(program):
         strand = program.programs[at[0]].strands[at[1]]
@@ -112,7 +115,7 @@ def _messages(program: CompiledProgram) -> list[tuple[At, At]]:
 
 
 def _levels(program: CompiledProgram) -> dict[At, int]:
-    """The earliest turn in which each step can run, if every one takes a turn."""
+    """The earliest turn in which each step can run, if every step takes one turn."""
     before: dict[At, list[At]] = {at: [] for at, _ in _steps(program)}
     for at, step in _steps(program):
         rank, s, i = at
@@ -137,12 +140,12 @@ def _levels(program: CompiledProgram) -> dict[At, int]:
 
 
 def _draw_chunks(root: ET.Element, program: Program, top: int) -> tuple[int, int]:
-    """One node for each operation, in the column of its depth, with edges to what it reads or overwrites."""
+    """One node for each operation, in the column of its depth, with edges from the last writers of its chunks."""
     _text(root, 10, top, "Operations on chunks, as they were written", "t")
     edges, boxes = ET.SubElement(root, "g"), ET.SubElement(root, "g")
     rows: dict[int, int] = defaultdict(int)
-    last: dict[tuple[int, str, int], int] = {}  # who touched a place last
-    nodes: list[tuple[int, float, float]] = []  # depth and corner
+    last: dict[tuple[int, str, int], int] = {}  # the operation that wrote each place last
+    nodes: list[tuple[int, float, float]] = []  # depth, x and y of the corner
     wide = 2 * _CELL + 60
     for number, operation in enumerate(program.operations):
         ends = (operation.source, operation.destination)
@@ -177,7 +180,7 @@ def _place(rank: int, place: Operand) -> str:
 
 
 def describe(program: CompiledProgram) -> str:
-    """All strands, a line for each step."""
+    """All thread blocks as text, with one line for each step."""
     lines = [f"{program.name}: {program.collective.name}, {program.ranks} ranks, refinement {program.refinement}"]
     for rank, one in enumerate(program.programs):
         scratch = "".join(f", {name}[{chunks}]" for name, chunks in one.scratch.items())

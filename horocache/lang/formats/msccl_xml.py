@@ -1,12 +1,13 @@
-"""MSCCL-XML, which msccl-tools writes and MSCCL's and RCCL's runtimes read: export and import.
+"""Export and import of MSCCL-XML, the format that msccl-tools writes and the runtimes of MSCCL and RCCL read.
 
 Note [What the runtimes do]
-A step waits for one other (``depid``, ``deps``), so more of them become ``nop`` steps before it. A step that receives
-and reduces adds what arrived to ``srcbuf`` and ``srcoff`` of its own rank. What receives and sends waits for a message
-and a free slot at once. ``hasdep`` tells of steps that others wait for. The runtimes look at ``inplace``,
-``outofplace``, ``minBytes`` and ``maxBytes``, and refuse a file without them. A file that is for calls in place
-(``inplace``), alone or also for others (``outofplace``), may name the output there, which is the same memory as the
-input; a program in place runs both here.
+A step waits for at most one other step (``depid``, ``deps``). Further waits become ``nop`` steps before it. A step that
+receives and reduces adds the message to the chunks at ``srcbuf`` and ``srcoff`` of its own rank. A step that receives
+and sends waits until it has both a message and a free slot. ``hasdep`` marks steps that other steps wait for. The
+runtimes refuse a file without ``inplace``, ``outofplace``, ``minBytes`` and ``maxBytes``.
+A file with ``inplace`` is for calls in place; with ``outofplace`` as well, it is also for calls out of place. Its steps
+may use the name of the output for the input, because in place both are the same memory. horocache imports such a file
+as a program in place, which runs calls of both kinds.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ _LETTERS = {INPUT: "i", OUTPUT: "o"}
 _NAMES = {"i": INPUT, "o": OUTPUT, "s": "scratch"}
 _COLLECTIVES = {"reduce_scatter": "reducescatter"}
 MAX_XML_BYTES = 64 << 20
-_MOST_TAG_BYTES = 1 << 15  # with its attributes; some 200 are usual, and a repetition in a pattern has its own limit
+_MOST_TAG_BYTES = 1 << 15  # with attributes; about 200 are usual. Must be below the repetition limit of a regex
 _MOST_ELEMENTS = 2 * MAX_STEPS
 
 Element = ET.Element
 
 
 class _Builder(ET.TreeBuilder):
-    """Stops at what asks for memory or other files: entities, in whatever encoding, and very many elements."""
+    """Tree builder that refuses input that could use much memory or other files: entities, and too many elements.
+
+    It sees entities in any encoding of the file.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,13 +63,13 @@ class _Builder(ET.TreeBuilder):
 
 
 def export(program: CompiledProgram | Program) -> str:
-    """The program as MSCCL-XML; fine chunks are its chunks.
+    """Convert a program to MSCCL-XML. The chunks of the file are the program's fine chunks.
 
     Args:
-        program: as it was written, or compiled by :func:`horocache.lang.compile_for_msccl`.
+        program: a written program, or a program compiled by :func:`horocache.lang.compile_for_msccl`.
 
     Raises:
-        ScheduleError: the program deadlocks with some number of slots that a runtime may have, 1 or more.
+        ScheduleError: the program deadlocks in a runtime whose connections have one slot.
     """
     if isinstance(program, Program):
         program = compile_for_msccl(program)
@@ -87,7 +91,7 @@ def export(program: CompiledProgram | Program) -> str:
         "maxBytes": program.max_bytes,
     }
     if collective.root is not None:
-        attributes["root"] = collective.root  # no part of the format; what it does not know, a reader passes over
+        attributes["root"] = collective.root  # not in the format; readers ignore attributes that they do not know
     root = _element("algo", attributes)
     for rank, one in enumerate(program.programs):
         chunks = {"i_chunks": sizes[rank].get(INPUT, 0) * fine, "o_chunks": sizes[rank].get(OUTPUT, 0) * fine}
@@ -99,7 +103,10 @@ def export(program: CompiledProgram | Program) -> str:
 
 
 def _check_one_slot(program: CompiledProgram, collective: Collective) -> None:
-    """A file cannot say how many slots it needs, and a program that runs with one runs with more."""
+    """Raise ScheduleError if the program needs more than one slot.
+
+    A file cannot say how many slots its program needs. A program that runs with one slot also runs with more.
+    """
     try:
         verify(msgspec.structs.replace(program, min_slots=1), collective, at_once=True)
     except DeadlockError as error:
@@ -110,7 +117,7 @@ def _check_one_slot(program: CompiledProgram, collective: Collective) -> None:
 
 
 def beyond_limits(program: CompiledProgram) -> list[str]:
-    """What of a program RCCL's runtime (its msccl_struct.h) has no room for, a line for each."""
+    """The limits of RCCL's runtime (its msccl_struct.h) that a program exceeds, one line for each."""
     strands = [strand for one in program.programs for strand in one.strands]
     blocks = max((len(one.strands) for one in program.programs), default=0)
     steps = max((sum(max(1, len(step.waits)) for step in strand.steps) for strand in strands), default=0)
@@ -134,7 +141,7 @@ def _element(tag: str, attributes: dict[str, object]) -> Element:
 
 
 def _blocks(one: RankProgram) -> Iterator[Element]:
-    """A rank's strands as thread blocks."""
+    """The thread blocks of a rank as XML elements."""
     offsets, end = {}, 0
     for name, chunks in one.scratch.items():
         offsets[name], end = end, end + chunks
@@ -157,7 +164,7 @@ _NOTHING = {"type": "nop", "srcbuf": "i", "srcoff": -1, "dstbuf": "o", "dstoff":
 
 
 def _numbers(strand: Strand) -> Iterator[int]:
-    """Of each step its number in the file, where further waits are steps, too."""
+    """The number of each step in the file, where all but one of a step's waits are nop steps before it."""
     number = -1
     for step in strand.steps:
         number += max(1, len(step.waits))
@@ -165,7 +172,7 @@ def _numbers(strand: Strand) -> Iterator[int]:
 
 
 def _places(step: Step, offsets: dict[str, int]) -> dict[str, object]:
-    """What is read, and what is written; each the other where there is only one."""
+    """The attributes for source and destination; a step with only one of them has it as both."""
     source = step.source or step.destination
     destination = step.destination or step.source
     assert source is not None and destination is not None
@@ -182,14 +189,14 @@ def _letter(place: Operand, offsets: dict[str, int]) -> tuple[str, int]:
 
 
 def parse(text: str | bytes, collective: Collective | None = None) -> CompiledProgram:
-    """A program from MSCCL-XML, proved.
+    """Read a program from MSCCL-XML and verify it.
 
     Args:
-        text: the file's contents.
-        collective: what it promises; to be given where the file names none that is known.
+        text: contents of the file.
+        collective: the collective that the program implements; required if the file does not name a known collective.
 
     Raises:
-        ProgramFileError: it is no such file, or its program is wrong.
+        ProgramFileError: the contents are not MSCCL-XML, or the program is wrong.
     """
     contents = text.encode() if isinstance(text, str) else text
     if len(contents) > MAX_XML_BYTES:
@@ -225,7 +232,7 @@ def parse(text: str | bytes, collective: Collective | None = None) -> CompiledPr
 
 
 def _proved(program: CompiledProgram, collective: Collective) -> CompiledProgram:
-    """With the fewest slots that it needs. Raises ProgramFileError."""
+    """Verify the program, and return it with the fewest slots that it needs. Raises ProgramFileError."""
     for slots in range(1, 9):
         candidate = msgspec.structs.replace(program, min_slots=slots)
         try:
@@ -291,7 +298,7 @@ def _rank(gpu: Element, rank: int, collective: Collective) -> RankProgram:
         raise ProgramFileError(f"{where}/tb: the ids are not 0 to {len(blocks) - 1}.")
     ordered = [block for _, block in sorted(zip(numbers, blocks, strict=True), key=lambda pair: pair[0])]
     rows = [_rows(block, f"{where}/tb[{b}]", rank, collective) for b, block in enumerate(ordered)]
-    # Where each of the file's steps is among ours; a nop is where the step before it is.
+    # The number of each of the file's steps among the imported steps; a nop has the number of the step before it.
     where_is = [_positions(steps) for steps in rows]
     strands = []
     kept = [b for b, steps in enumerate(rows) if any(step.type != "nop" for step in steps)]
@@ -307,7 +314,7 @@ def _rank(gpu: Element, rank: int, collective: Collective) -> RankProgram:
 
 @dataclass
 class _Row:
-    """A step as the file has it."""
+    """A step of the file."""
 
     type: str
     source: Operand
@@ -327,7 +334,7 @@ def _rows(block: Element, where: str, rank: int, collective: Collective) -> list
             raise ProgramFileError(f"{at}/type: {kind[:40]!r} is not known.")
         source, destination = (_alias(_place(step, side, at), rank, collective) for side in ("src", "dst"))
         if kind == "cpy" and source == destination:
-            kind = "nop"  # from the input to the output, in place
+            kind = "nop"  # in place, a copy from the input to the output
         depid, deps = _number(step, "depid", at, -1), _number(step, "deps", at, -1)
         dep = None if depid < 0 else (depid, deps)
         out.append(_Row(kind, source, destination, _number(step, "cnt", at), dep))
@@ -342,14 +349,14 @@ def _place(step: Element, side: str, where: str) -> Operand:
 
 
 def _alias(place: Operand, rank: int, collective: Collective) -> Operand:
-    """In place, the chunk of the one memory that input and output are."""
+    """In place, map a chunk of the input or output to the shared buffer."""
     buffer, index = place
     chunks = {INPUT: collective.input_chunks(rank), OUTPUT: collective.output_chunks(rank)}
     return collective.alias(rank, buffer, index) if 0 <= index < chunks.get(buffer, 0) else place
 
 
 def _positions(rows: list[_Row]) -> list[int]:
-    """Of each of the file's steps the number of our last step by then; -1: there is none."""
+    """For each of the file's steps, the number of the last imported step up to it; -1: none."""
     out, number = [], -1
     for row in rows:
         if row.type != "nop":
@@ -377,7 +384,10 @@ def _meaning(
     new: dict[int, int],
     seen: set[tuple[int, int]],
 ) -> set[tuple[int, int]]:
-    """Our steps that are over when the file's is; a nop is over when those before it are, and what it waits for."""
+    """The imported steps that have finished when the file's step ``dep`` has finished.
+
+    A nop has finished when the steps before it and the step that it waits for have finished.
+    """
     b, s = dep
     if not (0 <= b < len(rows) and 0 <= s < len(rows[b])):
         raise ProgramFileError(f"/algo/gpu/tb/step: depid={b}, deps={s} is no step.")
@@ -397,7 +407,10 @@ def _meaning(
 
 
 def _steps(row: _Row, waits: tuple[tuple[int, int], ...]) -> list[Step]:
-    """Ours for one of the file's. What reduces into another place than it reads is a copy first."""
+    """Import one of the file's steps.
+
+    A step that receives and reduces out of place becomes a copy of its source, and a step in place.
+    """
     if row.type in READS_DESTINATION and row.type != "re" and row.source != row.destination:
         return [
             Step("cpy", row.count, row.source, row.destination, waits=waits),

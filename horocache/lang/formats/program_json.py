@@ -1,7 +1,7 @@
-"""Programs in files: JSON of one schema and version, with a hash over its contents.
+"""Program files: JSON with a schema, a version, and a hash of the contents.
 
-Nothing in a file is believed: it is decoded by its schema, its hash is compared, every number is checked, and the
-program is proved again before it is handed out.
+The reader does not trust a file: it decodes the file by the schema, compares the hash, checks every number, and proves
+the program again before it returns it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What every version of the format has."""
+    """The fields that every version of the format has."""
 
     format: Any = None
     version: Any = None
 
 
 def hash_of(program: CompiledProgram) -> str:
-    """Of everything in it: ``sha256:`` and 64 digits. Ranks compare it before they run a program."""
+    """Hash of the whole program: ``sha256:`` and 64 hexadecimal digits."""
     return "sha256:" + hashlib.sha256(msgspec.json.encode(program)).hexdigest()
 
 
 def encode(program: CompiledProgram) -> bytes:
-    """The file's contents; the same bytes for the same program."""
+    """Encode a program as the contents of a file; equal programs give equal bytes."""
     document = _Document("horocache.program", VERSION, hash_of(program), program)
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
-    """Write a file, at once or not at all. Raises OSError."""
+    """Write a program to a file atomically. Raises OSError."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -64,10 +64,11 @@ def save(program: CompiledProgram, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> CompiledProgram:
-    """Read a file, and prove the program in it.
+    """Read a program from a file and verify it.
 
     Raises:
-        ProgramFileError: it cannot be read, is of another version, or holds no correct program; says where in it.
+        ProgramFileError: the file cannot be read, has another version, or does not hold a correct program. The message
+            names the file and the place in it.
     """
     name = os.fspath(path)
     try:
@@ -96,14 +97,15 @@ def _read(name: str) -> bytes:
 
 
 def decode(contents: bytes, *, expect_hash: bool = True) -> CompiledProgram:
-    """A program from a file's contents, proved.
+    """Decode a program from the contents of a file and verify it.
 
     Args:
-        contents: of a file.
-        expect_hash: whether its hash must be right; not so while it is edited by hand.
+        contents: contents of a file.
+        expect_hash: True if the hash must be right; False accepts a file that was edited by hand.
 
     Raises:
-        ProgramFileError: as for :func:`load`, without the name of the file.
+        ProgramFileError: the contents have another version, or do not hold a correct program. The message names the
+            place in the file.
     """
     document = _decode_document(contents)
     program = document.program
@@ -133,7 +135,7 @@ def _decode_document(contents: bytes) -> _Document:
 
 
 def _with_pointer(text: str) -> str:
-    """Msgspec's path as a JSON pointer, at the front: ``$.program.ranks`` is ``/program/ranks``."""
+    """Move the path in msgspec's message to the front, as a JSON pointer: ``$.a.b`` becomes ``/a/b``."""
     match = re.fullmatch(r"(.*?) - at `(?:key in )?\$(.*)`", text, re.DOTALL)
     if match is None:
         return f"/: {text}."

@@ -1,1 +1,1 @@
-"""How programs are written: chunk references, traces, collectives and topologies."""
+"""The frontend, in which programs are written: chunk references, traces, collectives and topologies."""

@@ -1,4 +1,4 @@
-"""References to chunks, and the functions by which a program is written: ``chunk``, ``copy``, ``reduce``, ..."""
+"""Chunk references, and the operations that a program consists of: ``chunk``, ``copy``, ``reduce``, ..."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from horocache.lang.frontend.trace import COPY, MAX_CHANNELS, REDUCE, Operation,
 
 
 class Buffer:
-    """Names of the two buffers that every rank has; any other name is a scratch buffer, made by its first use."""
+    """Names of the two buffers of every rank. Any other name is a scratch buffer, which its first use creates."""
 
     input = INPUT
     output = OUTPUT
 
 
 class Ref:
-    """Some chunks side by side in a buffer of one rank, as they were when the reference was taken.
+    """Reference to adjacent chunks in a buffer of one rank, as they were when the reference was taken.
 
-    Made by :func:`chunk` and by the methods. Using one whose chunks have been overwritten raises
-    :class:`~horocache.lang.StaleReferenceError`.
+    References are made by :func:`chunk` and by the methods of this class. The use of a reference whose chunks have been
+    overwritten raises :class:`~horocache.lang.StaleReferenceError`.
     """
 
     def __init__(self, program: Program, place: Place, where: Location) -> None:
@@ -46,21 +46,24 @@ class Ref:
         send_strand: int | None = None,
         recv_strand: int | None = None,
     ) -> Ref:
-        """Copy the chunks, to another rank or within this one.
+        """Copy the chunks to another rank or within this rank.
 
         Args:
-            rank: the destination.
-            buffer: of the destination; a name that is new makes a scratch buffer.
-            index: of the first chunk there; None puts them behind the last chunk of a scratch buffer.
-            channel: of the connection between two ranks; chosen by the compiler when omitted.
-            send_strand: of this rank, which sends; chosen by the compiler when omitted.
-            recv_strand: of the destination, which receives.
+            rank: destination rank.
+            buffer: destination buffer; a new name creates a scratch buffer.
+            index: index of the first chunk in the destination; None appends the chunks to a scratch buffer.
+            channel: channel of the connection between two ranks; chosen by the compiler when omitted.
+            send_strand: thread block of this rank, which sends; chosen by the compiler when omitted.
+            recv_strand: thread block of the destination rank, which receives; chosen by the compiler when omitted.
 
         Returns:
-            A reference to the copy. Copying chunks onto themselves does nothing, and returns this reference.
+            A reference to the copy. Copying chunks onto themselves does nothing and returns this reference.
 
         Raises:
-            StaleReferenceError, BadReferenceError, NoLinkError, UsageError.
+            StaleReferenceError: the chunks have been overwritten.
+            BadReferenceError: the destination does not exist, or overlaps with the chunks.
+            NoLinkError: the topology has no link to the destination.
+            UsageError: the program is not being written, or the channel or a thread block is invalid.
         """
         where = caller()
         self._check(where)
@@ -82,19 +85,22 @@ class Ref:
         send_strand: int | None = None,
         recv_strand: int | None = None,
     ) -> Ref:
-        """Add the chunks of ``other`` to these, in place; ``other`` is sent here if it is another rank's.
+        """Add the chunks of ``other`` to these chunks, in place. If another rank has them, it sends them to this rank.
 
         Args:
             other: as many chunks as these.
-            channel: as for :meth:`copy`.
-            send_strand: of the other rank.
-            recv_strand: of this one.
+            channel: channel of the connection between two ranks; chosen by the compiler when omitted.
+            send_strand: thread block of the rank of ``other``, which sends; chosen by the compiler when omitted.
+            recv_strand: thread block of this rank, which receives; chosen by the compiler when omitted.
 
         Returns:
-            This reference, which stands for the sums from now on.
+            This reference, which refers to the sums from now on.
 
         Raises:
-            StaleReferenceError, BadReferenceError, NoLinkError, UsageError.
+            StaleReferenceError: chunks of this reference or of ``other`` have been overwritten.
+            BadReferenceError: ``other`` is not a reference, has another number of chunks, or overlaps with these.
+            NoLinkError: the topology has no link between the ranks.
+            UsageError: the program is not being written, or the channel or a thread block is invalid.
         """
         where = caller()
         self._check(where)
@@ -117,7 +123,7 @@ class Ref:
         return self
 
     def split(self, parts: int) -> list[Ref]:
-        """Equal parts of these chunks, in order. Raises BadReferenceError if they do not go into that many."""
+        """Split the chunks into equal parts, in order. Raises BadReferenceError if ``parts`` does not divide them."""
         where = caller()
         self._check(where)
         if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1 or self.count % parts:
@@ -127,7 +133,7 @@ class Ref:
         return [Ref(self._program, part, where) for part in places]
 
     def group(self, other: Ref) -> Ref:
-        """These chunks and those of ``other``, which are beside them, as one. Raises BadReferenceError."""
+        """Join these chunks and the chunks of ``other``. Raises BadReferenceError if they are not adjacent."""
         where = caller()
         self._check(where)
         if not isinstance(other, Ref):
@@ -145,7 +151,7 @@ class Ref:
         self._program.check_fresh(self._place, self._versions, where)
 
     def _check_apart(self, to: Place, where: Location) -> None:
-        """Raise BadReferenceError where source and destination share chunks without being the same."""
+        """Raise BadReferenceError if source and destination overlap."""
         mine = self._place
         if (mine.rank, mine.buffer) == (to.rank, to.buffer) and abs(mine.index - to.index) < mine.count:
             raise BadReferenceError(f"{mine} and {to} overlap.", where)
@@ -157,16 +163,16 @@ class Ref:
 
 
 def chunk(rank: int, buffer: str, index: int, count: int = 1) -> Ref:
-    """A reference to chunks as they are now.
+    """Take a reference to chunks as they are now.
 
     Args:
-        rank: whose they are.
+        rank: rank that has the chunks.
         buffer: ``Buffer.input``, ``Buffer.output`` or the name of a scratch buffer.
-        index: of the first one.
-        count: how many.
+        index: index of the first chunk.
+        count: number of chunks.
 
     Raises:
-        UninitializedChunkError: nothing has been written to one of them. BadReferenceError: there are no such chunks.
+        UninitializedChunkError: one of the chunks has never been written. BadReferenceError: the chunks do not exist.
         UsageError: no program is being written.
     """
     where = caller()
@@ -175,16 +181,16 @@ def chunk(rank: int, buffer: str, index: int, count: int = 1) -> Ref:
 
 
 class parallelize:  # noqa: N801 - used like a function
-    """Lay out the steps in this block several times side by side, each time for a part of every chunk.
+    """Run the operations in this block as several instances in parallel, each on its part of every chunk.
 
-    Each has strands and connections of its own, so that they run at the same time; blocks may be nested (MSCCLang,
-    section 5.1). ``with parallelize(4): ...``
+    Each instance has its own thread blocks and connections (MSCCLang, section 5.1). Blocks may be nested. Use it as
+    ``with parallelize(4): ...``.
 
     Args:
-        instances: how many times.
+        instances: number of instances, from 1 to 1024.
 
     Raises:
-        UsageError: no program is being written, or the number is not from 1 to 1024.
+        UsageError: no program is being written, or the number of instances is out of range.
     """
 
     def __init__(self, instances: int) -> None:

@@ -1,8 +1,8 @@
-"""What programs can promise: which chunks each rank begins with, and which it must end with.
+"""Collectives, which specify programs: the chunks that each rank begins with, and those that it must end with.
 
-A collective divides each rank's input and output into chunks. Chunks whose elements a user's program may find in one
-another's place are of one *class* and have equal sizes; the elements of an operation are divided over the classes as
-evenly as it goes, so any number of elements can be sent through any program.
+A collective divides each rank's input and output into chunks. Each chunk has a *size class*, and the chunks of a class
+have equal sizes. A chunk and the input chunks that end in its place are of one class. The elements of an operation are
+divided over the classes as evenly as possible, so any number of elements is possible.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ OUTPUT = "output"
 
 
 class Collective(ABC):
-    """A pre- and a postcondition.
+    """Base of all collectives: a precondition and a postcondition on chunks.
 
     Attributes:
-        name: as in the selector's tables (``allreduce``).
-        num_ranks: of the program.
-        chunk_factor: how finely data is divided; what it counts is said by each class.
-        inplace: input and output are one memory; where they differ in size, the smaller is a part of the larger.
-        root: the rank that sends or receives all; None where there is none.
+        name: name as in the selector's rules (``allreduce``).
+        num_ranks: number of ranks.
+        chunk_factor: number of chunks of a piece of data; each subclass says of which piece.
+        inplace: True if input and output share memory. If their sizes differ, the smaller is a part of the larger.
+        root: the rank that sends or receives all data; None if the collective has no root.
     """
 
     name = ""
@@ -35,7 +35,7 @@ class Collective(ABC):
         """Check the numbers.
 
         Raises:
-            BadReferenceError: they are not whole and positive.
+            BadReferenceError: ``num_ranks`` or ``chunk_factor`` is not a positive integer.
         """
         for what, number in (("num_ranks", num_ranks), ("chunk_factor", chunk_factor)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -46,41 +46,41 @@ class Collective(ABC):
 
     @abstractmethod
     def input_chunks(self, rank: int) -> int:
-        """Chunks of the rank's input."""
+        """Number of chunks in the rank's input."""
 
     @abstractmethod
     def output_chunks(self, rank: int) -> int:
-        """Chunks of the rank's output."""
+        """Number of chunks in the rank's output."""
 
     @abstractmethod
     def expected(self, rank: int, index: int) -> Iterable[Origin] | None:
-        """The input chunks whose sum the rank's output chunk must be; None: anything."""
+        """The input chunks whose sum the rank's output chunk must be; None: its contents do not matter."""
 
     @property
     def promises_inputs(self) -> bool:
-        """Whether what a program leaves in inputs counts, too."""
+        """True if the postcondition includes the final contents of the inputs."""
         return False
 
     def expected_input(self, rank: int, index: int) -> Iterable[Origin] | None:
-        """The same of an input chunk, where those count."""
+        """The input chunks whose sum the rank's input chunk must be at the end; None: its contents do not matter."""
         del rank, index
         return None
 
     def has_data(self, rank: int, index: int) -> bool:
-        """Whether a rank's input chunk holds anything at the start."""
+        """True if the rank's input chunk holds data at the start."""
         del rank, index
         return True
 
     @property
     def classes(self) -> int:
-        """Sizes that chunks can have: chunk i of an input or output has the size of class ``i % classes``."""
+        """Number of size classes; chunk i of an input or output is of class ``i % classes``."""
         return self.chunk_factor
 
     def alias(self, rank: int, buffer: str, index: int) -> tuple[str, int]:
-        """The buffer and index by which memory in place is known: input and output are then one buffer.
+        """Map a chunk to the buffer that has its memory: in place, input and output are one buffer.
 
         Returns:
-            The chunk's place in the larger of the two; unchanged out of place, and for named scratch buffers.
+            Buffer and index in the larger of the two. Out of place, and for scratch buffers, the arguments.
         """
         if not self.is_joined(rank) or buffer not in (INPUT, OUTPUT):
             return buffer, index
@@ -88,11 +88,11 @@ class Collective(ABC):
         return INPUT if self.joined_is_input else OUTPUT, index + (first_input if buffer == INPUT else first_output)
 
     def is_joined(self, rank: int) -> bool:
-        """Whether the rank's input and output are one memory."""
+        """True if the rank's input and output share memory."""
         return self.inplace and self.input_chunks(rank) > 0 and self.output_chunks(rank) > 0
 
     def buffers(self, rank: int) -> dict[str, int]:
-        """The buffers that the rank has at the start, and their chunks; in place there is one."""
+        """The rank's buffers at the start, with their numbers of chunks; in place, one shared buffer."""
         sizes = {INPUT: self.input_chunks(rank), OUTPUT: self.output_chunks(rank)}
         if not self.is_joined(rank):
             return sizes
@@ -102,16 +102,16 @@ class Collective(ABC):
 
     @property
     def joined_is_input(self) -> bool:
-        """In place: whether the buffer that holds both is the input."""
+        """In place: True if the shared buffer is the input, False if it is the output."""
         return True
 
     def offsets(self, rank: int) -> tuple[int, int]:
-        """In place: where the input and the output begin in the buffer that holds both."""
+        """In place: the indices at which the input and the output begin in the shared buffer."""
         return 0, 0
 
 
 class _Whole(Collective):
-    """Input and output have ``chunk_factor`` chunks on every rank."""
+    """Base of collectives whose input and output have ``chunk_factor`` chunks on every rank."""
 
     def input_chunks(self, rank: int) -> int:
         return self.chunk_factor
@@ -121,7 +121,7 @@ class _Whole(Collective):
 
 
 class AllReduce(_Whole):
-    """Every rank gets, chunk by chunk, the sum over the ranks. ``chunk_factor``: chunks of a rank's data in all."""
+    """Every rank gets the sum over all ranks, chunk by chunk. ``chunk_factor``: chunks of a rank's data."""
 
     name = "allreduce"
 
@@ -186,7 +186,7 @@ class AllToAll(Collective):
 
 
 class _Rooted(Collective):
-    """Base of those with a root."""
+    """Base of collectives with a root."""
 
     def __init__(self, num_ranks: int, chunk_factor: int = 1, inplace: bool = False, root: int = 0) -> None:
         super().__init__(num_ranks, chunk_factor, inplace)
@@ -196,7 +196,7 @@ class _Rooted(Collective):
 
 
 class Broadcast(_Rooted, _Whole):
-    """Every rank gets the root's data. ``chunk_factor``: chunks of it."""
+    """Every rank gets the root's data. ``chunk_factor``: chunks of the root's data."""
 
     name = "broadcast"
 
@@ -206,7 +206,7 @@ class Broadcast(_Rooted, _Whole):
 
 
 class Reduce(_Rooted, _Whole):
-    """The root gets the sum over the ranks; what the others' output holds is undefined."""
+    """The root gets the sum over all ranks; other outputs are undefined. ``chunk_factor``: chunks of a rank's data."""
 
     name = "reduce"
 
@@ -237,7 +237,10 @@ class Scatter(_Rooted, ReduceScatter):
 
 
 class AllToNext(_Whole):
-    """Rank r's data goes to rank r + 1; rank 0 gets nothing. ``chunk_factor``: chunks of it (MSCCLang, section 7.4)."""
+    """Rank r's data goes to rank r + 1; rank 0 gets nothing (MSCCLang, section 7.4).
+
+    ``chunk_factor``: chunks of a rank's data.
+    """
 
     name = "alltonext"
 
@@ -249,18 +252,18 @@ Condition = Callable[[int, int], Iterable[Origin] | None]
 
 
 class Custom(Collective):
-    """A collective of the user's.
+    """A user-defined collective.
 
     Args:
-        name: of the collective; programs are found by it.
-        num_ranks: of the program.
-        inputs: chunks of each rank's input.
-        outputs: chunks of each rank's output.
-        post: ``post(rank, chunk)`` gives the input chunks ``(rank, chunk)`` whose sum the output chunk must be; None:
-            anything.
-        pre: ``pre(rank, chunk)`` says whether the rank's input chunk holds data; by default all do.
-        inplace: as for :class:`Collective`.
-        classes: how many sizes chunks can have; by default one, so all are equal.
+        name: name of the collective.
+        num_ranks: number of ranks.
+        inputs: number of chunks in each rank's input.
+        outputs: number of chunks in each rank's output.
+        post: postcondition: ``post(rank, chunk)`` returns the input chunks ``(rank, chunk)`` whose sum the output chunk
+            must be, or None if its contents do not matter.
+        pre: precondition: ``pre(rank, chunk)`` returns True if the rank's input chunk holds data; by default all do.
+        inplace: True if input and output share memory. If their sizes differ, the smaller is a part of the larger.
+        classes: number of size classes; chunk i is of class ``i % classes``. By default all chunks have one size.
     """
 
     def __init__(

@@ -1,24 +1,25 @@
-"""What a chunk holds, symbolically: which ranks' input chunks are summed up in it, and how often each.
+"""Symbolic contents of chunks: a chunk holds the sum of a multiset of input chunks.
 
-Values are interned: equal multisets are the same small integer, so comparing and adding them costs a look-up.
+Multisets are interned: a value is a small integer, and equal multisets have the same value. Comparing two values
+compares integers, and adding two values a second time is one lookup.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-Origin = tuple[int, int]  # rank, index in its input
+Origin = tuple[int, int]  # an input chunk: rank, index in the rank's input
 Value = int
-Terms = tuple[tuple[Origin, int], ...]  # sorted; with how often each occurs
+Terms = tuple[tuple[Origin, int], ...]  # sorted; each input chunk with its multiplicity
 
 
 class Values:
-    """A table of multisets.
+    """A table of interned multisets.
 
     Role: owned by one trace or verification; single-threaded.
 
     Attributes:
-        classes: how many sizes chunks have.
+        classes: number of size classes of chunks.
     """
 
     def __init__(self, classes: int = 1) -> None:
@@ -26,10 +27,10 @@ class Values:
         self._terms: list[Terms] = []
         self._numbers: dict[Terms, Value] = {}
         self._sums: dict[tuple[Value, Value], Value] = {}
-        self._of: dict[tuple[Origin, ...], Value] = {}  # by chunks as they were given
+        self._of: dict[tuple[Origin, ...], Value] = {}  # cache of of(), by its argument
 
     def of(self, origins: Iterable[Origin]) -> Value:
-        """The sum of these input chunks."""
+        """The value of the sum of these input chunks."""
         key = tuple(origins)
         known = self._of.get(key)
         if known is not None:
@@ -41,7 +42,7 @@ class Values:
         return value
 
     def add(self, a: Value, b: Value) -> Value:
-        """The sum of two values."""
+        """The value of the sum of two values."""
         key = (a, b) if a < b else (b, a)
         known = self._sums.get(key)
         if known is not None:
@@ -53,16 +54,16 @@ class Values:
         return total
 
     def terms(self, value: Value) -> Terms:
-        """The input chunks in it, and how often each."""
+        """The input chunks in a value, with their multiplicities."""
         return self._terms[value]
 
     def is_whole(self, value: Value, ranks: int) -> bool:
-        """Whether it is the sum of one input chunk of each rank, each once."""
+        """True if a value is the sum of exactly one input chunk of each rank."""
         terms = self._terms[value]
         return len(terms) == ranks and all(origin[0] == rank and n == 1 for rank, (origin, n) in enumerate(terms))
 
     def text(self, value: Value | None) -> str:
-        """For people: ``a0[1] + 2 a3[1]`` is chunk 1 of rank 0, and twice that of rank 3."""
+        """Text for messages: ``a0[1] + 2 a3[1]`` is chunk 1 of rank 0 plus twice chunk 1 of rank 3."""
         if value is None:
             return "nothing"
         parts = [f"{count} " * (count > 1) + f"a{rank}[{index}]" for (rank, index), count in self._terms[value]]

@@ -1,4 +1,4 @@
-"""Which ranks are connected, and how well."""
+"""Topologies: the links between ranks and their capacities."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ class Topology:
     """Links between ranks.
 
     Attributes:
-        name: for people and files.
-        links: ``links[destination][source]``, as in msccl-tools: how many chunks per step the link carries; 0: there is
-            none.
-        switches: groups of links that share a capacity: (source, destination, capacity, name); for importers.
+        name: name in messages.
+        links: ``links[destination][source]``, as in msccl-tools: the chunks that the link carries per step; 0 if the
+            ranks are not connected.
+        switches: groups of links that share a capacity: (sources, destinations, capacity, name), as in msccl-tools. The
+            compiler does not use them.
     """
 
     name: str
@@ -29,11 +30,11 @@ class Topology:
             raise BadReferenceError(f"the links of topology {self.name!r} are no square table.", caller())
 
     def num_nodes(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return len(self.links)
 
     def link(self, source: int, destination: int) -> int:
-        """Capacity from one rank to another; 0: there is no link."""
+        """Capacity of the link from one rank to another; 0 if they are not connected."""
         return self.links[destination][source]
 
 
@@ -42,33 +43,33 @@ def _table(size: int, connected: Callable[[int, int], int]) -> list[list[int]]:
 
 
 def fully_connected(size: int) -> Topology:
-    """Every rank with every other."""
+    """Every rank is connected to every other rank."""
     return Topology(f"FullyConnected(n={size})", _table(size, lambda s, d: int(s != d)))
 
 
 def ring(size: int) -> Topology:
-    """Every rank with the one before and the one after it."""
+    """Every rank is connected to the rank before and the rank after it."""
     return Topology(f"Ring(n={size})", _table(size, lambda s, d: int(s != d and (s - d) % size in (1, size - 1))))
 
 
 def line(size: int) -> Topology:
-    """As a ring, but the last rank is not connected to the first."""
+    """A ring without the link between the last and the first rank."""
     return Topology(f"Line(n={size})", _table(size, lambda s, d: int(abs(s - d) == 1)))
 
 
 def star(size: int) -> Topology:
-    """Rank 0 with every other rank, which have no links among them."""
+    """Rank 0 is connected to every other rank; the others are not connected to each other."""
     return Topology(f"Star(n={size})", _table(size, lambda s, d: int(s != d and 0 in (s, d))))
 
 
 def hosts(num_hosts: int, per_host: int) -> Topology:
-    """Hosts of ``per_host`` ranks each; every rank with every other."""
+    """Hosts of ``per_host`` ranks each; every rank is connected to every other rank."""
     links = fully_connected(num_hosts * per_host).links
     return Topology(f"Hosts(hosts={num_hosts},ranks={per_host})", links)
 
 
 def from_links(name: str, size: int, links: Iterable[tuple[int, int, int]]) -> Topology:
-    """A topology of single links (source, destination, capacity)."""
+    """A topology with the given links (source, destination, capacity)."""
     table = _table(size, lambda s, d: 0)
     for source, destination, capacity in links:
         table[destination][source] = capacity
@@ -76,7 +77,7 @@ def from_links(name: str, size: int, links: Iterable[tuple[int, int, int]]) -> T
 
 
 def dgx1() -> Topology:
-    """The hybrid cube mesh of eight GPUs of a DGX-1: some links are double."""
+    """The hybrid cube mesh of the eight GPUs of a DGX-1, in which some links are double."""
     double = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
     single = {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)}
     links = [(a, b, 2) for a, b in double] + [(a, b, 1) for a, b in single]

@@ -1,15 +1,15 @@
-"""Programs as they are written: chunks are routed, and what each place holds is followed symbolically.
+"""Tracing of programs: records the operations as the user writes them, and follows the chunks' contents symbolically.
 
 Note [Chunks have versions]
-Each place (rank, buffer, index) counts how often it has been written. A reference remembers the counts of its places,
-so a use of what has been overwritten since is found when it is made, and at the line that made it.
+Each place (rank, buffer, index) has a version, which counts its writes. A reference stores the versions of its places.
+A later use compares them, so the use of an overwritten chunk is an error at the user's line.
 
 Note [Sizes of chunks]
-An operation's elements are divided over the collective's size classes as evenly as it goes, so chunks of different
-classes may differ in size by a little. Chunk i of an input or output has class i modulo their number. A program that
-never puts a chunk into the place of one of another class, and whose steps of several chunks take classes that follow
-each other, runs on these places as they are. Any other program is *uniform*: all its chunks get the size of the
-largest, and where the elements do not go into that, the built-in algorithm runs.
+The elements of an operation are divided over the collective's size classes as evenly as possible, so chunks of
+different classes may differ slightly in size. Chunk i of an input or output is of class ``i % classes``. Chunks may
+keep these sizes if the program never puts a chunk into the place of a chunk of another class, and if the chunks of each
+operation are of consecutive classes. Any other program is *uniform*: all its chunks must have one size. If the number
+of elements does not allow that, the built-in algorithm runs instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_CHANNELS = 32
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Some chunks of one buffer, side by side."""
+    """Adjacent chunks of one buffer."""
 
     rank: int
     buffer: str
@@ -51,17 +51,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """One copy or reduction as it was written.
+    """One copy or reduction as the user wrote it.
 
     Attributes:
-        kind: COPY or REDUCE; a reduction adds the source to what the destination holds.
-        source: where from.
-        destination: where to; as many chunks.
+        kind: COPY or REDUCE; a reduction adds the source to the destination.
+        source: the chunks that are read.
+        destination: the chunks that are written; as many as in the source.
         location: the user's line.
-        channel: None leaves it to the compiler.
-        send_strand, recv_strand: of the two ranks; None leaves them to the compiler.
-        fragment: numbers and factors of the ``parallelize`` blocks around it, from the outermost.
-        size_class: of the first chunk; those behind it have the classes that follow. See Note [Sizes of chunks].
+        channel: channel of the connection; None: the compiler chooses it.
+        send_strand, recv_strand: thread blocks of the two ranks; None: the compiler chooses them.
+        fragment: number and factor of each ``parallelize`` block around the operation, the outermost first.
+        size_class: size class of the first chunk; the next chunks are of the next classes. See Note [Sizes of chunks].
     """
 
     kind: str
@@ -76,13 +76,13 @@ class Operation:
 
     @property
     def is_remote(self) -> bool:
-        """Whether two ranks take part."""
+        """True if source and destination are on different ranks."""
         return self.source.rank != self.destination.rank
 
 
 @dataclass
 class _Chunk:
-    """What a place of one chunk holds."""
+    """State of one chunk's place: contents, version, the line that wrote it last, size class of the contents."""
 
     value: Value | None = None
     version: int = 0
@@ -92,13 +92,13 @@ class _Chunk:
 
 @dataclass
 class Memory:
-    """What all places hold: by rank and buffer, one entry for each chunk."""
+    """State of all places: by rank and buffer, one entry for each chunk."""
 
     values: Values = field(default_factory=Values)
     buffers: dict[tuple[int, str], list[_Chunk]] = field(default_factory=dict)
 
     def at(self, rank: int, buffer: str, index: int) -> _Chunk:
-        """The chunk's entry; scratch buffers grow."""
+        """The chunk's entry, which is created if needed: scratch buffers grow."""
         chunks = self.buffers.setdefault((rank, buffer), [])
         while len(chunks) <= index:
             chunks.append(_Chunk())
@@ -109,24 +109,26 @@ _current: list[Program] = []
 
 
 class Program:
-    """A collective algorithm while it is written; a context manager.
+    """A collective algorithm that is being written; a context manager.
 
     Args:
-        name: of the algorithm.
-        collective: what it promises.
-        topology: which ranks are connected; by default all.
-        instances: how many times the whole program is laid out side by side, each time for a part of every chunk.
-        protocol: how connections work: Simple, LL, LL128, Direct; "auto" chooses by size.
-        slots: how many sends may be outstanding on a connection; None: as many as it needs.
-        channels: over how many of them messages are spread that name none; each has connections and strands of its own.
-        fuse: whether receives, reductions and sends are merged where that changes nothing.
+        name: name of the algorithm.
+        collective: the collective that the program must implement.
+        topology: links between the ranks; by default every rank is connected to every other rank.
+        instances: number of instances of the whole program that run in parallel, each on its part of every chunk.
+        protocol: protocol of the connections: "Simple", "LL", "LL128", "Direct", or "auto", which chooses by size.
+        slots: number of slots of a connection, which limits its outstanding sends, from 1 to 8. None: the runtime
+            chooses it, and at least as many as the program needs.
+        channels: number of channels over which the compiler spreads messages for which the user gives no channel. Each
+            channel has its own connections and thread blocks.
+        fuse: True to fuse receives, reductions and sends where that does not change the result.
 
     Attributes:
-        operations: what has been written so far.
-        uniform: see Note [Sizes of chunks].
+        operations: the operations that have been written so far.
+        uniform: True if all chunks must have one size, because the program mixes chunks of different size classes.
 
     Raises:
-        UsageError: an argument makes no sense, or another program is being written.
+        UsageError: an argument is invalid, or (when the context is entered) another program is being written.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class Program:
                     buffer, at = self.collective.alias(rank, INPUT, index)
                     self._memory.at(rank, buffer, at).value = self._memory.values.of([(rank, index)])
 
-    # ---- being written
+    # ---- tracing
 
     def __enter__(self) -> Program:
         if _current:
@@ -196,11 +198,11 @@ class Program:
 
     @property
     def memory(self) -> Memory:
-        """What every place holds."""
+        """State of every place."""
         return self._memory
 
     def check_written(self) -> None:
-        """UsageError unless the program has been written to its end."""
+        """Raise UsageError if the program has not been written to its end."""
         if self._state != "written":
             state = {"new": "has not been written", "open": "is still being written"}.get(
                 self._state, "ended in an error"
@@ -208,13 +210,13 @@ class Program:
             raise UsageError(f"program {self.name!r} {state}; it cannot be compiled.", caller())
 
     def extent(self, rank: int, buffer: str) -> int | None:
-        """Chunks of a buffer; None: it grows."""
+        """Number of chunks of the input or output; None for a scratch buffer, which grows."""
         if buffer == INPUT:
             return self.collective.input_chunks(rank)
         return self.collective.output_chunks(rank) if buffer == OUTPUT else None
 
     def place(self, rank: Any, buffer: Any, index: Any, count: Any, where: Location) -> Place:
-        """The chunks as memory knows them. Raises BadReferenceError."""
+        """Check the chunks and return their place in memory. Raises BadReferenceError if they do not exist."""
         ranks = self.collective.num_ranks
         if not _is_number(rank) or not 0 <= rank < ranks:
             raise BadReferenceError(f"rank {rank!r}; the ranks are 0 to {ranks - 1}.", where)
@@ -234,7 +236,7 @@ class Program:
         return Place(rank, buffer, index, count)
 
     def used(self, place: Place, where: Location) -> tuple[int, ...]:
-        """The versions of chunks that are read. Raises UninitializedChunkError."""
+        """The versions of the chunks of a place. Raises UninitializedChunkError if one has never been written."""
         chunks = [self._memory.at(place.rank, place.buffer, place.index + i) for i in range(place.count)]
         for i, chunk in enumerate(chunks):
             if chunk.value is None:
@@ -243,7 +245,7 @@ class Program:
         return tuple(chunk.version for chunk in chunks)
 
     def check_fresh(self, place: Place, versions: tuple[int, ...], where: Location) -> None:
-        """Raise StaleReferenceError if one of the chunks has been written since."""
+        """Raise StaleReferenceError if one of the chunks has another version."""
         for i, version in enumerate(versions):
             chunk = self._memory.at(place.rank, place.buffer, place.index + i)
             if chunk.version != version:
@@ -255,7 +257,7 @@ class Program:
                 )
 
     def add(self, operation: Operation) -> None:
-        """Take an operation, and follow what it does. Raises NoLinkError."""
+        """Append an operation and apply it to the symbolic contents. Raises NoLinkError."""
         source, destination = operation.source, operation.destination
         if operation.is_remote and not self.topology.link(source.rank, destination.rank):
             raise NoLinkError(
@@ -282,7 +284,7 @@ class Program:
         return self._memory.at(place.rank, place.buffer, place.index + i)
 
     def _class_of(self, place: Place, i: int, arriving: int | None = None) -> int:
-        """Of a chunk of a place; scratch has that of what it holds, or of what arrives."""
+        """Size class of chunk ``i`` of a place. A scratch chunk has the class ``arriving``, or that of its contents."""
         if place.buffer in (INPUT, OUTPUT):
             return (place.index + i) % self.collective.classes
         held = self._chunk_of(place, i).size_class if arriving is None else arriving
@@ -296,12 +298,12 @@ class Program:
         self._fragments.append((self._num_fragments, instances))
 
     def close_fragment(self) -> None:
-        """End it."""
+        """End the innermost ``parallelize`` block."""
         self._fragments.pop()
 
     @property
     def fragment(self) -> tuple[tuple[int, int], ...]:
-        """The ``parallelize`` blocks that are open."""
+        """Number and factor of each open ``parallelize`` block, the outermost first."""
         return tuple(self._fragments)
 
 
@@ -315,7 +317,7 @@ def _check_number(what: str, number: Any, least: int, most: int, where: Location
 
 
 def current(where: Location) -> Program:
-    """The program that is being written. Raises UsageError."""
+    """The program that is being written. Raises UsageError if there is none."""
     if not _current:
         raise UsageError("no program is being written; use `with Program(...):`.", where)
     return _current[-1]

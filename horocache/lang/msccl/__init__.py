@@ -1,6 +1,6 @@
-"""Programs written for msccl-tools, run unchanged: point their ``msccl`` imports here.
+"""Runs programs that were written for msccl-tools. Only their imports of ``msccl`` change.
 
-``from msccl.language import *`` becomes ``from horocache.lang.msccl.language import *``, and so on. What differs is
-what is refused: a program that is wrong, stale references and chunks that nobody wrote are errors, and ``XML()`` prints
-only what was proved right for the runtimes that read it.
+``from msccl.language import *`` becomes ``from horocache.lang.msccl.language import *``, and so on. Unlike msccl-tools,
+this package refuses wrong programs, stale references, and chunks that have never been written. ``XML()`` prints only
+programs that are proved correct for the runtimes that read them.
 """

@@ -1,3 +1,3 @@
-"""``msccl.collectives``: those of msccl-tools' synthesizer, which is no part of this; programs only import them."""
+"""``msccl.collectives``: empty, so that imports work. In msccl-tools, this module belongs to its synthesizer."""
 
 __all__: list[str] = []

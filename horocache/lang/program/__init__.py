@@ -1,1 +1,1 @@
-"""Compiled programs as data: thread blocks of steps, the instruction DAG, layout of chunks."""
+"""Programs as data: the instruction DAG, compiled programs, and the layout of chunks."""

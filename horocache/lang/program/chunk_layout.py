@@ -1,4 +1,4 @@
-"""Where the elements of chunks lie: as Note [Uneven chunks] in cpp_core/program/sizes.h says."""
+"""Offsets and sizes of chunks in elements, by the rules of Note [Uneven chunks] in cpp_core/program/chunk_layout.h."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ class Sizes:
     """Divides elements over the size classes of chunks.
 
     Attributes:
-        elements: in one chunk of every class: the whole tensor of an allreduce, one rank's part of an allgather.
+        elements: number of elements in one chunk of every class together: the whole tensor of an allreduce, one rank's
+            part of an allgather.
         itemsize: bytes of an element.
-        classes: sizes that chunks can have.
-        refinement: fine chunks in a chunk.
+        classes: number of size classes.
+        refinement: number of fine chunks in a chunk.
     """
 
     elements: int
@@ -24,23 +25,23 @@ class Sizes:
     refinement: int = 1
 
     def offset(self, chunk: int) -> int:
-        """The first element of a chunk of an input or output; of the one behind the last, how many there are."""
+        """The first element of a chunk in an input or output; for the index after the last chunk, all elements."""
         whole, size_class = divmod(chunk, self.classes)
         return whole * self.elements + self._cut(self.elements, self.classes, size_class)
 
     def chunk(self, size_class: int) -> int:
-        """Elements of a chunk of this class."""
+        """Number of elements in a chunk of this class."""
         begin, end = (self._cut(self.elements, self.classes, number) for number in (size_class, size_class + 1))
         return end - begin
 
     def part(self, size_class: int, part: int) -> int:
-        """Elements of a fine chunk."""
+        """Number of elements in a fine chunk."""
         chunk = self.chunk(size_class)
         begin, end = (self._cut(chunk, self.refinement, number) for number in (part, part + 1))
         return end - begin
 
     def most_part(self) -> int:
-        """Elements of the largest fine chunk."""
+        """Number of elements in the largest fine chunk."""
         return max(self.part(number, part) for number in range(self.classes) for part in range(self.refinement))
 
     def _cut(self, elements: int, pieces: int, index: int) -> int:

@@ -1,4 +1,4 @@
-"""Collectives as compiled programs name them, and back."""
+"""Conversion between collectives and the specifications in compiled programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_CHUNK_FACTOR = 1 << 20
 
 
 def promise_of(collective: Collective) -> Promise:
-    """What a compiled program says of its collective: built-in ones by name, others in full."""
+    """The specification of a collective. A built-in collective is stored by name, any other in full."""
     ranks = range(collective.num_ranks)
     if type(collective) in _BUILT_IN.values():
         root = -1 if collective.root is None else collective.root
@@ -51,7 +51,7 @@ def _post(collective: Collective, rank: int, index: int) -> tuple[tuple[int, int
 
 
 class _Told(Custom):
-    """The user's collective, as a file tells it."""
+    """A user-defined collective, rebuilt from its specification."""
 
     def __init__(self, promise: Promise, ranks: int) -> None:
         super().__init__(promise.name, ranks, 0, 0, lambda rank, chunk: None, inplace=promise.inplace)
@@ -72,7 +72,7 @@ class _Told(Custom):
 
 
 def collective_of(promise: Promise, ranks: int) -> Collective:
-    """The collective that a compiled program promises. Raises ProgramFileError."""
+    """The collective of a specification. Raises ProgramFileError if the specification is invalid."""
     if not 1 <= promise.chunk_factor <= MAX_CHUNK_FACTOR:
         raise ProgramFileError(
             f"/program/collective/chunk_factor: {promise.chunk_factor} is not from 1 to {MAX_CHUNK_FACTOR}."

@@ -1,11 +1,11 @@
-"""The compiled program, as files hold it and as the runtime runs it: for each rank, strands of steps.
+"""The compiled program, as files hold it and as the runtime runs it: for each rank, thread blocks of steps.
 
 Note [What a program means]
-Each strand runs its steps one after the other. A step begins when the steps that it waits for are over, when a message
-has arrived if it pops one, and when the connection has a free slot if it pushes one; what pops frees its slot before it
-waits for one to push. Connections deliver in order. A connection (source, destination, channel) has one strand that
-sends and one that receives. Steps count in fine chunks: each chunk of the collective is divided into ``refinement``
-equal parts. For what each ``op`` does, see instructions.py.
+Each thread block runs its steps one after the other. A step begins when the steps that it waits for have finished, when
+a message has arrived if it pops one, and when the connection has a free slot if it pushes one. A step that pops and
+pushes frees the slot of its message before it waits for a slot to push. Connections deliver in order. A connection
+(source, destination, channel) has one thread block that sends and one that receives. Steps count in fine chunks: each
+chunk of the collective is divided into ``refinement`` equal parts. instruction_dag.py defines each ``op``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Operand = tuple[str, int]  # buffer, index of the first fine chunk
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One instruction of a strand.
+    """One instruction of a thread block.
 
     Attributes:
-        op: what it does.
-        count: fine chunks.
-        source: what is read; None where a message is, and for none.
-        destination: what is written, or added to.
-        size_class: of the chunk that the first fine chunk belongs to.
-        waits: (strand, step) of this rank that must be over before; those of its own strand are not listed.
-        finishes: what it adds up are all ranks' chunks, each once: sums are scaled here. False everywhere if one step
-            does so for some of its chunks only.
+        op: opcode.
+        count: number of fine chunks.
+        source: the chunks that are read; None for a step that pops a message instead.
+        destination: the chunks that are written or added; None for a send.
+        size_class: size class of the chunk that contains the first fine chunk.
+        waits: (thread block, step) of this rank that must finish before; steps of the same thread block are not listed.
+        finishes: True if each sum that the step makes contains one chunk of every rank, each once: the runtime scales
+            the sums in this step. False in all steps if for any step this is true of only some of its sums.
     """
 
     op: OpName
@@ -43,13 +43,13 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Strand(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Steps that run one after the other.
+    """A thread block: steps that run one after the other.
 
     Attributes:
-        steps: in their order.
+        steps: the steps in their order.
         send: the rank that it sends to; -1: none.
         receive: the rank that it receives from; -1: none.
-        channel: of its connections.
+        channel: channel of its connections.
     """
 
     steps: tuple[Step, ...]
@@ -59,11 +59,11 @@ class Strand(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class RankProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one rank does.
+    """The program of one rank.
 
     Attributes:
-        strands: run side by side.
-        scratch: fine chunks of each named buffer.
+        strands: the thread blocks, which run concurrently.
+        scratch: number of fine chunks in each scratch buffer.
     """
 
     strands: tuple[Strand, ...]
@@ -71,17 +71,18 @@ class RankProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class Promise(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The collective that a program implements.
+    """The specification of a program: the collective that it implements.
 
     Attributes:
-        name: ``allreduce``, or that of the user's own.
-        chunk_factor: as it was given to the collective.
-        inplace: input and output are one memory.
-        root: -1: there is none.
-        inputs: chunks of each rank's input; only for the user's own collectives.
-        outputs: the same of outputs.
-        post: for each rank and output chunk the input chunks whose sum it must be, null for anything; the same.
-        pre: for each rank whether its input chunks hold data; the same.
+        name: name of the collective, such as ``allreduce``.
+        chunk_factor: chunk factor of a built-in collective; number of size classes of a user-defined collective.
+        inplace: True if input and output share memory.
+        root: root rank; -1: the collective has no root.
+        inputs: number of chunks in each rank's input; only for user-defined collectives.
+        outputs: number of chunks in each rank's output; only for user-defined collectives.
+        post: for each rank and output chunk, the input chunks whose sum it must be, or null if its contents do not
+            matter; only for user-defined collectives.
+        pre: for each rank and input chunk, true if it holds data; only for user-defined collectives.
     """
 
     name: str
@@ -98,19 +99,19 @@ class CompiledProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     """A program that has been verified.
 
     Attributes:
-        name: of the algorithm.
-        collective: what it promises.
-        ranks: how many it is for.
-        programs: by rank.
-        refinement: fine chunks in a chunk.
-        uniform: whether all chunks have one size; see Note [Sizes of chunks] in trace.py.
-        protocol: "auto", "Simple", "LL", "LL128" or "Direct".
-        min_slots: sends that must be able to be outstanding on a connection; with fewer the program would hang.
-        slots: as many as the user asked for; 0: as the runtime likes, but at least ``min_slots``.
-        tile: the most bytes of a message; 0: as the runtime likes.
-        rank_order: every sum is folded in rank order, as the built-in algorithms do it.
-        min_bytes: the least data of an operation that it is meant for, in bytes.
-        max_bytes: the most; 0: no limit.
+        name: name of the algorithm.
+        collective: the collective that the program implements.
+        ranks: number of ranks.
+        programs: program of each rank.
+        refinement: number of fine chunks in a chunk.
+        uniform: True if all chunks must have one size; False if each chunk has the size of its class.
+        protocol: protocol of the connections: "auto", "Simple", "LL", "LL128" or "Direct".
+        min_slots: smallest number of slots of a connection; with fewer slots the program would deadlock.
+        slots: number of slots that the user asked for; 0: the runtime chooses it, and at least ``min_slots``.
+        tile: largest message in bytes; 0: the runtime chooses it.
+        rank_order: True if every sum is folded in rank order, like the sums of the built-in algorithms.
+        min_bytes: size in bytes of the smallest operation that the program is meant for.
+        max_bytes: size in bytes below which operations must be; 0: no limit.
     """
 
     name: str
@@ -128,5 +129,5 @@ class CompiledProgram(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
     max_bytes: int = 0
 
     def count_steps(self) -> int:
-        """Steps of all ranks."""
+        """Number of steps of all ranks."""
         return sum(len(strand.steps) for program in self.programs for strand in program.strands)

@@ -1,9 +1,12 @@
-"""The instruction DAG: what each rank has to do, and what must come before what.
+"""The instruction DAG: the instructions of each rank, and the dependencies between them.
 
 Note [Fine chunks]
-A program of several instances, or with ``parallelize`` blocks, divides every chunk into ``refinement`` fine chunks, so
-that each instance of a step has some of its own. From here on indices count fine chunks. Dependences are found among
-these, so instances depend on each other exactly where they touch the same memory.
+A program of several instances or with ``parallelize`` blocks divides every chunk into ``refinement`` fine chunks, so
+that each instance of an operation has fine chunks of its own. For example, a program of 2 instances with a block
+``parallelize(3)`` has 6 fine chunks in a chunk. An operation in the block has 6 instances with one fine chunk each, any
+other operation has 2 instances with 3 fine chunks each.
+From here on, indices count fine chunks. Dependencies are found per fine chunk, so instances depend on each other only
+where they access the same memory.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from dataclasses import dataclass, field, replace
 
 from horocache.lang.frontend.trace import REDUCE, Operation, Place, Program
 
-# What an instruction does. Names are those of the paper (MSCCLang, section 4.2).
+# Opcodes, with the names of the paper (MSCCLang, section 4.2).
 SEND = "s"  # push the source
 RECV = "r"  # pop into the destination
-COPY = "cpy"  # source to destination, of one rank
-REDUCE_LOCAL = "re"  # add the source to the destination, of one rank
+COPY = "cpy"  # copy the source to the destination, within one rank
+REDUCE_LOCAL = "re"  # add the source to the destination, within one rank
 RECV_REDUCE_COPY = "rrc"  # pop, and add to the destination
-RECV_COPY_SEND = "rcs"  # pop into the destination, and push the same
-RECV_REDUCE_SEND = "rrs"  # pop, add the destination, push the sum, which is not stored
+RECV_COPY_SEND = "rcs"  # pop into the destination, and push the same data
+RECV_REDUCE_SEND = "rrs"  # pop, add the destination, push the sum without storing it
 RECV_REDUCE_COPY_SEND = "rrcs"  # pop, add to the destination, push the sum
 
 POPS = frozenset({RECV, RECV_REDUCE_COPY, RECV_COPY_SEND, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND})
@@ -36,19 +39,19 @@ class Instruction:
     """A node of the DAG.
 
     Attributes:
-        number: its position in the list of all; the order in which they were written.
-        op: what it does.
-        rank: who does it.
-        source: what it reads, in fine chunks; None if that comes from a connection.
-        destination: what it reads or writes; None for a send.
-        operation: of the program, for messages.
-        size_class: of the first chunk that it touches.
-        lane: which of the instances it belongs to, with its fragment; different ones have different channels.
-        send_strand, recv_strand: that the user gave, or None.
-        deps: instructions of the same rank that must be over before it begins.
-        pushes_to: the instruction of another rank that pops what this one pushes.
-        pops_from: the one that pushed what this one pops.
-        message: the number of what it pushes: that of its send, before any merging.
+        number: position in the list of all instructions, which is in program order.
+        op: opcode.
+        rank: rank that runs the instruction.
+        source: the fine chunks that it reads; None if it pops a message instead.
+        destination: the fine chunks that it reads or writes; None for a send.
+        operation: operation of the program from which it was made.
+        size_class: size class of the first chunk that it accesses.
+        lane: instance of the program, and instance of each fragment; different lanes use different channels.
+        send_strand, recv_strand: thread blocks that the user gave, or None.
+        deps: instructions of the same rank that must finish before it begins.
+        pushes_to: instruction of another rank that pops the message that this one pushes.
+        pops_from: instruction of another rank that pushes the message that this one pops.
+        message: number of the message that it pushes, which is the number of its send before fusion.
     """
 
     number: int
@@ -76,14 +79,14 @@ class Instruction:
 
 
 class _Accesses:
-    """Who wrote each fine chunk last, and who has read it since."""
+    """The instruction that wrote each fine chunk last, and the instructions that have read it since."""
 
     def __init__(self) -> None:
         self._writers: dict[tuple[int, str, int], int] = {}
         self._readers: dict[tuple[int, str, int], list[int]] = {}
 
     def read(self, place: Place, number: int) -> Iterable[int]:
-        """Note a read; gives what it depends on."""
+        """Record a read, and yield the instructions that it depends on."""
         for index in range(place.index, place.index + place.count):
             key = (place.rank, place.buffer, index)
             writer = self._writers.get(key)
@@ -92,7 +95,7 @@ class _Accesses:
             self._readers.setdefault(key, []).append(number)
 
     def write(self, place: Place, number: int) -> Iterable[int]:
-        """Note a write; gives what it depends on."""
+        """Record a write, and yield the instructions that it depends on."""
         for index in range(place.index, place.index + place.count):
             key = (place.rank, place.buffer, index)
             readers = self._readers.pop(key, None)
@@ -105,16 +108,16 @@ class _Accesses:
 
 
 def refinement(program: Program) -> int:
-    """How many fine chunks a chunk has."""
+    """Number of fine chunks in a chunk."""
     factors = {math.prod(factor for _, factor in operation.fragment) for operation in program.operations}
     return program.instances * math.lcm(*factors) if factors else program.instances
 
 
 def lower(program: Program) -> list[Instruction]:
-    """Every step as instructions, with what they depend on.
+    """Lower every operation to instructions with their dependencies.
 
     Returns:
-        In the order of the program, so each after whatever it depends on.
+        The instructions in program order, so each comes after its dependencies.
     """
     fine = refinement(program)
     accesses = _Accesses()
@@ -132,7 +135,7 @@ def lower(program: Program) -> list[Instruction]:
 
 
 def _lanes(program: Program, operation: Operation) -> list[tuple[int, ...]]:
-    """One for each time that the step is laid out."""
+    """The lane of each instance of an operation."""
     lanes: list[tuple[int, ...]] = [(instance,) for instance in range(program.instances)]
     for number, factor in operation.fragment:
         lanes = [(*lane, number, copy) for lane in lanes for copy in range(factor)]
@@ -145,7 +148,7 @@ def _part(place: Place, fine: int, part: int, parts: int) -> Place:
 
 
 def _append(whole: Instruction, accesses: _Accesses, out: list[Instruction]) -> None:
-    """Split what is done by two ranks, and note what it depends on."""
+    """Append the instructions of one instance with their dependencies: between two ranks, a send and a receive."""
     operation, source, destination = whole.operation, whole.source, whole.destination
     assert source is not None and destination is not None
     reduces = operation.kind == REDUCE
@@ -180,7 +183,7 @@ def _depend(node: Instruction, accesses: _Accesses, reduces: bool) -> set[int]:
 
 
 def users(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """Of each instruction, those that depend on it."""
+    """For each instruction, the instructions that depend on it."""
     found: list[list[int]] = [[] for _ in instructions]
     for node in instructions:
         for dep in node.deps:

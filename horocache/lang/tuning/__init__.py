@@ -1,1 +1,1 @@
-"""What a program costs, and which is the fastest: cost model, machine models, autotuning."""
+"""Cost of programs: the cost model, machine models, local runs, and the autotuner."""

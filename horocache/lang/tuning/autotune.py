@@ -1,4 +1,4 @@
-"""Finds the fastest program for each size, of many that do the same, and writes them with their ranges of sizes."""
+"""The autotuner: finds the fastest of many programs for each size, and writes them with their ranges of sizes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from horocache.lang.tuning.cost_model import predict
 from horocache.lang.tuning.local_run import run_locally
 from horocache.lang.tuning.machine_model import Machine
 
-_ITEM_BYTES = 4  # of the float32 that candidates are timed with
+_ITEM_BYTES = 4  # of an element: candidates are timed with float32
 _PROTOCOLS: tuple[Protocol, ...] = ("auto", "Simple", "LL", "LL128")
-_TILES = (0, 32 << 10)  # bytes; 0: as the runtime likes
-_LONGEST_LL_BYTES = 1 << 20  # of the whole operation: above, flags cost more than they save
+_TILES = (0, 32 << 10)  # bytes; 0: the runtime chooses
+_LONGEST_LL_BYTES = 1 << 20  # largest operation for LL and LL128: above, flags cost more than they save
 _BY_SIZE = ("allreduce", "broadcast", "reduce")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do it.
+    """A program to measure.
 
     Attributes:
-        name: of the file that it would have.
-        program: compiled and proved.
+        name: name made of algorithm, instances, channels, protocol and tile; part of the name of its file.
+        program: the verified program.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Measured:
-    """How long a candidate takes for so many bytes."""
+    """Measured or predicted time of a candidate for one size."""
 
     candidate: Candidate
     num_bytes: int
@@ -52,7 +52,7 @@ class Measured:
 
 
 def library_of(collective: str, ranks: int, per_host: int | None) -> dict[str, Callable[..., Program]]:
-    """The library's algorithms for an operation of a job; hierarchical ones where ranks are on several hosts."""
+    """The library's algorithms for an operation, by name; hierarchical ones only if ranks are on several hosts."""
     found: dict[str, Callable[..., Program]] = {}
 
     def flat(name: str) -> None:
@@ -81,9 +81,9 @@ def candidates_of(
     channels: Sequence[int] = (1,),
     protocols: Sequence[Protocol] = _PROTOCOLS,
 ) -> Iterator[Candidate]:
-    """Every algorithm with every number of instances and channels, protocol and tile, proved when it is compiled.
+    """Compile and verify every algorithm with every number of instances and channels, protocol and tile.
 
-    Numbers of channels that make no difference are left out.
+    Numbers of channels that compile to the same program as an earlier number are left out.
     """
     for (name, write), number in itertools.product(sources.items(), instances):
         made: list[CompiledProgram] = []
@@ -101,14 +101,19 @@ def candidates_of(
 def measure(
     candidate: Candidate, num_bytes: int, repetitions: int, machine: Machine | None, simulate: bool
 ) -> Measured | None:
-    """Check a candidate, and time it; None if it cannot run on so many elements.
+    """Check a candidate and time it.
 
     Args:
-        candidate: to be measured.
-        num_bytes: of one chunk of every class, as for :func:`~horocache.lang.tuning.local_run.run_locally`.
-        repetitions: of which the median counts.
-        machine: with the links to time it on; None: those of this host.
-        simulate: do not run it, but ask the cost model for ``machine``.
+        candidate: the program to measure.
+        num_bytes: bytes in one chunk of every class together: the whole tensor of an allreduce, one rank's part of an
+            allgather.
+        repetitions: number of timed runs; the median counts.
+        machine: machine whose links the runs simulate; None: the links of this host.
+        simulate: True to predict the time with the cost model for ``machine`` instead of a run.
+
+    Returns:
+        The measurement. None if the candidate cannot run on this size, if the size is too large for its protocol, or if
+        the cost model does not know its protocol.
     """
     from horocache.errors import InvalidArgumentError  # noqa: PLC0415
 
@@ -119,7 +124,7 @@ def measure(
     if simulate:
         assert machine is not None
         if program.protocol != "auto":
-            return None  # the cost model knows of one way alone
+            return None  # the cost model does not distinguish protocols
         return Measured(candidate, num_bytes, predict(program, elements, machine))
     try:
         times = run_locally(program, elements, seed=1, machine=machine, repetitions=repetitions)
@@ -129,10 +134,10 @@ def measure(
 
 
 def choose(measured: Sequence[Measured], collective: str) -> list[CompiledProgram]:
-    """The fastest programs, with ranges of sizes that leave nothing out.
+    """Choose the fastest programs, with ranges of sizes that together cover all sizes.
 
-    Two sizes that follow each other and have different winners part at their geometric mean. Operations that cannot be
-    chosen by size get the one program whose slowdown against the best, over all sizes, is least.
+    Between two adjacent sizes with different winners, the boundary is their geometric mean. An operation that cannot be
+    chosen by size gets one program: the one whose mean slowdown against the best, over all sizes, is smallest.
     """
     sizes = sorted({one.num_bytes for one in measured})
     by_size = {size: [one for one in measured if one.num_bytes == size] for size in sizes}
@@ -163,10 +168,11 @@ def _named(candidate: Candidate, low: int, high: int) -> CompiledProgram:
 
 
 def written_before(operation: str, ranks: int, folder: Path) -> dict[str, Path]:
-    """The files that :func:`write` has written for an operation, by name. A list beside them tells which these are.
+    """The files that :func:`write` has written for an operation, by name. A list file beside them has their names.
 
     Raises:
-        InvalidArgumentError: there are others, whose ranges of sizes may overlap with new ones.
+        InvalidArgumentError: the folder has other programs for the operation, whose ranges of sizes may overlap with
+            those of new programs.
     """
     kept = _list_of(operation, ranks, folder)
     own = set(kept.read_text().splitlines()) if kept.exists() else set()
@@ -184,12 +190,13 @@ def _list_of(operation: str, ranks: int, folder: Path) -> Path:
 
 
 def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
-    """Files in a subfolder for their number of ranks, as ``HOROCACHE_PROGRAMS=folder`` takes them.
+    """Write programs to a subfolder for their number of ranks, where ``HOROCACHE_PROGRAMS=folder`` finds them.
 
-    What an earlier call has written there for the same operation is replaced, so that ranges do not overlap.
+    Replaces the files that earlier calls have written there for the same operation, so that ranges do not overlap.
 
     Raises:
-        InvalidArgumentError: see :func:`written_before`; nothing has changed.
+        InvalidArgumentError: the subfolder has programs for the operation that no earlier call has written. No file has
+            been changed.
     """
     ranks, operation = programs[0].ranks, programs[0].collective.name
     old = written_before(operation, ranks, folder)
@@ -198,7 +205,7 @@ def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
     paths = [
         kept.parent / f"{operation}-{ranks}ranks-{program.min_bytes}-{program.name}{SUFFIX}" for program in programs
     ]
-    # First, and with the old ones: whatever interrupts this, the list has all that was written.
+    # Written first, and with the old files: the list is complete even if this function is interrupted.
     kept.write_text("".join(f"{name}\n" for name in sorted(old.keys() | {path.name for path in paths})))
     for path in old.values():
         path.unlink()
@@ -208,7 +215,7 @@ def write(programs: Sequence[CompiledProgram], folder: Path) -> list[Path]:
 
 
 def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
-    """Bytes from ``low`` on, each ``factor`` times the one before, to ``high``."""
+    """Sizes in bytes from ``low`` to ``high``, each ``factor`` times the size before."""
     sizes = []
     while low <= high:
         sizes.append(low)
@@ -217,7 +224,7 @@ def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
 
 
 def table(measured: Sequence[Measured]) -> list[list[Any]]:
-    """Candidates by size in microseconds, for people: a head, and a row for each candidate."""
+    """Times in microseconds by candidate and size: a header row, and a row for each candidate."""
     sizes = sorted({one.num_bytes for one in measured})
     rows: dict[str, dict[int, float]] = {}
     for one in measured:

@@ -1,9 +1,10 @@
-"""How long a program takes on a machine that is not at hand: its steps, one event after the other.
+"""The cost model: predicts the time of a program on a machine by a simulation of its steps, event by event.
 
-The alpha-beta model, as MSCCLang's authors and many before them use it: a message passes its link in a time in
-proportion to its bytes, one message after the other with a gap, and arrives after the link's latency. A rank does one
-step at a time, as the executor does, and takes some time for each step and for the bytes that it moves. What waits for
-what is what the executor waits for: messages, free slots, steps of other strands, tile by tile.
+Links follow the alpha-beta model, as in MSCCLang and much earlier work. A message occupies its link for a time that is
+proportional to its bytes, followed by a gap, and arrives after the link's latency. For example, over a link of 1 us and
+10 GB/s without a gap, two messages of 10,000 bytes that are sent at time 0 arrive after 2 us and 3 us.
+A rank runs one step at a time, like the executor. A step takes a fixed time plus a time per byte. Steps wait for the
+same events as in the executor, tile by tile: messages, free slots, and steps of other thread blocks.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ from horocache.lang.program.compiled_program import CompiledProgram, Step, Stran
 from horocache.lang.program.instruction_dag import POPS, PUSHES
 from horocache.lang.tuning.machine_model import Machine
 
-_MESSAGE_BYTES = 256 << 10  # as in cpp_core/program/link_plan.cc
-_SLOTS = 4
-_Place = tuple[int, int]  # rank, strand
+_MESSAGE_BYTES = 256 << 10  # of the longest message by default, as in cpp_core/program/link_plan.cc
+_SLOTS = 4  # of a connection by default, as in cpp_core/program/shm_links.h
+_Place = tuple[int, int]  # rank, thread block
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What a rank takes for a step: microseconds, and the bytes that it copies or adds in a nanosecond."""
+    """Cost of a step on a rank.
+
+    Attributes:
+        step_us: microseconds of each step.
+        gb_per_s: bytes that the rank copies or adds in a nanosecond.
+    """
 
     step_us: float = 0.3
     gb_per_s: float = 8.0
 
 
 class _Simulation:
-    """One run. Times are in nanoseconds."""
+    """One simulated run. Times are in nanoseconds."""
 
     def __init__(self, program: CompiledProgram, sizes: Sizes, machine: Machine, processor: Processor) -> None:
         self._program, self._sizes, self._processor = program, sizes, processor
@@ -44,15 +50,15 @@ class _Simulation:
         most = max((s.count for one in program.programs for strand in one.strands for s in strand.steps), default=1)
         self._tile = max(1, (program.tile or _MESSAGE_BYTES) // most // sizes.itemsize)
         self._tiles = max(1, -(-sizes.most_part() // self._tile))
-        self._at: dict[_Place, tuple[int, int]] = {}  # tile and step of each strand that goes on
-        self._done: dict[tuple[_Place, int, int], float] = {}  # strand, tile, step -> when
-        self._arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)  # connection -> times
+        self._at: dict[_Place, tuple[int, int]] = {}  # the next tile and step of each thread block
+        self._done: dict[tuple[_Place, int, int], float] = {}  # thread block, tile, step -> end
+        self._arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)  # connection -> arrival times
         self._popped: dict[tuple[int, int, int], list[float]] = defaultdict(list)
         self._waiting: dict[object, list[_Place]] = defaultdict(list)
         self._due: list[tuple[float, _Place]] = []
 
     def run(self) -> float:
-        """When the last step ends."""
+        """Run the simulation, and return the time at which the last step ends."""
         for rank, one in enumerate(self._program.programs):
             for number, strand in enumerate(one.strands):
                 if strand.steps:
@@ -71,7 +77,7 @@ class _Simulation:
         return self._program.programs[place[0]].strands[place[1]]
 
     def _look(self, place: _Place) -> None:
-        """Puts a strand's next step among those that are due, or notes what it waits for."""
+        """Make the next step of a thread block due, or record the event that it waits for."""
         tile, number = self._at[place]
         strand = self._strand(place)
         step = strand.steps[number]
@@ -92,7 +98,7 @@ class _Simulation:
                 self._waiting["message", connection].append(place)
                 return
             ready = max(ready, self._arrived[connection][taken])
-        elif step.op in PUSHES:  # what pops as well takes its message first, and then waits; that is left out here
+        elif step.op in PUSHES:  # a step that also pops waits for a slot after its pop; the model omits that wait
             connection = (rank, strand.send, strand.channel)
             oldest = len(self._arrived[connection]) - self._slots
             if oldest >= 0:
@@ -137,7 +143,7 @@ class _Simulation:
             self._look(place)
 
     def _bytes(self, step: Step, tile: int) -> int:
-        """Of one tile of a step's fine chunks."""
+        """Bytes of one tile of a step's fine chunks."""
         place = step.destination or step.source
         assert place is not None
         elements = 0
@@ -156,14 +162,15 @@ def predict(
     itemsize: int = 4,
     processor: Processor | None = None,
 ) -> float:
-    """Microseconds that a program takes on a machine.
+    """Predict the time of a program on a machine, in microseconds.
 
     Args:
-        program: compiled.
-        elements: in one chunk of every class: of the whole tensor of an allreduce, of one rank's part of an allgather.
-        machine: with as many ranks as the program.
+        program: the compiled program.
+        elements: number of elements in one chunk of every class together: the whole tensor of an allreduce, one rank's
+            part of an allgather.
+        machine: a machine with the program's number of ranks.
         itemsize: bytes of an element.
-        processor: what a rank takes for its own part.
+        processor: cost of a step on a rank; by default ``Processor()``.
 
     Raises:
         ValueError: the machine has another number of ranks.

@@ -1,7 +1,7 @@
-"""Runs programs with all their ranks in this process: to try them, to compare them, to time them.
+"""Runs programs with all their ranks in this process, to check, compare and time them.
 
-The links and the executor are those of a job on one host; there is no daemon, so collectives run that are no operation
-of a job. Links can be made slower than they are (:class:`~horocache.lang.tuning.machine_model.Machine`).
+Links and executor are those of a job on one host. No daemon takes part, so collectives that are not operations of a job
+also run. Links can simulate slower links (:class:`~horocache.lang.tuning.machine_model.Machine`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from horocache.lang.program.collective_spec import collective_of
 from horocache.lang.program.compiled_program import CompiledProgram, Protocol
 from horocache.lang.tuning.machine_model import Machine
 
-ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}  # of the types that programs run on here
-_SUM = 1
+ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}  # of an element of each supported type
+_SUM = 1  # wire::ReduceOp::kSum
 
 
 class WrongResultError(ProgramError):
-    """A run gave something else than the collective promises: a defect of horocache."""
+    """The result of a run violates the collective's postcondition, which is a defect of horocache."""
 
 
 class _Memory:
-    """What all ranks of a run work on."""
+    """Inputs and outputs of all ranks of a run."""
 
     def __init__(self, program: CompiledProgram, elements: int, dtype: str) -> None:
         self.collective = collective_of(program.collective, program.ranks)
@@ -41,14 +41,14 @@ class _Memory:
                 arrays.append(np.zeros(self.sizes.offset(chunks.get(name, 0)), self.dtype))
 
     def at(self, rank: int, buffer: str, chunk: int) -> Any:
-        """A chunk of a rank's input or output."""
+        """A chunk of a rank's input or output, as a view."""
         name, place = self.collective.alias(rank, buffer, chunk)
         array = (self.inputs if name == INPUT else self.outputs)[rank]
         begin = self.sizes.offset(place)
         return array[begin : begin + self.sizes.chunk(place % self.sizes.classes)]
 
     def fill(self, seed: int) -> dict[tuple[int, int], Any]:
-        """Random inputs; returns each chunk by its origin. Whole numbers, so that any order of sums is exact."""
+        """Fill the inputs with random integers, whose sums are exact in any order; return each chunk by its origin."""
         rng = np.random.default_rng(seed)
         chunks = {}
         for rank in range(len(self.inputs)):
@@ -59,7 +59,7 @@ class _Memory:
         return chunks
 
     def compare(self, chunks: dict[tuple[int, int], Any]) -> int:
-        """Checks every output chunk; returns the elements that were compared."""
+        """Check every output chunk, and return the number of compared elements. Raises WrongResultError."""
         compared = 0
         for rank in range(len(self.outputs)):
             for index in range(self.collective.output_chunks(rank)):
@@ -93,24 +93,27 @@ def run_locally(
     """Run a program once and check its results, then time it.
 
     Args:
-        program: to run.
-        elements: in one chunk of every class: of the whole tensor of an allreduce, of one rank's part of an allgather.
-        dtype: of the elements, one of NumPy's.
-        seed: of the data; if it is not 0, also of the order in which ranks go on, on one thread. With 0 each rank has
-            a thread.
-        protocol: instead of the program's.
-        slots: the same.
-        tile: most bytes of a message; the same.
-        machine: links that are slower than they are here; for threads.
-        repetitions: how often to run it for the times.
-        patience_s: seconds after which a run counts as stuck.
+        program: the program to run.
+        elements: number of elements in one chunk of every class together: the whole tensor of an allreduce, one rank's
+            part of an allgather.
+        dtype: NumPy type of the elements.
+        seed: seed of the data. In the checked run, 0 gives each rank its own thread. Any other seed runs all ranks on
+            one thread, in an order that the seed determines.
+        protocol: protocol instead of the program's.
+        slots: number of slots instead of the program's.
+        tile: largest message in bytes instead of the program's.
+        machine: machine whose slower links are simulated; only in runs with a thread for each rank.
+        repetitions: number of timed runs after the checked run; each rank has its own thread.
+        patience_s: seconds after which a run with a thread for each rank counts as stuck.
 
     Returns:
-        Nanoseconds of each repetition, from the first rank's start to the last one's end.
+        Time of each repetition in nanoseconds, from the first rank's start to the last rank's end.
 
     Raises:
-        WrongResultError: the results are wrong. StallError: the program is stuck; tells where each strand is.
-        InvalidArgumentError: it cannot run on so many elements.
+        UsageError: the type is not supported.
+        WrongResultError: the results are wrong.
+        StallError: the program is stuck; the message names the position of each thread block.
+        InvalidArgumentError: the program cannot run on this number of elements.
     """
     from horocache import _core  # noqa: PLC0415  (programs can be compiled without the core)
 
@@ -133,5 +136,5 @@ def run_locally(
     run(1, seed)
     memory.compare(chunks)
     for array in (*memory.inputs, *memory.outputs):
-        array[:] = 0  # sums in place would grow without end
+        array[:] = 0  # sums in place would grow with each repetition
     return run(repetitions, 0) if repetitions > 0 else []

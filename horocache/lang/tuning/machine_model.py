@@ -1,6 +1,6 @@
-"""Machines by what passes between their ranks: latency, bandwidth and gap of each link.
+"""Machine models: latency, bandwidth and message gap of the links between ranks.
 
-The alpha-beta model with the gap between messages of LogGP (Alexandrov and others, SPAA 1995).
+The model is the alpha-beta model with the gap between messages of LogGP (Alexandrov et al., SPAA 1995).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from horocache.lang.errors import UsageError
 
 @dataclass(frozen=True)
 class Link:
-    """One direction between two ranks, or of a host's network card.
+    """One direction of the link between two ranks, or of a host's network card.
 
     Attributes:
-        latency_us: microseconds that each message takes besides, as often as there are messages.
+        latency_us: microseconds from the end of a message's transfer to its arrival; latencies of messages overlap.
         gb_per_s: bytes that pass in a nanosecond; messages pass one after the other.
-        gap_us: microseconds for which each message keeps the next one from passing, however short it is.
+        gap_us: least microseconds from the end of a message's transfer to the start of the next one.
     """
 
     latency_us: float
@@ -26,21 +26,21 @@ class Link:
     gap_us: float = 0.0
 
     def sound(self) -> bool:
-        """Whether the numbers are those of a link."""
+        """True if the numbers are valid for a link."""
         numbers = (self.latency_us, self.gb_per_s, self.gap_us)
         return all(math.isfinite(number) and number >= 0 for number in numbers) and self.gb_per_s > 0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Hosts that are alike.
+    """A machine of identical hosts.
 
     Attributes:
-        num_hosts: of them; rank ``r`` is on host ``r // per_host``.
-        per_host: ranks of a host.
-        inside: each pair of ranks of a host has such a link.
-        between: each network card of a host has one, for what its ranks send to others.
-        cards: of a host; local rank ``l`` sends through card ``l % cards``.
+        num_hosts: number of hosts; rank ``r`` is on host ``r // per_host``.
+        per_host: number of ranks of a host.
+        inside: link of each pair of ranks of a host, in each direction.
+        between: link of each network card, for messages to ranks of other hosts.
+        cards: number of network cards of a host; local rank ``l`` sends through card ``l % cards``.
     """
 
     num_hosts: int
@@ -51,14 +51,15 @@ class Machine:
 
     @property
     def ranks(self) -> int:
-        """Of all hosts."""
+        """Number of ranks of all hosts."""
         return self.num_hosts * self.per_host
 
     def ports(self) -> tuple[list[tuple[float, float, float]], list[int]]:
-        """Latency in ns, ns per byte, gap in ns of all that messages pass through, and which it is for each pair.
+        """The ports through which messages pass, and the port of each pair of ranks.
 
         Returns:
-            The ports, and the number of one for each ``sender * ranks + receiver``; -1 for a rank and itself.
+            The ports, each with its latency in ns, ns per byte and gap in ns. For each ``sender * ranks + receiver``
+            the number of its port; -1 for a rank and itself.
         """
         ports: list[tuple[float, float, float]] = []
         port_of = [-1] * self.ranks**2
@@ -79,14 +80,14 @@ class Machine:
 
 
 def parse_machine(text: str, ranks: int) -> Machine:
-    """A machine from text, such as ``2x4,inside=1/50,between=10/3``.
+    """Parse the text form of a machine, such as ``2x4,inside=1/50,between=10/3``.
 
     Args:
         text: ``HOSTSxPER_HOST,inside=US/GBS[/GAP_US],between=US/GBS[/GAP_US][,cards=N]``.
-        ranks: that it must have.
+        ranks: number of ranks that the machine must have.
 
     Raises:
-        UsageError: it is not that, or has another number of ranks.
+        UsageError: the text does not have this form, or the machine has another number of ranks.
     """
     shape, _, rest = text.partition(",")
     try:

@@ -1,4 +1,4 @@
-"""What a compiled program costs, in figures that need no machine: steps, bytes, strands."""
+"""Cost of a compiled program that does not depend on a machine: messages, data, thread blocks and steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NOTHING = Processor(step_us=0.0, gb_per_s=1e15)
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one program.
+    """Cost of one program.
 
     Attributes:
-        depth: messages that follow on each other, so how many latencies it takes at least.
-        sent: the most that a rank sends, in its data: of an allreduce its tensor, of an alltoall all its parts, of an
-            allgather its own part.
-        most_strands: of a rank.
-        most_steps: of a strand.
+        depth: messages on the longest chain of messages, which is the smallest number of latencies of a run.
+        sent: the most data that a rank sends, as a multiple of a rank's input: its tensor for an allreduce, all its
+            parts for an alltoall, its own part for an allgather.
+        most_strands: largest number of thread blocks of a rank.
+        most_steps: largest number of steps of a thread block.
     """
 
     depth: int
@@ -33,7 +33,7 @@ class Figures:
 
 
 def figures_of(program: CompiledProgram) -> Figures:
-    """Count them."""
+    """Compute the cost of a program."""
     collective = collective_of(program.collective, program.ranks)
     own = max(collective.input_chunks(rank) for rank in range(program.ranks)) * program.refinement
     sent = max(

@@ -1,1 +1,1 @@
-"""Proof that a compiled program is right: validation, an abstract interpreter, the verifier."""
+"""Proof that a compiled program is correct: structural checks, an abstract interpreter, and the verifier."""

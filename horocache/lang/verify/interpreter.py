@@ -1,14 +1,18 @@
-"""An abstract machine for compiled programs: what they compute, whether they hang, and whether they race.
+"""An abstract interpreter for compiled programs: it finds their results, deadlocks and races.
 
 Note [One run stands for all]
-What a step waits for (steps before it, a message, a free slot) stays true once it is true, so the machine gets stuck in
-one interleaving if and only if it does in every one, and a program that runs with some number of slots runs with more.
-Two accesses to one chunk of which one writes must be ordered by what steps wait for, and not by chance or by how many
-slots there are. If all are, every interleaving computes the same, so the values of one run are those of all.
+The conditions that a step waits for (steps before it, a message, a free slot) stay true once they are true. The
+interpreter therefore gets stuck in one interleaving if and only if it gets stuck in every one, and a program that runs
+with some number of slots runs with more. Two accesses to one chunk, at least one of them a write, must be ordered by
+the waits of steps, not by chance or by the number of slots. If all are ordered, every interleaving computes the same,
+so the values of one run are the values of all.
 
-What has happened before is told by clocks: for each strand of a rank, how many of its steps are known to be over. They
-hold what the rank's own strands imply. An order that leads through other ranks is searched for where the clocks do not
-tell of one; our compiler never relies on that, but programs made by hand may.
+Clocks record the order. The clock of a step has, for each thread block of its rank, the number of steps that are known
+to be finished when the step is. For example, step 0 of thread block 0 writes a chunk, and step 1 of thread block 1
+waits for it and reads the chunk. The reader's clock is [1, 2], so the write comes first. Without the wait the clock is
+[0, 2]. The clocks contain the order that the rank's own thread blocks imply. If they do not order two accesses, the
+interpreter searches for a path through other ranks before it reports a race. The compiler never relies on such a path,
+but programs written by hand may.
 """
 
 from __future__ import annotations
@@ -22,19 +26,19 @@ from horocache.lang.frontend.symbolic import Value, Values
 from horocache.lang.program.compiled_program import CompiledProgram, Operand, Step
 from horocache.lang.program.instruction_dag import POPS, PUSHES, READS_DESTINATION, WRITES
 
-At = tuple[int, int, int]  # rank, strand, step
+At = tuple[int, int, int]  # rank, thread block, step
 Connection = tuple[int, int, int]  # source, destination, channel
-Order = tuple[int, int] | None  # ranks folded from the first to the last, in their order; None: in another one
+Order = tuple[int, int] | None  # first and last of the ranks that are folded in rank order; None: another order
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a fine chunk holds.
+    """Contents of a fine chunk.
 
     Attributes:
-        value: symbolically.
-        order: in which it was folded.
-        size_class: whose size it has; -1: not known.
+        value: symbolic value.
+        order: order in which the value was folded.
+        size_class: size class of the contents.
     """
 
     value: Value
@@ -42,12 +46,12 @@ class Held:
     size_class: int
 
 
-Message = tuple[int, int, list[Held], At]  # size class, part of the chunk at which it begins, contents, who pushed it
+Message = tuple[int, int, list[Held], At]  # size class, first part of the chunk, contents, step that pushed it
 
 
 @dataclass
 class _Accesses:
-    """To a fine chunk: who wrote it last, and who has read it since."""
+    """Accesses to a fine chunk: the step that wrote it last, and the steps that have read it since."""
 
     writer: At | None = None
     readers: list[At] = field(default_factory=list)
@@ -57,13 +61,15 @@ class Machine:
     """Runs one program once.
 
     Args:
-        program: its structure has been checked.
-        slots: of each connection.
-        memory: by rank and buffer, what each fine chunk holds; None for nothing. Changed.
-        at_once: what pops and pushes waits until it can do both.
+        program: a program whose structure has been checked.
+        slots: number of slots of each connection.
+        values: table of the symbolic values.
+        memory: by rank and buffer, the contents of each fine chunk; None for a chunk without data. The run changes it.
+        at_once: True if a step that pops and pushes waits until it can do both.
 
     Attributes:
-        finishes: steps that add, and for each whether all its sums are then of all ranks, each once; None if some are.
+        finishes: for each step that adds: True if each of its sums contains one chunk of every rank, each once; False
+            if none does; None if only some do.
     """
 
     def __init__(
@@ -80,18 +86,18 @@ class Machine:
         self._program, self._slots, self._values = program, slots, values
         self._strands = [[strand.steps for strand in one.strands] for one in program.programs]
         self._next = [[0] * len(strands) for strands in self._strands]
-        self._popped: dict[tuple[int, int], list[Held]] = {}  # by rank and strand: what waits to be pushed
+        self._popped: dict[tuple[int, int], list[Held]] = {}  # by rank and thread block: contents still to be pushed
         self._queues: dict[Connection, deque[Message]] = defaultdict(deque)
         self._waiting: dict[object, list[tuple[int, int]]] = defaultdict(list)
         self._blocked: dict[tuple[int, int], object] = {}
         self._clocks: dict[At, list[int]] = {}
-        self._pushers: dict[At, At] = {}  # of steps that pop
+        self._pushers: dict[At, At] = {}  # by the step that popped a message: the step that pushed it
         self._accesses: dict[tuple[int, str, int], _Accesses] = defaultdict(_Accesses)
 
     # ---- running
 
     def run(self) -> None:
-        """To the end. Raises DeadlockError, RaceError, VerificationError."""
+        """Run the program to its end. Raises DeadlockError, RaceError, VerificationError."""
         ready = deque((rank, strand) for rank, strands in enumerate(self._strands) for strand in range(len(strands)))
         while ready:
             rank, strand = ready.popleft()
@@ -109,7 +115,7 @@ class Machine:
                 )
 
     def _run_strand(self, rank: int, strand: int, ready: deque[tuple[int, int]]) -> object | None:
-        """As far as it goes; gives what it then waits for, None at its end."""
+        """Run a thread block as far as possible, and return the event that it waits for; None at its end."""
         steps = self._strands[rank][strand]
         while self._next[rank][strand] < len(steps):
             at = (rank, strand, self._next[rank][strand])
@@ -152,7 +158,7 @@ class Machine:
             ready.append(strand)
 
     def _work(self, at: At, step: Step, inbound: Connection, ready: deque[tuple[int, int]]) -> list[Held]:
-        """Everything but the push; gives what is pushed."""
+        """Run a step without its push, and return the contents to push."""
         rank = at[0]
         if step.op in POPS:
             size_class, part, held, pusher = self._queues[inbound].popleft()
@@ -243,7 +249,7 @@ class Machine:
         )
 
     def _leads_to(self, first: At, then: At) -> bool:
-        """Whether any way through strands, waits and messages leads from the one to the other."""
+        """True if a path through thread blocks, waits and messages leads from ``first`` to ``then``."""
         seen, stack = {then}, [then]
         while stack:
             for before in self._before(stack.pop()):
@@ -263,10 +269,10 @@ class Machine:
         if at in self._pushers:
             yield self._pushers[at]
 
-    # ---- what goes wrong
+    # ---- error reports
 
     def text(self, at: At) -> str:
-        """For people: where a step is, and what it does."""
+        """Text for messages: the position of a step, its opcode and its chunks."""
         rank, strand, index = at
         step = self._strands[rank][strand][index]
         places = "".join(
@@ -277,7 +283,7 @@ class Machine:
         return f"rank {rank} strand {strand} step {index} ({step.op}{places})"
 
     def _report_deadlock(self) -> None:
-        """Follow who waits for whom, to a circle or to what never happens."""
+        """Follow the waits to a cycle or to an event that never happens, and raise DeadlockError."""
         owners = self._owners()
         where = min(self._blocked)
         path: list[tuple[int, int]] = []
@@ -295,7 +301,7 @@ class Machine:
         raise DeadlockError(f"with {self._slots} slots, strands {what}:\n  {text}", lines)
 
     def _owners(self) -> dict[object, tuple[int, int]]:
-        """Who ends a wait for a message, and who one for a slot."""
+        """The thread block that ends a wait for a message or a slot, by the event."""
         owners: dict[object, tuple[int, int]] = {}
         for rank, one in enumerate(self._program.programs):
             for index, strand in enumerate(one.strands):
@@ -321,7 +327,7 @@ class Machine:
 
 
 def _fold(mine: Order, other: Order) -> Order:
-    """Of a sum: rank order is the first ranks, one after the other; which side the next one is on does not matter."""
+    """Order of a sum: rank order if one side has ranks 0 to r in rank order and the other side has rank r + 1."""
     for whole, next_one in ((mine, other), (other, mine)):
         if whole is not None and next_one is not None and whole[0] == 0 and next_one == (whole[1] + 1, whole[1] + 1):
             return (0, whole[1] + 1)

@@ -1,6 +1,6 @@
-"""What must be true of a compiled program before anything looks closer: numbers in their ranges, and everything there.
+"""Structural checks of a compiled program, before all other checks: numbers are in range, and nothing is missing.
 
-Errors say where, as a JSON pointer into the file's form.
+Errors name the place as a JSON pointer into the program file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from horocache.lang.program.instruction_dag import POPS, PUSHES, READS_SOURCE
 
 MAX_RANKS = 4096
 MAX_STEPS = 500_000
-MAX_CHUNKS = 1 << 24  # fine chunks of all buffers, or of all steps
+MAX_CHUNKS = 1 << 24  # fine chunks in all buffers together, and in all steps together
 MAX_TILE_BYTES = 5 << 20  # the longest message of MSCCLang's Simple protocol
 MAX_REFINEMENT = 1 << 10
 MAX_CHANNEL = 1 << 16
 
 
 def check_structure(program: CompiledProgram, collective: Collective) -> None:
-    """Raises VerificationError with the place of the first thing that cannot be."""
+    """Raise VerificationError for the first structural error; the message names its place."""
     _in_range("/program/refinement", program.refinement, 1, MAX_REFINEMENT)
     _in_range("/program/min_slots", program.min_slots, 1, 8)
     _in_range("/program/slots", program.slots, 0, 8)
@@ -54,7 +54,7 @@ def _in_range(where: str, number: int, least: int, most: int) -> None:
 
 
 def _extents(program: CompiledProgram, one: RankProgram, rank: int, collective: Collective) -> dict[str, int]:
-    """Fine chunks of each of the rank's buffers."""
+    """Number of fine chunks in each of the rank's buffers."""
     extents = {name: chunks * program.refinement for name, chunks in collective.buffers(rank).items()}
     for name, chunks in one.scratch.items():
         if name in (INPUT, OUTPUT) or not name:
@@ -113,7 +113,7 @@ def _check_place(count: int, place: Operand, where: str, extents: dict[str, int]
 
 
 def _check_classes(program: CompiledProgram, step: Step, at: str, classes: int) -> None:
-    """What goes into an input or an output fits there."""
+    """Check that a step's size class is that of its chunks in inputs and outputs."""
     for place in (step.source, step.destination):
         if program.uniform or place is None or place[0] not in (INPUT, OUTPUT):
             continue
@@ -132,7 +132,7 @@ def _check_waits(one: RankProgram, strand: int, step: Step, at: str) -> None:
 
 
 def _check_connections(program: CompiledProgram) -> None:
-    """Each has one strand at either end."""
+    """Check that each connection has exactly one thread block at each end."""
     ends: dict[tuple[str, int, int, int], str] = {}
     for kind, source, destination, channel, where in _ends(program):
         known = ends.setdefault((kind, source, destination, channel), where)

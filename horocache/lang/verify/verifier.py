@@ -1,7 +1,7 @@
-"""Proof that a program does what its collective promises, in every interleaving and with every number of slots.
+"""Proof that a program implements its collective in every interleaving, and with ``min_slots`` or more slots.
 
-See Note [One run stands for all] in machine.py. The checker knows nothing of how the program was made: it takes the
-compiled form alone, so it finds the compiler's mistakes as well as those in a file.
+Note [One run stands for all] in interpreter.py explains why one run proves this. The verifier uses only the compiled
+program and is independent of the compiler, so it finds the compiler's mistakes as well as those in a file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from horocache.lang.verify.validate import check_structure
 
 @dataclass(frozen=True)
 class Facts:
-    """What a proof found out.
+    """Properties of a program that its proof found.
 
     Attributes:
-        rank_order: every sum of the result is folded in rank order, from 0 on.
-        finishes: (rank, strand, step) of the steps whose sums are finished, see :class:`Step`.
+        rank_order: True if every sum in the result is folded in rank order, from rank 0 on.
+        finishes: (rank, thread block, step) of the steps whose sums contain one chunk of every rank, each once.
     """
 
     rank_order: bool
     finishes: frozenset[tuple[int, int, int]]
 
     def marked(self, program: CompiledProgram) -> CompiledProgram:
-        """The program, with what was found out written in."""
+        """A copy of the program with these properties stored in it."""
         replace = msgspec.structs.replace
         ranks = []
         for rank, one in enumerate(program.programs):
@@ -48,16 +48,20 @@ class Facts:
 
 
 def verify(program: CompiledProgram, collective: Collective, *, at_once: bool = False) -> Facts:
-    """Prove it.
+    """Prove that a program implements a collective.
 
     Args:
-        program: any; nothing of it is believed.
-        collective: what it promises.
-        at_once: what pops and pushes does both at once, or waits; as in MSCCL's runtimes.
+        program: any program; the verifier trusts nothing in it.
+        collective: the collective that the program must implement.
+        at_once: True if a step that pops and pushes waits until it can do both, as in MSCCL's runtimes.
+
+    Returns:
+        Properties of the program that the proof found.
 
     Raises:
-        VerificationError: a number is out of range, messages do not fit each other, or what was never written is read.
-        RaceError: two steps use a chunk in no order. DeadlockError: strands wait for each other for ever.
+        VerificationError: a number is out of range, messages do not match, or a step reads a chunk without data.
+        RaceError: two steps access a chunk in an undefined order.
+        DeadlockError: thread blocks wait for each other for ever.
         PostconditionError: the result is wrong.
     """
     check_structure(program, collective)
@@ -91,7 +95,7 @@ def _initial(
 
 
 def _promised(collective: Collective) -> Iterator[tuple[int, str, int, list[Origin]]]:
-    """Rank, buffer, index and contents of every chunk that counts in the end."""
+    """Rank, buffer, index and expected contents of every chunk in the postcondition."""
     for rank in range(collective.num_ranks):
         for index in range(collective.output_chunks(rank)):
             origins = collective.expected(rank, index)
@@ -109,7 +113,7 @@ def _check_results(
     values: Values,
     memory: dict[tuple[int, str], list[Held | None]],
 ) -> bool:
-    """Compare every output chunk; gives whether all sums are in rank order."""
+    """Check the postcondition. Returns True if all sums are in rank order. Raises PostconditionError."""
     fine, wrong, rank_order = program.refinement, [], True
     for rank, name, index, origins in _promised(collective):
         buffer, at = collective.alias(rank, name, index)

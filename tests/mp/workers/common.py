@@ -1,4 +1,4 @@
-"""What the workers share: they say in JSON lines what happened to them."""
+"""Shared code of the workers, which report in JSON lines what happens to them."""
 
 import contextlib
 import json
@@ -15,8 +15,8 @@ SCRATCH = Path(os.environ["HC_TEST_SCRATCH"])
 
 
 def say(what, **facts):
-    """One line for the test to read."""
-    # json escapes line feeds and lone surrogates, so a report is one line of ASCII whatever it holds.
+    """Print one line for the test to read."""
+    # json escapes line feeds and lone surrogates, so that a report is one line of ASCII.
     sys.stdout.write(json.dumps({"what": what, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -49,7 +49,7 @@ def allreduce_and_check(name, count=1000, value=1.0):
 
 
 def publish(name, text=""):
-    """Make a file appear whole."""
+    """Create a file that is complete when it appears."""
     part = SCRATCH / (name + ".part")
     part.write_text(text)
     part.rename(SCRATCH / name)
@@ -65,7 +65,7 @@ def await_file(name, patience_s=30.0):
 
 
 def together(what):
-    """Go on when every rank is here. By files: a collective would itself be waited for."""
+    """Go on when every rank is here. Uses files: a collective would itself be a wait for other ranks."""
     publish(f"{what}.{hc.rank()}")
     for rank in range(hc.size()):
         await_file(f"{what}.{rank}")

@@ -1,4 +1,4 @@
-"""Rank 1 fails by its own fault and nobody catches anything, as in most programs."""
+"""Rank 1 raises an error. No rank catches errors, as in most programs."""
 
 import numpy as np
 from common import allreduce_and_check

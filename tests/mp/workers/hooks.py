@@ -1,4 +1,4 @@
-"""On rank 1, code of the user's that runs within a step raises, and nobody catches it. usage: hooks.py WHERE"""
+"""On rank 1, user code that runs within a step raises an error that is not caught. usage: hooks.py WHERE"""
 
 import sys
 import time

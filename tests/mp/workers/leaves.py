@@ -1,7 +1,7 @@
-"""Rank 1 ends while an operation is under way for which nobody waits, and rank 0 does its part meanwhile.
+"""Rank 1 ends while operations are in flight that no thread waits for, and rank 0 then does its part of them.
 
-usage: leaves.py BINDING. Rank 1 has let go of all that belongs to the operation when its data arrive. Had its memory
-been freed, they would overwrite one of the arrays that are made next.
+usage: leaves.py BINDING. Rank 1 has dropped its references to the operations when their data arrive. If their memory
+had been freed, the data would overwrite one of the arrays that are made next.
 """
 
 import atexit
@@ -28,7 +28,7 @@ def let_the_data_come():
     say("others", untouched=all(bool((other == 3).all()) for other in others))
 
 
-atexit.register(let_the_data_come)  # handlers run in reverse order: this one after horocache's
+atexit.register(let_the_data_come)  # handlers run in reverse order: this one after horocache's, which init registers
 
 if BINDING == "torch":
     import horocache.torch as hvd
@@ -44,7 +44,7 @@ elif BINDING == "tensorflow":
 
     from horocache.base.operation_codes import OP_BROADCAST
 
-    SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # held, so that the results have memory of their own
+    SOURCE = tf.Variable(tf.fill([ELEMENTS], 2.0))  # kept, so that the results have memory of their own
 
     def tensor(value):
         return tf.fill([ELEMENTS], value)
@@ -57,8 +57,8 @@ else:
 
 
 def start(name):
-    """Start, and let go."""
-    if BINDING == "tensorflow":  # its own kernels do that, and an error before the one that waits
+    """Start an operation and drop the references to it."""
+    if BINDING == "tensorflow":  # its kernels do that if an error comes before the kernel that waits
         calls.enqueue_into(
             [SOURCE.read_value()], calls.Call(OP_BROADCAST, f"broadcast.{name}", hvd.global_process_set, root=0)
         )

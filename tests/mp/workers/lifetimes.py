@@ -1,4 +1,4 @@
-"""init() and shutdown() again and again, fork in between, idleness. usage: lifetimes.py SCENARIO"""
+"""Repeated init() and shutdown(), forks in between, idle jobs. usage: lifetimes.py SCENARIO"""
 
 import contextlib
 import multiprocessing
@@ -20,7 +20,7 @@ def entries(kind: str) -> int:
 
 
 def threads_left() -> int:
-    """Python lets go of a thread that it has joined a moment before the system does."""
+    """The number of threads. Python drops a joined thread a moment before the system does, so wait for that."""
     limit = time.monotonic() + 2
     while entries("task") > threading.active_count() and time.monotonic() < limit:
         time.sleep(0.001)
@@ -28,7 +28,7 @@ def threads_left() -> int:
 
 
 def again(times):
-    """Each turn with other process sets than the one before, and now and then one that comes and goes."""
+    """Each turn has other process sets than the turn before; every fifth one also adds and removes a set."""
     sets = ([], [[0, 1]], [[1, 2], [0]], [[0, 2]])
     counts, pages = [], []
     for turn in range(times):
@@ -56,7 +56,7 @@ def knobs():
 
 
 def descriptors():
-    """What this process has open, as the kernel names it; not that of the listing itself."""
+    """The files that this process has open, as the kernel names them, without the one of the listing."""
     links = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -76,7 +76,7 @@ def in_child(before_init):
         "sets": lambda: hc.add_process_set([0]),
     }.items():
         attempt(f"child-{what}", action)
-    hc.shutdown()  # there is nothing to end
+    hc.shutdown()  # has no effect in the child
     kept = [link for link in descriptors() if link not in before_init and "pipe:" not in link]
     say("child-kept", links=kept, place=[hc.is_initialized(), hc.rank(), hc.size()])
 
@@ -86,7 +86,7 @@ def fork():
     with job():
         allreduce_and_check("x")
         counts = len(descriptors())
-        # In the middle of an operation, of which the child has a copy.
+        # The child gets a copy of an operation in flight.
         pending = hc.allreduce_async(np.ones(100_000), op=hc.Sum, name="pending")
         child = multiprocessing.get_context("fork").Process(target=in_child, args=(before_init,))
         child.start()
@@ -104,7 +104,7 @@ def fork():
 
 
 def started():
-    """Programs that a rank starts: with its environment, alone, and when the rank's own job is over."""
+    """Programs that a rank starts: with its environment, as a job of one, and after the rank's own job."""
     program = "import horocache as hc\nhc.init()\nprint(hc.rank(), hc.size())"
 
     def start(**more):
@@ -128,11 +128,11 @@ def idle():
         for step in range(20):
             allreduce_and_check(f"x.{step % 3}")
         hc.barrier()
-        time.sleep(0.5)  # the barrier's own round may still be noted
+        time.sleep(0.5)  # the barrier's own round may still be counted
         before = hc.metrics()
         time.sleep(1.0)
         after = hc.metrics()
-        together("counted")  # who leaves first makes a round for the others
+        together("counted")  # a rank that leaves starts a round on the others
         say(
             "idle",
             rounds=after["rounds"] - before["rounds"],
@@ -148,7 +148,8 @@ def threads():
 
         def run(number):
             try:
-                # A rank is taken to wait when all threads that ever submitted do: let none wait before all have.
+                # A rank counts as waiting if all threads that ever submitted wait, so no thread waits before all have
+                # submitted.
                 first = hc.allreduce_async(np.ones(3), op=hc.Sum, name=f"first.{number}")
                 started.wait(20)
                 hc.synchronize(first)

@@ -1,4 +1,4 @@
-"""Rank 1 has too little of something. usage: limits.py memory-at-init|memory-later|files|files-later|threads.N"""
+"""Rank 1 lacks a resource. usage: limits.py memory-at-init|memory-later|files|files-later|threads.N"""
 
 import os
 import resource
@@ -21,7 +21,7 @@ def leave_memory(spare_bytes):
 
 def leave_files(spare):
     found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # not that of the listing
+    taken = {number for number in found if Path(f"/proc/self/fd/{number}").exists()}  # without the one of the listing
     free = [number for number in range(max(taken) + spare + 2) if number not in taken]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
@@ -55,7 +55,7 @@ if am_poor:
         leave_memory(8 << 20)
     elif what == "files":
         leave_files(2)
-    elif what.startswith("threads."):  # so many of them, each with a stack as large as the limit says
+    elif what.startswith("threads."):  # memory for N threads, each with a stack as large as the limit
         leave_memory((2 << 30) + int(what.removeprefix("threads.")) * resource.getrlimit(resource.RLIMIT_STACK)[0])
 if attempt("init", hc.init) is None:
     if what == "memory-later":
@@ -65,4 +65,4 @@ if attempt("init", hc.init) is None:
     attempt("after", lambda: total("after"))
     publish(f"after.{hc.rank()}")
 elif what.startswith("threads."):
-    await_file("after.0")  # the others need not wait for this process to end
+    await_file("after.0")  # the others must not depend on the end of this process

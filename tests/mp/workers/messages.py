@@ -1,6 +1,6 @@
-"""Ranks send messages in a ring while rank 1 does something to itself. usage: messages.py raise|close ELEMENTS
+"""Ranks send messages in a ring while rank 1 harms itself. usage: messages.py raise|close ELEMENTS
 
-raise: it raises an error that nobody catches. close: it closes all descriptors that it does not know, and opens files.
+raise: it raises an error that is not caught. close: it closes all descriptors, also the daemon's, and opens files.
 """
 
 import os
@@ -19,7 +19,7 @@ files = []
 def take_descriptors():
     os.closerange(3, 4096)
     files.extend(os.memfd_create("mine") for _ in range(20))
-    time.sleep(0.3)  # as long as a closed link may take to count as a lost rank, and more
+    time.sleep(0.3)  # longer than a closed link may take to count as a lost rank
 
 
 def exchange():

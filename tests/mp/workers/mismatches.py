@@ -1,4 +1,4 @@
-"""Ranks disagree about an operation in every way; each fails everywhere, and the job goes on."""
+"""Ranks disagree about an operation in every way. Each such operation fails on all ranks, and the job goes on."""
 
 import numpy as np
 from common import allreduce_and_check, attempt, await_file, job, publish, say
@@ -9,7 +9,7 @@ ODD = 2  # the rank that differs
 
 
 def disagree(what, usual, odd):
-    """Everybody calls ``usual`` but for one rank; then all check that the job goes on."""
+    """One rank calls ``odd``, the others ``usual``; then all check that the job goes on."""
     attempt(what, odd if hc.rank() == ODD else usual)
     allreduce_and_check("after." + what)
 

@@ -1,4 +1,4 @@
-"""Names with anything in them."""
+"""Names of tensors with any characters."""
 
 import numpy as np
 from common import attempt, job, say

@@ -1,4 +1,4 @@
-"""Allreduces that the selector gives to compiled programs. usage: programs.py [slow|flat]"""
+"""Allreduces that the selector assigns to compiled programs. usage: programs.py [slow|flat]"""
 
 import os
 import resource
@@ -23,7 +23,7 @@ def check(count: int, name: str) -> None:
 
 
 def held() -> dict[str, int]:
-    """Kilobytes, mappings and descriptors of this process."""
+    """The peak memory of this process in kilobytes, its mappings and its descriptors."""
     own = Path("/proc/self")
     mappings = len((own / "maps").read_text().splitlines())
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

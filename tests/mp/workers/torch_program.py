@@ -1,4 +1,4 @@
-"""A program that knows torch.distributed alone: it names the backend, and imports nothing of horocache."""
+"""A program that knows only torch.distributed: it names the backend, and imports nothing of horocache."""
 
 import json
 import os
@@ -23,7 +23,7 @@ sys.stdout.flush()
 if how == "well":
     dist.barrier()
     dist.destroy_process_group()
-elif how == "open":  # with operations and futures under way, as programs end that do not care
+elif how == "open":  # ends with operations and futures in flight, as careless programs do
     pending = dist.all_reduce(torch.ones(1), async_op=True)
     future = pending.get_future()
     if rank < 2:

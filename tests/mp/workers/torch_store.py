@@ -1,4 +1,4 @@
-"""torch.distributed's own start-up over the address that horocacherun sets, beside a horocache job."""
+"""torch.distributed's own start-up at the address that horocacherun sets, beside a horocache job."""
 
 import torch
 import torch.distributed as dist

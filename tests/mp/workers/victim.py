@@ -1,4 +1,4 @@
-"""One rank (VICTIM) ends in some way (HOW) at some time (WHEN); the others report what they see and exit with 3.
+"""The rank VICTIM ends in the way HOW at the time WHEN; the others report what they see and exit with 3.
 
 usage: victim.py VICTIM HOW WHEN
 """
@@ -34,7 +34,7 @@ def end(how):
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "hold":
-        # PyDLL keeps the interpreter's lock: no Python runs in this process any more.
+        # PyDLL keeps the GIL: no Python code runs in this process any more.
         ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
     elif how == "raise":
         raise ValueError("the data are bad")
@@ -46,7 +46,7 @@ def end(how):
 
 
 def during(how):
-    """Submit more than the others can have finished, then end without waiting."""
+    """Submit more than the others can have finished, then end without a wait."""
     handles = [hc.allreduce_async(np.ones(4 << 20, np.float32), op=hc.Sum, name=f"large.{i}") for i in range(4)]
     say("submitted", handles=len(handles))
     end(how)
@@ -65,7 +65,7 @@ def main():
     if am_victim:
         during(how) if when == "during" else end(how)
     if when == "during":
-        # What completes must be right; what cannot complete must fail.
+        # Operations that complete must be right; the others must fail.
         failed = None
         for i in range(4):
             failed = attempt(f"large.{i}", lambda i=i: check_large(i))

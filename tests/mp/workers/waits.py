@@ -17,7 +17,7 @@ def one():
 
 
 def wait_in_vain(submit):
-    """Submit, and wait when all have submitted, so that no rank's answer depends on who came first."""
+    """Submit, and wait when all have submitted, so that no rank's error depends on the order of submission."""
     handle = submit()
     together("submitted")
     attempt("wait", lambda: hc.synchronize(handle))
@@ -26,7 +26,7 @@ def wait_in_vain(submit):
 
 
 def certain_deadlock():
-    """Rank 0 waits for what the others never submit, and they for what rank 0 does not: nothing can help."""
+    """Rank 0 waits for an operation that the others never submit, and vice versa: no rank can end the waits."""
     name = "mine" if hc.rank() == 0 else "theirs"
     wait_in_vain(lambda: hc.allreduce_async(one(), op=hc.Sum, name=name))
 
@@ -43,7 +43,7 @@ def circle_of_two():
 
 
 def circle_for_a_while():
-    """Each rank waits for its own name, but not for good; then all submit everything."""
+    """Each rank waits for its own name, with a time limit; then all submit everything."""
     names = [f"turn.{rank}" for rank in range(hc.size())]
     mine = names[hc.rank()]
     handles = {mine: hc.allreduce_async(one(), op=hc.Sum, name=mine)}
@@ -58,7 +58,7 @@ def circle_for_a_while():
 
 
 def threads_that_come_late():
-    """Two threads on each rank, crossed; the one that would end the wait has yet to call its first operation."""
+    """Two threads on each rank, crossed; the thread that would end the wait has not submitted anything yet."""
 
     def work(names, before=lambda: None):
         before()
@@ -77,7 +77,7 @@ def threads_that_come_late():
         thread.join()
 
     if hc.rank() == 0:
-        both((["early.1"],), (["late.1"], lambda: time.sleep(1.5)))  # the main thread waits for its data
+        both((["early.1"],), (["late.1"], lambda: time.sleep(1.5)))  # the main thread sleeps like one that loads data
         work(["early.2", "late.2"])
     else:
         work(["late.1", "early.1"])
@@ -85,7 +85,7 @@ def threads_that_come_late():
 
 
 def circle():
-    """Each rank waits for its own name: a circle of as many as there are ranks. A thread that has ended is no hope."""
+    """Each rank waits for its own name: a circle of all ranks. A thread that has ended cannot break it."""
     helper = threading.Thread(target=lambda: allreduce_and_check("before"))
     helper.start()
     helper.join()
@@ -93,7 +93,7 @@ def circle():
 
 
 def crossed():
-    """All submit everything, then wait in different orders: no problem."""
+    """All submit everything, then wait in different orders, which always ends."""
     names = [f"crossed.{i}" for i in range(6)]
     order = names[hc.rank() :] + names[: hc.rank()]
     handles = {name: hc.allreduce_async(one() * (names.index(name) + 1), op=hc.Sum, name=name) for name in order}
@@ -114,7 +114,7 @@ def some_ranks_only():
 
 
 def absent_in_native_code():
-    """Rank 1 keeps the interpreter's lock in native code: nothing of Python runs there."""
+    """Rank 1 holds the GIL in native code: no Python code runs there."""
     if hc.rank() == 1:
         keep_the_lock()
     attempt("wait", lambda: hc.allreduce(one(), op=hc.Sum, name="lonely"))
@@ -122,7 +122,7 @@ def absent_in_native_code():
 
 def keep_the_lock():
     publish("pid", str(os.getpid()))
-    libc = ctypes.PyDLL(None)  # with the lock, unlike CDLL, and unlike Path.exists()
+    libc = ctypes.PyDLL(None)  # keeps the GIL, unlike CDLL and Path.exists()
     while libc.access(bytes(SCRATCH / "go on"), os.F_OK) != 0:
         libc.usleep(200_000)
 
@@ -136,19 +136,19 @@ def failing():
 
 
 def failing_for_good():
-    """An error that nobody handles."""
+    """An error that the program does not catch."""
     hc.allreduce(np.ones(1 + hc.rank(), np.float32), name="bad")
 
 
 def late():
-    """As above, but the others come before the limit, and after a report: no error."""
+    """Rank 0 waits; the others submit after a stall report, but before the limit: no error."""
     if hc.rank() != 0:
         await_file("reported")
     attempt("wait", lambda: allreduce_and_check("late"))
 
 
 def bad_splits_on_one_rank():
-    """One rank's own mistake; it goes on to something else, and the others wait for it in vain."""
+    """Rank 1 makes a mistake and goes on to another operation, and the others wait for rank 1 in vain."""
     rows = np.ones((3, 1), np.float32)
     if hc.rank() == 1:
         attempt("mistake", lambda: hc.alltoall_async(rows, splits=[9, 9, 9], name="x"))
@@ -158,7 +158,7 @@ def bad_splits_on_one_rank():
 
 
 def interrupted():
-    """Rank 0 waits without end; the others never come."""
+    """Rank 0 waits without end; the others never submit."""
     publish(f"ready.{hc.rank()}")
     if hc.rank() == 0:
         hc.allreduce(one(), op=hc.Sum, name="never")

@@ -1,4 +1,4 @@
-"""What workers have in common: which host a rank pretends to be on, and calls that must be refused."""
+"""Shared code of the workers: the host that a rank pretends to be on, and calls that must be refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def launched_rank() -> int:
 
 
 def pretend_hosts(layout: str) -> None:
-    """``"0011"``: ranks 0 and 1 on one host, 2 and 3 on another; empty: leave it to the machine."""
+    """``"0011"``: ranks 0 and 1 on one host, 2 and 3 on another. An empty layout keeps the machine's host."""
     if layout:
         os.environ["HOROCACHE_HOST_ID"] = f"host {layout[launched_rank()]}"
 
 
 def refused(error: type[Exception], words: str, call: Callable[[], Any]) -> None:
-    """``call`` raises ``error``, which says ``words``."""
+    """Check that ``call`` raises ``error`` with ``words`` in its text."""
     try:
         got = call()
     except error as raised:

@@ -1,4 +1,4 @@
-"""Reduces until it cannot; writes what happened into files, as a cut connection takes the output with it."""
+"""Reduces until an error; writes it into a file, because a cut connection also cuts off the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and ends the job again and again in the same processes."""
+"""Starts and ends a job many times in the same processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank of a second job of the same processes dies, or cannot start, when MPI has brought the ranks together."""
+"""In a second job of the same processes, a rank dies or cannot start after MPI has connected the ranks."""
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ SENDMSG = {"x86_64": 46, "aarch64": 211}
 
 
 def answer_calls(of: dict[str, int], what: int) -> None:
-    """Let the kernel do this instead of a system call that the thread asks for from now on."""
+    """Have the kernel take the action ``what`` instead of a system call of this thread, from now on (seccomp)."""
     load_number, equal, answer, allow = 0x20, 0x15, 0x06, 0x7FFF0000
     steps = [
         (load_number, 0, 0, 0),
@@ -35,7 +35,7 @@ def answer_calls(of: dict[str, int], what: int) -> None:
 
 
 def die_when_all_have_met() -> None:
-    """Do so when this process hands its memory to the ranks of its host: it has met them all then."""
+    """Die when this process hands its memory to the ranks of its host: all ranks have connected by then."""
     kill = 0x80000000
     answer_calls(SENDMSG, kill)
 
@@ -47,7 +47,7 @@ def come_late() -> None:
 
 
 def start_no_more_threads() -> None:
-    """Let the next thread have a stack that no memory holds."""
+    """Give the next thread a stack that exceeds all memory."""
     attributes = ctypes.create_string_buffer(256)
     LIBC.pthread_attr_init(attributes)
     LIBC.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 50))
@@ -72,4 +72,4 @@ try:
 except hc.HorocacheError as error:
     print("refused", error, flush=True)
     while rank == 1 and any(other.exists() for other in others):
-        time.sleep(0.01)  # a rank that waited for this one in MPI_Finalize would never end
+        time.sleep(0.01)  # a rank that waited for rank 1 in MPI_Finalize would never end

@@ -1,4 +1,4 @@
-"""Reduces until it cannot; each rank writes what it saw into a file, and ends when all have."""
+"""Reduces until an error; each rank writes it into a file, and ends when all ranks have written theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that pretend to be on several hosts: identity, two levels, every strategy, against NumPy."""
+"""Ranks that pretend to be on several hosts: identity, two-level operations, every strategy, against NumPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_operations(backend: str | None) -> None:
 
 
 def check_sets_that_come_and_go() -> None:
-    """Members meet, over MPI where they are on several hosts, while another thread of theirs reduces."""
+    """Add and remove sets, connected over MPI where members are on several hosts, while another thread reduces."""
 
     def reduce() -> None:
         while not hc.allreduce(np.array([done.is_set()]), op=hc.Max, name="done")[0]:

@@ -1,4 +1,4 @@
-"""What the job is: communicators, lists of ranks, process sets of communicators."""
+"""The ranks of a job: communicators, lists of ranks, process sets of communicators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def world() -> None:
     hc.init(comm=WORLD)
     assert (hc.rank(), hc.size()) == (WORLD.rank, WORLD.size)
     assert hc.mpi_enabled() and hc.mpi_built() and hc.mpi_threads_supported()
-    # Both use MPI at the same time, each on communicators of its own.
+    # mpi4py and horocache use MPI at the same time, each on its own communicators.
     handle = hc.allreduce_async(np.full(300_000, 1.0), op=hc.Sum, backend="mpi")
     theirs = WORLD.allgather(WORLD.rank)
     assert theirs == list(range(WORLD.size)) and (hc.synchronize(handle) == WORLD.size).all()
@@ -35,7 +35,7 @@ def split() -> None:
 
 
 def again() -> None:
-    """The same process in another job."""
+    """The same process takes part in another job."""
     hc.init()
     assert hc.allreduce(np.ones(1), op=hc.Sum)[0] == WORLD.size
 
@@ -71,7 +71,7 @@ def sets() -> None:
 
 
 def parts() -> None:
-    """Each rank names the part that it is in, at two places."""
+    """Each rank passes the part that it belongs to, at two places in the list of sets."""
     mine = hc.ProcessSet(WORLD.Split(WORLD.rank % 2, WORLD.rank))
     half = hc.ProcessSet(WORLD.Split(WORLD.rank // 2, WORLD.rank))
     hc.init(comm=WORLD, process_sets=[mine, [0, 3], half])

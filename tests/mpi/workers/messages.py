@@ -46,7 +46,7 @@ def ring(count: int) -> None:
 
 
 def mismatch() -> None:
-    """Both sides of a large message learn that the receiver expects something else, and the job goes on."""
+    """Both ranks of a large message learn that the receiver expects another size, and the job goes on."""
     if hc.rank() in (0, hc.size() - 1):
         peer = hc.size() - 1 - hc.rank()
         try:

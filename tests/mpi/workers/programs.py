@@ -1,4 +1,4 @@
-"""Programs between hosts that ranks pretend to be on. usage: programs.py LAYOUT conform | allreduce NAME..."""
+"""Compiled programs between simulated hosts. usage: programs.py LAYOUT conform | allreduce NAME..."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COUNTS = [1, 5, 300, 4_099, 70_001, 700_003]
 
 
 def conform() -> None:
-    """Every operation, as the other backends are tried."""
+    """Run the conformance cases of every operation, as for the other backends."""
     assert all(case(hc, "program") > 0 for case in CASES.values())
 
 
 def allreduce() -> None:
-    """By each program, beside operations of another backend and of a set of ranks."""
+    """Run each program, beside operations of another backend and of a process set."""
     last = hc.size() - 1
     for name in NAMES:
         for count in COUNTS:

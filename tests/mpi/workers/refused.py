@@ -1,4 +1,4 @@
-"""Calls init() and prints what it said."""
+"""Calls init() and prints the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
 except hc.HorocacheError as error:
     print(f"refused {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
 else:
-    # Members of a new set make communicators beside the daemon.
+    # Members of a new set create communicators while the daemon uses MPI.
     if hc.mpi_enabled() and not hc.mpi_threads_supported():
         refused(hc.UnsupportedError, "HOROCACHE_MPI_THREADS_DISABLE", lambda: hc.add_process_set([0]))
     print(f"started {hc.rank()} of {hc.size()}", flush=True)

@@ -1,4 +1,4 @@
-"""Random schedules of operations on two backends at once: every rank submits in an order of its own."""
+"""Random schedules of operations on two backends at once: every rank submits in its own order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_schedule(seed: int) -> None:
         got = hc.synchronize(handle)
         expected = hc.size() * count + hc.size() * (hc.size() - 1) // 2
         assert got.shape == (count,) and (got == expected).all(), (seed, count, got[0], expected)
-    if agreed.random() < 0.3:  # a blocking one, on both in turn
+    if agreed.random() < 0.3:  # a blocking operation on each backend
         for backend in BACKENDS:
             total = hc.allreduce(np.array([1.0]), op=hc.Sum, name=f"blocking {backend}", backend=backend)
             assert total[0] == hc.size(), seed

@@ -1,4 +1,4 @@
-"""Ranks of two hosts are stopped, and one dies; each rank writes what it saw into a file."""
+"""Ranks of two hosts are stopped, and one dies; each rank writes its outcome into a file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PATIENCE_S = 60.0
 
 
 def say(text: str) -> None:
-    """Write a file that is whole when it is there."""
+    """Write a file that is complete when it appears."""
     partial = FOLDER / f".{hc.rank()}"
     partial.write_text(text)
     partial.rename(FOLDER / f"rank{hc.rank()}")
 
 
 def wait_for(count: int) -> None:
-    """Until so many ranks have said something: mpiexec ends the others when one has ended badly."""
+    """Wait until ``count`` ranks have written their file: mpiexec ends the others when one rank has failed."""
     limit = time.monotonic() + PATIENCE_S
     while len(list(FOLDER.glob("rank*"))) < count and time.monotonic() < limit:
         time.sleep(0.01)
 
 
 def stop_the_lowest_ranks() -> None:
-    """That of each host is stopped by the next one, for twice as long as a host may be silent."""
+    """On each host, the second rank stops the lowest one for twice as long as a host may be silent."""
     if hc.local_rank() == 1:
         os.kill(PIDS[hc.rank() - 1], signal.SIGSTOP)
         time.sleep(2 * LINK_TIMEOUT_S)

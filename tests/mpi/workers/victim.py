@@ -1,4 +1,4 @@
-"""One rank kills itself in the middle of the job; the others say what they see, and end."""
+"""The last rank kills itself in the middle of the job; the others print the error that they get, and end."""
 
 from __future__ import annotations
 

@@ -68,6 +68,6 @@ def test_after_a_call_that_did_not_go_together_ranks_begin_anew_with_new_names()
 def test_a_program_without_loops_does_not_gather_names_for_ever():
     order = CallOrder("g")
     made = {order.name(call) for call in range(3 * _MOST)}
-    assert len(made) == 3 * _MOST  # all new, and
+    assert len(made) == 3 * _MOST  # every name is new
     assert order._count <= _MOST
     assert sum(map(len, order._places.values())) <= _MOST

@@ -1,4 +1,4 @@
-"""Whatever ends a process by an exception is told at once: not after its threads, nor after later exit handlers."""
+"""An exception that ends a process is reported at once, before its threads end and later exit handlers run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# The thread and the handler wait for the word, and say if they had to give up.
+# The thread and the exit handler wait for the report, and print "late" if it does not come.
 PROGRAM = """
 import atexit, sys, threading
 from horocache import endings
@@ -55,7 +55,7 @@ def run(ending, expected=""):
 def test_the_others_hear_of_it_before_threads_and_handlers_end(ending, why, code, shown):
     done = run(ending, why)
     assert done.returncode == code or code is None, done
-    assert f"told {[why]!r}" in done.stdout.replace(f", {why!r}", ""), done  # the later looks may see it again
+    assert f"told {[why]!r}" in done.stdout.replace(f", {why!r}", ""), done  # later checks may see it again
     assert done.stdout.count("in time") == 2 and "late" not in done.stdout, done
     assert shown in done.stdout + done.stderr, done
 

@@ -1,4 +1,4 @@
-"""The error tree, and what the core's status codes become."""
+"""The error tree, and the exceptions for the core's status codes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_runs_by_bytes_cover_the_order_and_no_run_is_empty(sizes, groups, random
 @given(items, st.integers(1, 20))
 def test_a_run_by_bytes_exceeds_its_share_by_less_than_its_largest_item(sizes, groups):
     total = sum(sizes)
-    # Of three and more, those between the first and the last share what these two leave; no less than their shares.
+    # With three or more groups, the first and the last are small; this bounds the share of the others.
     share = total / groups if groups < 3 else total / (groups - 2)
     for run in split_by_bytes(range(len(sizes)), sizes, groups):
         if total:
@@ -37,7 +37,7 @@ def test_the_first_and_the_last_of_three_runs_and_more_have_a_quarter_of_a_share
     share = sum(sizes) / (4 * (groups - 2) + 2)
     for run in (runs[0], runs[-1]):
         assert len(run) == 1 or sum(sizes[i] for i in run) <= share + max(sizes[i] for i in run)
-        # Not even half of the last item lies outside.
+        # At least half of the innermost item lies within the share.
         inner = run[-1] if run is runs[0] else run[0]
         assert len(run) == 1 or sum(sizes[i] for i in run) - sizes[inner] / 2 <= share
 

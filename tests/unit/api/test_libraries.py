@@ -1,4 +1,4 @@
-"""Where shared libraries of the environment are looked for."""
+"""The folders that are searched for shared libraries of the environment."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Which ranks of the job a communicator holds, without MPI: objects with the same methods."""
+"""The job's ranks in a communicator, without MPI: fake objects with the methods of MPI's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNDEFINED = -32766
 
 
 class FakeGroup:
-    """What ``MPI.Group`` does with numbers of processes."""
+    """The operations of ``MPI.Group``, on numbers of processes."""
 
     def __init__(self, processes):
         self.processes = processes
@@ -31,7 +31,7 @@ class FakeGroup:
 
 
 class FakeComm:
-    """What ``MPI.Comm`` is asked for; mpi4py has ``Get_group`` and a property ``group``."""
+    """The part of ``MPI.Comm`` that horocache uses; mpi4py has ``Get_group`` and a property ``group``."""
 
     def __init__(self, processes, rank=0):
         self.group = FakeGroup(processes)
@@ -56,7 +56,7 @@ class NullComm(FakeComm):
 
 
 class GroupOnly:
-    """A communicator of a library that has the property alone."""
+    """A communicator of a library that has only the property."""
 
     def __init__(self, comm):
         self.group, self.Get_rank, self.Get_size = comm.group, comm.Get_rank, comm.Get_size
@@ -140,8 +140,8 @@ def test_parts_that_ranks_name_at_one_place_are_registered_by_their_lowest_rank(
     [
         [[], []],
         [[0, 1], [1, 2], [0, 2]],  # they overlap
-        [[0, 1], [0, 1], [0, 1], [2]],  # rank 2 is not in the one that it names
-        [[1], [1], []],  # rank 0 is not
+        [[0, 1], [0, 1], [0, 1], [2]],  # rank 2 is not in the part that it names
+        [[1], [1], []],  # rank 0 is not in the part that it names
     ],
 )
 def test_what_ranks_name_and_is_no_division_of_them_is_left_for_start_up_to_refuse(named):

@@ -1,4 +1,4 @@
-"""What importing costs, and which names there are."""
+"""The cost of importing, and the public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default runtime of a process: start, end, fork, and arguments that cannot be had."""
+"""The default runtime of a process: start, end, fork, and arguments that cannot be satisfied."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_forked_child_knows_who_its_parent_is_and_cannot_operate(binding):
         if child == 0:
             code = 1
             try:
-                if os.fork() != 0:  # its child is one, too
+                if os.fork() != 0:  # the child of the child is a forked process, too
                     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
                 assert answers() == here
                 with pytest.raises(hc.InvalidArgumentError, match="does not use MPI"):
@@ -133,7 +133,7 @@ def test_a_forked_child_knows_who_its_parent_is_and_cannot_operate(binding):
                 for call in (*calls, lambda: hc.add_process_set([0])):
                     with pytest.raises(hc.ForkedProcessError, match="forked"):
                         call()
-                hc.shutdown()  # there is nothing to end
+                hc.shutdown()  # has no effect in the child
                 assert answers() == here
                 code = 0
             finally:

@@ -27,7 +27,7 @@ def figures_of(*cells: Series) -> dict[str, Figure]:
     return {f"{f.case}, {f.impl}": f for f in paper_report.to_figures(2, cells)}
 
 
-# ---- what is started
+# ---- jobs that are started
 
 
 def test_the_grid_has_the_papers_axes() -> None:
@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_is_a_usage_error(arguments: list[str], capsys: 
     assert arguments[0] in capsys.readouterr().err
 
 
-# ---- what cannot be had here
+# ---- jobs that cannot run here
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, answer: Any, *arguments: str) -> paper.Outcome:
@@ -110,7 +110,7 @@ def about() -> dict[str, Any]:
     return {"versions": {}, "time": "now", "command": "x", "cores": 2, "cpu": "c", "kernel": "k", "machine": "m"}
 
 
-# ---- what the ranks count
+# ---- counters of the ranks
 
 
 def test_counters_that_come_late_belong_to_the_step_before() -> None:
@@ -141,7 +141,7 @@ def test_labels() -> None:
     assert [groups_label(n) for n in (ALONE, 0, 1, 5)] == ["no communication", "0 groups", "1 group", "5 groups"]
 
 
-# ---- what it means
+# ---- comparisons and tables
 
 
 def test_a_cell_is_compared_with_its_neighbours_pair_by_pair() -> None:

@@ -14,7 +14,7 @@ def test_packets_leave_one_after_the_other_and_arrive_later_by_the_delay() -> No
     os.write(packets_in, b"x" * 100)
     direction.take(now=10.0)
     os.write(packets_in, b"y" * 50)
-    direction.take(now=10.2)  # waits for the first, which takes a second
+    direction.take(now=10.2)  # waits for the first packet, which takes a second
     assert direction.deliver(now=11.4) == pytest.approx(11.5)
     assert direction.deliver(now=11.5) == pytest.approx(12.0)
     assert os.read(arrived, 1000) == b"x" * 100

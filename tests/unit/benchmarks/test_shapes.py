@@ -1,4 +1,4 @@
-"""The shapes of the models that the gradients benchmark stands for."""
+"""The shapes of the models that the gradients benchmark imitates."""
 
 import math
 

@@ -45,7 +45,7 @@ def test_all_ranks_stop_at_the_same_repetition(tmp_path: Path) -> None:
 
     def rank_main(rank: int) -> None:
         page = Page(tmp_path / "p", rank, size)
-        # Only rank 0's budget is spent at once; the others would go on.
+        # Only rank 0's budget is used up at once; the others by themselves would go on.
         budget_s = -1.0 if rank == 0 else 1e9
         times = alternate(page, [recorder("a", [])], repetitions=500, budget_s=budget_s, at_least=3)
         counts[rank] = len(times["a"].seconds)

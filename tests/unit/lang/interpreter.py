@@ -1,6 +1,6 @@
-"""Another interpreter of compiled programs, for the tests: random interleavings, exact contributions, no shared code.
+"""A second interpreter of compiled programs, for the tests: random interleavings, exact contributions, no shared code.
 
-It follows Note [What a program means] in horocache/lang/program/compiled_program.py and nothing else.
+It implements Note [What a program means] in horocache/lang/program/compiled_program.py and nothing else.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import Counter, deque
 
 from horocache.lang import CompiledProgram, Program
 
-Sum = Counter  # how often each fine chunk (rank, index) of the inputs is in it
+Sum = Counter  # how often each fine chunk (rank, index) of the inputs contributes
 
 
 def outputs_as_written(program: Program, fine: int) -> dict[tuple[int, str], dict[int, Sum]]:
-    """What the places hold at the end when the operations run one after the other."""
+    """The memory at the end when the operations run one after the other."""
     memory = initial_memory(program.collective, fine)
     for operation in program.operations:
         source, target = operation.source, operation.destination
@@ -39,11 +39,11 @@ def initial_memory(collective, fine: int) -> dict[tuple[int, str], dict[int, Sum
 
 
 class Stuck(Exception):
-    """Nothing can go on."""
+    """No thread block can go on."""
 
 
 def execute(program: CompiledProgram, collective, slots: int, seed: int) -> dict[tuple[int, str], dict[int, Sum]]:
-    """One interleaving. Raises Stuck; AssertionError where messages do not fit or are left over."""
+    """Run one random interleaving. Raises Stuck; AssertionError if messages do not fit or are left over."""
     rng = random.Random(seed)
     memory = initial_memory(collective, program.refinement)
     strands = [(rank, s) for rank, one in enumerate(program.programs) for s in range(len(one.strands))]

@@ -1,5 +1,7 @@
-"""Programs by chance: any ranks, buffers, counts, channels, fragments and instances; the collective promises what comes
-out when the operations run one after the other."""
+"""Random programs: any ranks, buffers, counts, channels, fragments and instances.
+
+The collective specifies the result of running the operations one after the other.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from horocache.lang import Custom, Program, chunk, parallelize
 
 
 def random_program(seed: int) -> Program:
-    """The same program for the same seed."""
+    """Draw a program; the same seed gives the same program."""
     rng = random.Random(seed)
     ranks, inputs, outputs = rng.randint(2, 5), rng.randint(1, 4), rng.randint(1, 4)
     expected: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -67,7 +69,7 @@ def _operate(program: Program, rng: random.Random, same_index: bool) -> None:
 
 
 def _written(program: Program) -> set[tuple[int, str, int]]:
-    """The places that hold something, by the names that a program may use."""
+    """The places that hold a value, by the names that a program may use."""
     found = set()
     for rank in range(program.collective.num_ranks):
         for buffer in ("input", "output", "scratch", "scratch2"):

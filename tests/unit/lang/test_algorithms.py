@@ -1,4 +1,4 @@
-"""The library's algorithms compile, and are right in every interleaving tried."""
+"""The library's algorithms compile, and are right in every interleaving that the tests try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler makes of programs: merging, channels, strands, instances, slots."""
+"""The compiler's output: merging, channels, thread blocks, instances, slots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ops(compiled):
 
 
 def check(program):
-    """Compile, and compare with what was written in some interleavings; gives the compiled program."""
+    """Compile a program, compare it with the written one in some interleavings, and return it."""
     compiled = compile_program(program)
     written = outputs_as_written(program, compiled.refinement)
     for slots in range(compiled.min_slots, 9):
@@ -53,7 +53,7 @@ def check(program):
 
 
 def custom(ranks, chunks, write, **options):
-    """A program of which every chunk of the inputs is promised to be what the operations make of it."""
+    """A program whose collective specifies, for every chunk of the inputs, the result of the program's operations."""
     expected = {}
     collective = Custom("custom", ranks, chunks, chunks, lambda r, c: expected.get((r, c)), inplace=True)
     with Program("custom", collective, **options) as program:
@@ -126,7 +126,7 @@ def test_counts_that_differ_are_right_with_every_number_of_instances(instances):
 
 
 def _manual_ring(**options):
-    """Three ranks, one strand each."""
+    """Three ranks, one thread block each."""
     with Program("ring", AllReduce(3, 3, inplace=True), **options) as program:
         for first in range(3):
             for step in range(2):
@@ -181,12 +181,12 @@ def test_messages_are_spread_over_channels_where_nothing_stands_against_it():
     for number in (0, 33):
         with pytest.raises(UsageError, match=f"channels is {number}"):
             algorithms.ring(4, channels=number)
-    placed = check(_manual_ring(channels=2))  # every operation of it names its channel
+    placed = check(_manual_ring(channels=2))  # every operation in it names its channel
     assert placed == check(_manual_ring())
 
 
 def _ahead(slots):
-    """By hand, each rank sends all in one strand, which also receives."""
+    """Placed by hand: each rank sends everything in one thread block, which also receives."""
     with Program("ahead", AllReduce(2, 4, inplace=True), slots=slots, fuse=False) as program:
         for index in range(4):
             for rank in range(2):
@@ -298,7 +298,7 @@ def test_a_program_says_how_many_slots_it_needs(slots):
     assert compiled.slots == (slots or 0)
 
 
-# ---- the same every time
+# ---- determinism
 
 
 def test_the_same_program_is_the_same_bytes_in_every_process():

@@ -1,6 +1,6 @@
-"""Programs in files: what is written is read again, and nothing that is wrong is.
+"""Programs in files: a written file can be read, and a wrong one is refused.
 
-HC_TEST_MUTATIONS says how many damaged files are tried; HC_TEST_FIRST_MUTATION which is the first.
+HC_TEST_MUTATIONS is the number of damaged files that are tried, and HC_TEST_FIRST_MUTATION the first of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ring():
 
 
 def with_hash(document: dict) -> bytes:
-    """The contents of a file, with the right hash if it can be had."""
+    """The contents of a file, with the right hash if the program can be converted."""
     with contextlib.suppress(msgspec.ValidationError):
         document["hash"] = hash_of(msgspec.convert(document["program"], CompiledProgram))
     return json.dumps(document).encode()
@@ -65,7 +65,7 @@ def test_which_steps_finish_sums_is_found_out_and_not_believed(ring):
     assert decode(with_hash(document)) == ring
 
 
-# ---- files that are none
+# ---- paths without a program file
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_file_that_may_not_be_read_is_named(ring, tmp_path):
 
 
 def edit(path, value):
-    """An edit of a document: sets the place, or removes it where the value is None."""
+    """An edit of a document: it sets the value at ``path``, or removes it if ``value`` is None."""
 
     def apply(document):
         *above, last = path

@@ -1,4 +1,4 @@
-"""What is wrong with a program is an error of its own class, at the user's line."""
+"""Each mistake in a program raises an error of its own class, at the user's line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def program(ranks=2, chunks=4, **options):
 
 
 class _Expect:
-    """The error of this class is raised at the marked line: the last of the block that runs."""
+    """Checks that the block raises an error of this class at its last line that runs."""
 
     def __init__(self, kind, *texts):
         self.kind, self.texts = kind, texts
@@ -104,7 +104,7 @@ def test_the_reference_that_was_reduced_into_stays_fresh():
     compile_program(made)
 
 
-# ---- nothing there yet
+# ---- uninitialized chunks
 
 
 def test_an_output_that_was_not_written_is_uninitialized():
@@ -247,7 +247,7 @@ def test_bad_placements():
         pass
 
 
-# ---- at the wrong time
+# ---- calls at the wrong time
 
 
 def test_programs_cannot_be_nested():
@@ -290,7 +290,7 @@ def test_an_error_is_a_value_error_of_horocache():
     assert issubclass(ProgramError, ValueError)
 
 
-# ---- what was promised
+# ---- postconditions
 
 
 def _compile_fails(made):

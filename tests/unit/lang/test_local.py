@@ -1,4 +1,4 @@
-"""Programs with all ranks in one process: results are checked, stuck ones told, links are slow; the cost model."""
+"""Programs with all ranks in one process: checked results, reports of stuck programs, slow links; the cost model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_threads_give_right_results_and_times(machine):
     times = run_locally(compile_program(algorithms.ring(4)), 5000, machine=machine, repetitions=3, seed=7)
     assert len(times) == 3 and min(times) > 0
     if machine is not None:
-        assert min(times) > 6 * 200_000  # of six messages one after the other, each with the latency
+        assert min(times) > 6 * 200_000  # six messages one after the other, each with the latency
 
 
 def test_a_wrong_result_is_found():
     ring = compile_program(algorithms.ring(3))
     [strand] = ring.programs[0].strands
-    forgets = {"rrc": "r", "rrcs": "rcs"}  # to add up
+    forgets = {"rrc": "r", "rrcs": "rcs"}  # leaves out the addition
     steps = tuple(
         msgspec.structs.replace(step, op=forgets.get(step.op, step.op), finishes=False) for step in strand.steps
     )
@@ -108,7 +108,7 @@ def test_the_cost_model_of_a_chain_is_what_one_counts_by_hand():
             total.copy(rank, "output", 0)
     machine = Machine(2, 1, Link(1, 1), Link(100, 0.5))
     nothing = Processor(step_us=0, gb_per_s=1e12)
-    # 4000 bytes there and back, 8 us on the link and 100 us of latency each time.
+    # 4000 bytes there and back, each way 8 us on the link and 100 us of latency.
     assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
     machine = Machine(2, 1, Link(1, 1), Link(100, 0.5, gap_us=30))
     assert predict(compile_program(program), 1000, machine, processor=nothing) == pytest.approx(216, rel=0.01)
@@ -128,7 +128,7 @@ def test_the_cost_model_ranks_algorithms_by_size_as_links_do():
     pairs, ring = (compile_program(one(8)) for one in (algorithms.all_pairs, algorithms.ring))
     small, large = 256, 1 << 20
     assert predict(pairs, small, machine) < 0.5 * predict(ring, small, machine)
-    # Hosts with a card each: a ring crosses a card once for each chunk, all pairs as often as there are ranks.
+    # Each host has one network card. In a ring, a chunk crosses a card once; with all pairs, once per rank.
     hosts = Machine(2, 4, Link(1, 20), Link(20, 1))
     assert predict(ring, large, hosts) < predict(pairs, large, hosts)
 

@@ -1,4 +1,4 @@
-"""Programs as msccl-tools has them, and the XML that they print."""
+"""Programs in msccl-tools' interface, and the XML that they print."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ class Stuck(Exception):
 
 
 def run_xml(text: str, inputs, slots: int, seed: int):
-    """What the published runtimes do with it: a step waits for what it depends on, and for a message and a free slot
-    at once; what receives and reduces adds to its own srcbuf. Gives all memory."""
+    """Run a program as the published runtimes do, and return all memory.
+
+    A step waits for its dependency, then for a message and a free slot together. A step that receives and reduces adds
+    to its own srcbuf.
+    """
     rng = random.Random(seed)
     root = ET.fromstring(text)
     memory, blocks = {}, []
@@ -91,7 +94,7 @@ def run_xml(text: str, inputs, slots: int, seed: int):
 
 
 def check_xml(text: str, collective, fine: int) -> None:
-    """In several interleavings, with few and many slots."""
+    """Check the results in several interleavings, with few and many slots."""
     letters = {"input": "i", "output": "o"}
 
     def inputs(rank):
@@ -114,7 +117,7 @@ def check_xml(text: str, collective, fine: int) -> None:
                         assert memory[rank, letters[buffer], at * fine + part] == want
 
 
-# ---- programs of msccl-tools' kind
+# ---- programs in the style of msccl-tools
 
 
 def ring_of_tools(size, instances, channels=1, policy=ThreadblockPolicy.manual, **options):
@@ -151,7 +154,7 @@ def test_a_ring_by_hand_prints_a_program_for_the_runtimes(capsys, size, instance
 
 
 class AllToNext(Collective):
-    """As in msccl-tools' examples: lists of chunks."""
+    """As in msccl-tools' examples: buffers are lists of chunks."""
 
     def init_buffers(self):
         out = []
@@ -252,7 +255,7 @@ def test_in_place_the_input_of_another_rank_is_the_senders_part(capsys):
 
 
 class SumInTheMiddle(Collective):
-    """Ranks 1 and 2 hold sums in their inputs."""
+    """Ranks 1 and 2 end with sums in their inputs."""
 
     def init_buffers(self):
         return [{Buffer.input: [Chunk(rank, 0)], Buffer.output: [None]} for rank in range(3)]
@@ -292,7 +295,7 @@ def test_routines_are_rings_over_some_ranks(capsys, offset):
 
 
 class Sums(Collective):
-    """The last two ranks have the sums of their chunks."""
+    """The last two ranks end with the sums of their chunks."""
 
     def init_buffers(self):
         chunks = [[Chunk(rank, i) for i in range(2)] for rank in range(self.num_ranks)]
@@ -328,7 +331,7 @@ def test_references_know_where_chunks_come_from_and_go(capsys):
         assert (ref.get_dst_rank(), ref.get_dst_index()) == (1, 0)
         first, second = ref.split(2)
         assert second.group(first).index == 2
-        copied = ref.copy(1, "i")  # a string is scratch, even this one
+        copied = ref.copy(1, "i")  # a string names scratch, even this one
         assert len(program.buffers[1]["i"]) == 2
         assert program.buffers[1]["i"][0] == Chunk(0, 2)
         assert copied.reduce(chunk(1, Buffer.input, 0, 2)).size == 2

@@ -1,4 +1,4 @@
-"""MSCCL-XML that comes in: what was exported, what others wrote, what is wrong."""
+"""Import of MSCCL-XML: exported programs, files that others wrote, mistakes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_programs_of_the_tools_print_what_can_be_imported():
     assert import_msccl(printed.getvalue()).ranks == 4
 
 
-# ---- as msccl-tools lays out files: every attribute, thread blocks that wait through nops
+# ---- files as msccl-tools lays them out: every attribute, thread blocks that wait through nops
 
 
 def block(number, send, recv, *steps):
@@ -162,7 +162,7 @@ NEVER = (-1, -1)
 
 
 def exchange(peer):
-    """Each rank sends both chunks, receives the other's into scratch, and adds: three thread blocks."""
+    """Each rank sends both chunks, receives the other rank's into scratch and adds them, in three thread blocks."""
     return "\n".join(
         [
             block(0, peer, -1, ("s", "i0", "i0", NEVER, 0), ("s", "i1", "i1", NEVER, 1)),
@@ -191,7 +191,7 @@ def test_a_file_laid_out_by_hand_does_what_it_says():
 
 
 def for_both_places(peer):
-    """Each rank sends both chunks and reduces the other's, in the output, after copying its own there."""
+    """Each rank sends both chunks. In its output, it copies its own chunks and then reduces the other rank's."""
     return "\n".join(
         [
             block(0, peer, -1, ("s", "i0", "o0", NEVER, 1), ("s", "i1", "o1", NEVER, 1)),

@@ -1,4 +1,4 @@
-"""Compiled programs in msccl-tools' classes: which steps were merged, in which thread blocks, after which others."""
+"""Compiled programs in msccl-tools' classes: merged steps, their thread blocks, and their dependencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANUAL = {"sendtb": 0, "recvtb": 0, "ch": 0}
 
 
 def around(instr_fusion):
-    """Three ranks: sums pass all of them, and so does the result, in one thread block each."""
+    """Three ranks with one thread block each: partial sums pass all ranks, and then the result does."""
     collective = AllReduce(3, 3, True)
     program = MSCCLProgram(
         "around",

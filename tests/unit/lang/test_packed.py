@@ -1,4 +1,4 @@
-"""What the core reads of a program: words, in the order that cpp_core/program/program.h tells."""
+"""The words that the core reads of a program, in the order that cpp_core/program/program.h documents."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_a_program_is_packed_rank_by_rank():
         total.copy(1, Buffer.output, 0)
     packed = words(compile_program(program))
     assert packed[:7] == [int.from_bytes(b"HCCPROG1", "little"), 2, 1, 1, 1, 0, 1]
-    rank_0 = [3, 1, 0, 1, 2]  # buffers, their sizes, strands
-    rank_0 += [-1, 1, 0, 2, 1, 0, 1, -1, 0, 2, 0, 0, 8 + 3, 0, 1, 2, 0, 0, 0, 0]  # receives, and adds: finished
-    rank_0 += [1, -1, 0, 1, 0, 0, 1, 0, 0, -1, 0, 1, 0, 1]  # sends when that is over
+    rank_0 = [3, 1, 0, 1, 2]  # buffers, their sizes, thread blocks
+    rank_0 += [-1, 1, 0, 2, 1, 0, 1, -1, 0, 2, 0, 0, 8 + 3, 0, 1, 2, 0, 0, 0, 0]  # receives and adds: finished
+    rank_0 += [1, -1, 0, 1, 0, 0, 1, 0, 0, -1, 0, 1, 0, 1]  # sends when that is complete
     assert packed[7 : 7 + len(rank_0)] == rank_0
 
 

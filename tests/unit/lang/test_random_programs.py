@@ -1,6 +1,6 @@
-"""Whatever is written compiles, and computes in every interleaving and with every number of slots what was written.
+"""Random programs compile, and compute the written result in every interleaving and with every number of slots.
 
-HC_TEST_PROGRAMS says how many programs; HC_TEST_FIRST_PROGRAM which is the first.
+HC_TEST_PROGRAMS is the number of programs, and HC_TEST_FIRST_PROGRAM the first of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_random_programs_compute_what_was_written(first):
 
 
 def _needs_two_slots_if_merged():
-    """A program one of whose schedules has a circle with one slot, and no merged step in the circle."""
+    """A program with a schedule that has a circle with one slot, and no merged step in that circle."""
     with Program("small", Custom("any", 2, 4, 4, lambda rank, index: None)) as program:
         for (rank, index), (to, place), count in [
             ((1, 2), (0, 0), 1),
@@ -66,7 +66,7 @@ def test_for_msccls_runtimes_one_slot_is_enough_and_so_is_every_other_number():
 
 
 def _run_in_the_core(compiled, seed):
-    """With every protocol, few and many elements, an order of the ranks by chance."""
+    """Run with every protocol, few or many elements, and a random order of the ranks."""
     rng = random.Random(seed)
     classes = collective_of(compiled.collective, compiled.ranks).classes
     for protocol in ("Simple", "LL", "LL128", "Direct"):

@@ -1,4 +1,4 @@
-"""The proof has teeth: programs that were damaged are refused, or compute the same in every interleaving tried."""
+"""The verifier refuses damaged programs, except those that compute the same in every interleaving that is tried."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _promised(program, written, fine):
 
 @dataclass
 class Hand:
-    """Two ranks that exchange and add up one chunk, strand by strand."""
+    """Two ranks that exchange and add up one chunk, written as thread blocks."""
 
     strands: tuple[tuple[Strand, ...], tuple[Strand, ...]]
     slots: int = 1
@@ -175,7 +175,7 @@ def test_a_missing_wait_is_a_race():
 
 
 def test_an_order_through_another_rank_is_no_race():
-    """Rank 0 sends its chunk, rank 1 answers with the sum, which may then be stored."""
+    """Rank 0 sends its chunk; rank 1 answers with the sum, which rank 0 may then store."""
     zero = (Strand((Step("s", 1, IN),), 1), Strand((Step("r", 1, None, IN),), -1, 1))
     one = (Strand((Step("rrcs", 1, None, IN),), 0, 0),)
     _verify(Hand((zero, one)))

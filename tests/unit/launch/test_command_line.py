@@ -150,7 +150,7 @@ def test_processes_are_found_by_session_and_by_job(tmp_path):
         ["sleep", "60"], env={"PATH": os.environ["PATH"], "HOROCACHE_JOB_ID": job}, start_new_session=True
     )
     environ = Path(f"/proc/{child.pid}/environ")
-    while not environ.read_bytes():  # Popen returns when the program has been found, and before it has its environment
+    while not environ.read_bytes():  # Popen returns before the program has its environment
         time.sleep(0.001)
     try:
         assert child.pid in [member.pid for member in sessions.members({child.pid}, "")]
@@ -164,7 +164,7 @@ def test_processes_are_found_by_session_and_by_job(tmp_path):
 
 
 class _Ended:
-    """As much of a rank's process as the choice of the culprit looks at."""
+    """The parts of a rank's process that decide which rank failed first."""
 
     def __init__(self, *stderr, cause=None, ended=1.0, by_launcher=False):
         from horocache.launch.output import Tail

@@ -1,4 +1,4 @@
-"""``python -m horocache.compat``, and what the packages in it say of what there is not."""
+"""``python -m horocache.compat``, and the errors of its packages for missing features."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""``horocache compat --install`` in an environment of its own, which is layered on the one of the tests."""
+"""``horocache compat --install`` in a virtual environment that is layered on the environment of the tests."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A virtual environment that finds the packages of this one by a file, as layered environments do."""
+    """A virtual environment that finds this one's packages through a .pth file, as layered environments do."""
     folder = tmp_path_factory.mktemp("layered") / "env"
     venv.create(folder, with_pip=False, symlinks=True)
     (library,) = folder.glob("lib/python*/site-packages")
@@ -22,7 +22,7 @@ def environment(tmp_path_factory):
 
 
 def run(environment, *arguments, program="python"):
-    # Neither PYTHONPATH nor anything else that would help.
+    # Without PYTHONPATH, and without any other variable that would help.
     command = [str(environment[0] / "bin" / program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env={"PATH": "/usr/bin:/bin"})
 
@@ -49,7 +49,7 @@ def test_programs_find_horovod_its_command_and_its_version_until_it_is_removed(e
     done = run(environment, "-np", "1", str(folder / "bin" / "python"), "-I", "-c", LOOK, program="horovodrun")
     assert done.returncode == 0 and "[0] 0.28.1 0.28.1" in done.stdout, done.stderr
     assert run(environment, "--help", program="horovodrun").stdout.startswith("usage: horocacherun")
-    # pip knows it, and every file of it.
+    # pip knows the package and all of its files.
     shown = run(environment, "-m", "pip", "show", "--files", "horovod").stdout
     for line in ("Version: 0.28.1", "Requires: horocache", "horocache_horovod.pth", "../../../bin/horovodrun"):
         assert line in shown, shown

@@ -1,4 +1,4 @@
-"""Temporary folders: those of processes that were killed go with the next job, all others stay."""
+"""Temporary folders: the next job removes those of killed processes, and all others stay."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ def folder_of_tests(tmp_path, monkeypatch):
 
 
 def abandoned(path, mode=0o700, owner=None):
-    """A folder as a process leaves it that is killed; ``owner`` is what its file says, if not what it should."""
+    """A folder as a killed process leaves it; ``owner`` replaces the right contents of its file `owner`."""
     path.mkdir(mode=mode)
     path.chmod(mode)
     (path / "owner").write_text(folders._owner_text(path) if owner is None else owner)
@@ -61,7 +61,7 @@ def test_what_may_be_somebody_else_s_stays(tmp_path):
     linked = abandoned(tmp_path / "horocache-linkedto")
     (linked / "owner").unlink()
     (linked / "owner").symlink_to(other / "owner")
-    unnamed = tmp_path / "horocache-1000"  # where ranks without a launcher meet
+    unnamed = tmp_path / "horocache-1000"  # ranks without a launcher bootstrap here
     unnamed.mkdir(mode=0o700)
     with temporary_folder("horocache-"):
         for folder in (open_to_all, other, elsewhere, linked):
@@ -75,7 +75,7 @@ def test_what_cannot_be_proved_to_be_a_job_s_of_this_host_stays(tmp_path, monkey
     (copied / "owner").write_text((tmp_path / "original" / "owner").read_text().replace("original", copied.name))
     kept = [
         copied,
-        abandoned(tmp_path / "horocache-experiments"),  # no name that a job's folder has
+        abandoned(tmp_path / "horocache-experiments"),  # not the name of a job's folder
         abandoned(tmp_path / "horocache-abc"),
         abandoned(tmp_path / "horocache-run-abcdefghi"),
         abandoned(tmp_path / "horocache-somebody", owner="me"),

@@ -11,7 +11,7 @@ from horocache.launch.output import Sink, Stream, Tail
 
 
 class Terminal:
-    """Two or more ranks' streams into one sink, fed by hand."""
+    """The streams of several ranks into one sink; the test feeds them."""
 
     def __init__(self, ranks: int, prefix: bool = True) -> None:
         self.read_end, write_end = os.pipe()
@@ -156,7 +156,7 @@ def test_the_tail_keeps_the_last_lines_as_a_terminal_can_show_them():
 
 
 class Counted:
-    """A pattern that counts the bytes it is asked to look at."""
+    """A pattern that counts the bytes that it searches."""
 
     def __init__(self, pattern) -> None:
         self.pattern, self.seen = pattern, 0

@@ -1,4 +1,4 @@
-"""A source tree in a temporary folder, and the checks of tests/lint run on it as `make lint` runs them."""
+"""Runs the checks of tests/lint on a source tree in a temporary folder, as `make lint` runs them."""
 
 from __future__ import annotations
 

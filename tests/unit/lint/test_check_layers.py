@@ -1,4 +1,4 @@
-"""The layer check finds what goes up the stack or out of a pure layer, and nothing else."""
+"""The layer check finds includes that go up the stack or out of a pure layer, and nothing else."""
 
 
 def test_an_include_that_goes_down_is_allowed(lint):

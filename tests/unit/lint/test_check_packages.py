@@ -1,4 +1,4 @@
-"""The check of packages finds imports that go up, and circles, and nothing else."""
+"""The check of packages finds imports that go up, and circular ones, and nothing else."""
 
 
 def test_an_import_that_goes_down_is_allowed(lint):

@@ -1,4 +1,4 @@
-"""The folder of flight records: old ones and those that were never finished go, nothing else does."""
+"""The folder of flight records: old and unfinished records are removed, other files stay."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The thread that writes the stacks of the program for the core."""
+"""The thread that writes the program's stacks for the core."""
 
 import os
 import select
@@ -9,7 +9,7 @@ from horocache.core.stack_watch import StackWatch
 
 
 class Core:
-    """Asks as the core does."""
+    """Asks for stacks as the core does."""
 
     def watch_stacks(self, number, file, ask, answer, own_folder):
         self.file, self.asked, self.answer = file, ask, answer
@@ -41,7 +41,7 @@ def test_descriptors_that_the_program_has_taken_are_left_alone(tmp_path):
     descriptors = list(watch._files)
     files = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in descriptors]
     for file, descriptor in zip(files, descriptors, strict=True):
-        os.dup2(file, descriptor)  # closes what was there
+        os.dup2(file, descriptor)  # closes the watch's file
     watch.close()
     for file, descriptor in zip(files, descriptors, strict=True):
         assert os.fstat(file).st_size == 0

@@ -14,7 +14,7 @@ from horocache.observe.trace import load, load_all, merge, paths_of_ranks
 
 
 def operation(row, submitted, agreed, ended, *, sequence=0, started=None):
-    """An allreduce, times in us."""
+    """The events of an allreduce; times in us."""
     started = agreed if started is None else started
     span = {"ph": "X", "pid": 0, "tid": row}
     args = {"process_set": 0, "tensors": 1, "bytes": 4, "sequence": sequence, "item": 0, "fused": 1, "backend": "shm"}
@@ -73,7 +73,7 @@ def test_a_merged_trace_begins_at_zero_and_has_an_arrow_through_each_operation(f
 def test_time_is_divided_among_its_parts(files):
     found = break_down(load_all([files]))
     first, second = found.ranks
-    # Rank 0 was the last: all of its negotiation is coordination. Rank 1 waited for it from 100 to 130.
+    # Rank 0 was last, so all of its negotiation is coordination. Rank 1 waited for it from 100 to 130.
     assert {part: round(ms * 1e3, 3) for part, ms in first.parts.items() if ms} == {
         "collective": 40,
         "queue": 10,

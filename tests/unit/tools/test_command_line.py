@@ -1,4 +1,4 @@
-"""``horocache``: what the parser refuses, and failures that are one line."""
+"""``horocache``: arguments that the parser refuses, and failures that are one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and answers that anybody may have written: an exit code and one readable line, whatever is in them."""
+"""Files and answers from untrusted sources: an exit code and one readable line, with any contents."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ from horocache.launch import cli as launch
 from horocache.launch import config_file, hosts
 from horocache.observe import flight, records
 
-# What a terminal acts on, of every kind.
+# Characters that a terminal acts on, of every kind.
 EVIL = "\x1b]0;title\x07 \x9b31m \x7f \u202e \u2028 \u200b \ud800 [red]x[/red]"
 JUNK = [
     None,
@@ -45,7 +45,7 @@ JUNK = [
 
 @pytest.fixture(autouse=True, scope="module")
 def one_parser():
-    """Thousands of runs need not make thousands of parsers."""
+    """Thousands of runs share one parser."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry_point, "build_parser", functools.cache(entry_point.build_parser))
         yield
@@ -77,7 +77,7 @@ def timeline(rank=0):
 
 
 def places(node, path=()):
-    """Where something stands in a document, by the keys that lead there."""
+    """The path of every value in a document, as the keys that lead to it."""
     yield path
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         yield from places(value, (*path, key))
@@ -92,7 +92,7 @@ def changed(document, path, value):
 
 
 def damaged(document, seed):
-    """Every place with every junk, then bytes at random."""
+    """The document with every junk value at every path, then with random bytes."""
     for path in places(document):
         for junk in JUNK:
             yield json.dumps(changed(document, path, junk)).encode()
@@ -150,7 +150,7 @@ def test_what_a_record_says_cannot_act_on_a_terminal(tmp_path, capsys):
     found |= {"host": EVIL, "why": EVIL, "stacks": f"one\n{EVIL}"}
     found["events"] = [changed(found["events"][0], ("name",), EVIL), changed(found["events"][1], ("note",), EVIL)]
     found["pending"] = [changed(found["pending"][0], ("name",), EVIL)]
-    found = json.loads(json.dumps(found).replace("\\ud800", "\\u0000"))  # no JSON of ours has half a character
+    found = json.loads(json.dumps(found).replace("\\ud800", "\\u0000"))  # JSON of horocache has no lone surrogate
     for rank in range(2):
         (tmp_path / f"{rank}.json").write_text(json.dumps({**found, "rank": rank}))
     assert main(["dump", str(tmp_path / "0.json"), str(tmp_path / "1.json")]) == 0
@@ -161,7 +161,7 @@ def test_what_a_record_says_cannot_act_on_a_terminal(tmp_path, capsys):
 
 @pytest.fixture
 def answering():
-    """Starts a rank that answers with what it is given, piece by piece; gives its name."""
+    """Starts a fake rank that answers with the given pieces, one by one; returns its name."""
     sockets = []
 
     def start(pieces):
@@ -215,7 +215,7 @@ def test_who_stops_reading_gets_no_traceback(tmp_path):
     file = tmp_path / "r.json"
     file.write_text(json.dumps({**record(), "stacks": "line\n" * 100_000}))
     command = [sys.executable, "-m", "horocache.cli", "dump", str(file)]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # it loses the error
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # it hides the error
     asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     asked.stdout.read(100)
     asked.stdout.close()

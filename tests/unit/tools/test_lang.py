@@ -1,4 +1,4 @@
-"""``horocache lang``: programs are compiled, proved, drawn, taken from MSCCL and given to it; mistakes are one line."""
+"""``horocache lang``: programs are compiled, verified, drawn, imported and exported as MSCCL; mistakes are one line."""
 
 from __future__ import annotations
 

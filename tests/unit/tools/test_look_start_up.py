@@ -1,4 +1,4 @@
-"""The doctor looks at the directory that the core will take for the start-up socket, and judges it as the core does."""
+"""The doctor checks the directory in which the core will make its start-up socket, by the core's own rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horocache.testing import run_ranks
 
 @pytest.fixture
 def tmp_path():
-    # pytest's own may be too long for a socket.
+    # The path of pytest's own folder may be too long for a socket.
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -23,7 +23,7 @@ def tmp_path():
 @pytest.fixture
 def look(monkeypatch):
     def call(**environment):
-        # For the look alone: the server of run_ranks would keep them for all tests to come.
+        # Only during the check: the server of run_ranks would keep the variables for all later tests.
         with monkeypatch.context() as patch:
             for name in ("TMPDIR", "HOROCACHE_RENDEZVOUS_DIR"):
                 patch.delenv(name, raising=False)

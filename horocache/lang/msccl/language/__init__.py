@@ -37,7 +37,10 @@ __all__ = [
 
 
 class ThreadblockPolicy(Enum):
-    """Who places instructions: the compiler, which then ignores ``sendtb`` and ``recvtb``, or the program."""
+    """Assignment of instructions to thread blocks.
+
+    ``auto``: by the compiler, which ignores ``sendtb`` and ``recvtb``. ``manual``: by ``sendtb`` and ``recvtb``.
+    """
 
     auto = "auto"
     manual = "manual"
@@ -47,14 +50,14 @@ class ThreadblockPolicy(Enum):
 
 
 class _Adapted(own.Collective):
-    """A collective of the user's, for our compiler: what it promises is what its own check accepted."""
+    """Adapts a user-defined collective to the compiler: its postcondition is the result that its own check accepted."""
 
     def __init__(self, user: Collective, buffers: Any) -> None:
         joined = all(Buffer.output not in one or one[Buffer.output] is one[Buffer.input] for one in buffers)
         super().__init__(user.num_ranks, 1, joined)
         self.name = str(user.name)
         self._buffers = buffers
-        self.accepted: dict[tuple[int, str, int], list[Origin]] = {}  # by rank, buffer and index
+        self.accepted: dict[tuple[int, str, int], list[Origin]] = {}  # by rank, buffer and index: the accepted contents
 
     def input_chunks(self, rank: int) -> int:
         return len(self._buffers[rank][Buffer.input])
@@ -70,14 +73,14 @@ class _Adapted(own.Collective):
 
     @property
     def promises_inputs(self) -> bool:
-        return True  # the user's check may look at them
+        return True  # the user's check may read the inputs
 
     def expected_input(self, rank: int, index: int) -> list[Origin] | None:
         return self.accepted.get((rank, own.INPUT, index))
 
 
 class _Chunks(Sequence[Any]):
-    """A buffer, as it is now."""
+    """The current contents of a buffer, as a sequence of chunks."""
 
     def __init__(self, program: MSCCLProgram, rank: int, name: str) -> None:
         self._program, self._rank, self._buffer = program, rank, name
@@ -113,10 +116,19 @@ _current: list[MSCCLProgram] = []
 
 
 class MSCCLProgram:
-    """A program; a context manager. Arguments are those of msccl-tools.
+    """A program that is being written, with the arguments of msccl-tools; a context manager.
 
-    ``interleaved_replication``, ``check_xml`` and ``dependence_nop`` are taken and make no difference: instances are
-    laid out so that they are right, and what is printed has been proved.
+    Args:
+        name: name of the program.
+        topo: links between the ranks.
+        collective: the collective that the program must implement.
+        instances: number of instances of the program that run in parallel, each on its part of every chunk.
+        protocol: "Simple", "LL" or "LL128".
+        threadblock_policy: whether the compiler or the program assigns instructions to thread blocks.
+        interleaved_replication: no effect; the layout of instances is always correct.
+        instr_fusion: True to fuse receives, reductions and sends where that does not change the result.
+        check_xml: no effect; every printed program is verified.
+        dependence_nop: no effect.
     """
 
     def __init__(
@@ -155,7 +167,7 @@ class MSCCLProgram:
         self.own.__exit__(kind, error, trace)
 
     def chunk_at(self, rank: int, buffer: str, index: int) -> Any:
-        """The chunk or sum of chunks at a place; None."""
+        """The chunk or sum of chunks at a place; None if nothing has been written."""
         memory = self.own.memory
         value = memory.at(rank, buffer, index).value
         if value is None:
@@ -165,15 +177,15 @@ class MSCCLProgram:
         return chunks[0] if len(chunks) == 1 else ReduceChunk(rank, chunks)
 
     def check(self) -> bool:
-        """Whether what was written does what the collective wants; prints what does not."""
+        """True if the collective's check accepts the result; otherwise the check prints the errors."""
         return bool(self.collective.check(self))
 
     def generate_xml(self) -> str:
-        """The compiled program for the published runtimes. Raises PostconditionError if it is wrong."""
+        """The compiled program as MSCCL-XML. Raises PostconditionError if the program is wrong."""
         return export(self._compiled())
 
     def lower(self) -> ir.Program:
-        """The compiled program: its thread blocks, and their steps. Raises PostconditionError if it is wrong."""
+        """The compiled program as thread blocks and steps. Raises PostconditionError if the program is wrong."""
         return ir.lowered(self._compiled(), self.own.collective)
 
     def _compiled(self) -> CompiledProgram:
@@ -183,7 +195,7 @@ class MSCCLProgram:
         return compile_traced(self.own, at_once=True)
 
     def _accept(self, adapted: _Adapted) -> None:
-        """Take what the user's check accepts for what is promised."""
+        """Make the result the postcondition if the user's check accepts it, else raise PostconditionError."""
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             correct = self.check()
@@ -207,7 +219,10 @@ def _curr() -> MSCCLProgram:
 
 
 class Ref:
-    """A reference to chunks; see :class:`horocache.lang.Ref`. -1 leaves a choice to the compiler."""
+    """Reference to adjacent chunks in a buffer of one rank. As an argument, -1 leaves the choice to the compiler.
+
+    The use of a reference whose chunks have been overwritten raises :class:`~horocache.lang.StaleReferenceError`.
+    """
 
     def __init__(self, program: MSCCLProgram, ref: OwnRef) -> None:
         self.prog, self._ref = program, ref
@@ -223,12 +238,25 @@ class Ref:
     def copy(
         self, dst: int, buffer: Any = None, index: int = -1, sendtb: int = -1, recvtb: int = -1, ch: int = -1
     ) -> Ref:
-        """Copy to a rank; without a buffer, to the same place there."""
+        """Copy the chunks.
+
+        Args:
+            dst: destination rank.
+            buffer: destination buffer; None: the same buffer as on this rank.
+            index: index of the first chunk in the destination; -1: the same index if ``buffer`` is None, else the end
+                of a scratch buffer.
+            sendtb: thread block that sends.
+            recvtb: thread block that receives.
+            ch: channel.
+
+        Returns:
+            A reference to the copy.
+        """
         name = None if buffer is None else name_of(buffer)
         if name is None:
             name, index = self._ref.buffer, self._ref.index if index == -1 else index
         elif name in (own.INPUT, own.OUTPUT):
-            # The sender's rank, as in msccl-tools: in place, its part of the output is what an allgather copies.
+            # With the sender's rank, as in msccl-tools: in place, an allgather copies the sender's part of the output.
             buffer, index = self.prog.collective.get_buffer_index(self.rank, buffer, index)
             name = name_of(buffer)
         at = None if index == -1 else index
@@ -236,7 +264,17 @@ class Ref:
         return Ref(self.prog, self._ref.copy(dst, name, at, **placed))
 
     def reduce(self, other_chunkref: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
-        """Add another rank's chunks, or others of this one, to these."""
+        """Add other chunks, of this or another rank, to these chunks in place.
+
+        Args:
+            other_chunkref: the chunks to add; as many as these.
+            sendtb: thread block that sends.
+            recvtb: thread block that receives.
+            ch: channel.
+
+        Returns:
+            This reference, which refers to the sums from now on.
+        """
         if not isinstance(other_chunkref, Ref):
             raise BadReferenceError(f"reduce takes a reference to chunks, not {other_chunkref!r}.", caller())
         placed = self._placed(other_chunkref.rank != self.rank, sendtb, recvtb, ch)
@@ -246,45 +284,45 @@ class Ref:
     def _placed(self, remote: bool, sendtb: int, recvtb: int, ch: int) -> dict[str, Any]:
         manual = self.prog.threadblock_policy == ThreadblockPolicy.manual
         strands = {"send_strand": sendtb if manual else -1, "recv_strand": recvtb if manual else -1}
-        if not remote:  # one thread block does it, which is that of the sender
+        if not remote:  # a local step runs in one thread block, the sender's
             strands["recv_strand"] = -1
         placed = {**strands, "channel": ch if remote else -1}
         return {what: None if number == -1 else number for what, number in placed.items()}
 
     def split(self, num: int) -> list[Ref]:
-        """Equal parts."""
+        """Split the chunks into ``num`` equal parts, in order."""
         return [Ref(self.prog, part) for part in self._ref.split(num)]
 
     def group(self, other: Ref) -> Ref:
-        """These chunks and those beside them."""
+        """Join these chunks and the adjacent chunks of ``other``."""
         return Ref(self.prog, self._ref.group(other._ref))
 
     def _chunk(self, index: int) -> Any:
         return self.prog.chunk_at(self._ref.rank, self._ref.buffer, self._ref.index + index)
 
     def get_origin_index(self, index: int = 0) -> int:
-        """Where a chunk began."""
+        """Index of the input chunk that a chunk was copied from."""
         return int(self._chunk(index).origin_index)
 
     def get_origin_rank(self, index: int = 0) -> int:
-        """At which rank it began."""
+        """Rank of the input chunk that a chunk was copied from."""
         return int(self._chunk(index).origin_rank)
 
     def get_dst_index(self, index: int = 0) -> int:
-        """Where it is to end."""
+        """Index at which a chunk must end; -1: unknown."""
         return int(self._chunk(index).dst_index)
 
     def get_dst_rank(self, index: int = 0) -> int:
-        """At which rank it is to end."""
+        """Rank at which a chunk must end; -1: several ranks, or unknown."""
         return int(self._chunk(index).dst_rank)
 
     def print_chunk_info(self, index: int = 0) -> None:
-        """Print it."""
+        """Print a chunk."""
         print(self._chunk(index))
 
 
 def chunk(rank: int, buffer: Any, index: int, size: int = 1) -> Ref:
-    """A reference to chunks. Raises UninitializedChunkError where there is nothing."""
+    """Take a reference to chunks. Raises UninitializedChunkError if one has never been written."""
     program = _curr()
     if isinstance(buffer, Buffer) and 0 <= rank < program.num_ranks:
         buffer, index = program.collective.get_buffer_index(rank, buffer, index)
@@ -292,15 +330,15 @@ def chunk(rank: int, buffer: Any, index: int, size: int = 1) -> Ref:
 
 
 def XML() -> None:  # noqa: N802 - msccl-tools' name
-    """Compile the program, prove it, and print it. Raises ProgramError."""
+    """Compile the current program, verify it, and print it as MSCCL-XML. Raises ProgramError."""
     print(_curr().generate_xml())
 
 
 def Check() -> bool:  # noqa: N802 - msccl-tools' name
-    """Whether what was written is the collective; prints what is not."""
+    """True if the collective's check accepts the current program; otherwise the check prints the errors."""
     return _curr().check()
 
 
-# msccl-tools' module of collectives hands these on, and some programs take them from there.
+# msccl-tools' module of collectives re-exports these names, and some programs import them from there.
 for _one in (MSCCLProgram, Ref, ThreadblockPolicy, chunk, XML, Check):
     setattr(collectives, _one.__name__, _one)

@@ -1,4 +1,4 @@
-"""Collectives as msccl-tools has them: lists of chunks before, and a check of lists of chunks after."""
+"""Collectives in the form of msccl-tools: initial lists of chunks, and a check of the final lists of chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horocache.lang.frontend import collectives as own
 
 
 class Buffer(Enum):
-    """The buffers of a rank; any string is the name of a scratch buffer."""
+    """The buffers of a rank. Any string is the name of a scratch buffer."""
 
     input = "i"
     output = "o"
@@ -25,12 +25,12 @@ _NAMES = {buffer: name for name, buffer in _BUFFERS.items()}
 
 
 def buffer_of(name: str) -> Buffer | str:
-    """The buffer of that name of ours."""
+    """The buffer for a name of horocache.lang."""
     return _BUFFERS.get(name, name)
 
 
 def name_of(buffer: Any) -> str:
-    """Our name of a buffer; a string is scratch, whatever it is."""
+    """The name of a buffer in horocache.lang. Any string becomes the name of a scratch buffer, even "input"."""
     if isinstance(buffer, Buffer):
         return _NAMES[buffer]
     return f"scratch {buffer}" if buffer in (own.INPUT, own.OUTPUT, "i", "o") else str(buffer)
@@ -38,9 +38,9 @@ def name_of(buffer: Any) -> str:
 
 @dataclass(frozen=True, order=True)
 class Chunk:
-    """A chunk of a rank's input: where it began, and where it is to go; -1: to many places, or not known.
+    """A chunk of a rank's input: its origin, and its destination. -1: several destinations, or unknown.
 
-    Two are equal if they began at the same place.
+    Chunks are equal if their origins are equal.
     """
 
     origin_rank: int
@@ -49,7 +49,7 @@ class Chunk:
     dst_index: int = -1
 
     def reduce(self, dst: int, chunk: Any) -> ReduceChunk:
-        """The sum with another chunk, made on rank ``dst``."""
+        """The sum of this chunk and another one, made on rank ``dst``."""
         return ReduceChunk(dst, [self]).reduce(dst, chunk)
 
     def __hash__(self) -> int:
@@ -61,11 +61,11 @@ class Chunk:
 
 
 class ReduceChunk:
-    """A sum of chunks. Two are equal if they add up the same chunks, each as often.
+    """A sum of chunks. Sums are equal if they contain the same chunks, each equally often.
 
     Args:
-        creation_rank: where it was made.
-        chunks: what was added up.
+        creation_rank: rank on which the sum was made.
+        chunks: the chunks in the sum.
     """
 
     def __init__(self, creation_rank: int, chunks: list[Chunk]) -> None:
@@ -73,12 +73,12 @@ class ReduceChunk:
         self.chunks = chunks
 
     def reduce(self, dst: int, chunk: Any) -> ReduceChunk:
-        """The sum with another chunk or sum."""
+        """The sum of this sum and another chunk or sum."""
         del dst
         return ReduceChunk(self.creation_rank, self.chunks + getattr(chunk, "chunks", [chunk]))
 
     def sort(self) -> None:
-        """Bring the chunks into their order."""
+        """Sort the chunks."""
         self.chunks.sort()
 
     def __hash__(self) -> int:
@@ -92,12 +92,12 @@ class ReduceChunk:
 
 
 class Collective:
-    """Base of the user's own: override ``init_buffers``, ``check`` and, if need be, ``get_buffer_index``.
+    """Base of user-defined collectives, which override ``init_buffers``, ``check`` and possibly ``get_buffer_index``.
 
     Args:
-        num_ranks: of the program.
-        chunk_factor: chunks; of what is the collective's affair.
-        inplace: whether input and output are one memory.
+        num_ranks: number of ranks.
+        chunk_factor: number of chunks of a piece of data; the collective decides of which piece.
+        inplace: True if input and output share memory.
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
@@ -107,21 +107,21 @@ class Collective:
         self.name = "custom"
 
     def init_buffers(self) -> Any:
-        """For each rank a dict of its buffers' chunks at the start, None where there is nothing."""
+        """For each rank, a dict from buffer to its initial chunks; None for a chunk without data."""
         raise NotImplementedError(f"{type(self).__name__} defines no init_buffers().")
 
     def check(self, prog: Any) -> bool:
-        """Whether ``prog.buffers``, at the end, are what they should be."""
+        """True if the final contents of ``prog.buffers`` are correct."""
         raise NotImplementedError(f"{type(self).__name__} defines no check().")
 
     def get_buffer_index(self, rank: int, buffer: Any, index: int) -> tuple[Any, int]:
-        """The place by which a place is known."""
+        """Map a chunk to the buffer that has its memory; differs from the arguments if buffers share memory."""
         del rank
         return buffer, index
 
 
 class _BuiltIn(Collective):
-    """One of ours."""
+    """Base of the collectives that horocache.lang also has, as ``own``."""
 
     own: type[own.Collective]
 
@@ -131,7 +131,7 @@ class _BuiltIn(Collective):
         self.made = self.own(num_ranks, chunk_factor, inplace)
 
     def init_buffers(self) -> list[dict[Buffer, list[Chunk | None]]]:
-        """The buffers; in place, the input is a part of the output, or the other way round."""
+        """The initial input and output of each rank. In place, ``get_buffer_index`` maps both to one buffer."""
         out = []
         for rank in range(self.num_ranks):
             count = self.made.input_chunks(rank)
@@ -145,7 +145,7 @@ class _BuiltIn(Collective):
         return -1, index
 
     def get_buffer_index(self, rank: int, buffer: Any, index: int) -> tuple[Any, int]:
-        """In place: the place in the buffer that holds both, where the rank's part is."""
+        """In place, map a chunk of the input or output to the shared buffer."""
         names = {Buffer.input: own.INPUT, Buffer.output: own.OUTPUT}
         if buffer not in names:
             return buffer, index
@@ -153,7 +153,7 @@ class _BuiltIn(Collective):
         return (Buffer.input if name == own.INPUT else Buffer.output), index
 
     def check(self, prog: Any) -> bool:
-        """Compare every output chunk; prints those that are wrong."""
+        """True if every output chunk is correct; prints the wrong ones."""
         correct = True
         for rank in range(self.num_ranks):
             for index in range(self.made.output_chunks(rank)):
@@ -167,13 +167,13 @@ class _BuiltIn(Collective):
 
 
 class AllReduce(_BuiltIn):
-    """See :class:`horocache.lang.AllReduce`."""
+    """Every rank gets the sum over all ranks, chunk by chunk. ``chunk_factor``: chunks of a rank's data."""
 
     own = own.AllReduce
 
 
 class AllGather(_BuiltIn):
-    """See :class:`horocache.lang.AllGather`."""
+    """Every rank gets all ranks' data, in rank order. ``chunk_factor``: chunks of one rank's data."""
 
     own = own.AllGather
 
@@ -182,7 +182,7 @@ class AllGather(_BuiltIn):
 
 
 class ReduceScatter(_BuiltIn):
-    """See :class:`horocache.lang.ReduceScatter`."""
+    """Rank r gets the sum of all ranks' part r. ``chunk_factor``: chunks of one part."""
 
     own = own.ReduceScatter
 
@@ -192,7 +192,7 @@ class ReduceScatter(_BuiltIn):
 
 
 class AllToAll(_BuiltIn):
-    """See :class:`horocache.lang.AllToAll`."""
+    """Rank r's part i goes to rank i, as its part r. ``chunk_factor``: chunks of one part."""
 
     own = own.AllToAll
 

@@ -1,4 +1,4 @@
-"""``msccl.language.ir``: a compiled program as msccl-tools lays it out, for who looks at what was compiled."""
+"""``msccl.language.ir``: a compiled program in the classes of msccl-tools, for inspection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ChunkRef", "Gpu", "Instruction", "Op", "Threadblock"]
 
 
 class Instruction(Enum):
-    """What a step does; its value is its name in the file."""
+    """Opcode of a step; its value is its name in MSCCL-XML."""
 
     nop = "nop"
     send = "s"
@@ -31,7 +31,7 @@ class Instruction(Enum):
 
 @dataclass(frozen=True)
 class ChunkRef:
-    """Chunks of a rank."""
+    """Adjacent chunks in a buffer of a rank."""
 
     rank: int
     buffer: Buffer | str
@@ -41,7 +41,7 @@ class ChunkRef:
 
 @dataclass(eq=False)
 class Op:
-    """A step: ``src`` and ``dst`` are this rank's; where there is only one, both."""
+    """A step. ``src`` and ``dst`` are chunks of this rank; a step with only one of them has it as both."""
 
     inst: Instruction
     rank: int
@@ -53,13 +53,13 @@ class Op:
     depends: list[Op] = field(default_factory=list)
 
     def cnt(self) -> int:
-        """Chunks."""
+        """Number of chunks."""
         return self.src.size
 
 
 @dataclass(eq=False)
 class Threadblock:
-    """Steps that run one after the other, with at most one rank to send to and one to receive from; -1: none."""
+    """Steps that run one after the other, with at most one peer to send to and one to receive from (-1: none)."""
 
     id: int
     channel: int
@@ -70,7 +70,7 @@ class Threadblock:
 
 @dataclass(eq=False)
 class Gpu:
-    """What one rank does; ``scratch`` holds the chunks of each named buffer."""
+    """The program of one rank. ``scratch`` has the number of chunks of each scratch buffer."""
 
     rank: int
     threadblocks: list[Threadblock]
@@ -91,7 +91,7 @@ class Program:
 
 
 def lowered(compiled: CompiledProgram, collective: own.Collective) -> Program:
-    """A compiled program in msccl-tools' classes; its chunks are as fine as the instances make them."""
+    """Convert a compiled program to the classes of msccl-tools; their chunks are its fine chunks."""
     fine = compiled.refinement
     gpus = [
         Gpu(

@@ -1,4 +1,4 @@
-"""``msccl.language.routines``: parts of programs that several have."""
+"""``msccl.language.routines``: parts that several programs share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["allgather_ring_inplace", "allreduce_ring_inplace"]
 
 
 def allgather_ring_inplace(gpus: int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0) -> None:
-    """Each rank's first input chunk goes round ``gpus`` ranks, into the output from ``index_offset`` on.
+    """Allgather on a ring: each rank's first input chunk goes around the ring to the output of every other rank.
 
     Args:
-        gpus: ranks of the ring.
-        gpu_offset: the first of them.
-        index_offset: where in the output the first one's chunk comes.
+        gpus: number of ranks in the ring.
+        gpu_offset: the first rank of the ring.
+        index_offset: index in the output of the first rank's chunk; the chunks of the other ranks follow.
         ch: not used, as in msccl-tools.
     """
     del ch
@@ -24,13 +24,13 @@ def allgather_ring_inplace(gpus: int, gpu_offset: int = 0, index_offset: int = 0
 
 
 def allreduce_ring_inplace(gpus: int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0) -> None:
-    """Sum up ``gpus`` chunks of the input from ``index_offset`` on over as many ranks, each by a way of its own round.
+    """Allreduce on a ring, in place: the sum of each input chunk starts at another rank and goes around the ring twice.
 
     Args:
-        gpus: ranks of the ring, and chunks.
-        gpu_offset: the first of the ranks.
-        index_offset: the first of the chunks.
-        ch: channel; -1 leaves it to the compiler.
+        gpus: number of ranks in the ring, and number of chunks.
+        gpu_offset: the first rank of the ring.
+        index_offset: index of the first chunk.
+        ch: channel; -1: the compiler chooses it.
     """
     for first in range(gpus):
         index = index_offset + first

@@ -1,4 +1,4 @@
-"""``msccl.topologies``: which ranks are connected."""
+"""``msccl.topologies``: the topologies of msccl-tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def star(num_nodes: int, non_blocking: bool = True) -> Topology:
-    """Rank 0 in the middle; its links share a capacity unless it is ``non_blocking``."""
+    """Rank 0 is connected to every other rank. If not ``non_blocking``, its links share one capacity per direction."""
     made = star_of(num_nodes)
     points = list(range(1, num_nodes))
     switches = [] if non_blocking else [([0], points, 1, "to_points"), (points, [0], 1, "from_points")]
@@ -37,7 +37,7 @@ def star(num_nodes: int, non_blocking: bool = True) -> Topology:
 
 
 def hub_and_spoke(num_nodes: int) -> Topology:
-    """Every rank with every other, over one link of each."""
+    """Every rank is connected to every other rank. The links of a rank share one capacity per direction."""
     switches = []
     for node in range(num_nodes):
         others = [other for other in range(num_nodes) if other != node]
@@ -46,7 +46,7 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 
 
 def dgx_a100() -> Topology:
-    """Eight GPUs behind switches, twelve links each."""
+    """The eight GPUs of a DGX A100, each connected to every other by switches, with a capacity of twelve links."""
     links = [(a, b, 12) for a in range(8) for b in range(8) if a != b]
     return from_links("DGX_A100", 8, links)
 
@@ -57,7 +57,7 @@ def amd4() -> Topology:
 
 
 def amd8() -> Topology:
-    """Eight GPUs, each with every other; some pairs are closer."""
+    """Eight GPUs, each connected to every other; some pairs have a higher capacity."""
     close = {(0, 2), (0, 3), (0, 5), (1, 4), (1, 6), (1, 7), (2, 3), (2, 5), (3, 5), (4, 6), (4, 7), (6, 7)}
     pairs = [(a, b) for a in range(8) for b in range(8) if a != b]
     return from_links("AMD8", 8, [(a, b, 6 if (min(a, b), max(a, b)) in close else 5) for a, b in pairs])
@@ -67,10 +67,12 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     """The NVLinks between this machine's GPUs.
 
     Args:
-        nvidia_smi_topo: what ``nvidia-smi topo -m`` prints; run when omitted.
+        nvidia_smi_topo: output of ``nvidia-smi topo -m``; when omitted, this function runs the command.
 
     Raises:
-        OSError, subprocess.CalledProcessError: it cannot be run. BadReferenceError: it names no GPU.
+        OSError: the command cannot be run.
+        subprocess.CalledProcessError: the command failed.
+        BadReferenceError: the output does not name a GPU.
     """
     if nvidia_smi_topo is None:
         nvidia_smi_topo = subprocess.run(
@@ -87,7 +89,7 @@ def _links(cell: str) -> int:
 
 
 def reverse_topology(topology: Topology) -> Topology:
-    """Every link the other way round."""
+    """The topology with the direction of every link reversed."""
     size = topology.num_nodes()
     links = [[topology.links[source][destination] for source in range(size)] for destination in range(size)]
     switches = [(destinations, sources, bw, name) for sources, destinations, bw, name in topology.switches]
@@ -95,5 +97,5 @@ def reverse_topology(topology: Topology) -> Topology:
 
 
 def binarize_topology(topology: Topology) -> Topology:
-    """Every link with a capacity of 1, and no switches."""
+    """The topology with a capacity of 1 for every link, and without switches."""
     return Topology(f"Binarized{topology.name}", [[int(link > 0) for link in row] for row in topology.links])

@@ -1,4 +1,4 @@
-"""``msccl.topologies.amd``: see :mod:`horocache.lang.msccl.topologies`, which has all of them."""
+"""``msccl.topologies.amd``: AMD's topologies, re-exported from :mod:`horocache.lang.msccl.topologies`."""
 
 from horocache.lang.msccl.topologies import amd4, amd8
 

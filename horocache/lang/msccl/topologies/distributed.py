@@ -1,4 +1,4 @@
-"""``msccl.topologies.distributed``: copies of a topology, connected with each other."""
+"""``msccl.topologies.distributed``: copies of a topology that are connected to each other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ def _copies(name: str, local: Topology, num_copies: int, remote_bw: int) -> tupl
 
 
 def distributed_fully_connected(local_topology: Topology, num_copies: int, remote_bw: int) -> Topology:
-    """Every rank of a copy is connected with every rank of the others."""
+    """Copies of a topology; every rank is connected to every rank of the other copies."""
     return Topology(*_copies("DistributedFullyConnected", local_topology, num_copies, remote_bw))
 
 
 def distributed_hub_and_spoke(local_topology: Topology, num_copies: int, remote_bw: int) -> Topology:
-    """The same, with all links out of a copy, and all into it, sharing their capacity."""
+    """Copies of a topology; every rank is connected to every rank of the other copies.
+
+    All links out of a copy share one capacity, and so do all links into a copy.
+    """
     name, links = _copies("DistributedHubAndSpoke", local_topology, num_copies, remote_bw)
     size = local_topology.num_nodes()
     switches = []

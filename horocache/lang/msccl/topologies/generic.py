@@ -1,4 +1,4 @@
-"""``msccl.topologies.generic``: see :mod:`horocache.lang.msccl.topologies`, which has all of them."""
+"""``msccl.topologies.generic``: general topologies, re-exported from :mod:`horocache.lang.msccl.topologies`."""
 
 from horocache.lang.msccl.topologies import fully_connected, hub_and_spoke, line, ring, star
 

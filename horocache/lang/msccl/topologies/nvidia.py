@@ -1,4 +1,4 @@
-"""``msccl.topologies.nvidia``: see :mod:`horocache.lang.msccl.topologies`, which has all of them."""
+"""``msccl.topologies.nvidia``: NVIDIA's topologies, re-exported from :mod:`horocache.lang.msccl.topologies`."""
 
 from horocache.lang.msccl.topologies import dgx1, dgx_a100, nvlink_only
 

@@ -1,1 +1,1 @@
-"""``horovod.common``: what the bindings of all frameworks share."""
+"""``horovod.common``: the parts that the bindings of all frameworks share."""

@@ -1,14 +1,15 @@
-"""``horovod.common.basics``: who this process is, as an object."""
+"""``horovod.common.basics``: the rank's place in the job, and other basic functions, as an object."""
 
 import horocache
 from horocache.core import context
 
 
 class HorovodBasics:
-    """The functions of a binding that are the same for all frameworks; ``init``, ``rank`` and the rest are attributes.
+    """The functions that are the same in the bindings of all frameworks, as attributes: ``init``, ``rank`` and others.
 
     Args:
-        pkg_path: not used, as nothing is compiled for a framework; nor is what follows.
+        pkg_path: accepted because Horovod has it, and ignored: horocache compiles nothing for a framework.
+        args: accepted because Horovod has them, and ignored.
     """
 
     Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -20,7 +21,7 @@ class HorovodBasics:
         self.stop_timeline = horocache.stop_timeline
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """The ranks of each process set, by its number."""
+        """Return the ranks of each process set, by the set's number."""
         made = {0: horocache.global_process_set, **context.known_sets()}
         return {number: each.ranks for number, each in made.items()}
 

@@ -1,4 +1,4 @@
-"""``horovod.common.exceptions``: what programs catch."""
+"""``horovod.common.exceptions``: the exceptions that programs catch."""
 
 from horocache.errors import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
 

@@ -1,4 +1,4 @@
-"""``horovod.common.util``: the helpers that programs use."""
+"""``horovod.common.util``: helpers that programs use."""
 
 import importlib.util
 import re
@@ -14,48 +14,48 @@ T = TypeVar("T")
 
 
 def is_iterable(value: Any) -> bool:
-    """Whether one can iterate over it."""
+    """Return True if ``value`` can be iterated over."""
     return isinstance(value, Iterable)
 
 
 def split_list(values: Sequence[T], num_parts: int) -> list[Sequence[T]]:
-    """Cut a list into ``num_parts`` runs, of which the first ones are longer by one if it does not go even."""
+    """Split a list into ``num_parts`` consecutive parts; the first parts are longer by one if the split is uneven."""
     size, extra = divmod(len(values), num_parts)
     starts = [i * size + min(i, extra) for i in range(num_parts + 1)]
     return [values[start:stop] for start, stop in pairwise(starts)]
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Do nothing: there are no extensions that could be missing, as nothing is compiled for a framework."""
+    """Do nothing: horocache compiles nothing for a framework, so an extension cannot be missing."""
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a binding for a framework, such as ``torch``."""
+    """Return True if the framework ``ext_base_name`` (``torch`` or ``tensorflow``) is installed and has a binding."""
     return ext_base_name in ("tensorflow", "torch") and importlib.util.find_spec(ext_base_name) is not None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be sent: not in this version."""
+    """Return False: this version cannot send tensors on a GPU."""
     return False
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether Adasum can run on so many ranks."""
+    """Return True if ``num_rank`` is a power of two, as Adasum requires."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def env(**variables: str | None) -> AbstractContextManager[None]:
-    """Set variables of the environment for a while; those that are None stay as they are."""
+    """Return a context in which environment variables have these values; variables that are None do not change."""
     return environment_with(variables)
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version is at least ``target``: both are numbers with dots, as in 2.4.1.
+    """Return True if the version ``ver`` is at least ``target``; both are numbers with dots, such as 2.4.1.
 
-    A version that comes before a release, such as 2.4.1rc0, is less than it; what follows a ``+`` does not count.
+    A pre-release such as 2.4.1rc0 is less than its release. The part after a ``+`` does not count.
 
     Raises:
-        ValueError: one of them is no such string.
+        ValueError: ``ver`` or ``target`` is not a string of this form.
     """
     return _order(ver) >= _order(target)
 
@@ -71,35 +71,35 @@ def _order(version: str) -> tuple[tuple[int, ...], bool]:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether ranks on several hosts can talk over MPI."""
+    """Return True if ranks on several hosts can communicate over MPI."""
     return bool(build_info.mpi_built())
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether Gloo is used: never, as ranks on one host talk in shared memory."""
+    """Return False: horocache does not use Gloo; ranks on one host communicate through shared memory."""
     return bool(build_info.gloo_built())
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Whether NCCL is used: not in this version."""
+    """Return False: this version does not use NCCL."""
     return bool(build_info.nccl_built())
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Whether IBM's DDL is used: never."""
+    """Return False: horocache does not use IBM's DDL."""
     return bool(build_info.ddl_built())
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Whether oneCCL is used: never."""
+    """Return False: horocache does not use oneCCL."""
     return bool(build_info.ccl_built())
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be sent by CUDA: not in this version."""
+    """Return False: this version cannot send tensors on a GPU by CUDA."""
     return bool(build_info.cuda_built())
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be sent by ROCm: not in this version."""
+    """Return False: this version cannot send tensors on a GPU by ROCm."""
     return bool(build_info.rocm_built())

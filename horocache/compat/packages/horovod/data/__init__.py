@@ -1,4 +1,4 @@
-"""``horovod.data``: loaders of batches."""
+"""``horovod.data``: data loaders."""
 
 from .data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 

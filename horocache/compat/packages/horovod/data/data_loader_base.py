@@ -1,4 +1,4 @@
-"""``horovod.data.data_loader_base``: what loaders of batches derive from."""
+"""``horovod.data.data_loader_base``: base classes of data loaders."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-_LOOK_S = 0.1  # How often a reader that has read ahead looks whether it is still wanted.
+_LOOK_S = 0.1  # Seconds after which a reader with a full queue checks whether it has been closed.
 
 
 class BaseDataLoader:
-    """A loader: a subclass gives the number of batches, and the batches."""
+    """Base of data loaders; a subclass implements ``__len__`` and ``_iterate``."""
 
     def __len__(self) -> int:
-        """The number of batches; for the subclass to write."""
+        """Return the number of batches; a subclass implements it."""
         raise NotImplementedError(f"{type(self).__name__} defines no __len__().")
 
     def _iterate(self) -> Iterable[Any]:
-        """The batches; for the subclass to write."""
+        """Yield the batches; a subclass implements it."""
         raise NotImplementedError(f"{type(self).__name__} defines no _iterate().")
 
     def _process_batch(self, batch: Any) -> Any:
-        """What the loop gets of a batch; for a trainer to write."""
+        """Return the form of a batch that the loop gets: the batch itself, unless a trainer overrides this method."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -33,12 +33,12 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """In front of a :class:`BaseDataLoader`: a thread reads batches ahead of the loop.
+    """Makes a thread read batches ahead of the loop; a class lists it before a :class:`BaseDataLoader` as a base.
 
     Args:
-        async_loader_queue_size: how many batches at most; 0 reads in the loop.
-        args: those of the loader.
-        kwargs: those of the loader.
+        async_loader_queue_size: the number of batches that the thread may read ahead; 0 reads in the loop itself.
+        args: positional arguments of the loader.
+        kwargs: keyword arguments of the loader.
     """
 
     def __init__(self, async_loader_queue_size: int = 64, *args: Any, **kwargs: Any) -> None:
@@ -47,13 +47,13 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the thread that reads ahead, if there is one."""
+        """End the thread that reads ahead, if one runs."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
     def __iter__(self: Any) -> Iterator[Any]:
-        """Iterate over the processed batches; an error of the thread is raised here, after the batches before it."""
+        """Iterate over the processed batches. An error of the thread is raised here, after the batches before it."""
         if self.async_loader_queue_size <= 0:
             for batch in self._iterate():
                 yield self._process_batch(batch)
@@ -68,7 +68,7 @@ class AsyncDataLoaderMixin:
 
 
 class _Reader:
-    """A thread that reads batches into a queue, until there are no more or it is closed."""
+    """A thread that reads batches into a queue, until all batches are read or the reader is closed."""
 
     def __init__(self, iterate: Callable[[], Iterable[Any]], size: int) -> None:
         self._iterate = iterate
@@ -83,7 +83,7 @@ class _Reader:
             for batch in self._iterate():
                 if not self._put((batch, None, False)):
                     return
-        except BaseException as caught:  # it is raised in the loop
+        except BaseException as caught:  # batches() raises it in the loop
             error = caught
         self._put((None, error, True))
 

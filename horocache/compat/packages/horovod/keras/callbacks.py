@@ -7,7 +7,16 @@ from horocache.keras.callbacks import *  # noqa: F403
 
 
 class BestModelCheckpoint(_callbacks.BestModelCheckpoint):  # type: ignore[misc]  # Keras has no types
-    """:class:`horocache.keras.callbacks.BestModelCheckpoint`; what that one has besides is given by name."""
+    """:class:`horocache.keras.callbacks.BestModelCheckpoint`, with Horovod's order of arguments.
+
+    Args:
+        monitor: the metric that decides which model is best.
+        verbose: 1 prints a line when a model is saved.
+        mode: ``"min"`` or ``"max"`` if the best value of the metric is its lowest or highest one; ``"auto"`` decides by
+            the metric's name.
+        save_freq: ``"epoch"``, or the number of batches after which the model is saved if it is the best.
+        more: ``filepath`` and ``save_weights_only``.
+    """
 
     def __init__(
         self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq: Any = "epoch", **more: Any

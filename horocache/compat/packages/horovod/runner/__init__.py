@@ -1,4 +1,4 @@
-"""``horovod.runner``: starting jobs."""
+"""``horovod.runner``: starts jobs."""
 
 from horocache.launch.function import run
 

@@ -1,4 +1,4 @@
-"""``horovod.runner.launch``: what the command ``horovodrun`` calls."""
+"""``horovod.runner.launch``: the function that the command ``horovodrun`` calls."""
 
 from horocache.launch.cli import main as run_commandline
 

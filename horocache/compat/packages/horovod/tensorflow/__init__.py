@@ -13,6 +13,6 @@ from .util import _cache, _executing_eagerly, _make_subgraph, refs_to_vars, vars
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keras":  # takes seconds to import
+    if name == "keras":  # imported on demand, because the import takes seconds
         return importlib.import_module("horovod.tensorflow.keras")
     raise attribute_error("horovod.tensorflow", name)

@@ -2,4 +2,4 @@
 
 import importlib
 
-importlib.import_module("horovod.common.elastic")  # which says why not
+importlib.import_module("horovod.common.elastic")  # raises the ImportError with the reason

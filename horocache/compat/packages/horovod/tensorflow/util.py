@@ -1,4 +1,4 @@
-"""``horovod.tensorflow.util``: the helpers that programs and Horovod's tests use."""
+"""``horovod.tensorflow.util``: helpers that programs and Horovod's tests use."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,17 +8,17 @@ import tensorflow as tf
 
 
 def _executing_eagerly() -> bool:
-    """Whether operations run at once, instead of becoming part of a graph."""
+    """Return True if operations run at once, instead of becoming part of a graph."""
     return bool(tf.executing_eagerly())
 
 
 def _make_subgraph(function: Callable[..., Any]) -> Any:
-    """A function whose operations are one graph."""
+    """Return a function whose operations form one graph."""
     return tf.function(function)
 
 
 def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is called once for the same arguments, in graphs and in eager mode each."""
+    """Cache a function's results by arguments, separately for graphs and eager mode."""
     results: dict[Any, Any] = {}
 
     @wraps(function)
@@ -32,14 +32,14 @@ def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """References to variables, which can be in a dictionary: a tuple of them for a list or a tuple."""
+    """Return hashable references to variables: one reference, or for a list or tuple a tuple of references."""
     if isinstance(variables, (list, tuple)):
         return tuple(vars_to_refs(each) for each in variables)
     return variables.ref()
 
 
 def refs_to_vars(references: Any) -> Any:
-    """The variables of references: a list of them for a list or a tuple."""
+    """Return the variables of references: one variable, or for a list or tuple a list of variables."""
     if isinstance(references, (list, tuple)):
         return [refs_to_vars(each) for each in references]
     return references.deref()

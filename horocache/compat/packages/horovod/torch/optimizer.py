@@ -1,4 +1,4 @@
-"""``horovod.torch.optimizer``: the optimizer, and the classes that wrapped ones derive from."""
+"""``horovod.torch.optimizer``: the optimizer, and the classes that wrapped optimizers derive from."""
 
 from horocache.torch import *  # noqa: F403
 from horocache.torch.optimizer.adasum_optimizer import AdasumMixin as _DistributedAdasumOptimizer  # noqa: F401

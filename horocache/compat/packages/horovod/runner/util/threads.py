@@ -1,4 +1,4 @@
-"""``horovod.runner.util.threads``: threads that Horovod's tests start."""
+"""``horovod.runner.util.threads``: starts threads; Horovod's tests use it."""
 
 import threading
 from collections.abc import Callable
@@ -18,10 +18,13 @@ def in_thread(
 
     Args:
         target: any function.
-        args: its arguments.
-        name: the thread's.
-        daemon: whether the process ends without waiting for it.
-        silent: whether an exception ends the thread without a word.
+        args: the function's arguments.
+        name: the name of the thread; generated when omitted.
+        daemon: True if the process may end without waiting for the thread.
+        silent: True if an exception ends the thread without a message.
+
+    Returns:
+        The started thread.
 
     Raises:
         InvalidArgumentError: ``args`` is not a tuple.
@@ -32,7 +35,7 @@ def in_thread(
     def quiet() -> None:
         try:
             target(*args)
-        except Exception:  # what the caller has asked for
+        except Exception:  # ignored, because the caller asked for it by silent=True
             return
 
     thread = threading.Thread(target=quiet) if silent else threading.Thread(target=target, args=args)

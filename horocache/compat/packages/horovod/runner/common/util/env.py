@@ -1,4 +1,4 @@
-"""``horovod.runner.common.util.env``: what the environment says of this process."""
+"""``horovod.runner.common.util.env``: questions about this process's environment variables."""
 
 import re
 
@@ -13,15 +13,15 @@ _LAUNCHERS = (
 
 
 def is_exportable(variable: str) -> bool:
-    """Whether a variable may be given to processes on other hosts."""
+    """Return True if a variable may be passed to processes on other hosts."""
     return not any(re.match(expression, variable) for expression in IGNORE_REGEXES)
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """The rank and the number of ranks that a launcher has set; 0 and 1 without one.
+    """Return the rank and the number of ranks that a launcher has set; 0 and 1 without a launcher.
 
     Raises:
-        RuntimeError: a launcher has set one of the two only.
+        RuntimeError: a launcher has set only one of the two.
     """
     environment = own_environment()
     for rank_variable, size_variable in _LAUNCHERS:
