@@ -1,7 +1,12 @@
 """horocache for JAX: ``import horocache.jax as hvd``. Works on arrays in host memory, also in JAX's transformations."""
 
-from horocache.jax.compression import Compression
-from horocache.jax.functions import (
+from horocache import common_api
+from horocache.collectives.api import join
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
+
+from .compression import Compression
+from .functions import (
     allgather,
     allreduce,
     alltoall,
@@ -12,12 +17,7 @@ from horocache.jax.functions import (
     reducescatter,
     send,
 )
-from horocache.jax.training import broadcast_parameters, reduce_gradients
-
-from horocache import common_api
-from horocache.collectives.api import join
-from horocache.collectives.object_collectives import allgather_object, broadcast_object
-from horocache.common_api import *  # noqa: F403
+from .training import broadcast_parameters, reduce_gradients
 
 __all__ = [
     "Compression",

@@ -13,10 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from horocache.jax.adapter import collectives
-from horocache.jax.compression import Compression
-from horocache.jax.operations import Allgather, Allreduce, Alltoall, Broadcast, OnHost, Reducescatter, place_in
-from horocache.jax.primitive import Operation, apply, described
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +23,11 @@ from horocache.collectives.reduce_op import resolve_op
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from .adapter import collectives
+from .compression import Compression
+from .operations import Allgather, Allreduce, Alltoall, Broadcast, OnHost, Reducescatter, place_in
+from .primitive import Operation, apply, described
 
 
 def to_jax(value: Any) -> jax.Array:

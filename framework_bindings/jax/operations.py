@@ -6,10 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
-from horocache.jax.adapter import collectives
-from horocache.jax.compression import Compression
-from horocache.jax.primitive import Arrays, Operation, Places, apply, described
-
 import jax
 import jax.numpy as jnp
 from horocache.collectives.arguments import Name
@@ -20,6 +16,10 @@ from horocache.core.process_set import ProcessSet
 from horocache.data_parallel import vjp
 from horocache.data_parallel.vjp import Call, Reduction
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from .adapter import collectives
+from .compression import Compression
+from .primitive import Arrays, Operation, Places, apply, described
 
 Rows = tuple[int, ...]  # the number of rows of an array on each rank
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from horocache.jax.adapter import collectives
-from horocache.jax.compression import Compression
-from horocache.jax.functions import broadcast, call_on_host, to_jax
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +13,10 @@ from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.options import gradient_options
 from horocache.data_parallel.reduce_gradients import reduce_list
+
+from .adapter import collectives
+from .compression import Compression
+from .functions import broadcast, call_on_host, to_jax
 
 
 def reduce_gradients(

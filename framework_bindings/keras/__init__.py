@@ -1,8 +1,13 @@
 """horocache for Keras 3, on TensorFlow, torch or JAX: ``import horocache.keras as hvd``. Names are Horovod's."""
 
-from horocache.keras import callbacks
-from horocache.keras.backends import backend
-from horocache.keras.functions import (
+from horocache import common_api
+from horocache.collectives.api import barrier
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
+
+from . import callbacks
+from .backends import backend
+from .functions import (
     allgather,
     allreduce,
     broadcast,
@@ -10,13 +15,8 @@ from horocache.keras.functions import (
     load_model,
     reducescatter,
 )
-from horocache.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from horocache.keras.variables import broadcast_variables
-
-from horocache import common_api
-from horocache.collectives.api import barrier
-from horocache.collectives.object_collectives import allgather_object, broadcast_object
-from horocache.common_api import *  # noqa: F403
+from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from .variables import broadcast_variables
 
 Compression = backend().Compression
 

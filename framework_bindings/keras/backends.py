@@ -51,15 +51,15 @@ def backend() -> Backend:
     """
     name = keras.config.backend()
     if name == "tensorflow":
-        from horocache.keras import on_tensorflow  # noqa: PLC0415  (a backend's framework is imported where it is used)
+        from . import on_tensorflow  # noqa: PLC0415  (a backend's framework is imported where it is used)
 
         return on_tensorflow
     if name == "torch":
-        from horocache.keras import on_torch  # noqa: PLC0415
+        from . import on_torch  # noqa: PLC0415
 
         return on_torch
     if name == "jax":
-        from horocache.keras import on_jax  # noqa: PLC0415
+        from . import on_jax  # noqa: PLC0415
 
         return on_jax
     raise UnsupportedError(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from horocache.keras.variables import broadcast_variables
 
 import horocache
 import keras
@@ -16,6 +15,8 @@ from horocache.collectives.numpy import collectives
 from horocache.collectives.object_collectives import allgather_object
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
+
+from .variables import broadcast_variables
 
 _SEED = "seed_generator_state"  # Keras's name for the variable of a keras.random.SeedGenerator
 

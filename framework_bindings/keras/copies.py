@@ -17,14 +17,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from horocache.keras import purposes
-from horocache.keras.backends import backend
-from horocache.keras.optimizer import DistributedMixin, distributed_again, sendable
-
 import keras
 from horocache.errors import UnsupportedError
 from keras.src.legacy.saving import saving_utils
 from keras.src.saving import saving_lib, serialization_lib
+
+from . import purposes
+from .backends import backend
+from .optimizer import DistributedMixin, distributed_again, sendable
 
 _KEY = "horocache"  # horocache's key in the configuration of an optimizer
 _LOCAL = "local_variables"  # below it: the paths of the local variables

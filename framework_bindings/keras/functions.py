@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from horocache.keras import copies
-from horocache.keras.backends import backend
-from horocache.keras.optimizer import DistributedOptimizer
-
 import keras
 from horocache.collectives.api import Average, Name
 from horocache.collectives.transforms import AnyCompressor
 from horocache.errors import UnsupportedError
+
+from . import copies
+from .backends import backend
+from .optimizer import DistributedOptimizer
 
 _tensor = keras.ops.convert_to_tensor
 

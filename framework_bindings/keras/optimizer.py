@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from horocache.keras import purposes
-from horocache.keras.backends import backend
-
 import keras
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
@@ -16,6 +13,9 @@ from horocache.data_parallel.options import GradientOptions, gradient_options, m
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from keras.src import api_export
 from keras.src.saving import object_registration
+
+from . import purposes
+from .backends import backend
 
 
 class DistributedMixin:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from horocache.tensorflow import gradients, vectorized  # noqa: F401  (register them with TensorFlow)
-from horocache.tensorflow.compression import Compression
-from horocache.tensorflow.functions import (
+from horocache import common_api
+from horocache.common_api import *  # noqa: F403
+
+from . import gradients, vectorized  # noqa: F401  (register them with TensorFlow)
+from .compression import Compression
+from .functions import (
     allgather,
     allreduce,
     alltoall,
@@ -17,19 +20,16 @@ from horocache.tensorflow.functions import (
     join,
     reducescatter,
 )
-from horocache.tensorflow.optimizer import DistributedOptimizer
-from horocache.tensorflow.parameters import allgather_object, broadcast_object, broadcast_object_fn, broadcast_variables
-from horocache.tensorflow.place import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
-from horocache.tensorflow.sessions import BroadcastGlobalVariablesHook, broadcast_global_variables
-from horocache.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-
-from horocache import common_api
-from horocache.common_api import *  # noqa: F403
+from .optimizer import DistributedOptimizer
+from .parameters import allgather_object, broadcast_object, broadcast_object_fn, broadcast_variables
+from .place import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
+from .sessions import BroadcastGlobalVariablesHook, broadcast_global_variables
+from .tape import DistributedGradientTape, PartialDistributedGradientTape
 
 
 def __getattr__(name: str) -> Any:
     if name == "SyncBatchNormalization":  # a Keras layer; importing Keras takes seconds
-        from horocache.tensorflow.sync_batch_norm import SyncBatchNormalization  # noqa: PLC0415
+        from .sync_batch_norm import SyncBatchNormalization  # noqa: PLC0415
 
         return SyncBatchNormalization
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.tensorflow import calls
-from horocache.tensorflow.calls import ONE, Call
-
 import tensorflow as tf
 from horocache.base.operation_codes import OP_ALLGATHER
 from horocache.collectives.adasum import check_ranks, combine
 from horocache.collectives.api import Adasum, Sum
 from horocache.collectives.transforms import AnyCompressor, layer_list
 from horocache.errors import UnsupportedError
+
+from . import calls
+from .calls import ONE, Call
 
 
 def allreduce(tensors: Sequence[tf.Tensor], call: Call, compression: AnyCompressor | None) -> list[tf.Tensor]:

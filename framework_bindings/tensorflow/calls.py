@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from horocache.tensorflow import library, order
-from horocache.tensorflow.library import operations
-
 import tensorflow as tf
 from horocache.base.operation_codes import (
     OP_ALLGATHER,
@@ -26,6 +23,9 @@ from horocache.collectives.api import Sum, set_id
 from horocache.collectives.arguments import check_backend, check_scales, full_name
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
+
+from . import library, order
+from .library import operations
 
 Scales = tuple[float, float]
 ONE: Scales = (1.0, 1.0)

@@ -20,12 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.tensorflow import adasum, calls, order
-from horocache.tensorflow.autograph import as_it_is
-from horocache.tensorflow.calls import Call
-from horocache.tensorflow.compression import Compression
-from horocache.tensorflow.naming import operation_name
-
 import tensorflow as tf
 from horocache.base.operation_codes import (
     OP_ALLGATHER,
@@ -42,6 +36,12 @@ from horocache.collectives.transforms import AnyCompressor, layer_list
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.vjp import member_name
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from . import adasum, calls, order
+from .autograph import as_it_is
+from .calls import Call
+from .compression import Compression
+from .naming import operation_name
 
 
 def _dense(tensors: Sequence[Any]) -> list[tf.Tensor]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.tensorflow import calls
-from horocache.tensorflow.calls import Call
-from horocache.tensorflow.naming import name_of_gradient
-
 import tensorflow as tf
 from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLREDUCE, OP_ALLTOALL, OP_BROADCAST, OP_REDUCESCATTER
 from horocache.core.process_set import registered_set
 from horocache.data_parallel import vjp
 from horocache.data_parallel.vjp import Call as FormulaCall
 from horocache.data_parallel.vjp import Reduction
+
+from . import calls
+from .calls import Call
+from .naming import name_of_gradient
 
 
 class _Operations:

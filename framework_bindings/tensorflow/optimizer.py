@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from horocache.tensorflow.compression import Compression
-from horocache.tensorflow.sessions import distributed_v1
-
 import tensorflow as tf
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
+
+from .compression import Compression
+from .sessions import distributed_v1
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horocache.tensorflow import order
-from horocache.tensorflow.autograph import as_it_is
-from horocache.tensorflow.functions import broadcast_
-
 import tensorflow as tf
 from horocache.collectives import object_collectives
 from horocache.collectives.api import Name
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import UnsupportedError
 from tensorflow.python.framework import func_graph
+
+from . import order
+from .autograph import as_it_is
+from .functions import broadcast_
 
 
 @as_it_is

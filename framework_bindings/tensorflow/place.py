@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from horocache.tensorflow.autograph import as_it_is
-from horocache.tensorflow.library import operations
-
 import tensorflow as tf
+
+from .autograph import as_it_is
+from .library import operations
 
 # The values of hc_property in hc.h.
 _RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE = range(4)

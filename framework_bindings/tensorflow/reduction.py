@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from horocache.tensorflow import calls
-from horocache.tensorflow.calls import Call, Enqueued
-from horocache.tensorflow.functions import allreduce, grouped_allreduce
-from horocache.tensorflow.library import operations
-from horocache.tensorflow.naming import operation_name
-
 import tensorflow as tf
 from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.collectives.api import Adasum
@@ -19,6 +13,12 @@ from horocache.core import context as _state
 from horocache.data_parallel.options import Bucket, GradientOptions, buckets, members_of_lists
 from horocache.data_parallel.reduce_gradients import gradient_names
 from horocache.errors import UnsupportedError
+
+from . import calls
+from .calls import Call, Enqueued
+from .functions import allreduce, grouped_allreduce
+from .library import operations
+from .naming import operation_name
 
 
 def reduce_gradients(

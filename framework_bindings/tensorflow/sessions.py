@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.tensorflow.parameters import broadcast_variables
-from horocache.tensorflow.reduction import check_lists_of_variables, reduce_gradients
-
 import tensorflow as tf
 from horocache.data_parallel.options import GradientOptions, gradient_options
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from .parameters import broadcast_variables
+from .reduction import check_lists_of_variables, reduce_gradients
 
 _v1 = tf.compat.v1
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from horocache.tensorflow.functions import allreduce
 
 import tensorflow as tf
 from horocache.collectives.api import Sum
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
+
+from .functions import allreduce
 
 
 @keras.saving.register_keras_serializable(package="horocache")

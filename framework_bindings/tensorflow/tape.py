@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from horocache.tensorflow.autograph import as_it_is
-from horocache.tensorflow.compression import Compression
-from horocache.tensorflow.reduction import check_lists_of_variables, reduce_gradients, variable_key
-
 import tensorflow as tf
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.options import GradientOptions, gradient_options, variables_of_layers
+
+from .autograph import as_it_is
+from .compression import Compression
+from .reduction import check_lists_of_variables, reduce_gradients, variable_key
 
 
 class LocalSources:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from horocache.tensorflow import library, order
-from horocache.tensorflow.library import operations
-from horocache.tensorflow.naming import renamed
-
 import tensorflow as tf
 from horocache.errors import UnsupportedError
 from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, wrap
+
+from . import library, order
+from .library import operations
+from .naming import renamed
 
 _REQUEST = ("op", "reduce_op", "prescale", "postscale", "root", "process_set", "layers", "backend", "group")
 

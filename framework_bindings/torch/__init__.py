@@ -1,10 +1,16 @@
 """horocache for torch: ``import horocache.torch as hvd``. Names and argument orders are Horovod's."""
 
-from horocache.torch.adapter import collectives
-from horocache.torch.compile.mark_functions import mark_functions
-from horocache.torch.compression import Compression
-from horocache.torch.distributed.ddp_hook import ddp_hook
-from horocache.torch.ops import (
+from horocache import common_api
+from horocache.collectives.api import barrier, join, poll, synchronize
+from horocache.collectives.object_collectives import allgather_object, broadcast_object
+from horocache.common_api import *  # noqa: F403
+from horocache.torch_entry_point import register_torch_backend
+
+from .adapter import collectives
+from .compile.mark_functions import mark_functions
+from .compression import Compression
+from .distributed.ddp_hook import ddp_hook
+from .ops import (
     allgather,
     allgather_,
     allgather_async,
@@ -71,16 +77,10 @@ from horocache.torch.ops import (
     sendrecv,
     sparse_allreduce_async,
 )
-from horocache.torch.optimizer.broadcast_optimizer_state import broadcast_optimizer_state
-from horocache.torch.optimizer.broadcast_parameters import broadcast_parameters
-from horocache.torch.optimizer.optimizer import DistributedOptimizer
-from horocache.torch.sync_batch_norm import SyncBatchNorm
-
-from horocache import common_api
-from horocache.collectives.api import barrier, join, poll, synchronize
-from horocache.collectives.object_collectives import allgather_object, broadcast_object
-from horocache.common_api import *  # noqa: F403
-from horocache.torch_entry_point import register_torch_backend
+from .optimizer.broadcast_optimizer_state import broadcast_optimizer_state
+from .optimizer.broadcast_parameters import broadcast_parameters
+from .optimizer.optimizer import DistributedOptimizer
+from .sync_batch_norm import SyncBatchNorm
 
 register_torch_backend()
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.torch.adapter import collectives
-from horocache.torch.compression import Compression
-from horocache.torch.vjp_arithmetic import Arithmetic, with_rows
-
 import torch
 from horocache.collectives.api import Name
 from horocache.collectives.completion import synchronize
@@ -16,6 +12,10 @@ from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet
 from horocache.data_parallel import vjp
 from horocache.data_parallel.vjp import Call, Reduction
+
+from .adapter import collectives
+from .compression import Compression
+from .vjp_arithmetic import Arithmetic, with_rows
 
 
 def _apply(function: Any, *arguments: Any) -> Any:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horocache.torch import autograd
-from horocache.torch.adapter import collectives
-from horocache.torch.compression import Compression
-
 import torch
 from horocache.collectives.api import Average, Name, Sum, check_op, resolve_op, synchronize
 from horocache.collectives.arguments import check_list
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import UnsupportedError
+
+from . import autograd
+from .adapter import collectives
+from .compression import Compression
 
 # These are not differentiable: they are asynchronous, or store their result in their input.
 allgather_ = collectives.allgather_

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from horocache.torch.ops import allgather, allreduce
-
 import torch
 from horocache.collectives.api import Sum
 from horocache.core.process_set import ProcessSet, global_process_set
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from .ops import allgather, allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

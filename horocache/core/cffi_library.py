@@ -14,7 +14,7 @@ from horocache.errors import UnsupportedError
 
 def library_path() -> Path:
     """Return the path of this build's C library."""
-    return Path(__file__).parent / "libhorocache.so"
+    return Path(__file__).parents[1] / "libhorocache.so"
 
 
 def load() -> tuple[cffi.FFI, Any]:

@@ -1,4 +1,7 @@
-"""Findings of ``doctor`` about the directory of the start-up socket, which cpp_core/net/bootstrap/unix_rendezvous.cc chooses alike."""
+"""Findings of ``doctor`` about the directory of the start-up socket.
+
+``cpp_core/net/bootstrap/unix_rendezvous.cc`` chooses it in the same way.
+"""
 
 import os
 import stat

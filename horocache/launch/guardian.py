@@ -9,6 +9,7 @@ Its state is the job's id, the leaders' sessions that may have members, the seco
 directory of the job, which it removes when the launcher is gone.
 """
 
+import contextlib
 import json
 import shutil
 import signal
@@ -44,6 +45,8 @@ def main() -> int:
     left = sessions.end(leaders, job, grace) if job else []
     if directory:
         shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            Path(f"{directory}.lock").unlink()  # see Note [Ownership of a temporary folder] in folders.py
     return 1 if left else 0
 
 

@@ -19,7 +19,7 @@ BETTER_THAN_HOROVOD = {
     ],
     "A name that is in flight is found in the middle of a group, whose other members stay in flight": [
         "inproc/test_groups.py::test_a_member_that_is_in_flight_refuses_the_group_and_frees_the_others",
-        "cpp/runtime/operation_table_test.cc::OperationTableTest.ARefusedGroupLeavesNoMemberBehind",
+        "cpp/runtime/submission/operation_table_test.cc::OperationTableTest.ARefusedGroupLeavesNoMemberBehind",
     ],
     "A group ends with the status of its last member": [
         "inproc/test_groups.py::test_the_error_of_any_member_is_that_of_the_group",
@@ -43,8 +43,8 @@ BETTER_THAN_HOROVOD = {
     ],
     "The ranks exchange messages each millisecond, also when idle": [
         "mp/test_jobs.py::test_an_idle_job_exchanges_nothing",
-        "cpp/control/agreement_bits_test.cc::Bits.WhoLingersStopsWhenAnybodyWaits",
-        "cpp/control/agreement_bits_test.cc::BitsOfRanks.AnIdleJobExchangesNothing",
+        "cpp/control/strategies/bitvector_agreement_test.cc::Bits.WhoLingersStopsWhenAnybodyWaits",
+        "cpp/control/strategies/bitvector_agreement_test.cc::BitsOfRanks.AnIdleJobExchangesNothing",
     ],
     "`synchronize()` spins, and takes the GIL again and again": [
         "frameworks/test_waiting.py::test_waiting_for_a_late_rank_takes_no_processor_time_and_is_noted",
@@ -53,7 +53,7 @@ BETTER_THAN_HOROVOD = {
     "A large operation delays those of other process sets": [
         "frameworks/test_waiting.py::test_an_operation_that_is_held_up_in_one_set_holds_up_no_other",
         "frameworks/test_dynamic_process_sets.py::test_sets_come_and_go_from_one_thread_while_others_use_theirs",
-        "cpp/data/shm_test.cc::ShmOperationTest.DoesABoundedAmountOfWorkInOneTest",
+        "cpp/data/backends/shm/shm_test.cc::ShmOperationTest.DoesABoundedAmountOfWorkInOneTest",
     ],
     "Broadcast, reducescatter and barrier are negotiated each time": [
         "inproc/test_cache.py::test_every_operation_is_negotiated_once_and_then_cached",
@@ -61,7 +61,7 @@ BETTER_THAN_HOROVOD = {
     "Names and shapes of all ranks go to rank 0": [
         "inproc/test_cache.py::test_names_are_sent_once_and_cached_steps_send_bits",
         "cpp/testing/control_benchmark_test.cc::ControlBenchmark.WithTheCacheBytesDoNotDependOnNames",
-        "cpp/control/relay_test.cc::RequestMerger.KeepsEqualRequestsOnceAndDifferentOnesApart",
+        "cpp/control/strategies/relay_test.cc::RequestMerger.KeepsEqualRequestsOnceAndDifferentOnesApart",
     ],
     "More than 1,024 names, or names with the number of the step, defeat the cache": [
         "inproc/test_cache.py::test_more_names_than_the_default_are_one_warning_and_then_all_cached",
@@ -146,9 +146,9 @@ BETTER_THAN_HOROVOD = {
     ],
     "The rendezvous listens on an open port, and runs code that it receives": [
         "mp/test_jobs.py::test_a_job_opens_no_port",
-        "cpp/net/bootstrap_test.cc::Bootstrap.AProcessOfAnotherUserIsRefused",
-        "cpp/net/bootstrap_test.cc::Bootstrap.ADirectoryThatOthersMayEnterIsRefused",
-        "cpp/net/bootstrap_test.cc::Bootstrap.ClientsThatSayNothingOrNonsenseDoNotDisturbTheRanks",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.AProcessOfAnotherUserIsRefused",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.ADirectoryThatOthersMayEnterIsRefused",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.ClientsThatSayNothingOrNonsenseDoNotDisturbTheRanks",
         "unit/lint/test_check_pickle.py::test_an_unpickler_outside_the_one_module_is_found",
     ],
     "Secrets are on command lines": ["mp/test_jobs.py::test_a_job_keeps_its_key_out_of_command_lines"],

@@ -45,11 +45,11 @@ FAILURES = {
         "mp/test_jobs.py::test_a_rank_that_stops_for_a_moment_is_only_slow",
         "cpp/control/stall_test.cc::Silence.ARankThatIsStoppedForAWhileAndGoesOnCostsNothing",
         "mpi/test_jobs.py::test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent",
-        "cpp/net/hosts_watch_test.cc::HostsWatch.AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt",
+        "cpp/net/failure/host_monitor_test.cc::HostsWatch.AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt",
     ],
     "a host, or the network to it, is gone": [
         "mpi/test_hosts.py::test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends",
-        "cpp/net/hosts_watch_test.cc::HostsWatch.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
+        "cpp/net/failure/host_monitor_test.cc::HostsWatch.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
     ],
     "a native call holds the GIL of a rank": [
         "frameworks/test_waiting.py::test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code",
@@ -87,16 +87,16 @@ FAILURES = {
     ],
     "a rank expects another number of rows than it gets (`recvcounts`), or `recvcounts` of `reducescatterv` differ": [
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",
-        "cpp/data/placed_rows_test.cc::PlacedRowsTest.AWrongExpectationOfOneRankFailsOnAllRanksAndTheLaneGoesOn",
+        "cpp/data/row_layout_test.cc::PlacedRowsTest.AWrongExpectationOfOneRankFailsOnAllRanksAndTheLaneGoesOn",
     ],
     "lists of counts or displacements do not fit one rank's tensor or the number of ranks": [
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",
-        "cpp/data/placed_rows_test.cc::PlacedRowsTest.ListsThatAreWrongByThemselvesFailOnAllRanks",
+        "cpp/data/row_layout_test.cc::PlacedRowsTest.ListsThatAreWrongByThemselvesFailOnAllRanks",
         "mp/test_disagreement.py::test_bad_splits_are_this_rank_s_own_mistake",
     ],
     "parts of a result overlap": [
         "conformance/test_conformance.py::test_every_operation_gives_what_numpy_gives",
-        "cpp/data/placed_rows_test.cc::PlanReceive.RefusesPartsThatOverlapAndListsThatAreWrong",
+        "cpp/data/row_layout_test.cc::PlanReceive.RefusesPartsThatOverlapAndListsThatAreWrong",
     ],
     "one tensor is in different groups on two ranks": [
         "inproc/test_groups.py::test_a_tensor_that_is_in_a_group_on_one_rank_alone_fails_on_all_with_both",
@@ -148,10 +148,10 @@ FAILURES = {
     ],
     "a message's two sides differ in element type or number of elements": [
         "inproc/test_messages.py::test_a_mismatch_is_named_on_both_ranks_and_the_next_message_arrives",
-        "cpp/runtime/point_to_point_test.cc::PointToPoint.ASmallMessageThatDoesNotFitFailsOnItsReceiverAlone",
+        "cpp/runtime/p2p/engine_test.cc::PointToPoint.ASmallMessageThatDoesNotFitFailsOnItsReceiverAlone",
     ],
     "a message has no receiver, or no sender": [
-        "cpp/runtime/point_to_point_ends_test.cc::PointToPoint.WhatWaitsForTooLongIsReportedAndThenFails",
+        "cpp/runtime/p2p/endings_test.cc::PointToPoint.WhatWaitsForTooLongIsReportedAndThenFails",
         "inproc/test_messages.py::test_what_was_sent_is_there_after_its_sender_has_left_and_nothing_else_comes",
     ],
     "a name is submitted again while it is in flight": [
@@ -197,17 +197,17 @@ FAILURES = {
     ],
     "the program closes descriptors that it does not own (`os.closerange`), and opens files under the same numbers": [
         "mp/test_lost_ranks.py::test_a_rank_whose_descriptors_the_program_has_taken_goes_on_and_leaves_its_files_alone",
-        "cpp/net/liveness_test.cc::LivenessProcesses.ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses",
+        "cpp/net/failure/peer_monitor_test.cc::LivenessProcesses.ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesLosses",
         "unit/observe/test_stacks.py::test_descriptors_that_the_program_has_taken_are_left_alone",
     ],
-    "a rank crashes, and core dumps are on": ["cpp/net/arena_test.cc::Arena.CoreDumpsLeaveItsMemoryOut"],
+    "a rank crashes, and core dumps are on": ["cpp/net/shm/arena_test.cc::Arena.CoreDumpsLeaveItsMemoryOut"],
     "a program calls `mlockall(MCL_FUTURE)` before `init()`": [
-        "cpp/net/arena_test.cc::Arena.LockingAllFutureMemoryDoesNotFillTheRegions"
+        "cpp/net/shm/arena_test.cc::Arena.LockingAllFutureMemoryDoesNotFillTheRegions"
     ],
     "the same, and a rank that lacks it computes (its process uses the processor)": [
         "cpp/control/stall_test.cc::Stall.ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers",
         "cpp/control/stall_test.cc::Stall.AReportSaysThatARankComputesAndThatTheLimitDoesNotCount",
-        "cpp/runtime/point_to_point_ends_test.cc::PointToPoint.WhatWaitsForARankThatComputesFailsOnlyWhenItHasStopped",
+        "cpp/runtime/p2p/endings_test.cc::PointToPoint.WhatWaitsForARankThatComputesFailsOnlyWhenItHasStopped",
     ],
     "a tensor has no elements, no dimensions, or is not contiguous": [
         "frameworks/test_extremes.py::test_any_shape_is_kept_by_every_operation_in_any_layout",
@@ -217,7 +217,7 @@ FAILURES = {
     ],
     "a tensor has more than 2^31 elements": [
         "frameworks/test_extremes.py::test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_them",
-        "cpp/data/shm_big_test.cc::ShmBig.BroadcastsMoreThanTwoToThe31ElementsInSegments",
+        "cpp/data/backends/shm/big_test.cc::ShmBig.BroadcastsMoreThanTwoToThe31ElementsInSegments",
         "mpi/test_backend.py::test_calls_are_cut_where_counts_do_not_fit",
     ],
     "a result would go into a read-only tensor": [
@@ -227,12 +227,12 @@ FAILURES = {
     "a tensor to be reduced holds NaN or infinite values, and `HOROCACHE_CHECK_FINITE=1`": [
         "inproc/test_errors.py::test_values_that_are_not_finite_fail_where_that_was_asked_for",
         "inproc/test_errors.py::test_the_member_of_a_group_and_every_rank_with_bad_values_are_named",
-        "cpp/data/finite_test.cc::FindNonFinite.CountsNansAndInfinitiesOfEveryFloatingType",
+        "cpp/data/kernels/finite_test.cc::FindNonFinite.CountsNansAndInfinitiesOfEveryFloatingType",
     ],
     "a value is NaN or infinite": [
         "frameworks/test_extremes.py::"
         "test_what_is_not_finite_on_one_rank_is_not_finite_on_all_and_touches_nothing_else",
-        "cpp/data/fold_kernels_test.cc::Fold.MakesMinAndMaxNanWhereAnyInputIs",
+        "cpp/data/kernels/fold_test.cc::Fold.MakesMinAndMaxNanWhereAnyInputIs",
     ],
     "the operation is not defined for the element type; the device has no backend": [
         "frameworks/test_disagreements.py::test_wrong_arguments_are_refused_before_anything_is_sent",
@@ -240,11 +240,11 @@ FAILURES = {
     ],
     "memory for a result (allgather, alltoall, reducescatter) cannot be allocated": [
         "mp/test_jobs.py::test_too_little_memory_for_a_result_on_one_rank_fails_on_all_and_the_job_goes_on",
-        "cpp/data/shm_test.cc::ShmErrors.OfSmallAllocationsFailOneRankAndLetTheOthersFinish",
+        "cpp/data/backends/shm/shm_test.cc::ShmErrors.OfSmallAllocationsFailOneRankAndLetTheOthersFinish",
     ],
     "memory for a buffer, for a copy of a tensor or for an allreduce's result cannot be allocated": [
         "frameworks/test_extremes.py::test_a_tensor_that_there_is_no_memory_for_is_horocaches_error",
-        "cpp/data/shm_test.cc::ShmPortTest.RefusesAnAreaThatIsTooSmallAndNamesTheKnob",
+        "cpp/data/backends/shm/shm_test.cc::ShmPortTest.RefusesAnAreaThatIsTooSmallAndNamesTheKnob",
         "mp/test_jobs.py::test_too_little_memory_for_start_up_is_an_error_on_every_rank",
     ],
     "a child of `fork()` asks for `rank()`, `size()`, `is_initialized()`, or a process set's properties": [
@@ -267,7 +267,7 @@ FAILURES = {
         "unit/api/test_state.py::test_before_init_everything_that_needs_the_runtime_says_so",
     ],
     "the names of tensors are new in every step": [
-        "cpp/runtime/operation_table_test.cc::OperationTableTest.NamesThatNeverReturnDoNotFillTheTable",
+        "cpp/runtime/submission/operation_table_test.cc::OperationTableTest.NamesThatNeverReturnDoNotFillTheTable",
         "cpp/control/response_cache_test.cc::ResponseCache.GrowsOnlyWhenAnEvictedNameReturnsSoon",
     ],
     "more names are in use than the response cache has entries": [
@@ -294,11 +294,11 @@ FAILURES = {
     "some ranks do not come": [
         "mp/test_lost_ranks.py::test_a_rank_that_ends_before_init_is_named_by_the_others",
         "mp/test_lost_ranks.py::test_a_root_that_ends_before_init_is_named_by_the_others",
-        "cpp/net/bootstrap_test.cc::Bootstrap.AMissingRankIsNamedOnEveryRankThatCame",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.AMissingRankIsNamedOnEveryRankThatCame",
     ],
     "a rank dies during start-up": [
-        "cpp/net/bootstrap_process_test.cc::BootstrapProcesses.ARankThatIsKilledDuringStartUpIsNamedAtOnce",
-        "cpp/net/bootstrap_process_test.cc::"
+        "cpp/net/bootstrap/bootstrap_process_test.cc::BootstrapProcesses.ARankThatIsKilledDuringStartUpIsNamedAtOnce",
+        "cpp/net/bootstrap/bootstrap_process_test.cc::"
         "BootstrapProcesses.ARankZeroThatIsKilledDuringStartUpIsNamedAndItsSocketRemoved",
     ],
     "MPI connects the ranks, and one of them dies, or cannot start, during start-up": [
@@ -307,7 +307,7 @@ FAILURES = {
         "mpi/test_jobs.py::test_all_hear_at_once_of_a_rank_that_falls_in_init_and_none_waits_for_it_at_its_end",
     ],
     "the folder for the start-up socket cannot be made (`TMPDIR` does not exist, or is read-only)": [
-        "cpp/net/bootstrap_test.cc::Bootstrap.ADirectoryThatCannotBeMadeIsAnErrorOnEveryRank",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.ADirectoryThatCannotBeMadeIsAnErrorOnEveryRank",
     ],
     "a rank may not open enough files, or not start a thread": [
         "mp/test_jobs.py::test_too_few_files_are_an_error_that_says_how_many",
@@ -318,24 +318,24 @@ FAILURES = {
     ],
     "memory for start-up cannot be allocated": [
         "mp/test_jobs.py::test_too_little_memory_for_start_up_is_an_error_on_every_rank",
-        "cpp/net/bootstrap_test.cc::Bootstrap.TooLittleMemoryOnRankZeroIsSaidOnEveryRank",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.TooLittleMemoryOnRankZeroIsSaidOnEveryRank",
     ],
     "the container's `/dev/shm` is tiny": [
         "mp/test_jobs.py::test_shared_memory_is_not_that_of_dev_shm_which_may_be_tiny",
     ],
     "a killed job has left its socket": [
         "mp/test_jobs.py::test_what_a_killed_job_leaves_does_not_disturb_the_next",
-        "cpp/net/bootstrap_process_test.cc::BootstrapProcesses.TheSocketOfADeadJobDoesNotDisturbTheNext",
+        "cpp/net/bootstrap/bootstrap_process_test.cc::BootstrapProcesses.TheSocketOfADeadJobDoesNotDisturbTheNext",
     ],
     "another program has the port": ["mp/test_jobs.py::test_a_job_opens_no_port"],
     "two processes claim one rank": [
         "mp/test_jobs.py::test_two_processes_that_claim_one_rank_are_told_so",
-        "cpp/net/bootstrap_test.cc::Bootstrap.TwoProcessesThatClaimRankZeroAreBothTold",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.TwoProcessesThatClaimRankZeroAreBothTold",
     ],
     "two jobs have the same `MASTER_ADDR` and `MASTER_PORT`, and no launcher that tells them apart": [
         "mp/test_by_hand.py::test_ranks_of_two_jobs_with_one_address_never_form_one",
         "mp/test_by_hand.py::test_jobs_in_two_containers_that_share_a_folder_do_not_meet",
-        "cpp/net/claimants_test.cc::Claimants.AProcessWithTheClaimAndTheProgramOfARankIsARival",
+        "cpp/net/bootstrap/contenders_test.cc::Contenders.AProcessWithTheClaimAndTheProgramOfARankIsARival",
     ],
     "a second process claims a rank of a job that has begun, which may be two jobs": [
         "mp/test_by_hand.py::test_a_second_claimant_ends_a_job_that_may_be_two",
@@ -347,39 +347,39 @@ FAILURES = {
         "mp/test_jobs.py::test_a_program_that_a_rank_starts_is_no_rank",
     ],
     "the launcher's numbers are not those of MPI, whose library belongs to another launcher": [
-        "cpp/net/identity_test.cc::Identity.MpisWorldIsComparedWithTheLaunchersNumbers",
-        "cpp/net/identity_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
+        "cpp/net/bootstrap/launcher_environment_test.cc::Identity.MpisWorldIsComparedWithTheLaunchersNumbers",
+        "cpp/net/bootstrap/launcher_environment_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
         "mpi/test_jobs.py::test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise",
     ],
     "the launcher gives rank 0 and no size, and MPI reports a job of one process": [
-        "cpp/net/identity_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
+        "cpp/net/bootstrap/launcher_environment_test.cc::Identity.ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowManyItIs",
         "mpi/test_jobs.py::test_a_process_that_mpi_takes_for_a_job_of_its_own_is_none_if_its_launcher_says_otherwise",
     ],
     "variables show that a process is one of several, but not its rank or their number": [
-        "cpp/net/identity_test.cc::Identity.OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany",
+        "cpp/net/bootstrap/launcher_environment_test.cc::Identity.OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany",
     ],
     "MPI cannot be used, and all ranks are on one host": [
         "mpi/test_jobs.py::test_ranks_of_one_host_that_know_their_job_do_without_an_mpi_that_cannot_be_used",
     ],
     "another user has made `horocache-UID` in the folder for temporary files": [
-        "cpp/net/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRanks",
     ],
     "another process holds a lock on that folder": [
-        "cpp/net/bootstrap_test.cc::Bootstrap.ALockThatAnotherProcessHoldsOnTheDirectoryDoesNotMatter",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.ALockThatAnotherProcessHoldsOnTheDirectoryDoesNotMatter",
     ],
     "several threads of a rank call `init()` at once": [
         "unit/api/test_state.py::test_threads_that_call_init_at_once_have_one_session",
     ],
     "the launcher's variables contradict each other": [
-        "cpp/net/identity_test.cc::Identity.OursThatDoNotFitTogetherAreRefused",
+        "cpp/net/bootstrap/launcher_environment_test.cc::Identity.OursThatDoNotFitTogetherAreRefused",
     ],
     "ranks run different versions": [
-        "cpp/net/bootstrap_test.cc::Bootstrap.AnotherProtocolIsASkewOnBothRanks",
-        "cpp/net/handshake_test.cc::Handshake.ByteOrderIsCompared",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.AnotherProtocolIsASkewOnBothRanks",
+        "cpp/net/bootstrap/handshake_test.cc::Handshake.ByteOrderIsCompared",
     ],
     "a knob that must be equal differs": [
         "mp/test_disagreement.py::test_knobs_that_must_agree_and_do_not_are_a_table_of_values_on_every_rank",
-        "cpp/net/bootstrap_test.cc::Bootstrap.EverySettingThatDiffersIsListedOnEveryRank",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.EverySettingThatDiffersIsListedOnEveryRank",
         "mpi/test_jobs.py::test_different_settings_are_a_table_on_every_rank",
     ],
     "ranks name different process sets": [
@@ -446,7 +446,7 @@ FAILURES = {
     "all processes are killed at once, including the guardian": [
         "mp/test_jobs.py::test_nothing_is_left_when_everything_is_killed_at_any_moment",
         "unit/launch/test_folders.py::test_what_nobody_holds_any_more_is_removed",
-        "cpp/net/bootstrap_process_test.cc::BootstrapProcesses.NothingIsLeftWhenAllRanksAreKilledInTheMiddle",
+        "cpp/net/bootstrap/bootstrap_process_test.cc::BootstrapProcesses.NothingIsLeftWhenAllRanksAreKilledInTheMiddle",
     ],
     "`-np 0`, an unknown flag, no command, a command that does not exist": [
         "mp/test_launcher_usage.py::test_a_number_of_ranks_that_cannot_be_is_one_line",
@@ -457,6 +457,6 @@ FAILURES = {
     "two jobs run on one host": [
         "mp/test_jobs.py::test_two_jobs_at_once_do_not_meet",
         "mp/test_jobs.py::test_two_jobs_that_start_again_and_again_do_not_meet",
-        "cpp/net/bootstrap_test.cc::Bootstrap.TwoJobsInOneDirectoryDoNotMeet",
+        "cpp/net/bootstrap/bootstrap_test.cc::Bootstrap.TwoJobsInOneDirectoryDoNotMeet",
     ],
 }

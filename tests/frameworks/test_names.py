@@ -153,6 +153,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
         import time
 
         import horocache as hc
+        from horocache.core import context
 
         hc.init()
         me, n = hc.rank(), hc.size()
@@ -226,7 +227,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
             return thread
 
         first = start(stay)
-        while not any("refused" in key[0] for key in hc._state.current().thread_names._handles):
+        while not any("refused" in key[0] for key in context.current().thread_names._handles):
             time.sleep(0.001)
         start(calls[0]).join()
         go_on.set()

@@ -49,16 +49,24 @@ def _for_type_checkers(tree: ast.Module) -> set[ast.AST]:
     return {inner for node in conditions for statement in node.body for inner in ast.walk(statement)}
 
 
-def imports(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
-    """Yield the modules of this project that a file imports, with the line; a name of a module counts as the module."""
+def _base_of(node: ast.ImportFrom, package: str) -> str:
+    """The module from which names are imported; ``package`` is that of the importing file."""
+    if node.level == 0:
+        return node.module or ""
+    base = package.split(".")[: package.count(".") + 2 - node.level]
+    return ".".join([*base, *filter(None, [node.module])])
+
+
+def imports(tree: ast.Module, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """The modules of this project that a file imports, with the line; a name of a module counts as the module."""
     skipped = _for_type_checkers(tree)
     for node in ast.walk(tree):
         if node in skipped:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == ROOT:
+        if isinstance(node, ast.ImportFrom) and (base := _base_of(node, package)).partition(".")[0] == ROOT:
             for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield node.lineno, inner if inner in modules else node.module
+                inner = f"{base}.{alias.name}"
+                yield node.lineno, inner if inner in modules else base
         elif isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name.partition(".")[0] == ROOT)
 
@@ -90,7 +98,9 @@ def check(root: Path) -> Iterator[Finding]:
         if unit is None:
             yield Finding(path, 1, f"{module} belongs to no package of ORDER in tests/lint/check_packages.py; add it")
             continue
-        for line, target in imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), set(paths)):
+        package = module if path.stem == "__init__" else module.rpartition(".")[0]
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        for line, target in imports(tree, package, set(paths)):
             graph.setdefault(module, {}).setdefault(target, line)
             other = unit_of(target)
             if other is None or ORDER.index(other) > ORDER.index(unit):

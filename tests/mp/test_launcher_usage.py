@@ -142,10 +142,10 @@ def test_too_few_descriptors_are_one_line_with_the_number_needed(launcher):
 def test_a_temporary_folder_that_cannot_be_made_is_one_line(monkeypatch, capfd):
     from horocache.launch import cli, folders
 
-    def refuse(**_):
+    def refuse(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(folders.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(folders.Path, "mkdir", refuse)
     assert cli.main(["-np", "2", "true"]) == 1
     expected = "cannot make a temporary folder: No space left on device; set TMPDIR to a folder that has room"
     assert capfd.readouterr().err == f"horocacherun: {expected}\n"

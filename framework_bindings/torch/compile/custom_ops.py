@@ -24,11 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from horocache.torch.adapter import collectives
-from horocache.torch.compile.inductor_order import keep_order_in_generated_code
-from horocache.torch.compression import Compression
-from horocache.torch.vjp_arithmetic import Arithmetic, with_rows
-
 import torch
 from horocache.collectives.barrier import barrier
 from horocache.collectives.completion import synchronize
@@ -37,6 +32,11 @@ from horocache.data_parallel import vjp
 from horocache.data_parallel.vjp import Call, Reduction
 from horocache.errors import InvalidArgumentError
 from torch._library.effects import EffectType
+
+from ..adapter import collectives
+from ..compression import Compression
+from ..vjp_arithmetic import Arithmetic, with_rows
+from .inductor_order import keep_order_in_generated_code
 
 Tensors = list[torch.Tensor]
 Nothings = tuple[None, ...]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-from horocache.torch.compile.dynamo import can_skip_frames, outside
-
 import torch
+
+from .dynamo import can_skip_frames, outside
 
 # Functions whose results a compiled program takes as constants, with guards: other results make it compile again.
 _CONSTANTS = frozenset(
@@ -45,7 +45,7 @@ def mark_functions(public: Mapping[str, Any], shared: object) -> None:
         shared: an object whose methods are operations that other modules call and other frameworks share.
     """
     if _graphs_take_collectives():
-        from horocache.torch.compile.traced_variants import give_twins  # noqa: PLC0415  (needs a newer torch)
+        from .traced_variants import give_twins  # noqa: PLC0415  (needs a newer torch)
 
         give_twins(public)
     methods = [getattr(shared, name) for name in dir(shared) if not name.startswith("_")]

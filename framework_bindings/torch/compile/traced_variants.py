@@ -11,9 +11,6 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
-from horocache.torch.adapter import collectives, is_expanded
-from horocache.torch.compile.custom_ops import COMPRESSORS, Place, op, own_rows, tail
-from horocache.torch.compile.dynamo import in_checkpoint, outside, traced_as
 
 import torch
 from horocache.collectives.api import Average, Sum
@@ -21,6 +18,10 @@ from horocache.collectives.barrier import barrier
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.vjp import Call
+
+from ..adapter import collectives, is_expanded
+from .custom_ops import COMPRESSORS, Place, op, own_rows, tail
+from .dynamo import in_checkpoint, outside, traced_as
 
 Tensors = list[torch.Tensor]
 Arguments = Mapping[str, Any]  # of a public function, by name, defaults filled in

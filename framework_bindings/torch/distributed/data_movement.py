@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.torch.compile.dynamo import untraced
-from horocache.torch.distributed.group_base import GroupBase
-from horocache.torch.distributed.tensors import (
+import torch
+from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLTOALL, OP_BROADCAST, OP_GATHER, OP_SCATTER
+from horocache.errors import InvalidArgumentError
+from torch._C import _distributed_c10d as c10d
+
+from ..compile.dynamo import untraced
+from .group_base import GroupBase
+from .tensors import (
     check_count,
     check_lists,
     equal_parts,
@@ -25,11 +30,6 @@ from horocache.torch.distributed.tensors import (
     results_of,
     to_move,
 )
-
-import torch
-from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLTOALL, OP_BROADCAST, OP_GATHER, OP_SCATTER
-from horocache.errors import InvalidArgumentError
-from torch._C import _distributed_c10d as c10d
 
 Tensor = torch.Tensor
 Tensors = Sequence[torch.Tensor]

@@ -7,15 +7,15 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from horocache.torch.adapter import collectives
-from horocache.torch.distributed.future_threads import Waiter
-
 import torch
 import torch.distributed as dist
 from horocache.collectives.api import Average, set_id, synchronize
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..adapter import collectives
+from .future_threads import Waiter
 
 GradBucket: Any = getattr(dist, "GradBucket", None)  # None in a torch without torch.distributed, and so without DDP
 

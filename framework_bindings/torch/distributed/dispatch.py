@@ -9,15 +9,15 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from horocache.torch.distributed.future_threads import Finisher, Waiter
-from horocache.torch.distributed.work import OperationWork, Store
-
 import torch
 from horocache.base.operation_codes import OP_RECV
 from horocache.collectives.reduce_op import Sum
 from horocache.core.runtime_protocol import Runtime
 from horocache.data_parallel.sequence_names import CallOrder
 from horocache.errors import DuplicateNameError, HorocacheError
+
+from .future_threads import Finisher, Waiter
+from .work import OperationWork, Store
 
 T = TypeVar("T")
 _NAME_NAP_S = 1e-4  # seconds between attempts to submit under a name that is in flight

@@ -6,17 +6,17 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from horocache.torch.compile.dynamo import untraced
-from horocache.torch.distributed.dispatch import GroupCalls
-from horocache.torch.distributed.other_device_backends import make_backend
-from horocache.torch.distributed.tensors import only, options, put_back, to_move
-from horocache.torch.distributed.work import JointWork, OperationWork, Store, seconds_of
-
 import torch
 import torch.distributed as dist
 from horocache.base.operation_codes import OP_BARRIER, OP_RECV, OP_SEND
 from horocache.errors import ShutDownError, UnsupportedError
 from torch._C import _distributed_c10d as c10d
+
+from ..compile.dynamo import untraced
+from .dispatch import GroupCalls
+from .other_device_backends import make_backend
+from .tensors import only, options, put_back, to_move
+from .work import JointWork, OperationWork, Store, seconds_of
 
 _CPU = torch.device("cpu")
 _ProcessGroup: Any = dist.ProcessGroup  # its stubs lack the methods that C++ calls

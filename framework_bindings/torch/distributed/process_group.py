@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from horocache.torch.distributed.data_movement import Movements
-from horocache.torch.distributed.reductions import Reductions
+from .data_movement import Movements
+from .reductions import Reductions
 
 
 class HorocacheGroup(Reductions, Movements):

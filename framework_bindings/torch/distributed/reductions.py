@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.torch.compile.dynamo import untraced
-from horocache.torch.distributed.group_base import GroupBase
-from horocache.torch.distributed.sparse_tensors import sparse_parts
-from horocache.torch.distributed.tensors import (
+import torch
+from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLREDUCE, OP_REDUCE, OP_REDUCESCATTER
+from torch._C import _distributed_c10d as c10d
+
+from ..compile.dynamo import untraced
+from .group_base import GroupBase
+from .sparse_tensors import sparse_parts
+from .tensors import (
     all_of,
     check_count,
     check_lists,
@@ -23,11 +27,7 @@ from horocache.torch.distributed.tensors import (
     reduction,
     to_reduce,
 )
-from horocache.torch.distributed.work import OperationWork, Store
-
-import torch
-from horocache.base.operation_codes import OP_ALLGATHER, OP_ALLREDUCE, OP_REDUCE, OP_REDUCESCATTER
-from torch._C import _distributed_c10d as c10d
+from .work import OperationWork, Store
 
 Tensor = torch.Tensor
 Tensors = Sequence[torch.Tensor]

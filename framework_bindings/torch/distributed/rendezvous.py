@@ -9,12 +9,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from horocache.torch.distributed import store_claims
-from horocache.torch.distributed.dispatch import GroupCalls
-from horocache.torch.distributed.future_threads import start_thread
-from horocache.torch.distributed.process_group import HorocacheGroup
-from horocache.torch.distributed.work import seconds_of
-
 import torch.distributed as dist
 from horocache.collectives.dynamic_process_sets import add_set_of_members, leave_set_of_members
 from horocache.core import context
@@ -23,6 +17,12 @@ from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.core.session import Session
 from horocache.core.store_bootstrap import start_among
 from horocache.errors import HorocacheError, StartupError, UnsupportedError
+
+from . import store_claims
+from .dispatch import GroupCalls
+from .future_threads import start_thread
+from .process_group import HorocacheGroup
+from .work import seconds_of
 
 _NUMBERS = "horocache/process_sets"  # the store's counter of process sets, one for the whole job
 _LOOK_UP_S = 5.0  # seconds of one wait, so that an interrupt is noticed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from horocache.torch.distributed.tensors import results_of
-from horocache.torch.distributed.work import Store
-
 import torch
 from horocache.collectives.api import Average, Sum
 from horocache.errors import MismatchError, UnsupportedError
+
+from .tensors import results_of
+from .work import Store
 
 
 def sparse_parts(tensor: torch.Tensor, reduce_op: int, scale: float, ranks: int) -> tuple[list[torch.Tensor], Store]:

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from horocache.torch.distributed.future_threads import start_thread
-
 from horocache.core import context
 from horocache.core.launcher_environment import own_environment, start_of
 from horocache.core.session import Session
 from horocache.core.store_bootstrap import own_host
 from horocache.errors import StartupError
+
+from .future_threads import start_thread
 
 _CLAIMED_TWICE = "horocache/claimed twice"  # the key of the report
 _BETWEEN_LOOKS_S = 1.0  # seconds between two checks for the report

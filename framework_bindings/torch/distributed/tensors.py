@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horocache.torch.adapter import DTYPES, TorchAdapter
-from horocache.torch.distributed.work import Store
-
 import torch
 from horocache.collectives.api import And, Average, Max, Min, Or, Product, Sum, Xor
 from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
 from torch.utils.dlpack import from_dlpack
+
+from ..adapter import DTYPES, TorchAdapter
+from .work import Store
 
 _adapter = TorchAdapter()
 _strided = torch.strided

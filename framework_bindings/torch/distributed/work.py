@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from horocache.torch.compile.dynamo import untraced
-from horocache.torch.distributed.future_threads import Future, of_tensor_list, wait_apart, wait_here
-
 import torch
 import torch.distributed as dist
 from horocache.errors import HorocacheError, MismatchError, StallError
 
+from ..compile.dynamo import untraced
+from .future_threads import Future, of_tensor_list, wait_apart, wait_here
+
 if TYPE_CHECKING:
-    from horocache.torch.distributed.dispatch import GroupCalls
+    from .dispatch import GroupCalls
 
 Store = Callable[[Any], None]
 _GROUPS_LIMIT = timedelta(0)  # C++ passes this if the caller sets no limit: the group's applies

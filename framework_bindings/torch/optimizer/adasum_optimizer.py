@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from horocache.torch.adapter import collectives
-from horocache.torch.optimizer.wrapped_class import WrappedOptimizer
-
 import torch
 from horocache.collectives.api import Adasum
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
+
+from ..adapter import collectives
+from .wrapped_class import WrappedOptimizer
 
 
 class AdasumOptions(NamedTuple):

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from horocache.torch.adapter import is_expanded
-from horocache.torch.optimizer.broadcast_parameters import broadcast_parameters
-from horocache.torch.optimizer.wrapped_class import WrappedOptimizer
-
 import torch
 from horocache.collectives.object_collectives import allgather_object, broadcast_object
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
+
+from ..adapter import is_expanded
+from .broadcast_parameters import broadcast_parameters
+from .wrapped_class import WrappedOptimizer
 
 
 def broadcast_optimizer_state(

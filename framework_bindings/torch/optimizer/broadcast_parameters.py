@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from horocache.torch.adapter import collectives
-
 import torch
 from horocache.collectives.api import synchronize
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.errors import InvalidArgumentError
+
+from ..adapter import collectives
 
 
 def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:

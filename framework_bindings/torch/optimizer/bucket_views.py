@@ -25,14 +25,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from horocache.torch.adapter import DTYPES, collectives
-from horocache.torch.optimizer.bucket import Slot
-from horocache.torch.optimizer.gradient_queue import count_users
-
 import torch
 from horocache import _core
 from horocache.core import context
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from ..adapter import DTYPES, collectives
+from .bucket import Slot
+from .gradient_queue import count_users
 
 BucketView = bool | Literal["auto"]
 

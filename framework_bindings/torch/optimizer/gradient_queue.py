@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
-from horocache.torch.compile.dynamo import outside
-from horocache.torch.optimizer.bucket import Bucket, Slot
-
 import torch
 from horocache import _core
+
+from ..compile.dynamo import outside
+from .bucket import Bucket, Slot
 
 _ENOUGH_BYTES = 1 << 20  # the queue is submitted when it has this many bytes
 _NO_PASS = -1

@@ -9,16 +9,6 @@ from functools import partial
 from operator import is_
 from typing import Any
 
-from horocache.torch.adapter import collectives
-from horocache.torch.compile.dynamo import outside
-from horocache.torch.compression import Compression
-from horocache.torch.ops import allreduce_async_
-from horocache.torch.optimizer.adasum_optimizer import AdasumMixin, AdasumOptions
-from horocache.torch.optimizer.bucket_views import BucketView, check_bucket_view
-from horocache.torch.optimizer.other_optimizers import default_prefix, describe, enter
-from horocache.torch.optimizer.reducer import GradientReducer
-from horocache.torch.optimizer.wrapped_class import WrappedOptimizer, positions, wrap
-
 import torch
 from horocache.collectives.adasum import check_floating, check_ranks
 from horocache.collectives.api import Adasum, Average
@@ -27,6 +17,16 @@ from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.options import check_passes, gradient_options, members_of_lists
 from horocache.errors import InvalidArgumentError
+
+from ..adapter import collectives
+from ..compile.dynamo import outside
+from ..compression import Compression
+from ..ops import allreduce_async_
+from .adasum_optimizer import AdasumMixin, AdasumOptions
+from .bucket_views import BucketView, check_bucket_view
+from .other_optimizers import default_prefix, describe, enter
+from .reducer import GradientReducer
+from .wrapped_class import WrappedOptimizer, positions, wrap
 
 Groups = int | list[list[torch.Tensor]] | None
 

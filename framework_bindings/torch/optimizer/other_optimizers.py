@@ -13,7 +13,7 @@ from horocache.core.process_set import ProcessSet
 from horocache.errors import DuplicateNameError
 
 if TYPE_CHECKING:
-    from horocache.torch.optimizer.reducer import GradientReducer
+    from .reducer import GradientReducer
 
 
 class Owner(Protocol):

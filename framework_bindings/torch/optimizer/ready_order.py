@@ -19,13 +19,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from horocache.torch.optimizer.gradient_queue import pass_under_way
 
 import torch
 from horocache.collectives.completion import synchronize
 from horocache.collectives.numpy import collectives
 from horocache.core.process_set import ProcessSet
 from horocache.data_parallel.bucketing import complete_order
+
+from .gradient_queue import pass_under_way
 
 
 class Orders(NamedTuple):

@@ -6,16 +6,6 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from horocache.torch.adapter import collectives
-from horocache.torch.compile.dynamo import outside
-from horocache.torch.ops import sparse_allreduce_async
-from horocache.torch.optimizer.bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
-from horocache.torch.optimizer.bucket_views import BucketView, GradientPlaces
-from horocache.torch.optimizer.gradient_queue import HeldGradients
-from horocache.torch.optimizer.other_optimizers import check_apart
-from horocache.torch.optimizer.ready_order import Orders, ReadyOrder, assumed_orders
-from horocache.torch.optimizer.unused_parameters import UnusedParameters
-
 import torch
 from horocache import _core
 from horocache.base.operation_codes import OP_ALLREDUCE
@@ -26,6 +16,16 @@ from horocache.core import context
 from horocache.data_parallel.bucketing import split_by_bytes, split_by_count
 from horocache.data_parallel.options import GradientOptions
 from horocache.errors import InvalidArgumentError, UnsupportedError
+
+from ..adapter import collectives
+from ..compile.dynamo import outside
+from ..ops import sparse_allreduce_async
+from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
+from .bucket_views import BucketView, GradientPlaces
+from .gradient_queue import HeldGradients
+from .other_optimizers import check_apart
+from .ready_order import Orders, ReadyOrder, assumed_orders
+from .unused_parameters import UnusedParameters
 
 
 class GradientReducer:

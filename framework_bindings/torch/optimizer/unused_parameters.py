@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horocache.torch.optimizer.bucket import Slot
-
 import torch
 from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.collectives.api import Min, full_name
 from horocache.core import context
+
+from .bucket import Slot
 
 _LACKS = 255  # the byte of a parameter without a gradient
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 how = sys.argv[1] if len(sys.argv) > 1 else "well"
-imported = [name for name in sys.modules if name.startswith("horocache.torch")]
+imported = [name for name in sys.modules if name.startswith("horocache.torch.")]
 dist.init_process_group("horocache")
 rank, size = dist.get_rank(), dist.get_world_size()
 model = DistributedDataParallel(torch.nn.Linear(4, 2))

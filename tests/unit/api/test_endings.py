@@ -10,7 +10,7 @@ import pytest
 # The thread and the exit handler wait for the report, and print "late" if it does not come.
 PROGRAM = """
 import atexit, sys, threading
-from horocache import endings
+from horocache.core import uncaught_exceptions as endings
 
 told = []
 heard = threading.Event()
@@ -80,7 +80,7 @@ def test_what_does_not_end_the_process_by_an_exception_is_not_told(ending, code)
 def test_what_sys_exit_raises_is_a_system_exit_in_all_that_a_program_sees():
     program = """
 import pickle, sys
-from horocache import endings
+from horocache.core import uncaught_exceptions as endings
 endings.watch(print)
 for arguments, code in (((), None), ((None,), None), ((3,), 3), (((1, 2),), (1, 2)), ((SystemExit(4),), 4)):
     try:

@@ -3,7 +3,10 @@
 import fcntl
 import os
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -11,18 +14,45 @@ import pytest
 from horocache.launch import folders
 from horocache.launch.folders import temporary_folder
 
+# Uses a temporary folder, and is killed before or after the n-th call of the kernel on the way.
+KILLED = """
+import os, signal, sys, tempfile
+from horocache.launch import folders
+
+tempfile.tempdir, countdown = sys.argv[1], int(sys.argv[2])
+
+def count(frame, event, function):
+    global countdown
+    if event in ("c_call", "c_return") and function.__module__ in ("posix", "fcntl"):
+        countdown -= 1
+        if countdown == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.setprofile(count)
+with folders.temporary_folder("horocache-") as folder:
+    os.mkdir(folder / "inner")
+    os.close(os.open(folder / "inner" / "file", os.O_CREAT))
+sys.setprofile(None)
+"""
+
 
 @pytest.fixture(autouse=True)
 def folder_of_tests(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def abandoned(path, mode=0o700, owner=None):
-    """A folder as a killed process leaves it; ``owner`` replaces the right contents of its file `owner`."""
+def lock_of(path):
+    return path.with_name(f"{path.name}.lock")
+
+
+def abandoned(path, mode=0o700, text=None):
+    """A folder as a killed process leaves it; ``text`` replaces the right contents of its lock file."""
     path.mkdir(mode=mode)
     path.chmod(mode)
-    (path / "owner").write_text(folders._owner_text(path) if owner is None else owner)
     (path / "more").touch()
+    file = os.open(lock_of(path), os.O_CREAT | os.O_RDWR, 0o600)
+    os.write(file, folders._lock_text(path, file) if text is None else text)
+    os.close(file)
     return path
 
 
@@ -36,60 +66,83 @@ def test_a_folder_is_private_and_goes_at_the_end_also_after_an_error(tmp_path):
 
 
 def test_what_nobody_holds_any_more_is_removed(tmp_path):
-    for name in ("horocache-abcdefgh", "horocache-run-0123_xyz"):
+    for name in ("horocache-abcdef01", "horocache-run-01234567"):
         abandoned(tmp_path / name)
     with temporary_folder("horocache-") as folder:
-        assert list(tmp_path.iterdir()) == [folder]
+        assert sorted(tmp_path.iterdir()) == [folder, lock_of(folder)]
+
+
+def test_a_process_that_is_killed_at_any_moment_leaves_nothing_that_the_next_one_does_not_remove(tmp_path):
+    for moment in range(1, 1000):
+        command = [sys.executable, "-c", KILLED, str(tmp_path), str(moment)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+        with temporary_folder("horocache-") as folder:
+            assert sorted(tmp_path.iterdir()) == [folder, lock_of(folder)], f"moment {moment}, which had left {left}"
+    assert moment > 20 and list(tmp_path.iterdir()) == []
 
 
 def test_what_somebody_holds_stays(tmp_path):
     first, second = temporary_folder("horocache-"), temporary_folder("horocache-run-")
     with first as one, second as two, temporary_folder("horocache-") as three:
         assert one.exists() and two.exists() and three.exists()
-    held = abandoned(tmp_path / "horocache-heldheld")
-    with (held / "owner").open() as lock:
+    held = abandoned(tmp_path / "horocache-00000000")
+    with lock_of(held).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with temporary_folder("horocache-"):
             assert (held / "more").exists()
 
 
 def test_what_may_be_somebody_else_s_stays(tmp_path):
-    open_to_all = abandoned(tmp_path / "horocache-open2all", 0o755)
+    open_to_all = abandoned(tmp_path / "horocache-00000001", 0o755)
     other = abandoned(tmp_path / "other")
     elsewhere = abandoned(tmp_path / "elsewhere")
-    (tmp_path / "horocache-linkabcd").symlink_to(elsewhere)
-    linked = abandoned(tmp_path / "horocache-linkedto")
-    (linked / "owner").unlink()
-    (linked / "owner").symlink_to(other / "owner")
+    link = abandoned(tmp_path / "horocache-00000002")
+    shutil.rmtree(link)
+    link.symlink_to(elsewhere)
+    linked = abandoned(tmp_path / "horocache-00000003")
+    lock_of(linked).unlink()
+    lock_of(linked).symlink_to(lock_of(other))
+    readable = abandoned(tmp_path / "horocache-00000004")
+    lock_of(readable).chmod(0o644)
     unnamed = tmp_path / "horocache-1000"  # ranks without a launcher bootstrap here
     unnamed.mkdir(mode=0o700)
     with temporary_folder("horocache-"):
-        for folder in (open_to_all, other, elsewhere, linked):
+        for folder in (open_to_all, other, elsewhere, linked, readable):
             assert (folder / "more").exists(), folder
-        assert unnamed.exists()
+        assert unnamed.exists() and link.is_symlink()
 
 
 def test_what_cannot_be_proved_to_be_a_job_s_of_this_host_stays(tmp_path, monkeypatch):
-    copied = tmp_path / "horocache-copied01"
+    copied = tmp_path / "horocache-00000001"
     shutil.copytree(abandoned(tmp_path / "original"), copied)
-    (copied / "owner").write_text((tmp_path / "original" / "owner").read_text().replace("original", copied.name))
+    lock_of(copied).write_text(lock_of(tmp_path / "original").read_text().replace("original", copied.name))
+    lock_of(copied).chmod(0o600)
+    without = tmp_path / "horocache-00000002"
+    without.mkdir(mode=0o700)
+    (without / "more").touch()
     kept = [
         copied,
+        without,
         abandoned(tmp_path / "horocache-experiments"),  # not the name of a job's folder
         abandoned(tmp_path / "horocache-abc"),
-        abandoned(tmp_path / "horocache-run-abcdefghi"),
-        abandoned(tmp_path / "horocache-somebody", owner="me"),
-        abandoned(tmp_path / "horocache-nobody_0", owner=""),
-        abandoned(tmp_path / "horocache-much_000", owner="x" * 100_000),
+        abandoned(tmp_path / "horocache-run-abcdefabc"),
+        abandoned(tmp_path / "horocache-00000003", text=b"me"),
+        abandoned(tmp_path / "horocache-00000004", text=b""),
+        abandoned(tmp_path / "horocache-00000005", text=b"x" * 100_000),
     ]
     renamed = abandoned(tmp_path / "before")
-    kept.append(renamed.rename(tmp_path / "horocache-renamed1"))
-    fifo = abandoned(tmp_path / "horocache-fifo0000")
-    (fifo / "owner").unlink()
-    os.mkfifo(fifo / "owner")
+    lock_of(renamed).rename(tmp_path / "horocache-00000006.lock")
+    kept.append(renamed.rename(tmp_path / "horocache-00000006"))
+    fifo = abandoned(tmp_path / "horocache-00000007")
+    lock_of(fifo).unlink()
+    os.mkfifo(lock_of(fifo), 0o600)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(socket, "gethostname", lambda: "another")
-        kept.append(abandoned(tmp_path / "horocache-another0"))
+        kept.append(abandoned(tmp_path / "horocache-00000008"))
     with temporary_folder("horocache-"):
         for folder in (*kept, fifo):
             assert (folder / "more").exists(), folder

@@ -43,6 +43,18 @@ def test_a_binding_is_known_by_the_name_that_it_is_installed_under(lint):
     assert "horocache.torch.ops must not import horocache.torch.optimizer.reducer" in finding
 
 
+def test_a_relative_import_counts_as_the_module_that_it_means(lint):
+    sources = {
+        "framework_bindings/torch/ops.py": "from .optimizer.reducer import x\nfrom . import adapter\n",
+        "framework_bindings/torch/adapter.py": "",
+        "framework_bindings/torch/optimizer/reducer.py": "from ..adapter import y\nfrom .bucket import z\n",
+        "framework_bindings/torch/optimizer/bucket.py": "from . import reducer\n",
+    }
+    first, second = lint("check_packages", sources)
+    assert first.startswith("framework_bindings/torch/ops.py:1: horocache.torch.ops must not import")
+    assert "horocache.torch.optimizer.bucket -> horocache.torch.optimizer.reducer" in second
+
+
 def test_a_package_that_is_not_in_the_order_is_found(lint):
     [finding] = lint("check_packages", {"horocache/misc/helpers.py": ""})
     assert "belongs to no package of ORDER" in finding

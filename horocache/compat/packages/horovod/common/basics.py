@@ -16,7 +16,7 @@ class HorovodBasics:
 
     def __init__(self, pkg_path: str = "", *args: str) -> None:
         for name in _NAMES:
-            setattr(self, name, getattr(context, name))
+            setattr(self, name, getattr(horocache, name))
         self.start_timeline = horocache.start_timeline
         self.stop_timeline = horocache.stop_timeline
 
