@@ -281,7 +281,7 @@ def test_when_launcher_and_guardian_are_killed_together_the_kernel_ends_every_ra
     job.process.kill()
     assert job.finish(20).code == -signal.SIGKILL
     wait_until_gone("ranks are", lambda: marked(job.mark))
-    assert len(list(launcher.tmp.iterdir())) == 1
+    assert len(list(launcher.tmp.iterdir())) == 2, "the folder and its lock file"
     assert launcher.run("-np", "1", "true").code == 0, "and the next job removes the folder"
 
 
