@@ -129,7 +129,7 @@ struct Controller::Impl {
   std::string last_done;
   std::string note;      // lines for the logs of all ranks
   size_t note_sent = 0;  // bytes of `note` that the request list of this round carries
-  bool asked = false;  // other ranks ask for the stack traces of this rank
+  bool asked = false;    // other ranks ask for the stack traces of this rank
   bool leaving = false;
   std::string abort_why;
   bool closed = false;

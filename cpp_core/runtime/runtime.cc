@@ -251,8 +251,8 @@ void Runtime::SetCallbacks(ProgressEngine::Parts* parts) {
 
 Status Runtime::MakeLoop(const JobConfig& config) {
   if (const auto& regions = job_.peers.arena->regions(); regions != nullptr)
-    heap_ = std::make_shared<net::RegionHeap>(regions, job_.identity.local_rank);
-  StatusOr<std::unique_ptr<net::HostsWatch>> watch = WatchHosts(config, job_);
+    heap_ = std::make_shared<net::SharedHeap>(regions, job_.identity.local_rank);
+  StatusOr<std::unique_ptr<net::HostMonitor>> watch = WatchHosts(config, job_);
   if (!watch.ok()) return watch.status();
   watch_ = std::move(*watch);
   // The sets are equal on all ranks by now, so an error occurs on all ranks.

@@ -197,9 +197,9 @@ class Runtime {
   observe::FlightRecorder recorder_;
   std::unique_ptr<Observer> observer_;
   OperationTable table_{&recorder_, &metrics_, [this](const Status& why) { NoteError(why); }};
-  std::shared_ptr<net::RegionHeap> heap_;  // null without shared regions
+  std::shared_ptr<net::SharedHeap> heap_;  // null without shared regions
   std::atomic<bool> warned_private_{false};
-  std::unique_ptr<net::HostsWatch> watch_;  // null on one host
+  std::unique_ptr<net::HostMonitor> watch_;  // null on one host
   std::unique_ptr<ProgressEngine> loop_;
   std::unique_ptr<net::PeerMonitor> liveness_;
   std::atomic<bool> alive_{false};

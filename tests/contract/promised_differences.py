@@ -83,7 +83,7 @@ BETTER_THAN_HOROVOD = {
     ],
     "Sums depend on which tensors happened to be fused": [
         "frameworks/test_same_bits.py::test_groups_cache_mode_and_order_do_not_change_a_bit",
-        "cpp/data/folding_collectives_test.cc::ShmFold.AgreesForEveryTileSizeAndSegmentation",
+        "cpp/data/folding_collectives_test.cc::ShmAllreduce.AgreesForEveryTileSizeAndSegmentation",
     ],
     "bfloat16, bool and complex tensors are refused": [
         "frameworks/test_torch_operations.py::test_every_dtype_and_shape_is_reduced_exactly",

@@ -45,11 +45,11 @@ FAILURES = {
         "mp/test_jobs.py::test_a_rank_that_stops_for_a_moment_is_only_slow",
         "cpp/control/stall_test.cc::Silence.ARankThatIsStoppedForAWhileAndGoesOnCostsNothing",
         "mpi/test_jobs.py::test_the_lowest_ranks_of_all_hosts_may_be_stopped_for_longer_than_a_host_may_be_silent",
-        "cpp/net/failure/host_monitor_test.cc::HostsWatch.AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt",
+        "cpp/net/failure/host_monitor_test.cc::HostMonitor.AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt",
     ],
     "a host, or the network to it, is gone": [
         "mpi/test_hosts.py::test_a_connection_that_is_cut_is_an_error_on_every_rank_that_names_both_ends",
-        "cpp/net/failure/host_monitor_test.cc::HostsWatch.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
+        "cpp/net/failure/host_monitor_test.cc::HostMonitor.AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed",
     ],
     "a native call holds the GIL of a rank": [
         "frameworks/test_waiting.py::test_collectives_end_while_a_rank_holds_the_interpreter_in_native_code",

@@ -54,7 +54,7 @@ bool TakeBytes(std::string_view* rest, T* value) {
 
 }  // namespace
 
-HostsWatch::HostsWatch(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns)
+HostMonitor::HostMonitor(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns)
     : config_(std::move(config)),
       link_(std::move(link)),
       own_host_(config_.host_of[static_cast<size_t>(config_.rank)]),
@@ -66,13 +66,13 @@ HostsWatch::HostsWatch(HostsWatchConfig config, std::unique_ptr<Link> link, int6
   }
   for (Host& host : hosts_) host.heard_ns = now_ns;
   for (size_t at = 0; at < HostAt(own_host_).ranks.size(); ++at) {
-    // A rank that has not run yet gets the time at which the first HostsWatch on its host was made.
+    // A rank that has not run yet gets the time at which the first HostMonitor on its host was made.
     int64_t never = 0;
     config_.arena->ran_ns(static_cast<int>(at)).compare_exchange_strong(never, now_ns);
   }
 }
 
-bool HostsWatch::Step(int64_t now_ns) {
+bool HostMonitor::Step(int64_t now_ns) {
   if (now_ns - looked_ns_ < kWatchNs) return false;
   LookAround(now_ns);
   SpeakIfDue(now_ns);
@@ -82,7 +82,7 @@ bool HostsWatch::Step(int64_t now_ns) {
   return !losses_.empty();
 }
 
-void HostsWatch::LookAround(int64_t now_ns) {
+void HostMonitor::LookAround(int64_t now_ns) {
   const std::vector<int>& here = HostAt(own_host_).ranks;
   int lowest = -1;
   for (size_t at = 0; at < here.size(); ++at) {
@@ -102,7 +102,7 @@ void HostsWatch::LookAround(int64_t now_ns) {
   speaker_ = lowest == config_.rank;
 }
 
-void HostsWatch::SpeakIfDue(int64_t now_ns) {
+void HostMonitor::SpeakIfDue(int64_t now_ns) {
   if (!speaker_) return;
   const auto here = [this](const auto& stopped) { return IsHere(stopped.first); };
   const bool tells = std::ranges::any_of(stopped_since_ns_, here);
@@ -110,7 +110,7 @@ void HostsWatch::SpeakIfDue(int64_t now_ns) {
   if (unreported_ || now_ns - spoke_ns_ >= (tells ? std::min(kStoppedReportNs, usual_ns) : usual_ns)) Speak(now_ns);
 }
 
-void HostsWatch::Speak(int64_t now_ns) {
+void HostMonitor::Speak(int64_t now_ns) {
   ReportHead head;
   std::string stopped, lost;
   for (const auto& [rank, since_ns] : stopped_since_ns_) {
@@ -136,7 +136,7 @@ void HostsWatch::Speak(int64_t now_ns) {
   spoke_ns_ = now_ns;
 }
 
-void HostsWatch::NoteLost(int rank, const Status& why, int64_t now_ns) {
+void HostMonitor::NoteLost(int rank, const Status& why, int64_t now_ns) {
   if (lost_[static_cast<size_t>(rank)]) return;
   lost_[static_cast<size_t>(rank)] = true;
   told_.emplace_back(rank, EncodeStatus(why));
@@ -152,11 +152,11 @@ void HostsWatch::NoteLost(int rank, const Status& why, int64_t now_ns) {
   }
 }
 
-void HostsWatch::Listen(int64_t now_ns) {
+void HostMonitor::Listen(int64_t now_ns) {
   link_->Receive([&](int from, std::span<const std::byte> frame) { OnFrame(from, frame, now_ns); });
 }
 
-void HostsWatch::OnFrame(int from, std::span<const std::byte> frame, int64_t now_ns) {
+void HostMonitor::OnFrame(int from, std::span<const std::byte> frame, int64_t now_ns) {
   const int host = HostOf(from);
   HostAt(host).heard_ns = now_ns;
   std::string_view rest(reinterpret_cast<const char*>(frame.data()), frame.size());
@@ -185,7 +185,7 @@ void HostsWatch::OnFrame(int from, std::span<const std::byte> frame, int64_t now
   }
 }
 
-void HostsWatch::Judge(int64_t now_ns) {
+void HostMonitor::Judge(int64_t now_ns) {
   if (!link_->broken().ok()) {
     for (int rank = 0; rank < link_->size(); ++rank) {
       if (!IsHere(rank)) Lose(rank, link_->broken());
@@ -206,7 +206,7 @@ void HostsWatch::Judge(int64_t now_ns) {
   }
 }
 
-std::string HostsWatch::Silence(int number) const {
+std::string HostMonitor::Silence(int number) const {
   const Host& host = hosts_[static_cast<size_t>(number)];
   const bool one = host.ranks.size() == 1;
   return Name(host.ranks[0]) + (one ? " has" : " and the other ranks of its host have") +
@@ -215,21 +215,21 @@ std::string HostsWatch::Silence(int number) const {
          " host or the network between the two is gone";
 }
 
-void HostsWatch::Lose(int rank, Status why) {
+void HostMonitor::Lose(int rank, Status why) {
   if (lost_[static_cast<size_t>(rank)]) return;
   lost_[static_cast<size_t>(rank)] = true;
   stopped_since_ns_.erase(rank);
   losses_.push_back({rank, std::move(why)});
 }
 
-bool HostsWatch::NextLoss(Loss* loss) {
+bool HostMonitor::NextLoss(Loss* loss) {
   if (losses_.empty()) return false;
   *loss = std::move(losses_.front());
   losses_.pop_front();
   return true;
 }
 
-std::vector<int> HostsWatch::NotRunning(int64_t now_ns, int64_t for_ns) const {
+std::vector<int> HostMonitor::NotRunning(int64_t now_ns, int64_t for_ns) const {
   std::vector<int> ranks;
   for (const auto& [rank, since_ns] : stopped_since_ns_) {
     if (now_ns - since_ns >= for_ns) ranks.push_back(rank);

@@ -35,7 +35,7 @@ struct HostsWatchConfig {
   int64_t silence_ns = 0;          // another host is lost after this silence; 0: never
 };
 
-class HostsWatch {
+class HostMonitor {
  public:
   struct Loss {
     int rank = 0;
@@ -43,7 +43,7 @@ class HostsWatch {
   };
 
   // `link` connects all ranks of the job.
-  HostsWatch(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns);
+  HostMonitor(HostsWatchConfig config, std::unique_ptr<Link> link, int64_t now_ns);
 
   // Notes that a rank of this host is lost. If this rank is the speaker, it reports the loss to the other hosts before
   // it returns, as far as the link takes the report within 200 ms.

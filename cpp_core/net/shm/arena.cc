@@ -190,7 +190,7 @@ Status Arena::MapShared() {
   base_ = static_cast<std::byte*>(MapReservation(fd_, 0, places_.total));
   if (base_ == nullptr) return NoMemory(layout_, places_.total, "map", errno);
   if (layout_.region_bytes > 0) {
-    regions_ = Regions::Map(fd_, places_.regions, static_cast<size_t>(layout_.region_bytes), layout_.ranks);
+    regions_ = SharedRegions::Map(fd_, places_.regions, static_cast<size_t>(layout_.region_bytes), layout_.ranks);
   }
   return Status::Ok();
 }
@@ -268,7 +268,7 @@ std::shared_ptr<Arena> Arena::CreateOnHeap(const ArenaLayout& layout) {
   if (memory == MAP_FAILED) return nullptr;
   arena->base_ = static_cast<std::byte*>(memory);
   if (arena->layout_.region_bytes > 0) {
-    arena->regions_ = Regions::OnHeap(static_cast<size_t>(arena->layout_.region_bytes), arena->layout_.ranks);
+    arena->regions_ = SharedRegions::OnHeap(static_cast<size_t>(arena->layout_.region_bytes), arena->layout_.ranks);
   }
   return arena;
 }

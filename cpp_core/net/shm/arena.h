@@ -113,7 +113,7 @@ class Arena {
 
   Doorbell doorbell(int rank);
   std::atomic<RankState>& state(int rank);
-  // When the rank ran last, by the host's steady clock in nanoseconds; 0: it has not run. Used by HostsWatch.
+  // When the rank ran last, by the host's steady clock in nanoseconds; 0: it has not run. Used by HostMonitor.
   std::atomic<int64_t>& ran_ns(int rank);
   // When a thread of the rank that is not the core's was last seen to use the processor, in steady-clock nanoseconds.
   std::atomic<int64_t>& computed_ns(int rank);
@@ -161,7 +161,7 @@ class Arena {
   std::span<std::byte> data(int rank);
 
   // Null if the layout has no regions or they cannot be mapped in this process.
-  const std::shared_ptr<Regions>& regions() const { return regions_; }
+  const std::shared_ptr<SharedRegions>& regions() const { return regions_; }
 
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -189,7 +189,7 @@ class Arena {
   ArenaLayout layout_;
   Places places_;
   std::byte* base_ = nullptr;
-  std::shared_ptr<Regions> regions_;
+  std::shared_ptr<SharedRegions> regions_;
   int fd_ = -1;
   uint64_t id_ = 0;
 };

@@ -15,15 +15,15 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-RegionBlock::~RegionBlock() { heap_->Free(memory_); }
+SharedBlock::~SharedBlock() { heap_->Free(memory_); }
 
-RegionHeap::RegionHeap(std::shared_ptr<Regions> regions, int rank)
+SharedHeap::SharedHeap(std::shared_ptr<SharedRegions> regions, int rank)
     : regions_(regions), range_(regions->of(rank)), process_(getpid()) {
   regions->Inherit(rank);
   free_.emplace(range_.data(), range_.size());
 }
 
-std::shared_ptr<RegionBlock> RegionHeap::Allocate(size_t bytes) {
+std::shared_ptr<SharedBlock> SharedHeap::Allocate(size_t bytes) {
   if (closed_ || bytes > range_.size()) return nullptr;
   const size_t rounded = RoundUp(std::max<size_t>(bytes, 1), kPage);
   std::span<std::byte> memory;
@@ -39,23 +39,23 @@ std::shared_ptr<RegionBlock> RegionHeap::Allocate(size_t bytes) {
   }
   bytes_ += static_cast<int64_t>(rounded);
   const bool committed = regions_->Commit(memory);
-  auto block = std::make_shared<RegionBlock>(shared_from_this(), memory);  // frees the memory when dropped
+  auto block = std::make_shared<SharedBlock>(shared_from_this(), memory);  // frees the memory when dropped
   if (!committed) return nullptr;
   MutexLock lock(mutex_);
   blocks_.emplace(memory.data(), block);
   return block;
 }
 
-std::shared_ptr<RegionBlock> RegionHeap::Find(const std::byte* at) {
+std::shared_ptr<SharedBlock> SharedHeap::Find(const std::byte* at) {
   if (at < range_.data() || at >= range_.data() + range_.size()) return nullptr;
   MutexLock lock(mutex_);
   const auto after = blocks_.upper_bound(const_cast<std::byte*>(at));
   if (after == blocks_.begin()) return nullptr;
-  std::shared_ptr<RegionBlock> block = std::prev(after)->second.lock();
+  std::shared_ptr<SharedBlock> block = std::prev(after)->second.lock();
   return block != nullptr && block->Holds(at) ? block : nullptr;
 }
 
-void RegionHeap::Free(std::span<std::byte> memory) {
+void SharedHeap::Free(std::span<std::byte> memory) {
   if (getpid() != process_) return;  // a child of fork drops its copy of a tensor, not the parent's memory
   regions_->Release(memory);         // before it can be allocated again
   bytes_ -= static_cast<int64_t>(memory.size());

@@ -25,7 +25,7 @@ constexpr size_t kCommitStep = size_t{4} << 20;
 // The regions that children of fork inherit. One list per process, because a fork handler takes no argument.
 struct Inherited {
   Mutex mutex;
-  std::vector<const Regions*> all HC_GUARDED_BY(mutex);
+  std::vector<const SharedRegions*> all HC_GUARDED_BY(mutex);
 };
 
 Inherited& inherited() {
@@ -39,7 +39,7 @@ void UnlockInherited() HC_NO_THREAD_SAFETY_ANALYSIS { inherited().mutex.Unlock()
 
 }  // namespace
 
-Regions::Regions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t offset)
+SharedRegions::SharedRegions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t offset)
     : base_(base),
       bytes_(bytes),
       total_(bytes * static_cast<size_t>(ranks)),
@@ -48,7 +48,7 @@ Regions::Regions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t
       file_(std::move(file)),
       offset_(offset) {}
 
-std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int ranks) {
+std::shared_ptr<SharedRegions> SharedRegions::Map(int fd, size_t offset, size_t bytes, int ranks) {
   const size_t total = bytes * static_cast<size_t>(ranks);
   void* const memory = MapReservation(fd, offset, total);
   if (memory == nullptr) return nullptr;
@@ -57,17 +57,19 @@ std::shared_ptr<Regions> Regions::Map(int fd, size_t offset, size_t bytes, int r
     munmap(memory, total);
     return nullptr;
   }
-  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
+  return std::shared_ptr<SharedRegions>(
+      new SharedRegions(static_cast<std::byte*>(memory), bytes, ranks, std::move(file), offset));
 }
 
-std::shared_ptr<Regions> Regions::OnHeap(size_t bytes, int ranks) {
+std::shared_ptr<SharedRegions> SharedRegions::OnHeap(size_t bytes, int ranks) {
   void* memory = mmap(nullptr, bytes * static_cast<size_t>(ranks), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  return std::shared_ptr<Regions>(new Regions(static_cast<std::byte*>(memory), bytes, ranks, UniqueFd(), 0));
+  return std::shared_ptr<SharedRegions>(
+      new SharedRegions(static_cast<std::byte*>(memory), bytes, ranks, UniqueFd(), 0));
 }
 
-Regions::~Regions() {
+SharedRegions::~SharedRegions() {
   if (getpid() != process_) return;  // in a child of fork, other memory may lie at these addresses
   if (copy_ != nullptr) {
     MutexLock lock(inherited().mutex);
@@ -77,7 +79,7 @@ Regions::~Regions() {
   munmap(base_, total_);
 }
 
-void Regions::Inherit(int rank) {
+void SharedRegions::Inherit(int rank) {
   if (!shared_) return;
   const auto at = static_cast<off_t>(offset_ + static_cast<size_t>(rank) * bytes_);
   void* copy = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, file_.get(), at);
@@ -87,26 +89,26 @@ void Regions::Inherit(int rank) {
   static_cast<void>(madvise(copy, bytes_, MADV_DONTDUMP));  // otherwise a child's core dump contains the whole range
   own_ = of(rank).data();
   copy_ = static_cast<std::byte*>(copy);
-  static const int handled = pthread_atfork(&LockInherited, &UnlockInherited, &Regions::BecomePrivateInChild);
+  static const int handled = pthread_atfork(&LockInherited, &UnlockInherited, &SharedRegions::BecomePrivateInChild);
   if (handled != 0) return;
   MutexLock lock(inherited().mutex);
   inherited().all.push_back(this);
 }
 
-void Regions::BecomePrivateInChild() HC_NO_THREAD_SAFETY_ANALYSIS {
-  for (const Regions* regions : inherited().all) regions->BecomePrivate();
+void SharedRegions::BecomePrivateInChild() HC_NO_THREAD_SAFETY_ANALYSIS {
+  for (const SharedRegions* regions : inherited().all) regions->BecomePrivate();
   inherited().all.clear();  // the child's own children inherit its mapping as it is
   UnlockInherited();
 }
 
-void Regions::BecomePrivate() const {
+void SharedRegions::BecomePrivate() const {
   const size_t used = used_;
   if (used == 0 || mremap(copy_, used, used, MREMAP_MAYMOVE | MREMAP_FIXED, own_) == MAP_FAILED) return;
   // A system without overcommit may refuse the memory that the child could write.
   if (mprotect(own_, used, PROT_READ | PROT_WRITE) != 0) static_cast<void>(mprotect(own_, used, PROT_READ));
 }
 
-bool Regions::Commit(std::span<std::byte> piece) const {
+bool SharedRegions::Commit(std::span<std::byte> piece) const {
   if (own_ != nullptr) {
     const auto end = static_cast<size_t>(piece.data() + piece.size() - own_);
     for (size_t used = used_; used < end && !used_.compare_exchange_weak(used, end);) continue;
@@ -125,7 +127,7 @@ bool Regions::Commit(std::span<std::byte> piece) const {
   return true;
 }
 
-void Regions::Release(std::span<std::byte> piece) const {
+void SharedRegions::Release(std::span<std::byte> piece) const {
   // If the call fails, the memory is freed with the mapping.
   static_cast<void>(madvise(piece.data(), piece.size(), shared_ ? MADV_REMOVE : MADV_DONTNEED));
 }

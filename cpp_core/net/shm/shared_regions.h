@@ -1,6 +1,6 @@
 // Memory for tensors that the ranks of one host share: one range for each rank, which every other rank has mapped, too.
 //
-// A rank allocates pieces of its own range (RegionHeap) and sends the other ranks, with each collective, the offsets of
+// A rank allocates pieces of its own range (SharedHeap) and sends the other ranks, with each collective, the offsets of
 // its tensors. Pages are allocated with a piece and freed with it, so a range may be as large as the host's memory.
 //
 // The mapping outlives its arena, for tensors that the program keeps after shutdown.
@@ -25,15 +25,15 @@
 
 namespace horocache::net {
 
-class Regions {
+class SharedRegions {
  public:
   // Maps the part of the memory file `fd` from `offset` on, `bytes` for each of `ranks`; null if that fails.
-  static std::shared_ptr<Regions> Map(int fd, size_t offset, size_t bytes, int ranks);
+  static std::shared_ptr<SharedRegions> Map(int fd, size_t offset, size_t bytes, int ranks);
   // For runtimes of one process; null if address space is short.
-  static std::shared_ptr<Regions> OnHeap(size_t bytes, int ranks);
-  ~Regions();
-  Regions(const Regions&) = delete;
-  Regions& operator=(const Regions&) = delete;
+  static std::shared_ptr<SharedRegions> OnHeap(size_t bytes, int ranks);
+  ~SharedRegions();
+  SharedRegions(const SharedRegions&) = delete;
+  SharedRegions& operator=(const SharedRegions&) = delete;
 
   std::span<std::byte> of(int rank) const { return {base_ + static_cast<size_t>(rank) * bytes_, bytes_}; }
 
@@ -46,7 +46,7 @@ class Regions {
   void Release(std::span<std::byte> piece) const;
 
  private:
-  Regions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t offset);
+  SharedRegions(std::byte* base, size_t bytes, int ranks, UniqueFd file, size_t offset);
   static void BecomePrivateInChild();
   void BecomePrivate() const;
 

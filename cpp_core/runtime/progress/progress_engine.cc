@@ -237,7 +237,7 @@ void ProgressEngine::LoseRank(int rank, const Status& why, int64_t now_ns) {
 
 void ProgressEngine::StepWatch(int64_t now_ns) {
   if (watch_ == nullptr || !watch_->Step(now_ns)) return;
-  for (net::HostsWatch::Loss loss; watch_->NextLoss(&loss);) {
+  for (net::HostMonitor::Loss loss; watch_->NextLoss(&loss);) {
     on_lost_elsewhere_(loss.why.message());
     LoseRank(loss.rank, loss.why, now_ns);
   }

@@ -85,7 +85,7 @@ class ProgressEngine {
     std::function<void(uint32_t process_set)> on_question;  // see SetContext
     std::function<void()> on_operation_abandoned;
     std::function<void(const Status& why)> on_lost;
-    net::HostsWatch* watch = nullptr;  // null on one host; outlives the engine
+    net::HostMonitor* watch = nullptr;  // null on one host; outlives the engine
     // Called by the driving thread when a rank of another host is lost.
     std::function<void(const std::string& what)> on_lost_elsewhere;
     // Returns why another rank of this host has given up its part of the job while this rank continues; ok: none has.
@@ -229,7 +229,7 @@ class ProgressEngine {
   control::ControllerCounters past_counters_ HC_GUARDED_BY(progress_lock_);
   data::DataCounters past_data_ HC_GUARDED_BY(progress_lock_);
   const std::unique_ptr<PointToPoint> messages_ HC_PT_GUARDED_BY(progress_lock_);
-  net::HostsWatch* const watch_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
+  net::HostMonitor* const watch_ HC_PT_GUARDED_BY(progress_lock_);  // null on one host
   const std::function<void(const std::string&)> on_lost_elsewhere_;
   std::vector<Operation*> drained_ HC_GUARDED_BY(progress_lock_);
   std::vector<int> blamed_ HC_GUARDED_BY(progress_lock_);  // the ranks that this rank waits for while it sleeps

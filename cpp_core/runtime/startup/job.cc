@@ -353,8 +353,8 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
   return net::MakeMpiLink(std::move(*all), job.Names());
 }
 
-StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job) {
-  if (job.one_host()) return std::unique_ptr<net::HostsWatch>();
+StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, const Job& job) {
+  if (job.one_host()) return std::unique_ptr<net::HostMonitor>();
   auto link = LinkAll(config, job);
   if (!link.ok()) return link.status();
   net::HostsWatchConfig watch;
@@ -363,7 +363,7 @@ StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, c
   watch.names = job.Names();
   watch.arena = job.peers.arena;
   watch.silence_ns = Nanoseconds(config.knobs.link_timeout, kNsPerS);
-  return std::make_unique<net::HostsWatch>(std::move(watch), std::move(*link), NowNs());
+  return std::make_unique<net::HostMonitor>(std::move(watch), std::move(*link), NowNs());
 }
 
 StatusOr<SetMembership> MeetInSet(const JobConfig& config, const Job& job, const ProcessSets& sets, uint32_t number,

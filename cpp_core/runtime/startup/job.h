@@ -88,7 +88,7 @@ StatusOr<std::unique_ptr<net::Link>> LinkAll(const JobConfig& config, const Job&
 
 // Makes the watch that reports lost and stopped ranks of other hosts; null on one host. All ranks call it at the same
 // time.
-StatusOr<std::unique_ptr<net::HostsWatch>> WatchHosts(const JobConfig& config, const Job& job);
+StatusOr<std::unique_ptr<net::HostMonitor>> WatchHosts(const JobConfig& config, const Job& job);
 
 // Bootstraps a process set: the members on each host connect with each other. All members call this at the same time,
 // and ranks call it for their sets one after the other in ascending order. That order prevents circular waits: no rank

@@ -20,7 +20,7 @@
 #include "runtime/progress/set_engine.h"
 
 namespace horocache::net {
-class HostsWatch;
+class HostMonitor;
 }  // namespace horocache::net
 
 namespace horocache::runtime {
@@ -47,7 +47,7 @@ struct SetMembership {
   SetComms program_mpi;                       // for programs that run between hosts; empty: none
   net::Communicator program_links;            // of the set's ranks, for programs that run between hosts
   std::unique_ptr<net::Link> link;            // between the leaders of the hosts; null on other ranks and on one host
-  const net::HostsWatch* watch = nullptr;     // of the whole job; null on one host
+  const net::HostMonitor* watch = nullptr;    // of the whole job; null on one host
 
   bool one_host() const { return doorbells.size() == ranks.size(); }
 };

@@ -81,7 +81,7 @@ struct Operation {
   bool holds_names = false;    // true if this operation has set these flags
   GroupTemplate prepared;
   // Blocks of shared regions that its tensors lie in. Holding them prevents reuse while other ranks may write there.
-  std::vector<std::shared_ptr<net::RegionBlock>> blocks;
+  std::vector<std::shared_ptr<net::SharedBlock>> blocks;
 
   // The process set that a waiter waits in; kMessage for a message. Atomic, because a thread that is about to wait may
   // read it after another waiter has consumed the handle.

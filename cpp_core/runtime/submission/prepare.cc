@@ -80,12 +80,12 @@ Status CheckApart(const Operation& operation) {
               "own."};
 }
 
-void HoldBlocks(net::RegionHeap* heap, Operation* operation) {
+void HoldBlocks(net::SharedHeap* heap, Operation* operation) {
   auto& blocks = operation->blocks;
   for (const TensorArgument& tensor : operation->tensors) {
     for (const std::byte* memory : {static_cast<const std::byte*>(tensor.output), tensor.input}) {
       if (memory == nullptr || (!blocks.empty() && blocks.back()->Holds(memory))) continue;
-      if (std::shared_ptr<net::RegionBlock> block = heap->Find(memory); block != nullptr)
+      if (std::shared_ptr<net::SharedBlock> block = heap->Find(memory); block != nullptr)
         blocks.push_back(std::move(block));
     }
   }
@@ -94,7 +94,7 @@ void HoldBlocks(net::RegionHeap* heap, Operation* operation) {
 Status ReleaseBlocks(Operation* operation) {
   Status status;
   const wire::Signature& signature = operation->request.signature;
-  for (std::shared_ptr<net::RegionBlock>& block : operation->blocks) {
+  for (std::shared_ptr<net::SharedBlock>& block : operation->blocks) {
     if (block.use_count() > 1) continue;
     const auto lies_in = [&block](const TensorArgument& tensor) {
       return block->Holds(tensor.input) || block->Holds(tensor.output);

@@ -30,7 +30,7 @@ Status CheckApart(const Operation& operation);
 
 // Takes references to the blocks of `heap` that contain the operation's tensors, so that the blocks are not reused
 // while the operation is in flight.
-void HoldBlocks(net::RegionHeap* heap, Operation* operation);
+void HoldBlocks(net::SharedHeap* heap, Operation* operation);
 // Releases these references. Returns kInvalidArgument, naming the tensor, if one was the last: then the caller has
 // freed the tensor during the operation.
 Status ReleaseBlocks(Operation* operation);

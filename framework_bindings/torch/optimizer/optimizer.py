@@ -377,14 +377,13 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     )
     prefix, names = _names(optimizer, named_parameters, process_set)
     arguments["compression"] = options.compression
+    common: dict[str, Any] = {"_make": DistributedOptimizer, "_prefix": prefix}
     if op == Adasum:
         check_ranks(process_set.size())
         for _, _, param in positions(optimizer.param_groups):
             check_floating(param, collectives.adapter)
         settings = AdasumOptions(options.compression, process_set, options.takes_part)
-        return wrap(
-            optimizer, AdasumMixin, names, arguments, _make=DistributedOptimizer, _prefix=prefix, _adasum=settings
-        )
+        return wrap(optimizer, AdasumMixin, names, arguments, **common, _adasum=settings)
     check_bucket_view(gradient_as_bucket_view, not layer_list(options.compression, False).signature)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
@@ -396,9 +395,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         DistributedMixin,
         names,
         arguments,
-        _make=DistributedOptimizer,
+        **common,
         _reducer=reducer,
-        _prefix=prefix,
         _seen=[list(group["params"]) for group in optimizer.param_groups],
         _synchronized=False,
         _should_synchronize=True,

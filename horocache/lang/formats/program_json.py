@@ -135,7 +135,7 @@ def _decode_document(contents: bytes) -> _Document:
 
 
 def _with_pointer(text: str) -> str:
-    """Move the path in msgspec's message to the front, as a JSON pointer: ``$.a.b`` becomes ``/a/b``."""
+    """Move the path in msgspec's message to the front, as a JSON pointer: slashes instead of dots."""
     match = re.fullmatch(r"(.*?) - at `(?:key in )?\$(.*)`", text, re.DOTALL)
     if match is None:
         return f"/: {text}."

@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, FoldOnRanksTest,
                            return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
                          });
 
-TEST(ShmFold, AgreesForEveryTileSizeAndSegmentation) {
+TEST(ShmAllreduce, AgreesForEveryTileSizeAndSegmentation) {
   std::mt19937_64 random(7);
   for (int turn = 0; turn < 40; ++turn) {
     BackendOptions options;

@@ -50,9 +50,9 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 
-class ShmFold : public ShmTask {
+class ShmAllreduce : public ShmTask {
  public:
-  ShmFold(ShmQueue* queue, Collective collective) : ShmTask(queue, std::move(collective)) {
+  ShmAllreduce(ShmQueue* queue, Collective collective) : ShmTask(queue, std::move(collective)) {
     for (const Segment& segment : collective_.segments) total_ += segment.count;
     header_count_ = total_;
     const int64_t bytes = total_ * element_bytes_;
@@ -140,7 +140,7 @@ class ShmFold : public ShmTask {
   SegmentCursor pack_cursor_, fold_cursor_, unpack_cursor_;
 };
 
-bool ShmFold::Announce() {
+bool ShmAllreduce::Announce() {
   if (!port_.SlotFree(Number(0))) return Block(Wait::kConsumed, 0);
   if (MayBeDirect() && DirectBuffers::Announce(collective_.segments, element_bytes_, &port_, Number(0))) {
     AnnounceFirst();
@@ -153,7 +153,7 @@ bool ShmFold::Announce() {
 }
 
 // Chooses between direct and two-shot. All ranks decide alike, because they decide by the announcements of all ranks.
-bool ShmFold::Decide() {
+bool ShmAllreduce::Decide() {
   if (!HeadersArrived()) return false;
   if (ended()) return true;
   const StatusOr<bool> all = queue_.places.Read(total_, element_bytes_, &port_, Number(0));
@@ -169,7 +169,7 @@ bool ShmFold::Decide() {
   return true;
 }
 
-bool ShmFold::FoldDirect(int64_t* budget) {
+bool ShmAllreduce::FoldDirect(int64_t* budget) {
   if (fold_.tile == 1) {
     if (!AllReduced(0)) return false;
     port_.PublishConsumed(Number(0));
@@ -190,7 +190,7 @@ bool ShmFold::FoldDirect(int64_t* budget) {
 
 // The fold stores the result on this rank and the next one. It is still in a near cache when Spread copies it to the
 // other ranks.
-void ShmFold::FoldDirectPiece(int64_t limit, int64_t* budget) {
+void ShmAllreduce::FoldDirectPiece(int64_t limit, int64_t* budget) {
   DirectBuffers& places = queue_.places;
   places.Seek(fold_.at);
   const int64_t run = places.Run(std::min({limit - fold_.at, PieceElements(*budget), kNearBytes / element_bytes_}));
@@ -209,7 +209,7 @@ void ShmFold::FoldDirectPiece(int64_t limit, int64_t* budget) {
   fold_.at += run;
 }
 
-bool ShmFold::Pack(int64_t* budget) {
+bool ShmAllreduce::Pack(int64_t* budget) {
   if (pack_.tile == tiles_ || (pack_.tile > 0 && !HeadersArrived())) return false;
   if (ended()) return true;
   const Range all = Tile(pack_.tile);
@@ -230,7 +230,7 @@ bool ShmFold::Pack(int64_t* budget) {
 }
 
 // Packs a piece from pack_.at on, of one segment or of many small ones. Leaves out this rank's own slice.
-void ShmFold::PackPiece(Range all, int64_t* budget) {
+void ShmAllreduce::PackPiece(Range all, int64_t* budget) {
   const Range own = oneshot_ ? Range{all.end, all.end} : Slice(pack_.tile, rank());
   if (pack_.at == own.begin) {
     pack_.at = own.end;
@@ -249,7 +249,7 @@ void ShmFold::PackPiece(Range all, int64_t* budget) {
   pack_.at += run;
 }
 
-bool ShmFold::FoldSome(int64_t* budget) {
+bool ShmAllreduce::FoldSome(int64_t* budget) {
   if (fold_.tile == pack_.tile) return false;
   const Range range = oneshot_ ? Tile(fold_.tile) : Slice(fold_.tile, rank());
   if (!fold_.open) {
@@ -271,7 +271,7 @@ bool ShmFold::FoldSome(int64_t* budget) {
 
 // Folds a piece of many small segments, from fold_.at on. The scratch buffer, which stays in a near cache, holds the
 // result of a one-shot fold, or this rank's input of a two-shot fold. The slot holds the other of the two.
-void ShmFold::FoldSmallPiece(int64_t limit, int64_t* budget) {
+void ShmAllreduce::FoldSmallPiece(int64_t limit, int64_t* budget) {
   const int64_t run = std::min(limit - fold_.at, SmallRun());
   std::byte* const own = oneshot_ ? InSlot(rank(), fold_.tile, fold_.at) : queue_.scratch.data();
   std::byte* const result = oneshot_ ? queue_.scratch.data() : InSlot(rank(), fold_.tile, fold_.at);
@@ -286,7 +286,7 @@ void ShmFold::FoldSmallPiece(int64_t limit, int64_t* budget) {
 }
 
 // Folds a piece from fold_.at on, of one segment or of many small ones.
-void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
+void ShmAllreduce::FoldPiece(int64_t limit, int64_t* budget) {
   fold_cursor_.Seek(fold_.at);
   if (small_) return FoldSmallPiece(limit, budget);
   const int64_t run = fold_cursor_.Run(std::min(limit - fold_.at, PieceElements(*budget)));
@@ -310,7 +310,7 @@ void ShmFold::FoldPiece(int64_t limit, int64_t* budget) {
 }
 
 // Copies a piece of the result from unpack_.at on, to one segment or to many small ones.
-void ShmFold::UnpackPiece(int64_t limit, int64_t* budget) {
+void ShmAllreduce::UnpackPiece(int64_t limit, int64_t* budget) {
   unpack_cursor_.Seek(unpack_.at);
   const std::byte* const from = InSlot(unpack_owner_, unpack_.tile, unpack_.at);
   if (small_) {
@@ -327,7 +327,7 @@ void ShmFold::UnpackPiece(int64_t limit, int64_t* budget) {
   unpack_.at += run;
 }
 
-bool ShmFold::Unpack(int64_t* budget) {
+bool ShmAllreduce::Unpack(int64_t* budget) {
   if (oneshot_ || unpack_.tile == fold_.tile) return false;
   if (!unpack_.open) {
     unpack_.open = true;
@@ -354,7 +354,7 @@ bool ShmFold::Unpack(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<ShmTask> MakeShmFold(ShmQueue* queue, Collective collective) {
-  return std::unique_ptr<ShmFold>(new (queue) ShmFold(queue, std::move(collective)));
+  return std::unique_ptr<ShmAllreduce>(new (queue) ShmAllreduce(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

@@ -24,9 +24,9 @@ constexpr int64_t kHasExpectations = int64_t{1} << 62;
 // The first number of a list of expectations that the caller did not give.
 constexpr int64_t kNotGiven = -1;
 
-class ShmMove : public ShmTask {
+class ShmDataMovement : public ShmTask {
  public:
-  ShmMove(ShmQueue* queue, Collective collective);
+  ShmDataMovement(ShmQueue* queue, Collective collective);
 
  private:
   bool StepTiles(int64_t* budget) override;
@@ -88,7 +88,7 @@ class ShmMove : public ShmTask {
   SegmentCursor input_cursor_, output_cursor_, local_input_cursor_, local_output_cursor_;
 };
 
-ShmMove::ShmMove(ShmQueue* queue, Collective collective) : ShmTask(queue, std::move(collective)) {
+ShmDataMovement::ShmDataMovement(ShmQueue* queue, Collective collective) : ShmTask(queue, std::move(collective)) {
   const wire::Op op = collective_.op;
   split_ = op == wire::Op::kAlltoall || op == wire::Op::kScatter;
   exchanges_ = op != wire::Op::kBroadcast && op != wire::Op::kBarrier;
@@ -117,7 +117,7 @@ ShmMove::ShmMove(ShmQueue* queue, Collective collective) : ShmTask(queue, std::m
   }
 }
 
-void ShmMove::PlanSends() {
+void ShmDataMovement::PlanSends() {
   row_list_.assign(split_ ? size() : 1, 0);
   StatusOr<std::vector<RowPart>> parts = SendParts(collective_, rank(), size());
   if (!parts.ok()) return Refuse(parts.status());
@@ -138,14 +138,14 @@ void ShmMove::PlanSends() {
   if (!is_root()) sends_.push_back({0, row_list_[0] * collective_.row_elements});
 }
 
-bool ShmMove::StepTiles(int64_t* budget) {
+bool ShmDataMovement::StepTiles(int64_t* budget) {
   if (pack_.tile > 0 && !met_) return Meet();
   return Unpack(budget) || Pack(budget) || CopyLocal(budget) || FillGaps(budget);
 }
 
 // Waits for the first tiles of all ranks, which have everything that a rank needs to plan its receives; then, if
 // results are large, for the confirmations of all ranks that they have memory. False while it waits.
-bool ShmMove::Meet() {
+bool ShmDataMovement::Meet() {
   if (!planned_) {
     if (!HeadersArrived()) return false;
     if (ended()) return true;
@@ -160,7 +160,7 @@ bool ShmMove::Meet() {
   return true;
 }
 
-void ShmMove::PublishRows() {
+void ShmDataMovement::PublishRows() {
   int64_t* const told = port_.exchange(rank(), Number(0));
   std::copy(row_list_.begin(), row_list_.end(), told);
   if (!tells_) return;
@@ -176,7 +176,7 @@ void ShmMove::PublishRows() {
   }
 }
 
-std::vector<int64_t> ShmMove::RowsFor(int rank) {
+std::vector<int64_t> ShmDataMovement::RowsFor(int rank) {
   std::vector<int64_t> rows(size());
   for (int q = 0; q < size(); ++q) {
     rows[q] = port_.exchange(q, Number(0))[split_ ? rank : 0] & ~kHasExpectations;
@@ -186,7 +186,7 @@ std::vector<int64_t> ShmMove::RowsFor(int rank) {
 
 // The layout of `rank`'s result, from the expectations that it has published. Every rank checks the layouts of all
 // ranks that publish expectations.
-StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows) {
+StatusOr<ReceivePlan> ShmDataMovement::PlanOf(int rank, const std::vector<int64_t>& rows) {
   Collective theirs;
   theirs.op = collective_.op;
   theirs.dtype = collective_.dtype;
@@ -203,7 +203,7 @@ StatusOr<ReceivePlan> ShmMove::PlanOf(int rank, const std::vector<int64_t>& rows
 }
 
 // Reads the numbers of rows of all ranks. Every rank computes the same number of tiles, and the same errors.
-Status ShmMove::ReadExchange() {
+Status ShmDataMovement::ReadExchange() {
   constexpr int64_t kMost = int64_t{1} << 60;
   const int64_t row_bytes = std::max<int64_t>(1, collective_.row_elements * element_bytes_);
   int64_t longest = 0;
@@ -225,7 +225,7 @@ Status ShmMove::ReadExchange() {
   return PlanReceives(total * collective_.row_elements);
 }
 
-Status ShmMove::PlanReceives(int64_t most_elements) {
+Status ShmDataMovement::PlanReceives(int64_t most_elements) {
   for (int q = 0; q < size(); ++q) {
     if ((port_.exchange(q, Number(0))[0] & kHasExpectations) == 0) continue;
     StatusOr<ReceivePlan> plan = PlanOf(q, RowsFor(q));
@@ -240,7 +240,7 @@ Status ShmMove::PlanReceives(int64_t most_elements) {
   return Status::Ok();
 }
 
-void ShmMove::Allocate(const ReceivePlan& plan, int64_t most_elements) {
+void ShmDataMovement::Allocate(const ReceivePlan& plan, int64_t most_elements) {
   receives_ = plan.parts;
   local_ = std::exchange(receives_[rank()], {});
   std::byte* const base = AllocateResult(plan.elements * element_bytes_, most_elements * element_bytes_);
@@ -255,7 +255,7 @@ void ShmMove::Allocate(const ReceivePlan& plan, int64_t most_elements) {
   output_cursor_ = local_output_cursor_ = SegmentCursor(&result_, width);
 }
 
-bool ShmMove::Pack(int64_t* budget) {
+bool ShmDataMovement::Pack(int64_t* budget) {
   if (pack_.tile == tiles_) return false;
   const uint64_t tile = pack_.tile;
   const auto sends_now = [&](const RowPart& part) { return part.count > Begin(tile); };
@@ -284,7 +284,7 @@ bool ShmMove::Pack(int64_t* budget) {
   return true;
 }
 
-void ShmMove::PackPart(size_t index, int64_t end, int64_t* budget) {
+void ShmDataMovement::PackPart(size_t index, int64_t end, int64_t* budget) {
   input_cursor_.Seek(sends_[index].first + pack_.at);
   const int64_t run = input_cursor_.Run(std::min(end - pack_.at, PieceElements(*budget)));
   std::byte* const to = Place(rank(), pack_.tile, index) + (pack_.at - Begin(pack_.tile)) * element_bytes_;
@@ -292,7 +292,7 @@ void ShmMove::PackPart(size_t index, int64_t end, int64_t* budget) {
   pack_.at += run;
 }
 
-bool ShmMove::Unpack(int64_t* budget) {
+bool ShmDataMovement::Unpack(int64_t* budget) {
   if (!met_ || unpack_.tile == tiles_) return false;
   if (!unpack_.open) {
     unpack_.open = true;
@@ -313,7 +313,7 @@ bool ShmMove::Unpack(int64_t* budget) {
 }
 
 // Copies the part from `source` in the current tile; false if the budget ran out.
-bool ShmMove::UnpackFrom(int source, int64_t* budget) {
+bool ShmDataMovement::UnpackFrom(int source, int64_t* budget) {
   const int64_t end = End(receives_[source], unpack_.tile);
   const size_t place = split_ ? static_cast<size_t>(rank() < source ? rank() : rank() - 1) : 0;
   const std::byte* const from = Place(source, unpack_.tile, place);
@@ -329,7 +329,7 @@ bool ShmMove::UnpackFrom(int source, int64_t* budget) {
   return true;
 }
 
-bool ShmMove::CopyLocal(int64_t* budget) {
+bool ShmDataMovement::CopyLocal(int64_t* budget) {
   if (!met_ || local_done_ == local_.count) return false;
   while (local_done_ < local_.count && *budget > 0) {
     local_input_cursor_.Seek(local_input_ + local_done_);
@@ -344,7 +344,7 @@ bool ShmMove::CopyLocal(int64_t* budget) {
   return true;
 }
 
-bool ShmMove::FillGaps(int64_t* budget) {
+bool ShmDataMovement::FillGaps(int64_t* budget) {
   if (!met_ || gaps_.done()) return false;
   while (!gaps_.done() && *budget > 0) {
     const int64_t bytes = gaps_.Fill(PieceElements(*budget));
@@ -357,7 +357,7 @@ bool ShmMove::FillGaps(int64_t* budget) {
 }  // namespace
 
 std::unique_ptr<ShmTask> MakeShmMove(ShmQueue* queue, Collective collective) {
-  return std::unique_ptr<ShmMove>(new (queue) ShmMove(queue, std::move(collective)));
+  return std::unique_ptr<ShmDataMovement>(new (queue) ShmDataMovement(queue, std::move(collective)));
 }
 
 }  // namespace horocache::data

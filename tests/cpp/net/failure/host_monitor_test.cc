@@ -32,21 +32,21 @@ struct WatchedHosts {
       auto link = std::make_unique<MemoryLink>(&network, rank);
       links.push_back(link.get());
       const auto& arena = arenas[static_cast<size_t>(host_of[static_cast<size_t>(rank)])];
-      watches.push_back(std::make_unique<HostsWatch>(HostsWatchConfig{rank, host_of, names, arena, kSilenceNs},
-                                                     std::move(link), now_ns));
+      watches.push_back(std::make_unique<HostMonitor>(HostsWatchConfig{rank, host_of, names, arena, kSilenceNs},
+                                                      std::move(link), now_ns));
     }
   }
 
   int Size() const { return static_cast<int>(host_of.size()); }
   char Letter(size_t rank) const { return static_cast<char>('a' + host_of[rank]); }
-  HostsWatch& operator[](int rank) { return *watches[static_cast<size_t>(rank)]; }
+  HostMonitor& operator[](int rank) { return *watches[static_cast<size_t>(rank)]; }
   // All ranks run but those in `still`; what they hear of losses is in `seen`.
   void Run(int64_t for_ns, const std::vector<int>& still = {}) {
     for (const int64_t until_ns = now_ns + for_ns; now_ns < until_ns; now_ns += kStepNs) {
       for (int rank = 0; rank < Size(); ++rank) {
         if (std::ranges::find(still, rank) != still.end()) continue;
         (*this)[rank].Step(now_ns);
-        for (HostsWatch::Loss loss; (*this)[rank].NextLoss(&loss);) seen[static_cast<size_t>(rank)].push_back(loss);
+        for (HostMonitor::Loss loss; (*this)[rank].NextLoss(&loss);) seen[static_cast<size_t>(rank)].push_back(loss);
       }
     }
   }
@@ -76,11 +76,11 @@ struct WatchedHosts {
   int64_t now_ns = 100 * kNsPerS;
   std::vector<std::shared_ptr<Arena>> arenas;
   std::vector<MemoryLink*> links;
-  std::vector<std::unique_ptr<HostsWatch>> watches;
-  std::vector<std::vector<HostsWatch::Loss>> seen;  // by rank
+  std::vector<std::unique_ptr<HostMonitor>> watches;
+  std::vector<std::vector<HostMonitor::Loss>> seen;  // by rank
 };
 
-TEST(HostsWatch, EveryRankOfTheOtherHostsHearsAtOnceOfADeathWhicheverRankItIs) {
+TEST(HostMonitor, EveryRankOfTheOtherHostsHearsAtOnceOfADeathWhicheverRankItIs) {
   for (int dead = 0; dead < 6; ++dead) {
     WatchedHosts hosts({0, 0, 1, 1, 2, 2});
     hosts.Run(kNsPerS);
@@ -92,7 +92,7 @@ TEST(HostsWatch, EveryRankOfTheOtherHostsHearsAtOnceOfADeathWhicheverRankItIs) {
   }
 }
 
-TEST(HostsWatch, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
+TEST(HostMonitor, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
   for (int stopped = 0; stopped < 4; ++stopped) {
     WatchedHosts hosts({0, 0, 1, 1});
     hosts.Run(kNsPerS);
@@ -110,7 +110,7 @@ TEST(HostsWatch, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
   }
 }
 
-TEST(HostsWatch, AStoppedSpeakerKeepsNothingToItself) {
+TEST(HostMonitor, AStoppedSpeakerKeepsNothingToItself) {
   WatchedHosts hosts({0, 0, 1, 1, 1});
   hosts.Run(kNsPerS);
   hosts.Run(20 * kStepNs, {2});  // too short to be known
@@ -119,7 +119,7 @@ TEST(HostsWatch, AStoppedSpeakerKeepsNothingToItself) {
   hosts.ExpectKnown(4, "rank 4 was killed");
 }
 
-TEST(HostsWatch, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
+TEST(HostMonitor, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
   WatchedHosts hosts({0, 0, 1});
   hosts.Run(kNsPerS);
   hosts.Run(kSilenceNs - kNsPerS, {2});
@@ -133,7 +133,7 @@ TEST(HostsWatch, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
   EXPECT_TRUE(hosts.seen[2].empty());
 }
 
-TEST(HostsWatch, AHostWhoseRanksHaveSaidGoodbyeMayBeSilent) {
+TEST(HostMonitor, AHostWhoseRanksHaveSaidGoodbyeMayBeSilent) {
   WatchedHosts hosts({0, 0, 1, 1});
   hosts.Run(kNsPerS);
   for (const int rank : {2, 3}) {
@@ -144,7 +144,7 @@ TEST(HostsWatch, AHostWhoseRanksHaveSaidGoodbyeMayBeSilent) {
   EXPECT_TRUE(hosts.seen[0].empty() && hosts.seen[1].empty());
 }
 
-TEST(HostsWatch, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
+TEST(HostMonitor, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
   WatchedHosts hosts({0, 0, 1, 1});
   hosts.Run(kNsPerS);
   hosts.arenas[1]->state(0).store(RankState::kLeft);
@@ -154,7 +154,7 @@ TEST(HostsWatch, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
   EXPECT_TRUE(hosts[0].NotRunning(hosts.now_ns, 0).empty());
 }
 
-TEST(HostsWatch, WhatNoRankMaySayIsALossOfItsSender) {
+TEST(HostMonitor, WhatNoRankMaySayIsALossOfItsSender) {
   const std::vector<std::byte> short_frame(5), of_others = [] {
     std::vector<std::byte> frame(8 + 8 + 4);
     frame[4] = std::byte{1};  // one lost rank: 0, which is not the sender's to speak of

@@ -211,8 +211,8 @@ TEST(HostsChannel, RanksOfTheSetThatDoNotRunAreNamedByTheirNumberInIt) {
   MemoryNetwork network(4, 0);
   auto arena = Arena::CreateOnHeap({.ranks = 3, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});
   const int64_t start_ns = 100 * kNsPerS, now_ns = start_ns + 2 * kNsPerS;
-  HostsWatch watch({.rank = 3, .host_of = {0, 1, 1, 1}, .names = {"0", "1", "2", "3"}, .arena = arena},
-                   std::make_unique<MemoryLink>(&network, 3), start_ns);
+  HostMonitor watch({.rank = 3, .host_of = {0, 1, 1, 1}, .names = {"0", "1", "2", "3"}, .arena = arena},
+                    std::make_unique<MemoryLink>(&network, 3), start_ns);
   watch.Step(now_ns);
   EXPECT_EQ(watch.NotRunning(now_ns, kNsPerS), (std::vector<int>{1, 2}));
   auto local = Arena::CreateOnHeap({.ranks = 2, .max_words = 64, .ring_bytes = 256, .data_bytes = 0});

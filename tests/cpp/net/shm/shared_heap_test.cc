@@ -17,15 +17,15 @@ namespace {
 
 constexpr size_t kBytes = size_t{8} << 20;
 
-std::shared_ptr<RegionHeap> HeapOf(int rank, std::shared_ptr<Regions>* regions) {
-  *regions = Regions::OnHeap(kBytes, 2);
-  return std::make_shared<RegionHeap>(*regions, rank);
+std::shared_ptr<SharedHeap> HeapOf(int rank, std::shared_ptr<SharedRegions>* regions) {
+  *regions = SharedRegions::OnHeap(kBytes, 2);
+  return std::make_shared<SharedHeap>(*regions, rank);
 }
 
-TEST(RegionHeap, HandsOutWholePagesOfItsOwnRange) {
-  std::shared_ptr<Regions> regions;
+TEST(SharedHeap, HandsOutWholePagesOfItsOwnRange) {
+  std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(1, &regions);
-  std::vector<std::shared_ptr<RegionBlock>> blocks;
+  std::vector<std::shared_ptr<SharedBlock>> blocks;
   for (const size_t bytes : {1u, 4096u, 4097u, 100000u}) {
     blocks.push_back(heap->Allocate(bytes));
     ASSERT_NE(blocks.back(), nullptr);
@@ -40,14 +40,14 @@ TEST(RegionHeap, HandsOutWholePagesOfItsOwnRange) {
   EXPECT_EQ(heap->bytes(), 4096 * (1 + 1 + 2 + 25));
 }
 
-TEST(RegionHeap, TakesBackWhatTheLastHolderLetsGoAndJoinsNeighbours) {
-  std::shared_ptr<Regions> regions;
+TEST(SharedHeap, TakesBackWhatTheLastHolderLetsGoAndJoinsNeighbours) {
+  std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(0, &regions);
   for (const std::vector<int>& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
-    std::vector<std::shared_ptr<RegionBlock>> blocks;
+    std::vector<std::shared_ptr<SharedBlock>> blocks;
     for (int i = 0; i < 3; ++i) blocks.push_back(heap->Allocate(kBytes / 4));
     std::memset(blocks[1]->memory().data(), 1, 100);
-    const std::shared_ptr<RegionBlock> second = blocks[1];
+    const std::shared_ptr<SharedBlock> second = blocks[1];
     for (const int i : order) blocks[static_cast<size_t>(i)].reset();
     EXPECT_EQ(heap->bytes(), static_cast<int64_t>(kBytes / 4));
     EXPECT_EQ(heap->Allocate(kBytes), nullptr);
@@ -58,8 +58,8 @@ TEST(RegionHeap, TakesBackWhatTheLastHolderLetsGoAndJoinsNeighbours) {
   for (size_t i = 0; i < kBytes; i += 512) ASSERT_EQ(all->memory()[i], std::byte{0});
 }
 
-TEST(RegionHeap, FindsTheBlockThatAnAddressLiesIn) {
-  std::shared_ptr<Regions> regions;
+TEST(SharedHeap, FindsTheBlockThatAnAddressLiesIn) {
+  std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(0, &regions);
   const auto first = heap->Allocate(8192), second = heap->Allocate(4096);
   EXPECT_EQ(heap->Find(first->memory().data()), first);
@@ -71,8 +71,8 @@ TEST(RegionHeap, FindsTheBlockThatAnAddressLiesIn) {
   EXPECT_EQ(heap->Find(&elsewhere), nullptr);
 }
 
-TEST(RegionHeap, HandsOutNothingWhenClosedOrFull) {
-  std::shared_ptr<Regions> regions;
+TEST(SharedHeap, HandsOutNothingWhenClosedOrFull) {
+  std::shared_ptr<SharedRegions> regions;
   const auto heap = HeapOf(0, &regions);
   EXPECT_EQ(heap->Allocate(kBytes + 1), nullptr);
   const auto half = heap->Allocate(kBytes / 2), other = heap->Allocate(kBytes / 2);
@@ -85,22 +85,22 @@ TEST(RegionHeap, HandsOutNothingWhenClosedOrFull) {
   EXPECT_EQ(*kept, std::byte{7});
 }
 
-TEST(RegionHeap, BlocksOutliveHeapAndArena) {
-  std::shared_ptr<RegionBlock> block;
+TEST(SharedHeap, BlocksOutliveHeapAndArena) {
+  std::shared_ptr<SharedBlock> block;
   {
     ArenaLayout layout{.ranks = 2, .max_words = 4, .region_bytes = kBytes};
     auto arena = Arena::CreateShared(layout);
     ASSERT_TRUE(arena.ok()) << arena.status().message();
     (*arena)->CloseFd();
     ASSERT_NE((*arena)->regions(), nullptr);
-    block = std::make_shared<RegionHeap>((*arena)->regions(), 1)->Allocate(10000);
+    block = std::make_shared<SharedHeap>((*arena)->regions(), 1)->Allocate(10000);
     ASSERT_NE(block, nullptr);
     std::memset(block->memory().data(), 3, 10000);
   }
   EXPECT_EQ(block->memory()[9999], std::byte{3});
 }
 
-TEST(RegionHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
+TEST(SharedHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
   ArenaLayout layout{.ranks = 2, .max_words = 4, .data_bytes = 4096, .message_chunks = 0, .region_bytes = 1 << 30};
   auto arena = Arena::CreateShared(layout);
   ASSERT_TRUE(arena.ok());
@@ -113,7 +113,7 @@ TEST(RegionHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
   };
   const int64_t before = blocks_of_file();
   EXPECT_LT(before, 2 << 20);
-  const auto heap = std::make_shared<RegionHeap>((*arena)->regions(), 0);
+  const auto heap = std::make_shared<SharedHeap>((*arena)->regions(), 0);
   auto block = heap->Allocate(kBytes);
   ASSERT_NE(block, nullptr);
   EXPECT_GE(blocks_of_file(), before + static_cast<int64_t>(kBytes));
@@ -132,14 +132,14 @@ bool HoldsInChild(const std::function<bool()>& check) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(RegionHeap, AChildOfForkWritesItsOwnCopyOfTheTensorsAndFreesNothing) {
+TEST(SharedHeap, AChildOfForkWritesItsOwnCopyOfTheTensorsAndFreesNothing) {
   ArenaLayout layout{.ranks = 2, .max_words = 4, .data_bytes = 4096, .region_bytes = kBytes};
   auto arena = Arena::CreateShared(layout);
   ASSERT_TRUE(arena.ok());
   auto attached = Arena::Attach(dup((*arena)->fd()));
   ASSERT_TRUE(attached.ok());
-  const auto heap = std::make_shared<RegionHeap>((*arena)->regions(), 1);
-  std::vector<std::shared_ptr<RegionBlock>> blocks;
+  const auto heap = std::make_shared<SharedHeap>((*arena)->regions(), 1);
+  std::vector<std::shared_ptr<SharedBlock>> blocks;
   for (int i = 0; i < 3; ++i) blocks.push_back(heap->Allocate(10000));
   blocks[1].reset();  // a hole
   std::byte& first = blocks[0]->memory()[0];
@@ -165,12 +165,12 @@ TEST(RegionHeap, AChildOfForkWritesItsOwnCopyOfTheTensorsAndFreesNothing) {
   EXPECT_EQ((*attached)->regions()->of(1)[offset], std::byte{9}) << "what the other rank sees";
 }
 
-TEST(RegionHeap, AChildThatIsForkedAfterTheJobHasItsOwnCopyToo) {
-  std::shared_ptr<RegionBlock> block;
+TEST(SharedHeap, AChildThatIsForkedAfterTheJobHasItsOwnCopyToo) {
+  std::shared_ptr<SharedBlock> block;
   {
     auto arena = Arena::CreateShared({.ranks = 2, .max_words = 4, .data_bytes = 4096, .region_bytes = kBytes});
     ASSERT_TRUE(arena.ok());
-    block = std::make_shared<RegionHeap>((*arena)->regions(), 0)->Allocate(4096);
+    block = std::make_shared<SharedHeap>((*arena)->regions(), 0)->Allocate(4096);
   }
   ASSERT_NE(block, nullptr);
   EXPECT_TRUE(HoldsInChild([&] {
