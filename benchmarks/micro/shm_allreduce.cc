@@ -83,7 +83,7 @@ struct Rank {
     if (!operation->status().ok()) std::abort();
   }
 
-  // What the yard-stick does: a copy of the input; the slowest rank counts.
+  // Measures the yard-stick, a copy of the input; the slowest rank counts.
   double Measure(int what, int64_t bytes, int inner) const {
     Barrier(shared, ranks);
     const int64_t begin = NowNs();

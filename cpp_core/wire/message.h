@@ -134,7 +134,7 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-// What all ranks have agreed to do: run the operation (code kOk), or fail with the same message on every rank.
+// The agreed answer to a request: all ranks run the operation (code kOk), or fail with the same message on every rank.
 struct Response {
   Signature signature;
   Choice choice;

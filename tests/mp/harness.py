@@ -45,7 +45,7 @@ class Finished:
         return [line.removeprefix(prefix) for line in self.stdout.splitlines() if line.startswith(prefix)]
 
     def said(self, rank: int) -> "Said":
-        """What a worker of tests/mp/workers reported, by ``what``."""
+        """Return the reports of the rank's worker (see workers/common.py), by their ``what``."""
         lines = [json.loads(line) for line in self.of_rank(rank) if line.startswith("{")]
         return Said(self, rank, {line["what"]: line for line in lines})
 

@@ -9,7 +9,7 @@
 
 namespace horocache::data {
 
-// What each backend can do; callable without an instance.
+// The traits of each backend; callable without an instance.
 control::BackendTraits ShmTraits();
 control::BackendTraits MpiTraits();
 control::BackendTraits LoopbackTraits();

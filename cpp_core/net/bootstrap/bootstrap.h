@@ -52,7 +52,7 @@ struct BootstrapConfig {
   int64_t timeout_ns = 30'000'000'000;
   // The numbers that messages show for the ranks, by rank of this start-up; empty: the ranks themselves.
   std::vector<int> job_ranks = {};
-  // What messages call the event that the ranks start up for, as a noun phrase; empty: init().
+  // The event that the ranks start up for, as messages call it: a noun phrase; empty: init().
   std::string meeting = {};
   // Called several times a second; start-up ends with the returned status if it is not ok. May be null.
   std::function<Status()> check;
