@@ -1,5 +1,5 @@
-// Decodes whatever libFuzzer thinks of, and runs what decodes as far as it goes by itself: no memory but its own may be
-// touched. `make fuzz` builds and runs it.
+// Decodes the bytes that libFuzzer generates, and runs each decoded program as far as it goes without other ranks. A
+// program may touch only its own memory. `make fuzz` builds and runs the fuzzer.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSlotBytes = 4096;
 
-// Takes every message and gives messages that nobody sent.
+// Accepts every message and delivers messages that no rank has sent.
 class Void final : public Connections {
  public:
   std::byte* Claim(int) override { return slot_.data(); }
@@ -38,9 +38,9 @@ void AddUp(const data::FoldCall& call) {
 void Run(const Program& program, int rank, int64_t elements) {
   const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
   const Sizes sizes(elements, 1, program.classes, program.refinement, program.uniform);
-  if (!sizes.fits()) return;  // it would be left to the built-in algorithm
+  if (!sizes.fits()) return;  // the built-in algorithm would run instead
   std::vector<std::vector<std::byte>> memory;
-  if (program.most_count > kSlotBytes) return;  // there is no room for its messages, see link_plan.cc
+  if (program.most_count > kSlotBytes) return;  // its messages do not fit, see link_plan.cc
   const int64_t tile = TileElements(program, sizes, kSlotBytes);
   if (TilesOf(sizes, tile) > 16) return;
   RunSite site{&program, rank, sizes, AddUp, {}, nullptr, tile};

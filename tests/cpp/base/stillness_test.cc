@@ -19,7 +19,7 @@
 namespace horocache {
 namespace {
 
-// Waits as a thread of the user's program does, until it is told to end.
+// A thread that waits as one of the user's program does, until the destructor ends it.
 class Sleeper {
  public:
   explicit Sleeper(const char* name, std::chrono::milliseconds nap = std::chrono::milliseconds(0))
@@ -88,7 +88,7 @@ TEST(Stillness, IsWhenAllThreadsSleepUntilAnotherOneWakesThem) {
   const Sleeper one("one");
   Stillness stillness;
   {
-    const Sleeper napping("hc-napping", std::chrono::milliseconds(1));  // one of horocache's
+    const Sleeper napping("hc-napping", std::chrono::milliseconds(1));  // a thread of horocache, by its name
     EXPECT_TRUE(BecomesStill(&stillness, 500));
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);

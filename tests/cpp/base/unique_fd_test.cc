@@ -19,7 +19,7 @@
 namespace horocache {
 namespace {
 
-// What a program does that closes descriptors that it does not know: the number then stands for a file of its own.
+// Acts as a program that closes descriptors that it does not know: afterwards, the number refers to the program's file.
 void TakeNumber(int fd) {
   const int mine = memfd_create("mine", MFD_CLOEXEC);
   ASSERT_EQ(dup3(mine, fd, O_CLOEXEC), fd);
@@ -53,7 +53,7 @@ TEST(UniqueFd, MovingKeepsWhatItIs) {
 
 class WakerTest : public ::testing::Test {
  protected:
-  // Sleeps for an hour until somebody wakes it.
+  // Starts a thread that sleeps on the waker for up to an hour, calls lose_, and wakes the thread.
   void SleepAndWake() {
     std::thread sleeper([this] {
       std::vector<pollfd> polled;

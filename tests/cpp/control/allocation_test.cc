@@ -1,5 +1,5 @@
-// Steady state allocates nothing per tensor: the number of allocations of a step does not depend on how many tensors it
-// has.
+// Steady state allocates nothing per tensor: the number of allocations of a step does not depend on its number of
+// tensors.
 #include <gtest/gtest.h>
 
 #include "base/allocations.h"
@@ -8,7 +8,8 @@
 namespace horocache::control {
 namespace {
 
-// Small tensors with data, which may ride on their round, and others.
+// Repeats a step of small tensors and groups with data, and checks the allocations. `rides`: the operations
+// may be inline.
 void RunSteadySteps(bool rides) {
   constexpr int kTensors = 500;
   TestHub hub(1);
@@ -30,7 +31,7 @@ void RunSteadySteps(bool rides) {
   Plan plan;
   int64_t now = 1;
   int64_t in_submit = 0, in_step = 0, done = 0, ridden = 0;
-  const std::vector<std::byte> bytes(32);  // of a group of two
+  const std::vector<std::byte> bytes(32);  // the data of a group of two
   for (int step = 0; step < 6; ++step) {
     now += kS;
     uint64_t before = Allocations();

@@ -67,10 +67,10 @@ TEST(FusionPlanner, LooksAheadOverWhatDoesNotMatch) {
 }
 
 TEST(FusionPlanner, LooksAheadOverWhatDoesNotFit) {
-  // The group would need 88 of 100 bytes after a's 40; with a's, the 88 set aside exceed the threshold: nothing else
-  // is looked at.
+  // The group (88 bytes) does not fit beside a (40 bytes) and is set aside. Together they exceed the threshold of 100,
+  // so the search ends before b.
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Group("g", {"x", "y"}, 11)).Add("b", 1).Run(), "a | g[0+2] b");
-  // Half as much set aside leaves room to look further.
+  // With 44 bytes set aside the sum is 84, so the search goes on and finds b.
   EXPECT_EQ(Planning(100).Add("a", 10).Add(Tensor("h", {22}, DType::kFloat16)).Add("b", 1).Run(), "a b | h");
 }
 

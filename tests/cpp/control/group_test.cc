@@ -31,7 +31,7 @@ TEST(Group, ATensorInDifferentGroupsOnTwoRanksFailsAtOnce) {
   TestJob job(2);
   const OpId zero = job.Submit(0, Group("g", {"a", "b"}));
   const OpId one = job.Submit(1, Group("h", {"b", "c"}));
-  job.RunFor(5 * kMs);  // nobody even waits
+  job.RunFor(5 * kMs);  // no rank waits: the failure does not need it
   const std::string text =
       "tensor 'b': rank 0 submitted it as a part of group 'g', rank 1 as a part of group 'h'. Rank 1's group lacks "
       "'a'. Rank 0's group lacks 'c'. Form the same groups on all ranks.";
@@ -58,7 +58,7 @@ TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
   job.RunFor(5 * kMs);
   ExpectMismatch(job, 0, zero, "tensor 'a'");
   ExpectMismatch(job, 1, one, "tensor 'a'");
-  // Rank 0 is in its next step already when rank 2 comes; only rank 2 is concerned.
+  // Rank 0 is already in its next step when rank 2 submits the group. Only rank 2's request fails.
   const OpId next = job.Submit(0, Group("g", {"a", "b"}));
   job.RunFor(5 * kMs);
   const OpId late = job.Submit(2, Group("g", {"a", "b"}));
@@ -71,7 +71,7 @@ TEST(Group, ARankThatComesLateToAConflictIsToldAsWell) {
   EXPECT_TRUE(job.Done({next, next_one, next_two}));
 }
 
-// The others' group takes all its members with it, whenever they come, and the job goes on.
+// The group fails with all its members, also with those that rank 1 submits later, and the job goes on.
 TEST(Group, EveryMemberThatComesAloneFailsInThisRoundOrALaterOne) {
   for (const bool at_once : {true, false}) {
     TestJob job(2);
@@ -84,7 +84,7 @@ TEST(Group, EveryMemberThatComesAloneFailsInThisRoundOrALaterOne) {
     ExpectMismatch(job, 0, group, "tensor 'b'");
     ExpectMismatch(job, 1, b, "tensor 'b'");
     ExpectMismatch(job, 1, a, "tensor 'b'");
-    // Rank 1 never came to c: its next step begins with what it has submitted before.
+    // Rank 1 never submitted c. Its next request contains a and b again, so it counts as a request of the next step.
     const auto next = job.SubmitAll(Group("g", {"a", "b", "c"}));
     job.RunFor(5 * kMs);
     EXPECT_TRUE(job.Done(next));

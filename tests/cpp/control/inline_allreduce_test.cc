@@ -1,4 +1,4 @@
-// Operations that need no exchange but the round: see Note [Inline allreduces] in controller.h.
+// Operations whose data travels with the round, without another exchange: see Note [Inline allreduces] in controller.h.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -9,7 +9,7 @@
 namespace horocache::control {
 namespace {
 
-// "shm" with an algorithm of another kind, and a backend whose sums are its own.
+// Two backends: "shm", with a second algorithm "other", and "mpi", whose sums are not plain folds.
 Selector ShmSelector(int world) {
   BackendTraits shm{.name = "shm", .ops = ~0u, .device_classes = ~0u, .algorithms = {"auto", "other"}};
   shm.plain_fold = true;
@@ -23,14 +23,14 @@ ControllerConfig Riding(int size) {
   return config;
 }
 
-// The words of one rank's float32s, all different.
+// One rank's data as 64-bit words, all different.
 std::vector<uint64_t> Data(int rank, size_t words, uint64_t salt = 0) {
   std::vector<uint64_t> data(words);
   std::iota(data.begin(), data.end(), 1000 * static_cast<uint64_t>(rank + 1) + 100'000 * salt);
   return data;
 }
 
-// As long as the tensors are, if that takes so many words.
+// Submits with `words` words of data, or with the exact bytes of the tensors if these take `words` words.
 OpId SubmitData(TestJob& job, int rank, const wire::Signature& signature, size_t words, uint64_t salt = 0) {
   const std::vector<uint64_t> data = Data(rank, words, salt);
   const auto bytes = static_cast<size_t>(SignatureBytes(signature));
@@ -38,7 +38,7 @@ OpId SubmitData(TestJob& job, int rank, const wire::Signature& signature, size_t
                     std::as_bytes(std::span(data)).first((bytes + 7) / 8 == words ? bytes : 8 * words));
 }
 
-// All ranks submit it, with data, and wait for it.
+// All ranks submit the operations with data and wait for them.
 void RunStep(TestJob& job, const std::vector<wire::Signature>& signatures, const std::vector<size_t>& words,
              uint64_t salt = 0) {
   std::vector<std::vector<OpId>> ops(signatures.size());
@@ -63,7 +63,7 @@ std::vector<std::string> NamesIn(const Plan& plan) {
   return names;
 }
 
-// The plans of all ranks are equal, and ride alike.
+// Expects equal plans with equal inline data on all ranks.
 void ExpectEqualPlans(TestJob& job) {
   for (int rank = 1; rank < job.size(); ++rank) {
     const auto& mine = job.plans[static_cast<size_t>(rank)];
@@ -102,7 +102,7 @@ TEST_P(RidesOfRanks, WhatIsCachedAndSmallRidesOnItsRoundWithAllRanksDataInRankOr
   EXPECT_EQ(job[0].counters().rounds, 5u);
 }
 
-// Of 20 bytes, as Tensor("...", {5}).
+// A tensor of 20 bytes.
 wire::Signature Small(const std::string& name) { return Tensor(name, {5}); }
 
 TEST(InlineAllreduce, AGroupRidesAsOneAndOthersOfTheRoundAreFusedAmongThemselves) {
@@ -137,7 +137,7 @@ TEST(InlineAllreduce, WhatIsBeyondOneRanksPayloadRidesOnNone) {
   std::vector<wire::Signature> signatures;
   for (int i = 0; i < 9; ++i) signatures.push_back(Tensor("t." + std::to_string(i), {16}));
   RunStep(job, signatures, std::vector<size_t>(9, 8));
-  // Rank 0 has the first eight pending besides, so that the last is beyond its payload alone.
+  // On rank 0, the first eight are pending, too, so that the ninth does not fit into the payload. On rank 1 it does.
   for (size_t i = 0; i < 8; ++i) SubmitData(job, 0, signatures[i], 8);
   std::vector<OpId> last = {SubmitData(job, 0, signatures[8], 8), SubmitData(job, 1, signatures[8], 8)};
   job.WaitAll();
@@ -145,7 +145,7 @@ TEST(InlineAllreduce, WhatIsBeyondOneRanksPayloadRidesOnNone) {
   EXPECT_TRUE(job.Done(last));
   ExpectEqualPlans(job);
   EXPECT_EQ(CountRides(job), 0);
-  // When the others come, they ride.
+  // The first eight are inline as soon as rank 1 submits them.
   for (size_t i = 0; i < 8; ++i) SubmitData(job, 1, signatures[i], 8);
   job.Wait(1);
   job.Settle();
@@ -176,7 +176,7 @@ TEST(InlineAllreduce, WithoutOneRanksDataNothingRidesFromThereOn) {
   RunStep(job, signatures, {3, 3, 3});
   for (int rank = 0; rank < 3; ++rank) {
     for (size_t i = 0; i < 3; ++i) {
-      // As long as nothing, and as long as something else.
+      // Rank 1 submits b with 16 bytes of data instead of 20, which does not count as data.
       const bool without = rank == 1 && i == 1;
       SubmitData(job, rank, signatures[i], without ? 2 : 3);
     }
@@ -207,7 +207,7 @@ TEST(InlineAllreduce, OnlyShortPlainAllreducesRide) {
     return signature;
   };
   const std::vector<wire::Signature> others = {
-      Tensor("x", {17}),  // of 68 bytes
+      Tensor("x", {17}),  // 68 bytes
       Tensor("x", {0}),
       OfOp(wire::Op::kBroadcast, "x", 0),
       OfOp(wire::Op::kReduce, "x", 0),

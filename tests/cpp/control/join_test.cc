@@ -46,7 +46,7 @@ TEST(Join, EndsWhenAllHaveJoinedAndTellsWhoWasLast) {
     EXPECT_EQ(job.plans[static_cast<size_t>(rank)].back().op, wire::Op::kJoin);
     EXPECT_EQ(job.plans[static_cast<size_t>(rank)].back().last_joined, 0);
   }
-  // Nobody has joined any more.
+  // The join is over: no rank counts as joined.
   const auto ops = job.SubmitAll(Tensor("x"));
   job.RunFor(5 * kMs);
   EXPECT_TRUE(job.Done(ops));
@@ -153,7 +153,7 @@ TEST(Join, TheRulesNameTheRankAndWhatToDo) {
   EXPECT_TRUE(CheckJoined(OfOp(wire::Op::kBroadcast, "b", 1), RankSet(4)).ok());
 }
 
-// ---- what an average divides by
+// ---- the divisor of an average
 
 wire::Signature JoinBy(wire::DivideBy divide_by) {
   wire::Signature join = JoinOp();
@@ -212,7 +212,7 @@ TEST(Join, DifferentWishesFailTheJoinForAllAndTheJobGoesOn) {
               "join 'join' of process set 3: rank 6 submitted divide_by 'active', rank 1 submitted divide_by 'all'. "
               "Submit the same divide_by on all ranks.");
   }
-  for (const bool again : {true, false}) {  // the disagreement is forgotten, too
+  for (const bool again : {true, false}) {  // the failed join has no effect on later operations
     const auto ops = job.SubmitAll(again ? JoinBy(wire::DivideBy::kAll) : Tensor("after"));
     job.RunFor(5 * kMs);
     EXPECT_TRUE(job.Done(ops));

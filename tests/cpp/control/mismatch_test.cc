@@ -172,7 +172,7 @@ TEST(Mismatch, ADisagreementAboutACachedOperationIsFoundWithinTwoRounds) {
   job.SubmitAll(Tensor("x"));
   job.Settle();
   const uint64_t rounds = job[0].counters().rounds;
-  // Two ranks hit the cache, the third has changed its mind.
+  // Ranks 0 and 1 hit the cache; rank 2 submits another shape.
   std::vector<OpId> ops = {job.Submit(0, Tensor("x")), job.Submit(1, Tensor("x")), kNoOp};
   job.Settle();
   ops[2] = job.Submit(2, Tensor("x", {9}));

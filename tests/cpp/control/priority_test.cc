@@ -1,4 +1,4 @@
-// In which order operations of different priority are planned.
+// The order in which operations of different priorities are planned.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -25,7 +25,7 @@ std::string Text(const Plan& plan) {
   return text;
 }
 
-// Plans of one round after the other as text: "a b | c".
+// The plans of successive rounds as text: "a b | c".
 class Rounds {
  public:
   explicit Rounds(int64_t threshold) : planner_(threshold, false, 0) {}
@@ -34,7 +34,7 @@ class Rounds {
     planner_.Add(next_op_++, std::make_shared<const wire::Signature>(signature), {}, SignatureBytes(signature));
     return *this;
   }
-  // 4 bytes each.
+  // A tensor of 4 bytes.
   Rounds& Add(const std::string& name, int32_t priority) { return Add(Prioritized(Tensor(name, {1}), priority)); }
   Rounds& Run() {
     planner_.Run({}, 1);
@@ -106,7 +106,7 @@ TEST(Priority, EveryRankRunsWhatIsAgreedTogetherInThatOrderNewOrCached) {
   for (int step = 0; step < 3; ++step) {
     for (int rank = 0; rank < 3; ++rank) {
       for (int i = 0; i < 5; ++i) {
-        const int number = (i + 2 * rank + step) % 5;  // every rank in an order of its own
+        const int number = (i + 2 * rank + step) % 5;  // each rank has its own order
         job.Submit(rank, Prioritized(Tensor("t" + std::to_string(number)), number % 3));
       }
     }
@@ -158,7 +158,7 @@ TEST(Priority, OneThatChangesOnAllRanksIsNegotiatedOnceAndHolds) {
   };
   EXPECT_EQ(step(2), "a");
   EXPECT_EQ(step(2), "a");
-  step(0);  // what is negotiated comes after what is cached, in another round or in the same
+  step(0);  // a is negotiated and therefore comes after b, which is cached, in the same or in a later round
   EXPECT_EQ(step(0), "b");
   EXPECT_EQ(job[1].counters().changed, 1u);
 }

@@ -1,5 +1,5 @@
-// A seeded random program over 2 to 5 ranks, stepped in a random order, with every property that must hold whatever the
-// program and the order are.
+// Seeded random programs over 2 to 5 ranks, stepped in a random order. The tests check the properties that hold for
+// every program and every order.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -26,7 +26,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// What one thread of one rank does: submit these, in this order, then wait for all of them; step after step.
+// The steps of one thread of one rank. In each step it submits these operations in this order, then waits for all.
 using Program = std::vector<std::vector<wire::Signature>>;
 
 struct Options {
@@ -53,7 +53,7 @@ wire::Signature SomeOp(Random& random, int index, int size) {
   }
 }
 
-// The steps of a program that all ranks share: mostly the same operations again, sometimes with another signature.
+// The steps of a program that all ranks share: mostly repeated operations, sometimes with another signature.
 Program MakeProgram(Random& random, int size, const Options& options) {
   const int names = 1 + random.Below(10);
   std::vector<wire::Signature> pool;
@@ -119,7 +119,7 @@ class Execution {
       }
       if (random.Chance(20)) job.now += random.Below(400'000);
       idle = acted || stepped ? 0 : idle + 1;
-      if (idle > 50) {  // nobody runs: time passes until somebody does
+      if (idle > 50) {  // no rank runs: time passes until the next wake-up
         idle = 0;
         ASSERT_NE(job.NextWake(), kNever) << "everybody sleeps for ever";
         ASSERT_LT(job.now, 100 * kS) << "no progress";
@@ -163,7 +163,7 @@ class Execution {
     return job.outcomes[r].at(op).done();
   }
 
-  // The rank's thread goes one action further, if it is not blocked.
+  // Takes one action of the rank's thread; false if the thread is blocked or has finished.
   bool Act(int rank) {
     RankState& state = ranks[static_cast<size_t>(rank)];
     if (state.joining) return false;
@@ -233,7 +233,7 @@ ControllerConfig SomeConfig(Random& random) {
   config.fusion_threshold_bytes = kThresholds[random.Below(4)];
   config.disable_group_fusion = random.Chance(30);
   config.tick = random.Chance(25);
-  config.stall_warn_ns = 200 * kS;  // nothing may need the inspector to go on
+  config.stall_warn_ns = 200 * kS;  // the job must make progress without the stall inspector
   return config;
 }
 

@@ -85,7 +85,7 @@ TEST(ResponseCache, LookingUpIsNoUse) {
   ResponseCache cache(2, true);
   Insert(cache, Tensor("a"));
   Insert(cache, Tensor("b"));
-  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kHit);  // one rank's look-up must not change the order
+  EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kHit);  // a lookup of one rank must not change the order
   Insert(cache, Tensor("c"));
   EXPECT_EQ(Find(cache, Tensor("a")), Lookup::kMiss);
 }
@@ -140,7 +140,7 @@ TEST(ResponseCache, KnowsEntriesThatShareATensor) {
   EXPECT_EQ(cache.WithKey("c"), nullptr);
 }
 
-// Two caches that are told the same stay equal, and one difference anywhere in the history shows in the hash.
+// Two caches that get the same calls have equal hashes. If one of them misses any one call, the hashes differ.
 TEST(ResponseCache, TheHashFollowsContentsAndHistory) {
   for (int skip = -1; skip < 60; ++skip) {
     ResponseCache one(5, false), two(5, false);

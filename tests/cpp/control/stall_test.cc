@@ -22,7 +22,7 @@ void ExpectContains(const std::string& text, const std::string& part) {
 
 // ---- reports and limits
 
-class StallOf : public ::testing::TestWithParam<bool> {};  // whether the operation is cached
+class StallOf : public ::testing::TestWithParam<bool> {};  // true: the operation is cached
 INSTANTIATE_TEST_SUITE_P(Cached, StallOf, ::testing::Bool());
 
 TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
@@ -44,7 +44,7 @@ TEST_P(StallOf, IsReportedOnEveryRankWithWhoHasAndWhoLacksIt) {
     ExpectContains(report, "more than 10 s");
     ExpectContains(report, "allreduce 'x' was submitted by ranks 0, 2 and not by rank 1 (rank 1 last completed 'y').");
   }
-  // It comes in time: all is well.
+  // Rank 1 submits x in time, and x completes.
   const OpId one = job.Submit(1, Tensor("x"));
   job.RunFor(5 * kMs);
   EXPECT_TRUE(job.Done({zero, one, two}));
@@ -78,7 +78,7 @@ TEST_P(StallOf, LaggardsAreAskedWhereTheyAreAndEveryRankHearsTheAnswer) {
   EXPECT_TRUE(job[1].TakeStackRequest()) << "and again with the next report";
 }
 
-class NoteOver : public ::testing::TestWithParam<const char*> {};  // a strategy
+class NoteOver : public ::testing::TestWithParam<const char*> {};  // the strategy
 INSTANTIATE_TEST_SUITE_P(Strategies, NoteOver, ::testing::Values("bits", "leaders", "coordinator", "tree"));
 
 TEST_P(NoteOver, EveryRankHearsItOnce) {
@@ -141,7 +141,7 @@ TEST(Stall, AReportNamesTheProcessSetAndRanksOfTheJob) {
 }
 
 TEST_P(StallOf, FailsAfterTheLimitOnTheRanksThatHaveIt) {
-  TestJob job(3, Limits(10 * kS, 57 * kS));  // not a multiple: the limit is kept exactly
+  TestJob job(3, Limits(10 * kS, 57 * kS));  // 57 s is not a multiple of 10 s: the limit holds exactly
   if (GetParam()) {
     job.SubmitAll(Tensor("x"));
     job.RunFor(5 * kMs);
@@ -276,7 +276,8 @@ TEST_P(Circles, OfTwoRanksAreFoundWhateverTheOthersDo) {
   EXPECT_EQ(job.Of(1, y).status.code(), StatusCode::kStall);
 }
 
-// Both wait for x, which is answered in this very gather; that y and z are not on both ranks yet is no deadlock.
+// Both ranks wait only for x, which this round's gather answers. y and z, each pending on one rank only, are therefore
+// not a deadlock.
 TEST(Deadlock, WhoGetsAnAnswerInTheSameRoundIsNotStuck) {
   TestJob job(2, Limits());
   const OpId x0 = job.Submit(0, Tensor("x"));
@@ -353,24 +354,24 @@ TEST(Deadlock, IsAFixpointOverTheWholeSet) {
   const WaitingRank waits{true, ""}, runs{false, ""};
   const RankSet nobody(3);
   using Found = std::vector<size_t>;
-  // A ring of three.
+  // A ring of three ranks.
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1}), Op("z", 3, {2})}, {waits, waits, waits}, nobody),
             (Found{0, 1, 2}));
-  // Rank 2 runs and could submit z's missing parts, but x and y still lack each other.
+  // Rank 2 runs, but x lacks rank 1 and y lacks rank 0, and these two ranks wait.
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 2}), Op("y", 3, {1, 2})}, {waits, waits, runs}, nobody), (Found{0, 1}));
-  // Everything that 0 waits for lacks only a rank that runs; so 0 is not stuck, nor is 1, which waits for 0.
+  // x lacks only rank 2, which runs, so rank 0 is not stuck. Rank 1 is not stuck either: it may wait for rank 0.
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1}), Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
-  // One of rank 0's operations can complete: it may go on.
+  // All ranks have submitted x, so x can complete, and every rank may go on.
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1, 2}), Op("y", 3, {0}), Op("z", 3, {1, 2})}, {waits, waits, waits}, nobody),
             Found{});
-  // A rank that waits for nothing that the control plane has will go on.
+  // Rank 2 waits, but for none of the pending operations, so it will go on.
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, nobody), Found{});
-  // A joined rank lacks nothing.
+  // No operation lacks a joined rank.
   RankSet joined(3);
   joined.Add(2);
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0, 1})}, {waits, waits, waits}, joined), Found{});
   EXPECT_EQ(FindDeadlocked({Op("x", 3, {0}), Op("y", 3, {1})}, {waits, waits, waits}, joined), (Found{0, 1}));
-  // What moves in this round is alive.
+  // An operation that this round agrees on or erases from the cache is not stuck.
   PendingOp moving = Op("x", 3, {0});
   moving.moving = true;
   EXPECT_EQ(FindDeadlocked({moving, Op("y", 3, {1})}, {waits, waits, runs}, nobody), Found{});
@@ -381,7 +382,7 @@ TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
   op.stalled = true;
   StallInspector inspector(10 * kS, 600 * kS);
   std::vector<int64_t> waits;
-  for (int64_t waited = 10; waited < 600; waited += 10) {  // the rank asks every 10 s
+  for (int64_t waited = 10; waited < 600; waited += 10) {  // one inspection every 10 s
     const auto verdict = inspector.Inspect({op}, {{false, ""}, {false, ""}}, RankSet(2), true, (1000 + waited) * kS);
     if (verdict.report.empty()) continue;
     waits.push_back(waited);
@@ -391,7 +392,8 @@ TEST(Stall, ReportsOfOneOperationComeAtWaitsThatDouble) {
   EXPECT_EQ(waits, (std::vector<int64_t>{10, 20, 40, 80, 160, 320}));
 }
 
-// The names of what each look at one operation, which rank 1 lacks, has failed; a look each 10 s with a limit of 60 s.
+// Inspects, every 10 s, an operation that rank 1 lacks, with a limit of 60 s. Returns the number of failures of each
+// inspection. `computes`: for each inspection, true if rank 1 computes.
 std::vector<size_t> FailuresWhile(bool fail_computing, const std::vector<bool>& computes) {
   StallInspector inspector(10 * kS, 60 * kS, fail_computing);
   PendingOp op = Op("x", 2, {0});
@@ -411,11 +413,11 @@ TEST(Stall, ARankThatComputesIsWaitedForUnlessTheLimitIsTheUsers) {
   EXPECT_EQ(FailuresWhile(false, computes), std::vector<size_t>(100, 0));
   const std::vector<size_t> by_limit = FailuresWhile(true, computes);
   EXPECT_EQ(std::ranges::find(by_limit, size_t{1}) - by_limit.begin(), 5);
-  // It stops to compute at the 50th look: the limit counts from there.
+  // Rank 1 stops computing at inspection 50; the limit counts from there.
   for (size_t look = 50; look < computes.size(); ++look) computes[look] = false;
   const std::vector<size_t> later = FailuresWhile(false, computes);
   EXPECT_EQ(std::ranges::find(later, size_t{1}) - later.begin(), 55);
-  // One that never computes has the limit from the start.
+  // For a rank that never computes, the limit counts from the start.
   const std::vector<size_t> idle = FailuresWhile(false, std::vector<bool>(100, false));
   EXPECT_EQ(std::ranges::find(idle, size_t{1}) - idle.begin(), 5);
 }
@@ -515,7 +517,7 @@ TEST(Silence, InTheMiddleOfAGatherIsReported) {
   const OpId zero = job.Submit(0, Tensor("x"));
   job.Wait(0);
   job.StepRank(0);
-  job.StepRank(1);  // publishes, and takes part no more
+  job.StepRank(1);  // publishes its snapshot and does not take part in the gather
   job.hub.frames[0].clear();
   job.stopped[1] = true;
   job.single_steps = false;
@@ -552,7 +554,7 @@ TEST(Silence, OfATickingRankIsReportedToo) {
   ExpectContains(job.reports[0][0], "rank 1 has not answered round");
 }
 
-// Ranks give up as soon as they report.
+// The limits for the report and for the failure are equal: ranks give up as soon as they report.
 class ShortLimit : public ::testing::TestWithParam<std::tuple<std::string, bool, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(AllAgreements, ShortLimit,

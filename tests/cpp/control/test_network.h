@@ -1,4 +1,4 @@
-// N controllers in one thread over channels without delay: what the tests of this folder drive.
+// N controllers in one thread over channels without delay, for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace horocache::control {
 inline constexpr int64_t kMs = 1'000'000;
 inline constexpr int64_t kS = 1'000'000'000;
 
-// Shared state of the channels; words are visible at once, frames arrive at once.
+// The shared state of the channels. Bitvectors are visible at once, and frames arrive at once.
 struct TestHub {
   explicit TestHub(int size_in)
       : size(size_in), hints(Count()), snapshots(Count()), payloads(Count()), frames(Count()), rung(Count()) {}
@@ -30,10 +30,10 @@ struct TestHub {
 
   int size;
   std::vector<std::vector<uint64_t>> hints;
-  std::vector<std::map<uint64_t, std::vector<uint64_t>>> snapshots;  // of the last two rounds
-  std::vector<std::map<uint64_t, std::vector<uint64_t>>> payloads;   // behind them
+  std::vector<std::map<uint64_t, std::vector<uint64_t>>> snapshots;  // by rank and round, of the last two rounds
+  std::vector<std::map<uint64_t, std::vector<uint64_t>>> payloads;   // the inline data behind the snapshots
   bool shares_words = true;
-  std::vector<std::deque<std::pair<int, std::string>>> frames;  // to each rank
+  std::vector<std::deque<std::pair<int, std::string>>> frames;  // by receiver: sender and frame
   std::vector<int> rung;
   int64_t rings = 0;
   bool expect_equal_hashes = true;
@@ -148,21 +148,21 @@ inline Selector AnySelector(int world) {
   return Selector::Parse({any}, world, "").value();
 }
 
-// What became of one op on one rank.
+// The outcome of one operation on one rank.
 struct Outcome {
-  int plans = 0;     // that completed it
+  int plans = 0;     // number of plans that completed it
   int failures = 0;  // must stay 0 if plans is 1, and at most 1
   Status status;
   int next_tensor = 0;
   bool done() const { return plans + failures > 0; }
 };
 
-// A job: N ranks that step only when rung, when told something, or when NextWakeNs has come.
+// A job of N ranks. A rank steps only when it is rung, when its thread has called it, or when its NextWakeNs has come.
 class TestJob {
  public:
   explicit TestJob(int size, ControllerConfig config = {}, AgreementConfig agreement = {}) : hub(size) {
     config.size = size;
-    hub.shares_words = agreement.strategy == "bits";  // the others hand words on in frames
+    hub.shares_words = agreement.strategy == "bits";  // the other strategies send bitvectors in frames
     if (config.selector.backends().empty()) config.selector = AnySelector(size);
     for (int rank = 0; rank < size; ++rank) {
       config.rank = rank;
@@ -185,7 +185,7 @@ class TestJob {
   Controller& operator[](int rank) { return *controllers[static_cast<size_t>(rank)]; }
   int size() const { return hub.size; }
 
-  // Submits and returns the op's number.
+  // Submits an operation and returns its number.
   OpId Submit(int rank, const wire::Signature& signature, std::span<const std::byte> data = {}) {
     const OpId op = next_op[static_cast<size_t>(rank)]++;
     wire::Request request;
@@ -207,7 +207,7 @@ class TestJob {
     waiting[static_cast<size_t>(rank)] = {some, all};
     dirty[static_cast<size_t>(rank)] = true;
   }
-  // The rank's only thread waits for `op` until that is done.
+  // The rank's only thread waits until `op` is done.
   void WaitFor(int rank, OpId op) {
     waits_for[static_cast<size_t>(rank)] = op;
     Wait(rank);
@@ -225,7 +225,7 @@ class TestJob {
     return true;
   }
 
-  // Steps one rank once; false if there was nothing to do for it.
+  // Steps one rank; false if it had nothing to do.
   bool StepRank(int rank) {
     const auto r = static_cast<size_t>(rank);
     if (stopped[r]) return false;
@@ -261,7 +261,7 @@ class TestJob {
     return true;
   }
 
-  // Until nobody has anything to do at this time.
+  // Steps all ranks until none of them has anything to do at this time.
   void Settle() {
     int steps = 0;
     for (bool any = true; any;) {
@@ -279,7 +279,7 @@ class TestJob {
     return next;
   }
 
-  // Lets time pass, from wake to wake.
+  // Lets time pass, from one wake-up to the next.
   void RunFor(int64_t ns) {
     const int64_t until = now + ns;
     Settle();
@@ -304,7 +304,7 @@ class TestJob {
   std::vector<std::unique_ptr<Controller>> controllers;
   std::vector<std::unique_ptr<Agreement>> agreements;
   std::vector<std::unique_ptr<ControlChannel>> channels;
-  bool single_steps = false;  // StepRank does one Step, not all that it can
+  bool single_steps = false;  // true: StepRank calls Step once instead of as often as it makes progress
   std::vector<bool> stopped;  // as by SIGSTOP
   std::vector<std::pair<bool, bool>> waiting;
   std::vector<OpId> waits_for;

@@ -18,7 +18,7 @@ using testing::RunInTurn;
 using wire::Op;
 using wire::ReduceOp;
 
-// The fold of what all ranks but the joined ones have, by the scalar kernels.
+// The fold of the inputs of all ranks but the joined ones, by the scalar kernels.
 Bytes Expected(const std::vector<Bytes>& inputs, const Collective& c, int ranks) {
   std::vector<const std::byte*> pointers;
   for (int r = 0; r < ranks; ++r) {
@@ -52,7 +52,7 @@ BackendOptions TilesForBothAlgorithms() {
 
 struct Case {
   Collective collective;
-  std::vector<int64_t> counts;  // of the segments
+  std::vector<int64_t> counts;  // elements of each segment
   bool in_place = false;
 };
 
@@ -112,7 +112,8 @@ class FoldOnRanksTest : public ::testing::TestWithParam<std::tuple<std::string, 
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
-// Tiny, several segments, odd sizes, empty ones, sizes around a tile; very many small ones, for one tile and for many.
+// Shapes as the elements of each segment: tiny, several segments, odd sizes, empty, around the size of a tile, and many
+// small segments that fill one tile or many.
 std::vector<std::vector<int64_t>> ShapeList() {
   std::vector<std::vector<int64_t>> shapes = {
       {1}, {0}, {}, {3, 0, 5}, {1, 1, 1, 1, 1, 1, 1}, {64}, {127}, {1000}, {17, 333, 2, 900, 0, 64}, {4099}};

@@ -17,7 +17,7 @@ wire::Signature Reduce(DType dtype, wire::ReduceOp op, std::vector<int64_t> leng
   return signature;
 }
 
-// Of each rank `words` words, with bit patterns that make no number of any type a NaN.
+// Returns `words` words of each rank, with bit patterns that are not NaN in any type.
 std::vector<uint64_t> Contributions(int ranks, size_t words) {
   std::vector<uint64_t> all;
   for (uint64_t i = 0; i < static_cast<size_t>(ranks) * words; ++i)

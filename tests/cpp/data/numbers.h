@@ -28,7 +28,7 @@ inline std::vector<wire::ReduceOp> AllReduceOps() {
   return ops;
 }
 
-// Any bits at all: NaNs with payloads, infinities, denormals, negative zeros.
+// Random bits, which include NaNs with payloads, infinities, denormals and negative zeros.
 inline Bytes RandomBits(size_t bytes, uint64_t seed) {
   std::mt19937_64 random(seed);
   Bytes result(bytes);
@@ -50,7 +50,7 @@ T Read(const Bytes& bytes, size_t index) {
   return value;
 }
 
-// Half and bfloat16 by arithmetic, not by bits.
+// Conversions of half and bfloat16 by arithmetic instead of bit operations.
 inline double HalfValue(uint16_t bits) {
   const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
   const int exponent = (bits >> 10) & 0x1f;
@@ -60,8 +60,8 @@ inline double HalfValue(uint16_t bits) {
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
-// The 16-bit pattern nearest to `value`, ties to the even one: tries neighbours found by bisection over the positive
-// ones.
+// Returns the 16-bit pattern nearest to `value`, ties to even. A bisection over the positive patterns finds the two
+// neighbours of `value`.
 template <typename Decode>
 uint16_t Nearest(double value, uint16_t infinity, Decode decode) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -72,7 +72,7 @@ uint16_t Nearest(double value, uint16_t infinity, Decode decode) {
     (decode(middle) <= magnitude ? low : high) = middle;
   }
   if (magnitude == std::numeric_limits<double>::infinity()) return sign | infinity;
-  // The step after the largest finite number would be the value of `infinity`, if it went on.
+  // For rounding, `infinity` counts as the largest finite number plus one more step.
   const double below = decode(low);
   const double above = high == infinity ? 2 * below - decode(static_cast<uint16_t>(low - 1)) : decode(high);
   const bool up = magnitude - below > above - magnitude || (magnitude - below == above - magnitude && (low & 1) != 0);
@@ -88,7 +88,7 @@ inline double BrainValue(uint16_t bits) {
 }
 inline uint16_t ToBrain(double value) { return Nearest(value, 0x7f80, BrainValue); }
 
-// Inputs whose products and sums stay in range, so that references can be exact: small whole numbers.
+// Small whole numbers, whose products and sums stay in range, so that references can be exact.
 inline Bytes SmallNumbers(DType dtype, size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   Bytes bytes;

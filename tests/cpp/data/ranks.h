@@ -20,17 +20,17 @@ namespace horocache::data::testing {
 
 using Bytes = std::vector<std::byte>;
 
-// What one rank has: its inputs, and where its results go.
+// The data of one rank: its inputs, and the memory for its results.
 struct RankData {
   Collective collective;
   std::vector<Bytes> inputs;
   std::vector<Bytes> outputs;  // empty: in place
   VariableOutput variable;
-  Bytes result;  // of an operation that allocates
+  Bytes result;  // result of an operation that allocates
   int allocations = 0;
 };
 
-// Several tiles in little memory.
+// Small tiles, so that little data takes several.
 inline BackendOptions SmallTiles() {
   BackendOptions options;
   options.tile_bytes = 1024;
@@ -41,7 +41,7 @@ class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;
 
-  // With a fake device, whether it is asked for or not.
+  // Every rank has a fake device, even if `options` disable it.
   explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes,
                  const std::vector<std::span<std::byte>>& regions = {}) {
     options.fakedevice_delay_ns = std::max<int64_t>(options.fakedevice_delay_ns, 0);
@@ -82,7 +82,7 @@ class Ranks {
   std::atomic<uint64_t> rings_[64] = {};
 };
 
-// Points the collective to the rank's vectors. Call when the RankData has its final place.
+// Points the collective to the rank's vectors. The RankData must not move afterwards.
 inline void Bind(RankData* data) {
   Collective& c = data->collective;
   c.segments.clear();
@@ -95,7 +95,7 @@ inline void Bind(RankData* data) {
   }
 }
 
-// Results go to data->result, by way of the callback.
+// As Bind, but the callback allocates the result, which is data->result.
 inline void BindVariable(RankData* data) {
   Bind(data);
   data->variable.allocate = [data](int64_t bytes) -> StatusOr<std::byte*> {
@@ -140,7 +140,7 @@ inline std::vector<Status> RunInTurn(Ranks* ranks, const std::string& backend, s
   return statuses;
 }
 
-// Every rank on a thread of its own.
+// Runs body(rank) for every rank, each on its own thread.
 inline void RunOnThreads(int size, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) threads.emplace_back([&body, r] { body(r); });

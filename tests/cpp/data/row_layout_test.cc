@@ -1,4 +1,5 @@
-// Rows with displacements, and rows that are expected: where they go, and how every rank fails when one rank is wrong.
+// Displacements and expected numbers of rows: the places of the rows in the result, and the error on every rank if one
+// rank is wrong.
 #include "data/row_layout.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +143,7 @@ class PlacedRowsTest : public ::testing::TestWithParam<std::tuple<std::string, i
   const std::string& backend() const { return std::get<0>(GetParam()); }
   size_t n() const { return static_cast<size_t>(all_.size()); }
 
-  // Rows of 6 bytes, with rows_[r][d] of them from r to d.
+  // Returns an operation on rows of 6 bytes for each rank; SetRows adds the rows.
   std::vector<RankData> Prepare(Op op, int root = -1) {
     std::vector<RankData> data(n());
     for (RankData& mine : data) {
@@ -161,7 +162,7 @@ class PlacedRowsTest : public ::testing::TestWithParam<std::tuple<std::string, i
     testing::BindVariable(data);
   }
 
-  // What a rank gets when the rows [first, first + count) of `from` go to `start` of its result.
+  // Copies the rows [first, first + count) of `from` to row `start` of the expected result `to`.
   static void Place(const Bytes& from, int64_t first, int64_t count, int64_t start, Bytes* to) {
     const size_t end = static_cast<size_t>(start + count) * 6;
     if (to->size() < end) to->resize(end);
@@ -196,7 +197,7 @@ TEST_P(PlacedRowsTest, AlltoallTakesPartsFromAnywhereAndPutsThemAnywhere) {
       std::vector<Bytes> expected(n());
       for (size_t d = 0; d < n(); ++d) {
         Collective& c = data[d].collective;
-        // The last rank's part comes first, and there are gaps.
+        // The last rank's part comes first, with gaps between the parts.
         int64_t at = static_cast<int64_t>(random() % 3);
         c.receive_starts.assign(n(), 0);
         c.receive_rows.assign(n(), 0);
@@ -313,7 +314,7 @@ TEST_P(PlacedRowsTest, JoinedRanksGiveAndTakeNothing) {
       const bool lives = static_cast<int>(r) != joined;
       SetRows(&data[r], lives || op == Op::kReducescatter ? static_cast<int64_t>(n() * 50) : 0, r);
       if (!lives) c.segments[0].input = nullptr;
-      // A rank that has joined knows no rows.
+      // A joined rank has no splits.
       if (op == Op::kReducescatter && lives) {
         c.splits.assign(n(), 0);
         c.splits[0] = static_cast<int64_t>(n() * 50);

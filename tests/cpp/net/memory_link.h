@@ -1,4 +1,5 @@
-// Links between N ranks of one thread, for tests: frames take a seeded random time, and there is room for a few.
+// Links between N ranks in one thread, for tests. Frames take a seeded random time. Each pair has room for a few
+// frames.
 #pragma once
 
 #include <algorithm>
@@ -28,14 +29,14 @@ struct MemoryNetwork {
 
   int size;
   int64_t max_delay_ns;
-  size_t room;  // frames under way for each pair
+  size_t room;  // most frames under way for each pair
   size_t max_frame_bytes = 32 << 10;
   int64_t now_ns = 0;
-  int64_t ns_per_look = 0;  // time goes on with every look for frames
+  int64_t ns_per_look = 0;  // how far each call of Receive advances now_ns
   bool must_poll = false;
   SeededRandom random;
   std::vector<std::deque<std::pair<int64_t, Frame>>> pairs;
-  std::vector<int> deaf;  // ranks that take nothing
+  std::vector<int> deaf;  // ranks that receive nothing
   std::vector<int> left;  // ranks that have said goodbye
 };
 

@@ -63,7 +63,7 @@ TEST(FlightRecorder, ALongNameLosesItsMiddle) {
   EXPECT_EQ(last.events[1].text, shortened.append("..").append(39, 'b'));
 }
 
-// Each record's time and text belong together, whoever reads while others write.
+// A reader gets matching times and texts of the events while other threads write.
 TEST(FlightRecorder, ManyThreadsMayWriteWhileOneReads) {
   FlightRecorder recorder;
   std::atomic<int> running{3};

@@ -56,7 +56,7 @@ TEST_F(TimelineTest, GoesOnAndOffAndKeepsWhatCameMeanwhile) {
     EXPECT_EQ(timeline_.Start(folder_ / name, true, {}).code(), StatusCode::kInvalidArgument);
     std::thread driver([&] {
       for (int i = 0; i < 1000; ++i) {
-        timeline_.Add(Trace("tensor " + std::to_string(i)));  // whose name does not live any longer
+        timeline_.Add(Trace("tensor " + std::to_string(i)));  // the name dies here
         timeline_.MarkRound(0, static_cast<uint64_t>(i), i);
       }
     });
@@ -87,7 +87,7 @@ TEST_F(TimelineTest, WhatComesTooFastIsDroppedAndCounted) {
 }
 
 TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
-  // The file's folder cannot be changed any more, so its copies cannot be exchanged.
+  // The folder is removed, so the timeline cannot exchange the copies of its file.
   const fs::path folder = folder_ / "gone";
   fs::create_directory(folder);
   ASSERT_TRUE(timeline_.Start(folder / "t.json", false, {}).ok());
@@ -102,7 +102,7 @@ TEST_F(TimelineTest, OneThatCouldNotGoOnCanBeStartedAnew) {
   EXPECT_NE(warnings_[0].find("the timeline ends here: cannot exchange the copies of"), std::string::npos);
 }
 
-// The thread hangs in its first warning here, as it would in a call into a file system that does not answer.
+// The timeline's thread hangs in its first warning, as it would in a call into a file system that does not answer.
 TEST_F(TimelineTest, AThreadThatHangsIsGivenUp) {
   const auto warnings = std::make_shared<std::vector<std::string>>();
   const auto released = std::make_shared<std::atomic<bool>>(false);

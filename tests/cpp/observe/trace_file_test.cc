@@ -60,7 +60,7 @@ TEST_F(TraceFileTest, IsAWholeArrayAfterEveryAppend) {
 TEST_F(TraceFileTest, WhoReadsItKeepsAWholeOne) {
   auto file = Create(path_);
   ASSERT_TRUE(Append(file.get(), "1"));
-  std::ifstream reader(path_);  // which has opened it, and reads later
+  std::ifstream reader(path_);  // opens the file now and reads it later
   ASSERT_TRUE(Append(file.get(), "2"));
   std::ostringstream text;
   text << reader.rdbuf();
@@ -69,7 +69,7 @@ TEST_F(TraceFileTest, WhoReadsItKeepsAWholeOne) {
 
 TEST_F(TraceFileTest, AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp) {
   const std::string element(20'000, '1');
-  Create(path_).reset();  // another run's
+  Create(path_).reset();  // the file of an earlier run
   for (int kill_us = 0; kill_us < 20; ++kill_us) {
     std::array<int, 2> begun{};
     ASSERT_EQ(pipe(begun.data()), 0);

@@ -77,7 +77,7 @@ struct Case {
   int64_t tile_bytes;
 };
 
-// Runs the ring, polling the ranks in a random order with a small budget; gives what each rank has.
+// Runs the ring, polling the ranks in a random order with a small budget; returns the data of each rank.
 std::vector<std::vector<int64_t>> RunAll(const Program& program, const Case& one, uint64_t seed, Wires* wires) {
   const Sizes sizes(one.elements, sizeof(int64_t), program.classes, program.refinement, false);
   std::vector<std::vector<int64_t>> data;
@@ -85,7 +85,7 @@ std::vector<std::vector<int64_t>> RunAll(const Program& program, const Case& one
   std::vector<std::unique_ptr<Execution>> runs;
   for (int rank = 0; rank < one.ranks; ++rank) {
     const RankProgram& mine = program.programs[static_cast<size_t>(rank)];
-    data.emplace_back(static_cast<size_t>(one.elements) + 2, -1);  // with a word that nobody may touch on either side
+    data.emplace_back(static_cast<size_t>(one.elements) + 2, -1);  // with a guard word on either side
     for (int64_t i = 0; i < one.elements; ++i) data.back()[static_cast<size_t>(i) + 1] = 1000 * i + rank;
     ends.push_back(std::make_unique<Wires::End>(wires, &mine, rank));
     const int64_t message = one.tile_bytes > 0 ? one.tile_bytes : kSlotBytes;
@@ -134,7 +134,7 @@ TEST(Execution, CutsChunksToTheSlots) {
   const Program program = Ring(2, 1);
   Wires wires(1);
   RunAll(program, {2, 1, 4096, 1, 0}, 1, &wires);
-  EXPECT_EQ(wires.messages, 2 * 2 * (2048 * 8 / kSlotBytes));  // of two ranks that send two chunks each
+  EXPECT_EQ(wires.messages, 2 * 2 * (2048 * 8 / kSlotBytes));  // two ranks send two chunks each
 }
 
 TEST(Execution, SaysWhatItWaitsFor) {

@@ -17,7 +17,8 @@
 namespace horocache::program {
 namespace {
 
-// What ranks send each other: some of it goes at once, some waits for its receiver, and all of it is seen late.
+// The messages between the ranks. Some sends complete at once, others wait for the receiver. Completions are seen
+// late.
 class Network {
  public:
   explicit Network(uint64_t seed) : random_(seed) {}
@@ -47,7 +48,7 @@ class Network {
   }
 
   int open() const { return open_; }
-  // Messages of a connection that lay there before somebody asked for them.
+  // The most messages of one connection that waited for their receiver at the same time.
   size_t most_waiting() const { return most_waiting_; }
 
  private:
@@ -83,12 +84,12 @@ class Network {
 
   std::mt19937_64 random_;
   std::deque<Transfer> transfers_;
-  std::map<std::tuple<int, int, int>, Queue> queues_;  // by sender, receiver, tag
-  int open_ = 0;                                       // requests
+  std::map<std::tuple<int, int, int>, Queue> queues_;  // by sender, receiver and tag
+  int open_ = 0;                                       // requests whose completion no rank has seen
   size_t most_waiting_ = 0;
 };
 
-// As much of MPI as links use, of one rank.
+// The part of MPI that links use, for one rank.
 class NetworkMpi final : public net::Mpi {
  public:
   NetworkMpi(Network* network, int rank, int size) : network_(*network), rank_(rank), size_(size) {}
@@ -168,7 +169,7 @@ class NetworkMpi final : public net::Mpi {
   const std::string path_ = "the test's own";
 };
 
-// Ranks on several hosts, and all that they work with.
+// Ranks on several hosts, with their memory, MPI and links.
 struct Hosts {
   Hosts(std::vector<int> host_of, uint64_t seed) : network(seed) {
     const auto size = static_cast<int>(host_of.size());

@@ -11,7 +11,7 @@
 namespace horocache::program {
 namespace {
 
-// One allreduce of two ranks that both send to each other and add up.
+// An allreduce of two ranks, which send to each other and add up.
 std::vector<int64_t> PackedProgram() {
   std::vector<int64_t> words = {static_cast<int64_t>(kProgramMagic), 2, 1, 1, 1, 0, 1};
   for (int rank = 0; rank < 2; ++rank) {
@@ -73,7 +73,7 @@ TEST(Library, OtherContentsHaveAnotherSummary) {
   const std::string first = (*DecodeWords(words))->Summary();
   EXPECT_EQ((*DecodeWords(words))->Summary(), first);
   words = PackedLibrary();
-  words[words.size() - PackedProgram().size() - 2] = 65;  // the greatest size
+  words[words.size() - PackedProgram().size() - 2] = 65;  // max_bytes
   EXPECT_NE((*DecodeWords(words))->Summary(), first);
 }
 

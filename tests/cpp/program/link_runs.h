@@ -36,7 +36,8 @@ class Host {
     for (area.rank = 0; area.rank < ranks; ++area.rank) links_.push_back(std::make_unique<ShmLinks>(area, last_flag));
     area_ = std::move(area);
   }
-  // The memory is its own, so for those who need no links of this class.
+  // The area of a rank, for other kinds of links. They use the same memory as the links of this class, so a test uses
+  // only one kind.
   data::SharedArea area(int rank) const {
     data::SharedArea area = area_;
     area.rank = rank;
@@ -68,7 +69,8 @@ struct LinkCase {
   int64_t elements;
 };
 
-// Ranks begin operations as soon as they may, and are a random number of steps apart.
+// Runs `operations` operations on all ranks and checks the results. Each rank begins an operation as soon as it may;
+// the ranks are a random number of steps apart.
 inline void RunOperations(const std::vector<Links*>& all, const Program& program, const LinkCase& one, int operations,
                           uint64_t seed) {
   const Wirings wirings = WireUp(program);

@@ -19,9 +19,9 @@ Words Exchange() {
   for (const int64_t peer : {1, 0}) {
     const Words rank = {
         3,    2,  0, 1,                                // buffers: input, output, one scratch
-        2,                                             // strands
-        peer, -1, 0, 1,                                // the first one sends
-        0,    0,  1, 0,  0, -1, 0, 0, -1, peer, 0, 2,  // the second one receives, and adds when all is sent
+        2,                                             // number of thread blocks (strands)
+        peer, -1, 0, 1,                                // the first strand sends
+        0,    0,  1, 0,  0, -1, 0, 0, -1, peer, 0, 2,  // the second strand receives, and adds when all is sent
         1,    0,  1, -1, 0, 2,  0, 0, 3,  0,    1, 2, 0, 0, 0, 1, 0, 0};
     words.insert(words.end(), rank.begin(), rank.end());
   }

@@ -1,4 +1,4 @@
-// A program that is written by hand.
+// A hand-written program.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline Step MakeStep(StepOp op, int64_t chunk, int32_t refinement) {
   return step;
 }
 
-// An allreduce in place by a ring of merged steps, one strand per rank.
+// An allreduce in place by a ring of merged steps, with one thread block per rank.
 inline Program Ring(int ranks, int32_t refinement) {
   Program program;
   program.ranks = program.classes = ranks;

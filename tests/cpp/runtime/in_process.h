@@ -1,4 +1,4 @@
-// N runtimes of one process, a thread per rank, over an arena on the heap.
+// N runtimes in one process, with one thread per rank, over an arena on the heap.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Texts = std::map<std::string, std::string>;
 
 inline constexpr int64_t kPatienceNs = 60 * kNsPerS;
 
-// Starts `size` runtimes, with process sets, and runs `body(rank, runtime)` on a thread each; stops them.
+// Starts `size` runtimes with process sets, runs `body(rank, runtime)` for each on its own thread, and stops them.
 inline void RunRanks(int size, const Texts& arguments, const std::function<void(int, Runtime&)>& body,
                      const std::vector<std::vector<int>>& sets = {}, const std::string& job = "test") {
   const auto knobs = Knobs::Parse({}, arguments);

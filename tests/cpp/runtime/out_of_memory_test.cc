@@ -1,4 +1,4 @@
-// Memory runs out at one place after the other while ranks work: none crashes, none hangs, and all learn of it.
+// Memory runs out at one allocation after another while ranks work. No rank crashes or hangs, and all learn of it.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,12 +12,13 @@ namespace {
 
 constexpr int kRanks = 3, kSteps = 8;
 
-// Whether threads that wait drive their rank.
+// The parameter is the knob waiter_drives: whether waiting threads drive their rank.
 class OutOfMemory : public ::testing::TestWithParam<const char*> {
  protected:
   using Outcomes = std::array<Status, kRanks>;
 
-  // The first error of each rank where, after `after` requests of the ranks' threads, the next `failures` fail.
+  // Returns the first error of each rank when, after `after` allocations of the ranks' threads, the next `failures`
+  // allocations fail.
   static Outcomes Run(int64_t after, int64_t failures) {
     const AllocationShield shield;
     Outcomes outcomes;
@@ -49,7 +50,7 @@ class OutOfMemory : public ::testing::TestWithParam<const char*> {
     Operation* const receive = Message(runtime, wire::Op::kRecv, (rank + kRanks - 1) % kRanks, step, &got);
     const bool receives = Submit(runtime, receive, &status);
     const Status sent = Do(runtime, Message(runtime, wire::Op::kSend, (rank + 1) % kRanks, step, &tensor));
-    if (!sent.ok()) runtime.Abort(sent.message());  // or the receive would wait for what cannot come
+    if (!sent.ok()) runtime.Abort(sent.message());  // or the receive would wait for ever
     const Status received = receives ? End(runtime, receive) : status;
     return sent.ok() ? received : sent;
   }
@@ -105,14 +106,14 @@ TEST(OutOfMemoryAt, TheReasonNamesTheRankOnEveryRank) {
     RunRanks(3, {{"fault", std::string(place) + ":1:2=memory"}}, [&](int rank, Runtime& runtime) {
       std::vector<float> tensor(10'000, 1.0f);
       Status status;
-      for (int step = 0; step < 10'000 && status.ok(); ++step) {  // how often a place is passed depends on the others
+      for (int step = 0; step < 10'000 && status.ok(); ++step) {  // the number of passes depends on the other ranks
         Operation* operation = Allreduce(runtime, "x", &tensor);
         ASSERT_TRUE(runtime.Submit(operation, true).ok());
         status = Finish(runtime, operation);
       }
       EXPECT_EQ(status.code(), rank == 1 ? StatusCode::kOutOfMemory : StatusCode::kAborted) << status.ToString();
       EXPECT_NE(status.message().find("rank 1 has run out of memory"), std::string::npos) << status.message();
-      // And so does what comes later.
+      // Later operations fail with the same code.
       Operation* late = Allreduce(runtime, "late", &tensor);
       status = runtime.Submit(late, true);
       if (status.ok()) status = Finish(runtime, late);

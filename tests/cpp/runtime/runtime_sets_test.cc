@@ -41,12 +41,12 @@ Status SumOfOnes(Runtime& runtime, uint32_t set, float* sum) {
 
 bool Has(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
-// A job's identity names its sockets, so each test has its own.
+// The name of the job is part of the names of its sockets, so each test needs a name of its own.
 void RunJob(const std::string& job, int size, const std::function<void(int, Runtime&)>& body) {
   RunRanks(size, {{"start_timeout", "20"}}, body, {}, "test-sets." + std::to_string(getpid()) + "." + job);
 }
 
-// Without a word to rank 0 about the first; the second has a lower number, and the ranks of the global set.
+// Rank 0 does not learn of set 7. Set 5 comes second, with a lower number, and has the ranks of the global set.
 TEST(RuntimeSets, AreMadeByTheirMembersAlone) {
   RunJob("members-alone", 3, [](int rank, Runtime& runtime) {
     const auto make = [&](uint32_t number, std::vector<int> ranks) {
@@ -76,7 +76,7 @@ TEST(RuntimeSets, ComeAndGoWhileAnotherThreadReduces) {
   RunJob("come-and-go", 3, [&](int rank, Runtime& runtime) {
     std::atomic<bool> over{false};
     std::jthread reducer([&] {
-      for (float all_over = 0; all_over < 3;) {  // until all ranks say so in one step
+      for (float all_over = 0; all_over < 3;) {  // until all ranks are over in the same step
         std::vector<float> tensor = {1.0f, over ? 1.0f : 0.0f};
         Operation* operation = Allreduce(runtime, "sum", &tensor);
         ASSERT_TRUE(runtime.Submit(operation, true).ok());
@@ -119,7 +119,7 @@ TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMade) {
     uint32_t number = 0;
     const Status refused = AddSet(runtime, rank == 1 ? std::vector<int>{1, 2} : std::vector<int>{0, 1}, &number);
     EXPECT_EQ(refused.code(), StatusCode::kMismatch);
-    // Rank 1 and one of the others.
+    // The message names rank 1 and one of the other ranks.
     for (const char* words : {"'process_set.1.add': rank ", "rank 1 submitted the ranks [1, 2]", "the ranks [0, 1]",
                               "Add the same process sets on all ranks"}) {
       EXPECT_NE(refused.message().find(words), std::string::npos) << refused.message();
@@ -138,7 +138,7 @@ TEST(RuntimeSets, ThatRanksDisagreeAboutAreNotMade) {
       }
     }
     float sum = 0;
-    EXPECT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // who has left is not waited for
+    EXPECT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // no rank leaves the job before this sum
   });
 }
 
@@ -156,7 +156,7 @@ TEST(RuntimeSets, WhatIsPendingInOneThatIsRemovedOrDroppedFails) {
       }
       if (drop) {
         float sum = 0;
-        ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // nobody drops it before it is there
+        ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());  // no rank drops the set before both members have it
         ASSERT_TRUE(runtime.DropSet(number).ok());
       } else {
         ASSERT_TRUE(RemoveSet(runtime, number).ok());
@@ -194,7 +194,7 @@ TEST(RuntimeSets, MessagesInOneThatIsRemovedEnd) {
     ASSERT_TRUE(AddSet(runtime, {0, 1}, &number).ok());
     std::vector<float> small(4), large(100'000);
     std::vector<Operation*> operations;
-    if (rank == 0) {  // nobody takes or sends these
+    if (rank == 0) {  // rank 1 posts no matching messages
       operations = {Message(runtime, wire::Op::kSend, 1, 1, &large), Message(runtime, wire::Op::kRecv, 1, 2, &small),
                     Message(runtime, wire::Op::kSend, 1, 3, &small)};
     }
@@ -204,7 +204,7 @@ TEST(RuntimeSets, MessagesInOneThatIsRemovedEnd) {
     }
     ASSERT_TRUE(RemoveSet(runtime, number).ok());
     for (Operation* operation : operations) {
-      const bool eager = operation->tag == 3;  // is away
+      const bool eager = operation->tag == 3;  // it was sent at once
       const Status status = Finish(runtime, operation);
       EXPECT_EQ(status.code(), eager ? StatusCode::kOk : StatusCode::kShutDown) << status.ToString();
     }
@@ -238,7 +238,7 @@ TEST(RuntimeSets, AnInterruptedRemovalIsMadeUpForByTheNextChange) {
     ASSERT_TRUE(FinishHandle(runtime, handle).ok());
     ASSERT_TRUE(SumOfOnes(runtime, 0, &sum).ok());
     if (rank == 0) {
-      // What rank 1 has not got yet cannot have left: it is rank 0's word that closes the set.
+      // Only the wait can be interrupted: rank 0 leaves the set in any case, so that rank 1 can leave it, too.
       const Status status = runtime.LeaveSet(number, [] { return false; });
       EXPECT_TRUE(status.ok() || status.code() == StatusCode::kAborted) << status.ToString();
     } else {

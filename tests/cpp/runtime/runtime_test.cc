@@ -41,7 +41,7 @@ TEST_P(RuntimeTest, ManyTensorsInAnyOrderAllArrive) {
       std::vector<std::vector<float>> tensors(kTensors);
       std::vector<Operation*> operations(kTensors);
       for (int i = 0; i < kTensors; ++i) {
-        const int which = (i * (2 * rank + 1) + step) % kTensors;  // each rank has an order of its own
+        const int which = (i * (2 * rank + 1) + step) % kTensors;  // each rank has its own order
         if (operations[which] != nullptr) continue;
         tensors[which].assign(static_cast<size_t>(1 + which * 37), static_cast<float>(rank + which));
         operations[which] = Allreduce(runtime, "t" + std::to_string(which), &tensors[which]);
@@ -127,7 +127,8 @@ TEST_P(RuntimeTest, MessagesGoRoundWhileAnotherThreadReduces) {
   });
 }
 
-// A rank that ends because a third was lost is not the cause: who waits for it hears of the third, a moment later.
+// A rank that leaves because a third rank was lost is not the cause. A rank that waits for it learns of the third rank
+// a moment later.
 TEST(RuntimePairs, ARankThatLeftALostJobIsNotBlamed) {
   const auto knobs = Knobs::Parse({}, {});
   const auto arena = net::Arena::CreateOnHeap(LayoutFor(*knobs, 2));
@@ -180,7 +181,7 @@ TEST_P(RuntimeTest, AMismatchFailsOnAllRanksAndTheJobGoesOn) {
 TEST_P(RuntimeTest, AGroupToReduceMayHaveSeveralElementTypes) {
   const int size = GetParam();
   RunRanks(size, {}, [size](int rank, Runtime& runtime) {
-    for (int step = 0; step < 2; ++step) {  // the second is cached
+    for (int step = 0; step < 2; ++step) {  // the second step is cached
       std::vector<double> wide(4, rank);
       std::vector<int8_t> narrow(4, 1);
       Operation* operation = runtime.NewOperation();
@@ -235,7 +236,7 @@ TEST(Runtime, StopFailsWhatAnotherThreadWaitsFor) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   (*runtime)->Stop();
-  // Nothing but Stop ends the wait, and it does so before it returns.
+  // Only Stop can end the wait, and it ends the wait before it returns.
   EXPECT_TRUE(IsDone(*operation));
   waiter.join();
   EXPECT_EQ(status.code(), StatusCode::kShutDown) << status.ToString();

@@ -1,4 +1,4 @@
-// A job that repeats its steps asks for no memory: everything is kept from the step before.
+// A job that repeats its steps allocates no memory: each step reuses the memory of the step before.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Tensors = std::vector<std::pair<std::string, std::span<float>>>;
 
-// Submits parts of the memory as a group, as a binding does that has sent it before.
+// Submits parts of the memory as a group, as a binding does for a repeated group.
 Operation* SubmitGroup(Runtime& runtime, std::span<float> memory) {
   constexpr size_t kParts = 100;
   Operation* operation = runtime.NewGroup("a group with a name that needs memory of its own");
@@ -39,7 +39,7 @@ Operation* SubmitGroup(Runtime& runtime, std::span<float> memory) {
   return operation;
 }
 
-// Submits an allreduce in place of each piece of memory, and a group; waits for all of them, and consumes them.
+// Submits an in-place allreduce of each tensor and of a group, waits for all of them, and recycles them.
 void Step(Runtime& runtime, const Tensors& tensors, std::span<float> parts, std::vector<Operation*>* operations) {
   operations->clear();
   operations->push_back(SubmitGroup(runtime, parts));
@@ -90,7 +90,7 @@ TEST_P(SteadyStateTest, AllocatesNothing) {
       if (rank == 0) counted.push_back(after - before);
     }
   });
-  // On a machine that stops a rank for long, the others look for the reason, which is no steady state.
+  // If the machine stops a rank for long, the other ranks look for the reason, which is outside the steady state.
   EXPECT_EQ(*std::ranges::min_element(counted), 0u);
 }
 

@@ -1,4 +1,4 @@
-// The checkers themselves: a good history passes, and each mutation of it is found.
+// Tests of the checkers: a good history passes, and the checkers find each mutation of it.
 
 #include "testing/checkers.h"
 
@@ -62,7 +62,7 @@ class CheckersTest : public ::testing::Test {
 
 TEST_F(CheckersTest, PassAGoodHistory) { EXPECT_EQ(Found(), ""); }
 
-// "a" rode on its round, where each rank had 4 numbers; the group ran after it, whole.
+// "a" is inline, with 4 numbers of each rank; the group runs after it, in one piece.
 class RidesCheckersTest : public CheckersTest {
  protected:
   static std::vector<std::byte> Numbers(float first) {

@@ -34,10 +34,10 @@ TEST(ControlBenchmark, RefusesWhatItCannotMeasure) {
 }
 
 TEST(ControlBenchmark, CountsTheMessagesThatEachDesignSends) {
-  // One up and one down per rank.
+  // One message up and one down for each rank but rank 0.
   EXPECT_EQ(Cost("coordinator", 16, true).messages, 2 * 15);
   EXPECT_EQ(Cost("tree", 16, true).messages, 2 * 15);
-  // log2(N) messages of each rank.
+  // log2(N) messages per rank.
   EXPECT_EQ(Cost("bits by messages", 16, true).messages, 16 * 4);
 }
 

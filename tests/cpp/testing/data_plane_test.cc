@@ -19,7 +19,7 @@ Scenario CrossedSets(bool one_lane) {
   return scenario;
 }
 
-// Each rank learns of the plans of its two sets in another order: 0 waits for 1, 1 for 2, 2 for 0.
+// Each rank learns of the plans of its two sets in another order: rank 0 waits for 1, 1 for 2, and 2 for 0.
 void EnqueueCrossed(DataPlane* data_plane) {
   for (const auto& [set, member] : std::vector<std::pair<int, int>>{{0, 0}, {2, 0}, {1, 0}, {0, 1}, {2, 1}, {1, 1}}) {
     data_plane->Enqueue(set, member, PlanNumber(0), 0);

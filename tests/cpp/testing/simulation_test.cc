@@ -1,4 +1,4 @@
-// The control plane under random programs, schedules and faults, and the proof that the checkers see seeded bugs.
+// The control plane under random programs, schedules and faults. The checkers are tested with seeded bugs.
 
 #include "testing/simulation.h"
 
@@ -63,7 +63,7 @@ size_t Completions(const History& history) {
   return completions - Failures(history);
 }
 
-// The strategies, each in the two kinds of delay.
+// Parameters: the strategy; true if bitvectors are delayed, as over a link.
 class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   Scenario Make(const Options& options) const { return Apply(RandomScenario(options)); }
@@ -74,9 +74,9 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
     scenario.radix = 2 + static_cast<int>(scenario.seed % 3);
     return scenario;
   }
-  // Of so many seeds, those that are run: with a sanitizer, which makes each take many times as long, a tenth.
+  // How many of `seeds` seeds a test runs: a tenth with a sanitizer, which makes each run many times slower.
   static constexpr uint64_t Some(uint64_t seeds) { return kSanitized ? (seeds + 9) / 10 : seeds; }
-  // Runs some of the seeds 0 to `seeds`, with what `change` does to each.
+  // Runs the first Some(seeds) seeds; `change` modifies each scenario. `clean`: no operation may fail.
   template <typename F>
   void Run(Options options, uint64_t seeds, F&& change, bool clean = false) const {
     for (uint64_t seed = 0; seed < Some(seeds); ++seed) {
@@ -98,7 +98,7 @@ class EveryStrategy : public ::testing::TestWithParam<std::tuple<std::string, bo
 
 TEST_P(EveryStrategy, CompletesWhatAllSubmit) { Run({}, 40, /*clean=*/true); }
 
-// Progress must not rest on the stall check, which would notice what was forgotten.
+// Progress must not depend on the stall check, which would find forgotten requests.
 TEST_P(EveryStrategy, CompletesWhatAllSubmitWithoutTheStallCheck) {
   Run({.sets = 2}, 40, [](Scenario* scenario) { scenario->controller.stall_check = false; }, /*clean=*/true);
 }
@@ -115,7 +115,7 @@ uint64_t Rides(const History& history) {
   return rides;
 }
 
-// Small operations ride on rounds where all ranks read all snapshots, and are right whatever the schedule.
+// Small operations are inline where all ranks read all snapshots. Their results are right for every schedule.
 TEST_P(EveryStrategy, CompletesWhatAllSubmitWhenMuchOfItIsSmall) {
   const bool shared = std::get<0>(GetParam()) == "bits" && !std::get<1>(GetParam());
   for (const bool tick : {false, true}) {
@@ -244,7 +244,7 @@ TEST_P(EveryStrategy, WhatOnlyTheOthersCanSubmitFailsAtOnceWhenAllWait) {
   const Status status = RunAndCheck(Apply(scenario), &history);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_GE(Failures(history), 2u);
-  // Long before stall_fail_ns: nothing can help any more.
+  // They fail long before stall_fail_ns, because they can never complete.
   for (const auto& end : history.sets[0].members[0].ended) EXPECT_LT(end.time_ns, 50'000'000) << end.status.message();
 }
 
@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Simulation, EveryStrategy,
                            return std::get<0>(info.param) + (std::get<1>(info.param) ? "OverALink" : "InSharedMemory");
                          });
 
-// A rank had contributed to a round that no other had a reason to join when it got a request that needs the
+// A rank has contributed to a round that no other rank has a reason to join. Then it gets a request that needs the
 // coordinator.
 TEST(Regression, AFlushDuringAnOpenRoundIsHeard) {
   Scenario scenario = RandomScenario({.seed = 5610,
@@ -290,9 +290,9 @@ TEST(Regression, AFlushDuringAnOpenRoundIsHeard) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// ---- the checkers bite ----
+// ---- the checkers find seeded bugs ----
 
-// Whether some seed of a job with this sabotage is caught; `*text` is what was said.
+// True if the checkers find an error in a job with this sabotage, for some seed; `*text` is their message.
 template <typename F>
 bool Caught(F&& sabotage, std::string* text, Options options = {}) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -313,7 +313,8 @@ TEST(SeededBug, AFlagThatIsNotNegatedIsCaught) {
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
         scenario->sabotage.on_publish = [](int, int, uint64_t, std::vector<uint64_t>* words) {
-          // As AND reads it: nobody has anything new, and nobody is stuck, which would bring the gather about, too.
+          // Flags are negated, so each set bit says that the rank does not raise the flag. Without kStalled, the gather
+          // would come about by a stall inspection.
           (*words)[control::kFlagWord] |= control::kUncached | control::kStalled;
         };
       },
@@ -341,7 +342,7 @@ TEST(SeededBug, AResultThatOneRankReadsDifferentlyIsCaught) {
         scenario->sabotage.on_result = [](int, int rank, uint64_t round, std::vector<uint64_t>* words) {
           if (rank == 2 && round == 4 && words->size() > control::kFirstBitWord) {
             uint64_t& bits = (*words)[control::kFirstBitWord];
-            bits &= bits - 1;  // one agreed tensor less
+            bits &= bits - 1;  // rank 2 misses one agreed tensor
           }
         };
       },
@@ -353,7 +354,7 @@ TEST(SeededBug, AnAgreementThatMissesWhatOneRankPublishedIsCaught) {
   EXPECT_TRUE(Caught(
       [](Scenario* scenario) {
         scenario->strategy = "leaders";
-        // Every ring and frame arrives, but the words of rank 1 never say that it has something new.
+        // Every ring and frame arrives, but the bitvector of rank 1 never contains a cache bit.
         scenario->sabotage.on_publish = [](int, int rank, uint64_t, std::vector<uint64_t>* words) {
           if (rank == 1) std::fill(words->begin() + control::kFirstBitWord, words->end(), 0);
         };

@@ -160,8 +160,8 @@ TEST(Codec, EnumsOutOfRangeAreCorrupt) {
   EXPECT_FALSE(DecodeRequestList(Bytes(bytes)).ok());
 }
 
-// Whatever the bytes are, decoding ends without a crash, and what does decode encodes to something that decodes to the
-// same. Run under ASan and UBSan in CI.
+// Decoding ends without a crash for any bytes. A message that decodes can be encoded, and the result decodes again. CI
+// runs this test under ASan and UBSan.
 TEST(Codec, MutatedMessagesNeverCrash) {
   std::string requests, responses;
   Encode(SomeRequests(), &requests);

@@ -6,7 +6,7 @@
 namespace horocache::control {
 namespace {
 
-// Submits the names on all ranks, waits, and lets it run.
+// Submits tensors with these names on all ranks, waits for them, and lets the job run until it rests.
 void RunStep(TestJob& job, const std::vector<std::string>& names) {
   std::vector<std::vector<OpId>> ops;
   for (const std::string& name : names) ops.push_back(job.SubmitAll(Tensor(name)));
@@ -38,7 +38,7 @@ TEST_P(BitsOfRanks, TheFirstTimeIsNegotiatedAndEveryLaterTimeIsOneFastRound) {
 TEST_P(BitsOfRanks, AnIdleJobExchangesNothing) {
   TestJob job(GetParam());
   RunStep(job, {"a"});
-  job.RunFor(20 * kS);  // the last look for stalls
+  job.RunFor(20 * kS);  // until after the last stall inspection
   const uint64_t rounds = job[0].counters().rounds;
   const int64_t rings = job.hub.rings;
   job.RunFor(3600 * kS);
@@ -107,7 +107,7 @@ TEST(Bits, WhoLingersStopsWhenAnybodyWaits) {
   RunStep(job, {"a"});
   job.RunFor(kMs);
   const OpId one = job.Submit(1, Tensor("a"));
-  job.Settle();  // rank 1 lingers
+  job.Settle();  // rank 1 lingers: it collects more submissions
   EXPECT_FALSE(job.Of(1, one).done());
   const OpId zero = job.Submit(0, Tensor("a"));
   job.Wait(0);
@@ -146,7 +146,8 @@ TEST(Bits, WhatIsSubmittedBeforeTheStepAfterAWaitWasSeenSharesItsRound) {
   job.Settle();
   job.single_steps = true;
   const OpId a = job.Submit(1, Tensor("a"));
-  job.StepRank(1);  // sees that rank 0 waits, and lost its core since it took what was submitted
+  // Rank 1 takes a, then sees that rank 0 waits. It lost its core in between, so b has been submitted meanwhile.
+  job.StepRank(1);
   const OpId b = job.Submit(1, Tensor("b"));
   job.single_steps = false;
   const uint64_t rounds = job[1].round();
@@ -210,7 +211,6 @@ TEST(Bits, AnEmptyRoundDoesNotCallForTheNext) {
   EXPECT_LE(job[0].counters().rounds, rounds + 1);
 }
 
-// DESIGN: rounds per step are at most the flushes of the rank that comes last.
 TEST(Bits, RoundsPerStepAreAtMostTheFlushesOfTheLastRank) {
   TestJob job(3);
   std::vector<std::string> names;
@@ -302,7 +302,7 @@ TEST(Bits, AFrameOfAnotherRoundOrRankEndsTheSet) {
     TestJob job(3);
     if (wrong == 1) {
       list.round = 0;
-      list.rank = 2;  // from rank 1
+      list.rank = 2;  // the frame comes from rank 1
     }
     std::string frame;
     wire::Encode(list, &frame);
@@ -318,11 +318,11 @@ TEST(Bits, CachesThatDifferAreFoundAndTheOddRankIsNamed) {
   TestJob job(3);
   job.hub.expect_equal_hashes = false;
   RunStep(job, {"a", "b"});
-  // A wrong bit on rank 1, as a defect in memory or in us would make.
+  // Rank 1 erases a cache entry that the others keep, as a memory error or a bug could do.
   wire::ResponseList forged;
   forged.erase = {0};
   ASSERT_TRUE(job[1].Finish(&forged).ok());
-  job.hub.snapshots[1][job[1].round() - 1] = {};  // the forged round
+  job.hub.snapshots[1][job[1].round() - 1] = {};  // an empty snapshot of the forged round
   job.agreements[1] = MakeAgreement({});
   for (int rank : {0, 2}) {
     ASSERT_TRUE(job[rank].Finish(nullptr).ok());

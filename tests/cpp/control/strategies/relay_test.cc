@@ -1,5 +1,5 @@
-// The parts of the relaying agreements: who speaks for whom, merged requests, frames. How they work together is tested
-// in tests/cpp/testing/simulation_test.cc.
+// The parts of the relaying agreements: the tree of ranks, merged requests, frames.
+// tests/cpp/testing/simulation_test.cc tests how they work together.
 
 #include "control/strategies/relay.h"
 

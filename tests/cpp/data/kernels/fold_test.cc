@@ -1,4 +1,4 @@
-// The kernels: every set gives the scalar kernels' bytes, and the scalar kernels give what arithmetic says.
+// The kernels: every set gives the same bytes as the scalar kernels, and these give the results of plain arithmetic.
 #include "data/kernels/fold.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, EverySetTest, ::testing::ValuesIn(AllDTypes()),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 TEST(HalfConversion, RoundsEveryFloatNearAHalfToNearestEven) {
-  // Around every half and half way between two: one sum each, 0 + x, whose rounding is that of the conversion.
+  // Values at and around halves and the middles between two halves: all halves at both ends of the range, every 11th in
+  // between.
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0x7c00; bits += bits < 16 || bits > 0x7bf0 ? 1 : 11) {
     const auto here = static_cast<float>(testing::HalfValue(static_cast<uint16_t>(bits)));
@@ -130,7 +131,7 @@ TEST(HalfConversion, RoundsEveryFloatNearAHalfToNearestEven) {
   values.push_back(std::numeric_limits<float>::infinity());
   values.push_back(1e30f);
   values.push_back(1e-30f);
-  // Scaling by 2^-24 and back keeps the float exact: 1 * value.
+  // The fold of one 1.0, scaled by `value`, is `value` rounded to a half.
   Bytes one, expected;
   std::vector<std::string> sets = VectorSets();
   sets.emplace_back("scalar");
@@ -177,7 +178,7 @@ TEST(Fold, AddsInRankOrder) {
 }
 
 TEST(Fold, RoundsHalvesOnceAtTheEnd) {
-  // 2048 + 1 + 1 is 2050 when the sum is kept in float32, but 2048 if every step rounds.
+  // 2048 + 1 + 1 is 2050 if the sum stays in float32, but 2048 if every step rounds.
   const std::vector<Bytes> inputs = {Of<uint16_t>({testing::ToHalf(2048)}), Of<uint16_t>({testing::ToHalf(1)}),
                                      Of<uint16_t>({testing::ToHalf(1)})};
   const Bytes sum = FoldAll(Kernels("auto"), DType::kFloat16, ReduceOp::kSum, inputs);
@@ -197,7 +198,7 @@ TEST(Fold, AveragesIntegersAndTruncatesTowardsZero) {
   const Scaling third = MakeScaling(DType::kInt32, ReduceOp::kAverage, 1.0, 1.0, 3);
   const std::vector<Bytes> inputs = {Of<int32_t>({-1, 7, -6}), Of<int32_t>({-1, 0, 0}), Of<int32_t>({0, 1, 0})};
   EXPECT_EQ(FoldAll(Kernels("auto"), DType::kInt32, ReduceOp::kAverage, inputs, third), Of<int32_t>({0, 2, -2}));
-  constexpr uint64_t kLarge = ~uint64_t{0} - 2;  // a multiple of 3 that no int64 holds
+  constexpr uint64_t kLarge = ~uint64_t{0} - 2;  // too large for int64
   const Scaling wide = MakeScaling(DType::kUint64, ReduceOp::kAverage, 1.0, 1.0, 3);
   const std::vector<Bytes> large = {Of<uint64_t>({kLarge}), Of<uint64_t>({0}), Of<uint64_t>({0})};
   EXPECT_EQ(FoldAll(Kernels("auto"), DType::kUint64, ReduceOp::kAverage, large, wide), Of<uint64_t>({kLarge / 3}));

@@ -13,7 +13,7 @@ namespace {
 using wire::ReduceOp;
 
 TEST(Identity, ChangesNoBitOfWhatItIsFoldedWith) {
-  // Signs, zeros of both signs, infinities and all small patterns; NaNs are made canonical by a fold.
+  // The values include zeros of both signs, but no NaN, which a fold makes canonical.
   const KernelSet* kernels = *FindKernels("scalar");
   for (int t = 0; t < kNumDTypes; ++t) {
     const auto dtype = static_cast<DType>(t);
@@ -23,7 +23,7 @@ TEST(Identity, ChangesNoBitOfWhatItIsFoldedWith) {
       if (op == ReduceOp::kAverage || !CheckFold(dtype, op, {}).ok()) continue;
       constexpr int64_t kCount = 6;
       std::array<std::byte, 16 * kCount> value{}, identity{}, result{};
-      // Zero, one's pattern, the sign alone, and some others.
+      // Zero, the pattern of integer 1, the sign bit alone, and three others.
       for (int64_t i = 0; i < kCount; ++i) {
         std::byte* at = value.data() + i * static_cast<int64_t>(width);
         if (dtype == DType::kBool) {
@@ -33,7 +33,7 @@ TEST(Identity, ChangesNoBitOfWhatItIsFoldedWith) {
         if (i == 1) at[0] = std::byte{1};
         if (i == 2) at[width - 1] = std::byte{0x80};
         if (i > 2) at[width - 1] = std::byte(0x30 + i);
-        // Products by one leave a minus zero beside a zero in complex numbers only if there is none.
+        // A complex product by one may change the sign of a zero, so its values have no negative zeros.
         if (IsComplex(dtype) && op == ReduceOp::kProduct) std::memset(at + width / 2, 0, width / 2);
         if (IsComplex(dtype) && op == ReduceOp::kProduct && i == 2) at[width / 2 - 1] = std::byte{0x40};
       }

@@ -1,5 +1,4 @@
-// Start-up of real processes: ranks that end or stop in the middle of it, leftovers of dead jobs, kernels without
-// pidfds.
+// Start-up of real processes: ranks that end or stop during start-up, leftovers of dead jobs, kernels without pidfds.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -40,7 +39,7 @@ std::unique_ptr<Child> Rank(const BootstrapConfig& config) {
   return std::make_unique<Child>([config] { return Outcome(Bootstrap(config)); });
 }
 
-// Says hello as `rank` and then waits for its end: a rank that never answers.
+// A process that sends its hello and then never answers. It adds one to `came` after the hello.
 std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, Count* came = nullptr) {
   return std::make_unique<Child>([=]() -> std::string {
     const StatusOr<SocketPlace> place = FindMeetingPlace(config);
@@ -61,7 +60,7 @@ std::unique_ptr<Child> MuteRank(const BootstrapConfig& config, Count* came = nul
   });
 }
 
-// Waits until so many ranks 0 listen.
+// Waits until `count` sockets of ranks 0 are in the directory.
 void AwaitListeners(const std::string& directory, int count) {
   const auto listen = [&] {
     int found = 0;
@@ -74,7 +73,7 @@ void AwaitListeners(const std::string& directory, int count) {
   while (listen() < count) usleep(500);
 }
 
-// Waits until so many ranks have connected to those that listen in the directory.
+// Waits until `count` ranks have connected to the sockets in the directory.
 void AwaitConnections(const std::string& directory, int count) {
   constexpr const char* kConnected = " 03 ";
   const auto connected = [&] {
@@ -88,7 +87,7 @@ void AwaitConnections(const std::string& directory, int count) {
   while (connected() < count) usleep(500);
 }
 
-// No pidfd_open, as in older kernels and some containers.
+// Makes pidfd_open fail, as in older kernels and some containers; true if that succeeded.
 bool ForbidPidfds() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -114,7 +113,7 @@ TEST(BootstrapProcesses, RanksInProcessesOfTheirOwnAssemble) {
         (void)poll(&polled, 1, 0);
       }
       peers->arena->hint(r).words[0] = 1;
-      // Leaves when all have written.
+      // Ends when all ranks have written.
       for (int64_t until = NowNs() + 60 * kNsPerS; NowNs() < until; usleep(200)) {
         uint64_t sum = 0;
         for (int p = 0; p < 4; ++p) sum += peers->arena->hint(p).words[0];
@@ -154,7 +153,7 @@ TEST(BootstrapProcesses, ARankZeroThatIsKilledDuringStartUpIsNamedAndItsSocketRe
 
 TEST(BootstrapProcesses, ARankThatDoesNotAnswerIsNamed) {
   TestDirectory directory;
-  constexpr double kTimeoutS = 3;  // for the mute one to connect, on busy cores
+  constexpr double kTimeoutS = 3;  // enough for the mute rank to connect on busy cores
   auto mute = MuteRank(Config(1, 3, directory.path()));
   auto zero = Rank(Config(0, 3, directory.path(), kTimeoutS)), two = Rank(Config(2, 3, directory.path()));
   for (const auto& rank : {zero.get(), two.get()}) {
@@ -226,7 +225,7 @@ TEST(BootstrapProcesses, ASocketThatHasNoJobYetIsRemovedAtOnceAndItsProcessTakes
   const UniqueFd dead(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   std::atomic<bool> over{false};
-  std::thread cleaner([&] {  // as other jobs that start all the time
+  std::thread cleaner([&] {  // removes leftovers, as other jobs that start all the time do
     std::error_code gone;
     while (!over) {
       for (std::filesystem::directory_iterator entry(directory.path(), gone); !gone && entry != end(entry);
@@ -262,7 +261,7 @@ TEST(BootstrapProcesses, AWorkerThatCannotMapTheArenaIsAnErrorOnEveryRank) {
   }
 }
 
-// Bootstrap in a process that may open `more` files beside those it has.
+// Bootstrap in a process that may open `more` files in addition to those that are open.
 std::unique_ptr<Child> LimitedRank(const BootstrapConfig& config, int more) {
   return std::make_unique<Child>([config, more]() -> std::string {
     const int next = dup(STDOUT_FILENO);
@@ -275,7 +274,7 @@ std::unique_ptr<Child> LimitedRank(const BootstrapConfig& config, int more) {
   });
 }
 
-// At whichever file the limit is met.
+// The limit grows until start-up succeeds, so that each file that start-up opens exceeds the limit once.
 TEST(BootstrapProcesses, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
   if (kSanitized) GTEST_SKIP() << "sanitizers open files themselves, and misjudge types where they cannot";
   TestDirectory directory;
@@ -291,7 +290,7 @@ TEST(BootstrapProcesses, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
       const std::string report = ranks[culprit]->Report();
       enough = report == "ok";
       EXPECT_TRUE(enough || report == "limit named") << refused << " more files on rank " << culprit << ": " << report;
-      if (!enough) continue;  // the others may have met nobody, and wait: they are killed
+      if (!enough) continue;  // the other ranks may wait for the failed one; Child kills them
       for (size_t r = 0; r < 4; ++r) EXPECT_EQ(ranks[r]->Report(), r == culprit ? "" : "ok");
     }
     EXPECT_GE(refused, 4) << "rank " << culprit;
@@ -327,7 +326,7 @@ TEST(BootstrapProcesses, NothingIsLeftWhenAllRanksAreKilledInTheMiddle) {
     usleep(static_cast<useconds_t>(i) * 400);
     for (auto& rank : ranks) rank->Signal(SIGKILL);
   }
-  // The kernel has taken back memory and descriptors; what a killed rank 0 left is a socket, which the next start with
+  // The kernel has released memory and descriptors. A killed rank 0 leaves only a socket, which the next start with
   // this job's name replaces.
   auto zero = Rank(Config(0, 2, directory.Below("meet"))), one = Rank(Config(1, 2, directory.Below("meet")));
   EXPECT_EQ(zero->Report(), "ok");
@@ -364,7 +363,7 @@ TEST(BootstrapProcesses, AChildOfForkCanCloseEverythingAndSoNotKeepTheLinksOpen)
       peers->CloseInChild();
       return std::to_string(testing::OpenDescriptors());
     });
-    // The child of the child has its report's pipe and no link or pidfd.
+    // The grandchild has the pipe of its report, but no link and no pidfd.
     return std::to_string(before - std::stoi(forked.Report()));
   });
   auto peers = Bootstrap(Config(0, 2, directory.path()));

@@ -56,7 +56,7 @@ UniqueFd ConnectTo(const std::string& path) {
   return fd;
 }
 
-// Connects as soon as somebody listens.
+// Connects as soon as a rank listens.
 UniqueFd ConnectSoon(const std::string& directory) {
   for (int64_t until = NowNs() + 50 * kNsPerS; NowNs() < until;) {
     const std::string path = OnlySocketIn(directory);
@@ -157,7 +157,7 @@ TEST(Bootstrap, AWorkerThatWaitsLessLearnsWhoIsMissing) {
   ExpectOnAll(BootstrapInThreads(configs), StatusCode::kStartup, {"rank 2 of 3 did not call init()", "after rank 1"});
 }
 
-// Where a process set meets, ranks are called by their numbers in the job, and it is not init() that they come to.
+// When a process set bootstraps, errors call ranks by their numbers in the job and name the set instead of init().
 TEST(Bootstrap, TheRanksOfAProcessSetAreCalledAsInTheJob) {
   const auto of_set = [](std::vector<BootstrapConfig> configs) {
     for (BootstrapConfig& config : configs) {
@@ -273,7 +273,7 @@ TEST(Bootstrap, WhatAnotherUserHasMadeInThePlaceOfTheDirectoryIsAvoidedByAllRank
   ASSERT_EQ(close(open(place(3).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
   for (int number = 0; number < 4; ++number) ASSERT_EQ(lchown(place(number).c_str(), 12345, 12345), 0);
   for (const auto& peers : BootstrapInThreads(Job(3, wanted))) EXPECT_TRUE(peers.ok()) << Outcome(peers);
-  // No more than a few are tried.
+  // Start-up gives up after 16 directories.
   for (int number = 4; number < 16; ++number) {
     ASSERT_EQ(mkdir(place(number).c_str(), 0700), 0);
     ASSERT_EQ(chown(place(number).c_str(), 12345, 12345), 0);
@@ -321,7 +321,7 @@ TEST(Bootstrap, ClientsThatSayNothingOrNonsenseDoNotDisturbTheRanks) {
     ASSERT_GE(fd.get(), 0);
     std::string bytes(random() % 200, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    // Half of them begin like a message: hello, with any length.
+    // Half of the clients begin like a hello, with a random length.
     if (i % 2 == 0) bytes.insert(0, std::string("HCB1\1\0\0\0", 8));
     if (i % 5 == 0) bytes.clear();
     if (!bytes.empty()) send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -357,7 +357,7 @@ TEST(Bootstrap, AProcessOfAnotherUserIsRefused) {
   }
   const std::string path = OnlySocketIn(directory.path());
   testing::Child stranger([&] {
-    // The directory's mode would keep it out; its owner may have opened it.
+    // The directory's mode would keep the stranger out, but its owner may have changed the mode.
     chmod(directory.path().c_str(), 0755);
     chmod(path.c_str(), 0777);
     if (setgid(12345) != 0 || setuid(12345) != 0) return "no other user";

@@ -21,14 +21,14 @@ using testing::Child;
 using testing::Config;
 using testing::TestDirectory;
 
-// Of this process alone, beside which others run the same tests.
+// A claim that only this process uses: other processes may run the same tests at the same time.
 const std::vector<std::string> kClaim = {"MASTER_ADDR=10.1.2.3", "MASTER_PORT=" + std::to_string(getpid())};
 
 std::vector<std::string> ClaimOf(int rank) {
   return {kClaim[0], kClaim[1], "RANK=" + std::to_string(rank), "PATH=/usr/bin:/bin"};
 }
 
-// A program of its own; killed and reaped by the destructor.
+// A running program; the destructor kills and reaps it.
 class Program {
  public:
   Program(std::vector<std::string> command, std::vector<std::string> environment) {
@@ -45,7 +45,7 @@ class Program {
       _exit(127);
     }
     setpgid(pid_, pid_);
-    // Until it shows its own command line.
+    // Wait until /proc shows the new command line.
     for (int i = 0; i < 10'000; ++i) {
       std::ifstream file("/proc/" + std::to_string(pid_) + "/cmdline");
       std::string first;
@@ -69,7 +69,7 @@ class Program {
 
 Program RankProgram(int rank, const std::string& argument = "60") { return {{"/bin/sleep", argument}, ClaimOf(rank)}; }
 
-// A shell that waits for the rank, in whose environment `environment` is.
+// A shell that starts a rank and waits for it. `environment` is the environment of the shell.
 Program Wrapped(int rank, const std::string& argument, const std::vector<std::string>& environment) {
   return {{"/bin/sh", "-c",
            "RANK=" + std::to_string(rank) + " " + kClaim[0] + " " + kClaim[1] + " /bin/sleep " + argument + "; true"},
@@ -118,7 +118,7 @@ TEST(Contenders, WhatARankHasStartedIsNoRival) {
   const int child = OnlyChildOf(shell.pid());
   const Program twin({"/bin/sh", "-c", "/bin/sleep 60; true"}, ClaimOf(0));
   const int its_child = OnlyChildOf(twin.pid());
-  // Where the shell is the rank, its child has inherited the claim; where the child is, the shell is its wrapper.
+  // If the child is the rank, the shell is its wrapper. If the shell is the rank, the child has inherited the claim.
   EXPECT_EQ(Pids(FindContenders(kClaim, {child})), std::vector<int>{its_child});
   EXPECT_EQ(Pids(FindContenders(kClaim, {shell.pid()})), std::vector<int>{twin.pid()});
 }
@@ -129,7 +129,7 @@ TEST(Contenders, RanksOfOneLauncherMayRunDifferentPrograms) {
   EXPECT_TRUE(kinship.one_starter);
   EXPECT_FALSE(kinship.same_command);
   EXPECT_EQ(kinship.commands[0], "'/bin/sleep 60'");
-  // A wrapper that has the rank's environment is the rank's own.
+  // A wrapper with the rank's environment belongs to the rank.
   kinship = FindKinship(kClaim, {zero.pid(), OnlyChildOf(one.pid())});
   EXPECT_TRUE(kinship.one_starter && kinship.same_command);
 }
@@ -145,7 +145,7 @@ TEST(Contenders, RanksFromDifferentShellsMayDifferInNumbers) {
   EXPECT_FALSE(kinship.same_command);
 }
 
-// Ranks of one job: forked, so that they run this test's program.
+// Ranks of one job that share only a claim. They are forked, so that all run this test's program.
 class ByHand : public ::testing::Test {
  protected:
   BootstrapConfig ConfigOf(int rank, double timeout_s) const {

@@ -1,4 +1,4 @@
-// Start-up messages and their bytes: what decodes, what does not, and descriptors that travel along.
+// Start-up messages and their bytes: valid ones, invalid ones, and the descriptors that travel with them.
 #include "net/bootstrap/handshake.h"
 
 #include <fcntl.h>
@@ -173,7 +173,7 @@ TEST(Connection, WhatFollowsAMessageIsLeftInTheSocket) {
   EXPECT_EQ(rest.substr(0, 6), "notice");
 }
 
-// As rank 0 of a large job sends the descriptors of all ranks at once.
+// Rank 0 of a large job sends the descriptors of all ranks at once.
 TEST(Connection, AnyNumberOfDescriptorsMayWaitToBeRead) {
   Ends ends;
   const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));

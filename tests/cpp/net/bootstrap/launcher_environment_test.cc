@@ -27,7 +27,7 @@ void ExpectRefused(const Environment& environment, const std::vector<std::string
   }
 }
 
-// The ranks are known, but not how they find each other without MPI.
+// Expects that the rank is known but the job is not, so that the ranks cannot find each other without MPI.
 void ExpectNoJob(const Environment& environment, const std::vector<std::string>& parts) {
   const StatusOr<Identity> identity = Detect(environment);
   ASSERT_TRUE(identity.ok()) << identity.status().ToString();
@@ -283,7 +283,7 @@ TEST(Identity, OneOfSeveralProcessesIsNotAloneThoughNobodySaysOfHowMany) {
     ExpectIdentity(With(environment, {{"HOROCACHE_RANK", "0"}, {"HOROCACHE_SIZE", "1"}}),
                    {0, 1, 0, 1, 0, 1, "alone", "horocacherun"});
   }
-  // Slurm gives them to the shell of an allocation, too.
+  // Slurm sets such variables in the shell of an allocation, too.
   ExpectIdentity({{"PMIX_RANK", "0"}, {"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"}},
                  {0, 1, 0, 1, 0, 1, "alone", "none"});
   ExpectRefused({{"LOCAL_RANK", "1"}, {"WORLD_SIZE", "2"}}, {"WORLD_SIZE=2", "RANK is not", "HOROCACHE_RANK=0"});
@@ -331,7 +331,7 @@ TEST(Identity, ANumberThatMpisWorldDoesNotHaveIsRefusedThoughNobodySaysOfHowMany
 }
 
 TEST(Identity, OfALauncherThatARankHasStartedComesBeforeThatRanks) {
-  // As horocacherun sets them, which mpiexec itself has started.
+  // The variables of a rank of a horocacherun that mpiexec has started.
   const Environment outer = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "a"}};
   const Environment rank = With(outer, {{"HOROCACHE_RANK", "1"},
                                         {"HOROCACHE_SIZE", "4"},

@@ -1,4 +1,4 @@
-// Jobs in miniature: ranks as threads, or as forked children whose outcome comes back through a pipe.
+// Small jobs for tests: ranks are threads, or forked children whose outcome comes back through a pipe.
 #pragma once
 
 #include <dirent.h>
@@ -26,7 +26,7 @@
 
 namespace horocache::net::testing {
 
-// A directory of the test's own; the destructor checks that start-up left nothing in it.
+// A temporary directory; the destructor checks that start-up left nothing in it.
 class TestDirectory {
  public:
   TestDirectory() {
@@ -80,7 +80,7 @@ inline std::vector<StatusOr<Peers>> BootstrapInThreads(const std::vector<Bootstr
 
 inline int OpenDescriptors() { return TestDirectory::Entries("/proc/self/fd"); }
 
-// A forked child; killed and reaped at the latest by the destructor. What `body` returns can be read as its report.
+// A forked child that runs `body` and reports the result. The destructor kills and reaps a child that still runs.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& body) {
@@ -111,7 +111,7 @@ class Child {
     waitpid(std::exchange(pid_, -1), &status, 0);
     return status;
   }
-  // Until the child ends.
+  // Waits until the child ends; returns the result of `body`, or "" if the child was killed.
   std::string Report() {
     std::string text;
     char buffer[4096];
@@ -126,7 +126,7 @@ class Child {
   UniqueFd pipe_;
 };
 
-// How often children have said that they are where the test waits for them.
+// A counter in shared memory: each child adds one when it reaches the point for which the test waits.
 class Count {
  public:
   Count()

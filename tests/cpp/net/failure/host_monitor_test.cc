@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSilenceNs = 4500 * kNsPerMs;
 constexpr int64_t kStepNs = 10 * kNsPerMs;
 
-// The ranks of several hosts in one thread, with a clock of their own.
+// The ranks of several hosts in one thread, with a simulated clock.
 struct WatchedHosts {
   explicit WatchedHosts(std::vector<int> host_of_in)
       : host_of(std::move(host_of_in)), network(Size(), 0), seen(host_of.size()) {
@@ -40,7 +40,7 @@ struct WatchedHosts {
   int Size() const { return static_cast<int>(host_of.size()); }
   char Letter(size_t rank) const { return static_cast<char>('a' + host_of[rank]); }
   HostMonitor& operator[](int rank) { return *watches[static_cast<size_t>(rank)]; }
-  // All ranks run but those in `still`; what they hear of losses is in `seen`.
+  // Runs all ranks but those in `still`, and adds the losses of which each rank learns to `seen`.
   void Run(int64_t for_ns, const std::vector<int>& still = {}) {
     for (const int64_t until_ns = now_ns + for_ns; now_ns < until_ns; now_ns += kStepNs) {
       for (int rank = 0; rank < Size(); ++rank) {
@@ -50,7 +50,7 @@ struct WatchedHosts {
       }
     }
   }
-  // As the liveness threads of its host do.
+  // Reports the death of `rank`, as the peer monitors of its host do, to all ranks of the host but those in `still`.
   void Die(int rank, const std::vector<int>& still = {}) {
     for (int other = 0; other < Size(); ++other) {
       const bool here = host_of[static_cast<size_t>(other)] == host_of[static_cast<size_t>(rank)];
@@ -58,7 +58,7 @@ struct WatchedHosts {
       (*this)[other].NoteLost(rank, {StatusCode::kPeerLost, "rank " + std::to_string(rank) + " was killed"}, now_ns);
     }
   }
-  // Every rank of another host than `lost`, but for `still`, knows of its loss and of no other.
+  // Expects that every rank on the other hosts, except those in `still`, has learned of the loss of `lost` only.
   void ExpectKnown(int lost, const std::string& why, const std::vector<int>& still = {}) {
     for (int rank = 0; rank < Size(); ++rank) {
       if (host_of[static_cast<size_t>(rank)] == host_of[static_cast<size_t>(lost)]) continue;
@@ -113,7 +113,7 @@ TEST(HostMonitor, AStoppedRankIsNoLossWhileAnyRankOfItsHostRunsAndAllKnowIt) {
 TEST(HostMonitor, AStoppedSpeakerKeepsNothingToItself) {
   WatchedHosts hosts({0, 0, 1, 1, 1});
   hosts.Run(kNsPerS);
-  hosts.Run(20 * kStepNs, {2});  // too short to be known
+  hosts.Run(20 * kStepNs, {2});  // too short for the other ranks to notice
   hosts.Die(4, {2});
   hosts.Run(kNsPerS, {2, 4});
   hosts.ExpectKnown(4, "rank 4 was killed");
@@ -128,7 +128,7 @@ TEST(HostMonitor, AHostOfWhichNothingIsHeardIsLostAndBothEndsAreNamed) {
   hosts.ExpectKnown(2,
                     "rank 2 (host b) has not been heard of over MPI for 4.5 s on the host of rank 0 (host a): it, its "
                     "host or the network between the two is gone");
-  // It was stopped itself, and takes what has come meanwhile before it judges others.
+  // Rank 2 was stopped itself. It takes the frames that have arrived meanwhile before it judges others.
   hosts.Run(3 * kNsPerS);
   EXPECT_TRUE(hosts.seen[2].empty());
 }
@@ -157,7 +157,7 @@ TEST(HostMonitor, TheOthersSpeakForTheirHostAfterItsLowestRankHasLeft) {
 TEST(HostMonitor, WhatNoRankMaySayIsALossOfItsSender) {
   const std::vector<std::byte> short_frame(5), of_others = [] {
     std::vector<std::byte> frame(8 + 8 + 4);
-    frame[4] = std::byte{1};  // one lost rank: 0, which is not the sender's to speak of
+    frame[4] = std::byte{1};  // one lost rank: 0, which is not on the sender's host
     frame[12] = std::byte{4};
     return frame;
   }();

@@ -22,7 +22,7 @@ using testing::Contains;
 using testing::Outcome;
 using testing::TestDirectory;
 
-// What a PeerMonitor has reported.
+// The losses that a PeerMonitor has reported.
 class Losses {
  public:
   std::function<void(int, const std::string&)> Recorder() {
@@ -32,7 +32,8 @@ class Losses {
       ++calls_;
     };
   }
-  // Empty if nothing was reported within a deadline far beyond what is promised.
+  // Waits for the loss of `rank` and returns its cause. Empty if the loss was not reported within a deadline that is
+  // far longer than a PeerMonitor may take.
   std::string Await(int rank) {
     for (int64_t until = NowNs() + 20 * kNsPerS; NowNs() < until; usleep(500)) {
       const MutexLock lock(mutex_);
@@ -51,7 +52,7 @@ class Losses {
   int calls_ HC_GUARDED_BY(mutex_) = 0;
 };
 
-// A job of this process as rank 0 and children as the others; each child runs `body` after start-up.
+// A job with this process as rank 0 and children as the other ranks. Each child runs `body` after start-up.
 struct ForkedJob {
   ForkedJob(int size, const std::string& directory, const std::function<std::string(int, Peers&)>& body) {
     for (int r = 1; r < size; ++r) {
@@ -108,7 +109,7 @@ TEST(LivenessProcesses, ARankWasReapedBeforeAnybodyLooked) {
 TEST(LivenessProcesses, ARankThatEndsBecauseItHasSeenALossIsReportedAfterTheLoss) {
   TestDirectory directory;
   ForkedJob job(3, directory.path(), Sleep);
-  // Both have ended before this rank looks; the other had seen that rank 2 was lost.
+  // Ranks 1 and 2 have ended before rank 0's monitor starts, and rank 1 had seen the loss of rank 2.
   job[2].Signal(SIGKILL);
   job[2].Wait();
   job.peers.arena->state(1).store(RankState::kJobLost);
@@ -151,7 +152,7 @@ TEST(LivenessProcesses, ARankWithALivingForkedChildIsReportedAll) {
   ForkedJob job(2, directory.path(), [](int rank, Peers& peers) -> std::string {
     const pid_t parent = getpid();
     if (fork() == 0) {
-      // Holds the rank's link open for longer than a loss may take to be seen.
+      // The child holds the rank's link open for longer than the monitor may take to see a loss.
       while (getppid() == parent) usleep(10'000);
       sleep(2);
       _exit(0);
@@ -178,7 +179,7 @@ TEST(LivenessProcesses, ARankThatHasLeftIsNotLost) {
     EXPECT_EQ(job[rank].Report(), "left");
     job[rank].Wait();
   }
-  // Rank 2's loss comes after those would have.
+  // The monitor would report losses of ranks 1 and 3 before that of rank 2.
   job[2].Signal(SIGKILL);
   EXPECT_NE(losses.Await(2), "");
   EXPECT_EQ(losses.calls(), 1);
@@ -249,8 +250,8 @@ TEST(LivenessProcesses, ARankThatBecomesAnotherProgramIsLost) {
   EXPECT_EQ(losses.Await(1), "closed its connection without shutdown()");
 }
 
-// What a program does that closes the descriptors that it does not know, and opens files of its own. Not the pipe of
-// this test.
+// Acts as a program that closes descriptors that it does not know and opens its own files. Spares the pipe of this
+// test. Returns the numbers that now refer to the program's files.
 std::vector<int> TakeDescriptors() {
   std::vector<int> mine;
   struct stat about{};
@@ -290,7 +291,7 @@ TEST(LivenessProcesses, ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesL
   Losses losses;
   PeerMonitor liveness(&job.peers, 0, losses.Recorder());
   while (job.peers.arena->message_blocked(1) == 0) usleep(1000);
-  usleep(300'000);  // as long as a link that closes may take to count as a loss, and more
+  usleep(300'000);  // longer than a closed link may take to count as a loss
   EXPECT_EQ(losses.calls(), 0);
   job[2].Signal(SIGKILL);
   EXPECT_TRUE(Contains(losses.Await(2), "signal 9"));
@@ -298,7 +299,7 @@ TEST(LivenessProcesses, ARankWhoseDescriptorsTheProgramHasTakenIsNotLostAndSeesL
   EXPECT_EQ(losses.calls(), 1);
 }
 
-// Two ranks of this process, without start-up.
+// Two ranks in this process, without start-up.
 struct Pair {
   Pair() {
     int ends[2];

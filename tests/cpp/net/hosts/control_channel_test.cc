@@ -17,7 +17,7 @@
 namespace horocache::net {
 namespace {
 
-// The ranks of several hosts in one process: an arena per host, links in memory between the leaders.
+// The ranks of several hosts in one process: one arena per host, and links in memory between the leaders.
 struct Hosts {
   explicit Hosts(std::vector<int> host_of_in, uint64_t seed = 0)
       : host_of(std::move(host_of_in)),
@@ -41,7 +41,7 @@ struct Hosts {
   }
   RuntimeChannel& operator[](int rank) { return *channels[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(host_of.size()); }
-  // Frames take up to so many looks of any leader.
+  // Sets the longest delay of a frame, in calls of Receive by any leader.
   void Delay(int looks) {
     network->max_delay_ns = looks;
     network->ns_per_look = 1;
@@ -55,7 +55,7 @@ struct Hosts {
   std::vector<int> host_of;
   std::unique_ptr<MemoryNetwork> network;
   std::vector<std::shared_ptr<Arena>> arenas;
-  std::vector<MemoryLink*> links;  // null where the rank is no leader
+  std::vector<MemoryLink*> links;  // by rank; null for all ranks but the leaders
   std::vector<std::unique_ptr<RuntimeChannel>> channels;
 };
 
@@ -150,7 +150,7 @@ TEST(HostsChannel, PiecesThatNoLeaderSendsBreakTheChannel) {
     return text + std::string(bytes, 'x');
   };
   const std::vector<std::string> bad = {"short",
-                                        piece(9, 0, 4, 0, 4),            // from no rank
+                                        piece(9, 0, 4, 0, 4),            // from a rank that does not exist
                                         piece(1, 0, 4, 0, 4),            // from a rank of another host
                                         piece(2, 3, 4, 0, 4),            // to a rank of another host
                                         piece(2, 0, 4, 2, 2),            // begins in the middle
@@ -166,7 +166,7 @@ TEST(HostsChannel, PiecesThatNoLeaderSendsBreakTheChannel) {
   }
 }
 
-// A job whose ranks step again and again, as those do that have to poll.
+// A job whose ranks step again and again, like ranks that must poll.
 class HostsJob : public control::TestJob {
  public:
   HostsJob(const std::vector<int>& host_of, const std::string& strategy, uint64_t seed)

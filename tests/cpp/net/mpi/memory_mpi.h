@@ -1,4 +1,5 @@
-// MPI's messages between ranks of one process, for tests of what waits for them; collectives are not there.
+// MPI messages between ranks of one process, for tests of the code that waits for messages. Collectives are not
+// supported.
 #pragma once
 
 #include <unistd.h>
@@ -16,7 +17,7 @@
 #include "net/mpi/communicator.h"
 #include "net/mpi/mpi.h"
 
-// Of LeakSanitizer, where the build has it.
+// Functions of LeakSanitizer; null in builds without it.
 extern "C" {
 __attribute__((weak)) void __lsan_disable();  // NOLINT
 __attribute__((weak)) void __lsan_enable();   // NOLINT
@@ -24,7 +25,7 @@ __attribute__((weak)) void __lsan_enable();   // NOLINT
 
 namespace horocache::net {
 
-// Any thread.
+// The messages that have been sent to each rank. Any thread may call.
 class MemoryMessages {
  public:
   struct Message {
@@ -43,7 +44,8 @@ class MemoryMessages {
     MutexLock lock(mutex_);
     return arrived_[static_cast<size_t>(to)].size();
   }
-  // The first that `to` has got with the tag, from the rank; from any where that is negative.
+  // Removes and returns the first message to `to` with this tag from rank `from`, or from any rank if `from` is
+  // negative. Null if there is none.
   std::unique_ptr<Message> Take(int to, int from, int tag) HC_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     auto& messages = arrived_[static_cast<size_t>(to)];
@@ -58,11 +60,11 @@ class MemoryMessages {
  private:
   const int size_;
   Mutex mutex_;
-  std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::deque<Message>> arrived_ HC_GUARDED_BY(mutex_);  // by receiver
 };
 
-// The MPI of one rank, for one thread. Every communicator has all ranks; what is sent to `unreachable` fails at once.
-// LeakSanitizer is off meanwhile: buffers of late requests belong to the library.
+// The MPI of one rank, for one thread. Every communicator has all ranks. A send to `unreachable` fails at once.
+// LeakSanitizer is off while the object lives, because the buffers of orphaned requests belong to the library.
 class MemoryMpi final : public Mpi {
  public:
   MemoryMpi(MemoryMessages* messages, int rank, int unreachable = -1)
@@ -119,7 +121,7 @@ class MemoryMpi final : public Mpi {
     *request = Add({static_cast<char*>(data), count, probed_->from, probed_->tag});
     return Deliver(*request, std::exchange(probed_, nullptr));
   }
-  // Makes every later Test() wait for ever, as a library that fails may.
+  // Makes every later Test() hang, as it may in a library that has failed.
   void Hang() { hangs_ = true; }
   StatusOr<bool> Test(MpiRequest* request, Received* received) override {
     while (hangs_) pause();

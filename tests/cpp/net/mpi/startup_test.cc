@@ -1,5 +1,5 @@
-// Start-up over MPI: which rank an error names, and which ranks get it. With a timeout of 0 a rank takes only messages
-// that have arrived.
+// Start-up over MPI: the rank that an error names, and the ranks that get the error. With a timeout of 0, a rank takes
+// only messages that have arrived.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -27,11 +27,12 @@ Introduction Of(const std::string& host, const std::string& version = "1") {
   return {{version, 1, 0, "name=value\n"}, {host, host}};
 }
 
-constexpr int64_t kHungNs = kNsPerS / 20 - Watchdog::kStepNs;  // its watchdog ends the process after 0.05 s
+constexpr int64_t kHungNs = kNsPerS / 20 - Watchdog::kStepNs;  // with it, the watchdog ends the process after 0.05 s
 
 Status Interrupted() { return {StatusCode::kAborted, "somebody has interrupted"}; }
 
-// The ranks but 0, each on a thread, and then rank 0 with `timeout_ns` when each of them has sent it a message.
+// Runs `act` for the other ranks, each on a thread, and for rank 0 with `timeout_ns` once each of them has sent it a
+// message.
 template <typename Result>
 class MpiJob {
  public:
@@ -121,7 +122,7 @@ TEST(MpiMemberList, AMemberThatIsCountedOnWaitsForTheAnswerAlsoWhenInterrupted) 
   const auto& results = job.Run({1}, kLongNs, [](MemoryMpi* mpi, int64_t timeout_ns) {
     if (mpi->Rank({}) == 1)
       return CompareMembers(mpi, mpi->world(), {0, 1}, "init(comm=", kTag, timeout_ns, Interrupted);
-    Nap(kNsPerS / 5);  // longer than rank 1 goes without asking
+    Nap(kNsPerS / 5);  // longer than rank 1's interval between checks for an interruption
     return CompareMembers(mpi, mpi->world(), {0, 1}, "init(comm=", kTag, timeout_ns, nullptr);
   });
   for (const auto& result : results) EXPECT_TRUE(result->ok()) << result->message();

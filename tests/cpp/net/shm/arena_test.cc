@@ -218,7 +218,7 @@ TEST(Arena, AChildOfForkDoesNotHaveTheMapping) {
   ASSERT_TRUE(arena.ok());
   const pid_t child = fork();
   if (child == 0) {
-    // mincore fails with ENOMEM where nothing is mapped. It wants the address of a page, and pages may be of 64 KiB.
+    // mincore fails with ENOMEM where nothing is mapped. It needs the address of a page, and pages may have 64 KiB.
     unsigned char resident = 0;
     std::byte* const at = (*arena)->data(0).data();
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -259,7 +259,7 @@ TEST(Arena, ARankThatHasSeenALossSaysWhyBeforeItLeaves) {
   EXPECT_EQ(arena->WhyJobLost(1).message(), "no memory") << "that is why it leaves";
 }
 
-// Of the mappings of memory that ranks share, what the kernel says about each.
+// The kernel's flags of each mapping of memory that ranks share.
 std::vector<std::string> FlagsOfSharedMappings() {
   std::ifstream smaps("/proc/self/smaps");
   std::vector<std::string> flags;
@@ -312,7 +312,7 @@ TEST(Doorbell, NoRingIsLostBetweenTwoThreads) {
   Doorbell ping = arena->doorbell(0), pong = arena->doorbell(1);
   std::atomic<uint32_t> ball{0};
   std::atomic<uint32_t> late{0};
-  // Each turn sleeps at most 20 s: a lost wake-up is then counted, not waited for.
+  // Each turn sleeps at most 20 s, so that a lost wake-up is counted and the game goes on.
   const auto play = [&](Doorbell mine, Doorbell other, uint32_t parity, uint32_t who) {
     for (uint32_t turn = parity; turn < kRings; turn += 2) {
       for (;;) {

@@ -186,7 +186,7 @@ TEST(ShmChannelWords, OneRankAloneAgreesWithItself) {
   EXPECT_EQ(frame, "to myself");
 }
 
-// Sleeps on the doorbell as a coordinator does, until `ready`.
+// Sleeps on the doorbell, as a progress thread does, until `ready` returns true. False after the deadline.
 template <typename Ready>
 bool WaitFor(Arena& arena, int rank, Ready ready) {
   Doorbell bell = arena.doorbell(rank);
@@ -331,7 +331,7 @@ TEST(ShmChannelFrames, BigFramesPassThroughSmallRingsInThreads) {
             }
           }
         }
-        return finished == kRanks;  // who is done still passes on the frames of others
+        return finished == kRanks;  // a rank that is done still calls Progress for its peers
       });
       if (!done) failures[static_cast<size_t>(r)] = std::to_string(left) + " frames did not arrive";
     });

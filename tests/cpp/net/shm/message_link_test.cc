@@ -37,7 +37,7 @@ struct LinkWorld {
   }
   Link& operator[](int rank) { return *links[static_cast<size_t>(rank)]; }
   bool Send(int from, int to, const std::string& frame) { return (*this)[from].TrySend(to, Bytes(frame), {}); }
-  // Everything that has arrived.
+  // Receives all frames that have arrived at the rank.
   Received Take(int rank) {
     Received out;
     while ((*this)[rank].Receive([&](int from, std::span<const std::byte> frame) {
@@ -121,7 +121,7 @@ TEST(ShmLink, AFrameThatIsTooLargeOrForNobodyBreaksTheLink) {
   EXPECT_EQ(world[1].broken().code(), StatusCode::kInternal);
 }
 
-// ---- what no peer may write
+// ---- slots that no peer may write
 
 uint64_t Word(uint32_t stamp, uint32_t chunk, uint32_t bytes) {
   return uint64_t{stamp} << 32 | uint64_t{chunk} << 20 | bytes;
@@ -223,7 +223,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
           bell.Sleep(seen, Doorbell::kWaiter, kLimitNs);  // a lost wake-up fails the test
         }
       }
-      // The others go on sending: take what comes until all have said that they are done.
+      // The other ranks go on sending: receive until all of them have left.
       world.arena->state(rank) = RankState::kLeft;
       for (int peer = 0; peer < kRanks; ++peer) world.arena->doorbell(peer).Ring();
       const auto all_left = [&] {
@@ -238,7 +238,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
         ASSERT_LT(NowNs(), deadline_ns);
         std::this_thread::yield();
       }
-      // Everybody's seed is known, so everybody knows what was to come.
+      // Each rank knows the seeds of the others, and so how many frames each of them has sent to it.
       for (int peer = 0; peer < kRanks; ++peer) {
         SeededRandom check(static_cast<uint64_t>(peer));
         int expected = 0;

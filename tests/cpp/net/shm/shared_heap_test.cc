@@ -124,7 +124,7 @@ TEST(SharedHeap, RanksSeeEachOthersRegionsAndMemoryIsTakenWhenItIsUsed) {
   EXPECT_EQ(blocks_of_file(), before);
 }
 
-// Whether a child of fork that runs this ends with true.
+// True if `check` returns true in a child of fork.
 bool HoldsInChild(const std::function<bool()>& check) {
   const pid_t child = fork();
   if (child == 0) _exit(check() ? 0 : 1);
@@ -175,7 +175,7 @@ TEST(SharedHeap, AChildThatIsForkedAfterTheJobHasItsOwnCopyToo) {
   ASSERT_NE(block, nullptr);
   EXPECT_TRUE(HoldsInChild([&] {
     block->memory()[0] = std::byte{5};
-    // The other rank's range is not mapped in the child, which may have other memory there when it drops the tensor.
+    // The other rank's range is not mapped in the child. Other memory may be there when the child drops the tensor.
     void* own = mmap(block->memory().data() + kBytes, 4096, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (own == MAP_FAILED) return false;

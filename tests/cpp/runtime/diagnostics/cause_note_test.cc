@@ -17,7 +17,7 @@ class CauseNoteTest : public testing::Test {
   CauseNoteTest() { folder_ = mkdtemp(pattern_); }
   ~CauseNoteTest() override { std::filesystem::remove_all(folder_); }
 
-  // Without the time.
+  // The text of the note without its time.
   std::string Told() const {
     std::ifstream file(folder_ + "/cause.3");
     std::stringstream text;

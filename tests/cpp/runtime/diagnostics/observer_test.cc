@@ -35,7 +35,7 @@ std::string Read(const std::string& path) {
   return text.str();
 }
 
-// What the observer with this socket says; empty if nobody listens.
+// Returns the answer of the observer with this socket; empty if no observer listens.
 std::string Ask(const std::string& name) {
   const UniqueFd asking(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -117,7 +117,7 @@ TEST(Observer, WritesTheFirstErrorAtOnceAndTheRestAtMostOnceASecond) {
 TEST(Observer, WhatHasTheNameOfTheNewRecordIsNeitherOpenedNorTaken) {
   const Folder folder;
   const std::string path = folder.path + "/record.json";
-  ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // to open it would wait for a reader
+  ASSERT_EQ(mkfifo((path + ".new").c_str(), 0666), 0);  // opening it would wait for a reader
   Told told;
   {
     Observer observer("", path, told.Means());
@@ -144,7 +144,7 @@ TEST(Observer, ANameOfAFolderCannotPassForALineOfItsOwn) {
 TEST(Observer, ARecordThatCannotBeWrittenIsOneWarning) {
   Told told;
   Observer::Means means = told.Means();
-  // What the thread finds out waits until NoteError() has returned, or what it says could be the second already.
+  // The observer's thread waits until NoteError() has returned. Otherwise its warning could already be in `before`.
   std::atomic<bool> returned{false};
   std::string before, all;
   means.record = [&](const std::string&, const std::string&) {

@@ -12,7 +12,8 @@
 namespace horocache::runtime {
 namespace {
 
-// A file system that answers when the test says so. Its calls may outlive the record's file, so it is the process's.
+// A file system that answers when the test sets `answers`. Its calls may outlive the record file, so the state is
+// global.
 std::atomic<bool> answers{false};
 std::atomic<int> calls{0}, returned{0};
 
@@ -32,7 +33,7 @@ TEST(RecordFile, AFileSystemThatDoesNotAnswerIsWaitedForOnce) {
   EXPECT_EQ(calls, 1) << "no second thread hangs there";
   answers = true;
   while (returned == 0) std::this_thread::yield();
-  Status status = file.Replace("third");  // the first call may still be about to say that it is over
+  Status status = file.Replace("third");  // the first call may not have noted its end yet
   while (!status.ok() && calls == 1) status = file.Replace("third");
   EXPECT_GE(calls, 2) << "what answers again is used again";
 }

@@ -13,7 +13,7 @@ TEST(UserTime, AProgramThatUsesATwentiethOfACoreComputes) {
   EXPECT_FALSE(time.computes());
   time.Sample(12 * kNsPerS, 5 * kNsPerS + 99 * kNsPerMs);
   EXPECT_TRUE(time.computes());
-  // Looks in between change nothing.
+  // Samples in between change nothing.
   time.Sample(12 * kNsPerS + 1, 5 * kNsPerS + 99 * kNsPerMs);
   EXPECT_TRUE(time.computes());
   time.Sample(14 * kNsPerS, 5 * kNsPerS + 100 * kNsPerMs);

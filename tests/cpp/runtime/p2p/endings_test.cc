@@ -1,4 +1,4 @@
-// Messages that end without having been delivered: a rank leaves, the job is lost, somebody waits for too long.
+// Messages that end without delivery: a rank leaves, the job is lost, or a message waits for too long.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -152,7 +152,7 @@ TEST(PointToPoint, WhatWaitsForTooLongIsReportedAndThenFails) {
   }
   EXPECT_NE(recv->status().message().find("STALL_SHUTDOWN_TIME"), std::string::npos);
   EXPECT_TRUE(deaf.front()->status().ok());
-  // The engine goes on, and who asks for what was given up is told.
+  // The engine goes on. A rank that receives a message whose sender has given up gets an error.
   const Handle late = world.Recv(2, 1, kLarge, 5);
   world.Run();
   EXPECT_EQ(late->status().code(), StatusCode::kStall);

@@ -24,7 +24,7 @@ TEST(PointToPoint, RandomMessagesArriveInOrderForEachSourceDestinationTagAndSet)
     net::SeededRandom random(seed);
     using Key = std::tuple<int, int, int32_t, uint32_t>;
     std::map<Key, std::vector<size_t>> sizes;  // by key, in the order of sending
-    std::vector<std::tuple<Key, bool>> todo;   // and whether it is the send
+    std::vector<std::tuple<Key, bool>> todo;   // true: the send of the key
     for (int i = 0; i < 60; ++i) {
       const Key key{random.Below(ranks), random.Below(ranks), random.Below(3), random.Below(2)};
       const size_t of[] = {0, 1, random.Below(200), 16 << 10, (16 << 10) + 1, random.Below(100'000)};
@@ -152,7 +152,7 @@ TEST(PointToPoint, BeyondItsCreditASenderAnnouncesAndTheCreditComesBack) {
       world.Run();
       size_t done = 0;
       for (const Handle& one : sent) done += one->done() ? 1 : 0;
-      // Up to a quarter of the credit comes back later, on another frame.
+      // Up to a quarter of the credit comes back later, with another frame.
       EXPECT_LE(done, fits) << "turn " << turn;
       EXPECT_GE(done, turn == 0 ? fits : fits * 3 / 4 - 1) << "turn " << turn;
       for (size_t i = 0; i < sent.size(); ++i) {

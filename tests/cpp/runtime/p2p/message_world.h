@@ -1,4 +1,4 @@
-// The engine of messages over links in memory: N ranks in one thread, seeded schedules, a clock of the test's.
+// The message engine over links in memory: N ranks in one thread, with seeded schedules and a clock of the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ class World {
       quiet = moved ? 0 : quiet + 1;
     }
   }
-  // Steps all ranks in their order, so many times, `ns` apart.
+  // Steps all ranks in rank order, `times` times, `ns` apart.
   void StepAll(int times, int64_t ns) {
     for (int i = 0; i < times; ++i) {
       network_.now_ns += ns;
@@ -118,7 +118,7 @@ class World {
   net::MemoryNetwork network_;
   net::SeededRandom order_;
   std::vector<bool> left_;
-  std::vector<int64_t> computed_ns_;  // when each was last seen to compute
+  std::vector<int64_t> computed_ns_;  // when each rank last computed
   observe::FlightRecorder recorder_;
   Metrics table_metrics_{1};
   OperationTable table_{&recorder_, &table_metrics_, [](const Status&) {}};

@@ -1,4 +1,4 @@
-// Frames that no peer may send break the engine, with an error, and nothing else.
+// Frames that no peer may send break the engine with an error and have no other effect.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -76,7 +76,7 @@ TEST(PointToPoint, RandomFramesCrashNobody) {
       if (!one->done()) continue;
       EXPECT_NE(one->status().code(), StatusCode::kInternal);
     }
-    // What is left must still end.
+    // The operations that are still pending must end.
     world[1].Lose({StatusCode::kPeerLost, "over."}, world.network().now_ns);
     for (const Handle& one : keep) ASSERT_TRUE(one->done()) << "seed " << seed;
   }

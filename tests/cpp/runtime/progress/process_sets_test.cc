@@ -90,7 +90,7 @@ TEST(ProcessSets, AreForTheirMembersWhileTheyAreOpen) {
 
 TEST(ProcessSets, NumbersMayHaveGapsAndAreNotUsedAgain) {
   ProcessSets sets(4);
-  ASSERT_TRUE(sets.Propose(3, {0, 1}).ok());  // another rank has counted further
+  ASSERT_TRUE(sets.Propose(3, {0, 1}).ok());  // another rank has already used 1 and 2
   EXPECT_EQ(sets.CheckMember(2, 0, "barrier").code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(sets.CheckPending(2).message(), "process set 2 has not been proposed");
   EXPECT_EQ(sets.Propose(2, {0, 2}).message(), "process set 2 ([0, 2]) cannot have this number: it has been used.");

@@ -76,7 +76,7 @@ TEST_F(OperationTableTest, AMemberOfAGroupIsInFlightWithItsGroup) {
   EXPECT_TRUE(Add(Make("group.3")).ok());
 }
 
-// A record as a binding fills it for a group that it has sent before.
+// Fills the operation as a binding does for a repeated group.
 void FillAgain(Operation* operation, const std::string& name) {
   wire::Signature& signature = operation->request.signature;
   operation->prepared.same_request = std::exchange(operation->prepared.filled, false);

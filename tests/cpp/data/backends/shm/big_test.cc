@@ -21,7 +21,7 @@ TEST(ShmBig, BroadcastsMoreThanTwoToThe31ElementsInSegments) {
     data[r].inputs.emplace_back(size_t{1} << 20, r == 0 ? std::byte{3} : std::byte{0});
     data[r].inputs.emplace_back(9, r == 0 ? std::byte{4} : std::byte{0});
     testing::Bind(&data[r]);
-    // The same memory again and again stands for 2 GiB; only the last segment lies beyond 2^31.
+    // The same 1 MiB of memory, repeated, stands for 2 GiB; only the last segment lies beyond 2^31.
     auto& segments = data[r].collective.segments;
     segments.insert(segments.begin(), 2048, segments[0]);
   }
@@ -29,7 +29,7 @@ TEST(ShmBig, BroadcastsMoreThanTwoToThe31ElementsInSegments) {
   EXPECT_TRUE(data[1].inputs == data[0].inputs);
 }
 
-// 2^31 + 7 bytes on each of two ranks: 4 GiB and some seconds. Run it with --gtest_also_run_disabled_tests.
+// 2^31 + 7 bytes on each of two ranks: needs 4 GiB and some seconds. Run it with --gtest_also_run_disabled_tests.
 TEST(ShmBig, DISABLED_ReducesAndGathersMoreThanTwoToThe31Elements) {
   Ranks ranks(2, {.tile_bytes = 256 << 10, .oneshot_max_bytes = 0}, 4 << 20);
   const size_t count = (size_t{1} << 31) + 7;

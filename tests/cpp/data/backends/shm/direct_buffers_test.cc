@@ -1,5 +1,5 @@
-// Allreduce where the tensors of all ranks lie in their regions: nothing is copied, and the bits are those of the way
-// through tiles.
+// Direct allreduce: the tensors of all ranks lie in their regions. No rank copies anything, and the results have the
+// same bits as an allreduce through tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using testing::RunInTurn;
 
 constexpr size_t kRegionBytes = size_t{4} << 20;
 
-// A region for each rank, and an operation whose tensors can be put into it.
+// The ranks of a job, each with a region for tensors.
 class Shared {
  public:
   Shared(int size, BackendOptions options) : regions_(static_cast<size_t>(size), Bytes(kRegionBytes)) {
@@ -82,7 +82,7 @@ std::vector<Bytes> Outputs(const RankData& data) {
   return out;
 }
 
-// What the way through tiles gives.
+// Returns the results of the same allreduce through tiles.
 std::vector<Bytes> Staged(int size, std::vector<RankData> data) {
   Ranks ranks(size, DirectTiles(4096));
   for (RankData& mine : data) testing::Bind(&mine);
@@ -158,7 +158,7 @@ TEST_P(ShmDirectTest, GoesThroughTilesWhereOneRankHasATensorOfItsOwn) {
       for (const Status& status : RunInTurn(&shared.ranks(), "shm", &data)) EXPECT_TRUE(status.ok());
       for (const RankData& mine : data) EXPECT_TRUE(Outputs(mine) == expected);
       EXPECT_GT(shared.counters(0).bytes_copied, 0u);
-      // The lane is in step: what follows runs.
+      // The ranks are still in step: the next operation runs.
       std::vector<RankData> next = FloatsOf(n, {5000});
       const std::vector<Bytes> sums = Staged(n, next);
       for (int r = 0; r < n; ++r) Place(&next[static_cast<size_t>(r)], &shared.region(r), 0, 0);
@@ -209,7 +209,7 @@ TEST_P(ShmDirectTest, RanksOnThreadsAgree) {
   testing::RunOnThreads(n, [&](int rank) {
     const RankData& mine = data[static_cast<size_t>(rank)];
     for (int i = 0; i < 30; ++i) {
-      if (i > 0) {  // the same inputs again: the results of the step before are read by nobody any more
+      if (i > 0) {  // restore the inputs: no rank still reads the results of the last step
         size_t at = 0;
         for (const Bytes& input : mine.inputs) {
           std::memcpy(shared.region(rank).data() + at, input.data(), input.size());
@@ -233,7 +233,7 @@ TEST(ShmDirect, FailsOnAllRanksWhenOneAnnouncesMemoryOutsideOfItsRegion) {
     for (int r = 0; r < 2; ++r) Place(&data[static_cast<size_t>(r)], &shared.region(r), 0, 0);
     auto zero = shared.ranks().backend(0, "shm").Start(data[0].collective);
     auto one = shared.ranks().backend(1, "shm").Start(data[1].collective);
-    EXPECT_FALSE(one->Test());  // it has announced its memory
+    EXPECT_FALSE(one->Test());  // rank 1 has announced its memory
     ShmPort port(shared.ranks().area(0), 4096);
     port.runs(1, 0).first = bad;
     while (!zero->Test()) {

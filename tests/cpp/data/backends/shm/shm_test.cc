@@ -1,4 +1,4 @@
-// The shm backend beyond right results: disagreement, order, threads, waiting, wake-ups, counters.
+// The shm backend apart from its results: mismatches, order, threads, waiting, wake-ups, counters.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -36,7 +36,8 @@ void BindAll(std::vector<RankData>* data) {
   for (RankData& mine : *data) testing::Bind(&mine);
 }
 
-// All ranks end with kMismatch that names both; afterwards the lane still works.
+// Expects that the collective ends on all ranks with a kMismatch that contains `word` and names a rank, and that the
+// lane works afterwards.
 void ExpectMismatchAndRecovery(Ranks* ranks, std::vector<RankData>* data, const std::string& word) {
   const std::vector<Status> statuses = RunInTurn(ranks, "shm", data, 10000);
   for (const Status& status : statuses) {
@@ -197,7 +198,7 @@ TEST(ShmQueueTest, RunsStartedOperationsInOrderWhicheverIsTested) {
       operations[r].push_back(ranks.backend(static_cast<int>(r), "shm").Start(data.back()[r].collective));
     }
   }
-  // Each rank tests its operations in an order of its own; the last one alone suffices to drive all.
+  // Each rank tests its operations in its own order. To test only the last one is enough to drive all of them.
   bool all_done = false;
   for (int turn = 0; turn < 1000 && !all_done; ++turn) {
     all_done = operations[0].back()->Test();
@@ -305,7 +306,7 @@ TEST(ShmOperationTest, CountsBytes) {
   const DataCounters& counters = ranks.backend(0, "shm").counters();
   EXPECT_EQ(counters.operations, 1u);
   EXPECT_EQ(counters.payload_bytes, 400000u);
-  // Half is packed, half folded to two places, half unpacked.
+  // The rank packs one half of the tensor, folds the other half to two places, and unpacks one half.
   EXPECT_NEAR(static_cast<double>(counters.bytes_copied), 1.0 * 400000, 4096);
   EXPECT_NEAR(static_cast<double>(counters.bytes_folded), 1.0 * 400000, 4096);
 }
@@ -324,7 +325,7 @@ TEST(ShmThreads, RunAllOperationsAtOnceWithEqualResults) {
         d.collective.op = kinds[i % 6];
         d.collective.sequence = static_cast<uint64_t>(i);
         d.collective.root = d.collective.op == Op::kBroadcast ? i % n : -1;
-        const int rows = i * 131 % 3000 / n * n;  // as alltoall wants them
+        const int rows = i * 131 % 3000 / n * n;  // alltoall needs a multiple of n
         d.inputs.push_back(
             testing::SmallNumbers(DType::kFloat32, static_cast<size_t>(rows), static_cast<uint64_t>(rank)));
         if (i % 6 == 0 || i % 6 == 2) {
