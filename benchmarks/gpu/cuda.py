@@ -12,7 +12,7 @@ import os
 import time
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.gpu.record import CallError, Library, UnavailableError
 
@@ -483,7 +483,13 @@ class Driver(Library):
 
 
 class SharedMemory:
-    """A memfd, mapped shared, as horocache's arenas are."""
+    """A memfd, mapped shared, as horocache's arenas are. It stays mapped to the end of the process.
+
+    Memory that is unmapped while it is registered stays registered: the driver then refuses to register the next
+    mapping at its address (712), and allocations of device memory that would get the address (208).
+    """
+
+    _all: ClassVar[list[mmap.mmap]] = []
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = size
@@ -491,6 +497,7 @@ class SharedMemory:
         if descriptor is None:
             os.ftruncate(self.descriptor, size)
         self._map = mmap.mmap(self.descriptor, size)
+        SharedMemory._all.append(self._map)
         self.address = ctypes.addressof(c_ubyte.from_buffer(self._map))
 
     def touch(self) -> None:

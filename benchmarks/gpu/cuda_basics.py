@@ -324,7 +324,7 @@ def _fork(checks: CudaChecks) -> None:
 
 def _release(checks: CudaChecks) -> None:
     driver = checks.library
-    stream, event, pointer = driver.stream(), driver.event(), c_uint64()
+    pointer = c_uint64()
     flags, active, current, again = c_uint(), c_int(), c_void_p(), c_void_p()
     checks("release the last reference", "cuDevicePrimaryCtxRelease_v2", "device 0", 0, expect=Code.SUCCESS)
     note = lambda: f"active {active.value}"  # noqa: E731
@@ -337,8 +337,7 @@ def _release(checks: CudaChecks) -> None:
     checks.fact("handle after retain anew", "cuDevicePrimaryCtxRetain", "", again.value == driver.context)
     checks("make it current anew", "cuCtxSetCurrent", "the new handle", again, expect=Code.SUCCESS)
     checks("allocate anew", "cuMemAlloc_v2", "4096 bytes", REF(pointer), PAGE, expect=Code.SUCCESS)
-    checks("event of the released context", "cuEventQuery", "created before the release", event)
-    checks("stream of the released context", "cuStreamQuery", "created before the release", stream)
+    # A query of an event that was made before the release ends the process with SIGSEGV.
 
 
 # ---- pointers

@@ -13,7 +13,7 @@ from benchmarks.gpu import party as parties
 from benchmarks.gpu.cuda import Code
 from benchmarks.gpu.nccl import Nccl, Rank, Result, dotted
 from benchmarks.gpu.party import COMMON, RANKS, SHARED_GPU, Board, Party, Scenario
-from benchmarks.gpu.record import CallError
+from benchmarks.gpu.record import CallError, in_thread
 from benchmarks.gpu.session import Helper, Session
 from benchmarks.gpu.two_ranks_results import end, figures, matrix, other_collectives, special_values
 
@@ -55,7 +55,7 @@ def threads(session: Session) -> None:
         early = SHARED_GPU | {"NCCL_RUNTIME_CONNECT": "0"}
         session.recorder.add("threads: once more with NCCL_RUNTIME_CONNECT=0", "", "", "see the next rows")
         parties.run(session, "threads", "main", early, 40)
-    for scenario in ("mismatch", "abort"):
+    for scenario in ("mismatch", "abort", "first"):
         parties.run(session, "threads", scenario, SHARED_GPU, 45)
     outcome = session.helper("two_ranks:one_thread", SHARED_GPU).finish(30)
     parties.report(session, "one thread", "group", [outcome])
@@ -72,7 +72,7 @@ def _shared_gpu(session: Session) -> bool:
 
 
 def _scenarios(session: Session, mode: str, environment: dict[str, str]) -> None:
-    for scenario, limit_s in (("main", 40), ("kill", 0), ("mismatch", 45), ("abort", 45)):
+    for scenario, limit_s in (("main", 40), ("kill", 0), ("mismatch", 45), ("abort", 45), ("first", 45)):
         if scenario == "kill":
             _kill(session, mode, environment)
         else:
@@ -250,6 +250,8 @@ def _abort(party: Party) -> None:
     words = "without the peer"
     for label, end_call in (("abort", _abort_alone), ("revoke", _revoke), ("shrink", _shrink)):
         party.must_connect(label)
+        party.allreduce(1000)  # the first call connects the ranks, see _first_call
+        party.rank.settle(8)
         party.barrier(f"ready {label}")
         if party.number == 0:
             code = party.allreduce(1000)
@@ -263,6 +265,36 @@ def _abort(party: Party) -> None:
             party.rank.settle(8)
             party.common("allreduce after abort", "ncclAllReduce", "", party.nccl.code_name(code), "ncclSuccess")
             party.abort("of an idle communicator")
+
+
+def _first_call(party: Party) -> None:
+    """The first collective of a communicator, without the peer: does it return, and can another thread abort it?"""
+    party.must_connect("first call")
+    party.barrier("ready first call")
+    if party.number == 1:
+        party.board.wait("first call seen", 40)
+        return
+
+    def call() -> int:
+        party.rank.driver.use()
+        return party.allreduce(1000)
+
+    words = "the first call, without the peer"
+    party.recorder.begin(f"{party.mode}, rank 0: {words}", "ncclAllReduce")
+    start = time.perf_counter()
+    code = in_thread(call, 4)
+    ms = (time.perf_counter() - start) * 1000
+    seen = "does not return in 4 s" if code is None else party.nccl.code_name(code)
+    party.row(words, "ncclAllReduce", "", seen, ms=ms)
+    state = in_thread(lambda: party.nccl.state(party.rank.communicator), 4)
+    seen = "does not return in 4 s" if state is None else party.nccl.code_name(state)
+    party.row(f"state during {words}", "ncclCommGetAsyncError", "from another thread", seen)
+    start = time.perf_counter()
+    code = in_thread(lambda: int(party.nccl.ncclCommAbort(party.rank.communicator)), 15)
+    ms = (time.perf_counter() - start) * 1000
+    seen = "does not return in 15 s" if code is None else party.nccl.code_name(code)
+    party.row(f"abort during {words}", "ncclCommAbort", "from another thread", seen, ms=ms)
+    party.board.post("first call seen")
 
 
 def _abort_alone(party: Party) -> None:
@@ -377,6 +409,7 @@ SCENARIOS: dict[str, Scenario] = {
     "main": _main,
     "mismatch": _mismatch,
     "abort": _abort,
+    "first": _first_call,
     "kill": _kill_series,
     "replace": _replaced,
 }
