@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     allreduce_ = _collectives.allreduce_
     allreduce_async = _collectives.allreduce_async
     allreduce_async_ = _collectives.allreduce_async_
-    allreduce_each_async_ = _collectives.allreduce_each_async_
+    allreduce_many_async_ = _collectives.allreduce_many_async_
     alltoall = _collectives.alltoall
     alltoall_ = _collectives.alltoall_
     alltoall_async = _collectives.alltoall_async
@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     broadcast_async = _collectives.broadcast_async
     broadcast_async_ = _collectives.broadcast_async_
     empty = _collectives.empty
+    empty_shared = _collectives.empty_shared
     gather = _collectives.gather
     gather_async = _collectives.gather_async
     gatherv = _collectives.gatherv
@@ -209,7 +210,7 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
-    "allreduce_each_async_",
+    "allreduce_many_async_",
     "alltoall",
     "alltoall_",
     "alltoall_async",
@@ -228,6 +229,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "empty",
+    "empty_shared",
     "gather",
     "gather_async",
     "gatherv",

@@ -1,5 +1,6 @@
 """The names that every framework's package exports: job and ranks, errors, reductions, process sets, timeline."""
 
+from horocache import errors
 from horocache.collectives.api import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor
 from horocache.collectives.dynamic_process_sets import add_process_set, remove_process_set
 from horocache.core.build_info import (
@@ -28,7 +29,7 @@ from horocache.core.context import (
 )
 from horocache.core.lifecycle import init, shutdown
 from horocache.core.process_set import ProcessSet, global_process_set, process_sets
-from horocache.errors import HorocacheError, HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
+from horocache.errors import *  # noqa: F403
 from horocache.observe.overlap import overlap
 from horocache.observe.recording import start_timeline, stop_timeline
 
@@ -36,10 +37,6 @@ __all__ = [
     "Adasum",
     "And",
     "Average",
-    "HorocacheError",
-    "HorovodInternalError",
-    "HorovodVersionMismatchError",
-    "HostsUpdatedInterrupt",
     "Max",
     "Min",
     "Or",
@@ -77,3 +74,4 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+__all__ += errors.__all__

@@ -7,12 +7,38 @@ working. A message names the rank, the tensor and, if two ranks disagree, both v
 import sys
 from typing import TYPE_CHECKING
 
+__all__ = [
+    "AbortedError",
+    "CollectiveError",
+    "CorruptError",
+    "DuplicateNameError",
+    "ForkedProcessError",
+    "HorocacheError",
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "InternalError",
+    "InvalidArgumentError",
+    "MismatchError",
+    "NonFiniteError",
+    "NotInitializedError",
+    "OutOfMemoryError",
+    "PeerLost",
+    "PeerLostError",
+    "RunError",
+    "ShutDownError",
+    "StallError",
+    "StartupError",
+    "UnsupportedError",
+    "VersionSkewError",
+]
+
 
 class HorocacheError(Exception):
     """Base of all errors of horocache."""
 
     handles: list[int]
-    """Of what a call for several operations had submitted before it failed; there is none on other errors."""
+    """Handles of what a call for several operations had submitted before it failed; on no other error."""
 
     if not TYPE_CHECKING:
         # TensorFlow makes errors anew to add the source line to the message. It keeps the type of an error only if the

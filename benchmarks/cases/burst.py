@@ -191,7 +191,7 @@ def _list(hvd: Any, burst: Burst, names: list[str]) -> Callable[[], None]:
     """Return a function that submits all tensors in one call and waits for all in another."""
 
     def run() -> None:
-        hvd.synchronize(hvd.allreduce_each_async_(burst.tensors, names=names, op=hvd.Sum))
+        hvd.synchronize(hvd.allreduce_many_async_(burst.tensors, names=names, op=hvd.Sum))
 
     return run
 

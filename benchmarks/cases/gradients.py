@@ -66,7 +66,7 @@ def measure(rank: Rank, model: str, budget_s: float) -> list[Series]:
 def _shared_like(rank: Rank, tensors: Sequence[Any]) -> list[Any]:
     """Return tensors of the same shapes, one after the other in shared memory, as an optimizer lays gradients out."""
     hvd = rank.horocache()
-    whole, at, parts = hvd.empty(sum(tensor.numel() for tensor in tensors)), 0, []
+    whole, at, parts = hvd.empty_shared(sum(tensor.numel() for tensor in tensors)), 0, []
     for tensor in tensors:
         parts.append(whole[at : at + tensor.numel()].view(tensor.shape))
         at += tensor.numel()

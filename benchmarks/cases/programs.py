@@ -117,7 +117,7 @@ class _Sum:
         base = torch.arange(size // 4, dtype=torch.float32).remainder_(1021.0)
         self._pattern = base + rank.rank
         self._expected = base * rank.size + rank.size * (rank.size - 1) / 2
-        self._tensor = hvd.empty(base.numel()) if shared else torch.empty_like(base)
+        self._tensor = hvd.empty_shared(base.numel()) if shared else torch.empty_like(base)
 
     def contestant(self, name: str, run: Callable[[], None]) -> Contestant:
         """Return a contestant that runs ``run`` on the tensor."""

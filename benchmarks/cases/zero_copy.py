@@ -65,7 +65,7 @@ def _contestants(rank: Rank, size: int) -> list[Contestant]:
     if rank.has("horocache"):
         hvd = rank.horocache()
         name = f"shared {size}"
-        add(SHARED, lambda tensor: hvd.allreduce_(tensor, name=name, op=hvd.Sum), hvd.empty(count))
+        add(SHARED, lambda tensor: hvd.allreduce_(tensor, name=name, op=hvd.Sum), hvd.empty_shared(count))
     return found
 
 

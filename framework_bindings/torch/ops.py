@@ -28,7 +28,7 @@ allgatherv_async = collectives.allgatherv_async
 allreduce_ = collectives.allreduce_
 allreduce_async = collectives.allreduce_async
 allreduce_async_ = collectives.allreduce_async_
-allreduce_each_async_ = collectives.allreduce_each_async_
+allreduce_many_async_ = collectives.allreduce_many_async_
 alltoall_ = collectives.alltoall_
 alltoall_async = collectives.alltoall_async
 alltoall_async_ = collectives.alltoall_async_
@@ -80,7 +80,7 @@ sendrecv = collectives.sendrecv
 
 
 # Tensors in shared memory.
-empty = collectives.empty
+empty = empty_shared = collectives.empty_shared
 is_shared = collectives.is_shared
 
 

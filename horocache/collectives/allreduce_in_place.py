@@ -121,7 +121,7 @@ class AllreduceInPlace(Allreduce[T]):
         )
         return result
 
-    def allreduce_each_async_(
+    def allreduce_many_async_(
         self,
         tensors: Sequence[T],
         average: bool | None = None,
@@ -161,7 +161,7 @@ class AllreduceInPlace(Allreduce[T]):
                 :meth:`allreduce_async_` refuses has its error; the tensors before it are in flight, and the error's
                 ``handles`` has their handles.
         """
-        check_list(tensors, "allreduce_each_async_")
+        check_list(tensors, "allreduce_many_async_")
         if names is not None and len(names) != len(tensors):
             raise InvalidArgumentError(f"{len(tensors)} tensors were given, with {len(names)} names.")
         if average is not None or type(op) is not int or op not in RUNNABLE:

@@ -21,7 +21,7 @@ class SharedMemory(Generic[T]):
 
     adapter: TensorAdapter[T]
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = None) -> T:
+    def empty_shared(self, shape: int | Sequence[int], dtype: Any = None) -> T:
         """Return a new tensor in memory that the ranks of this host share; its values are undefined.
 
         An in-place allreduce of such tensors, or of adjacent parts of them, moves each byte once: every rank reads its
@@ -47,8 +47,10 @@ class SharedMemory(Generic[T]):
             raise InvalidArgumentError(f"{dtype} is no element type; a shape of several extents is one tuple.")
         return self.adapter.from_result(runtime.empty(_extents(shape), self.adapter.dtype_name(dtype)))
 
+    empty = empty_shared
+
     def is_shared(self, tensor: T) -> bool:
-        """True if the tensor lies in memory of :meth:`empty` that the other ranks of this host share."""
+        """True if the tensor lies in memory of :meth:`empty_shared` that the other ranks of this host share."""
         part: Any = tensor
         if getattr(tensor, "ndim", 0):
             part = part[(slice(0, 1),) * part.ndim]  # one element, which is contiguous for any strides

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import horocache
-from horocache import _core
+from horocache import _core, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "tensorflow", "mpi4py", "jax", "sklearn", "matplotlib", "rich", "psutil")
@@ -66,6 +66,19 @@ def test_every_public_name_exists_and_has_a_docstring(name):
     assert not missing
     public = {name: getattr(module, name) for name in module.__all__}
     assert not [name for name, thing in public.items() if callable(thing) and not thing.__doc__]
+
+
+@pytest.mark.parametrize("name", ["", ".torch", ".tensorflow", ".keras", ".jax"])
+def test_every_error_is_in_the_name_space_of_every_binding(name):
+    if name:
+        pytest.importorskip(name.removeprefix("."), reason="the framework is not installed")
+    module = importlib.import_module(f"horocache{name}")
+    defined = {
+        each for each, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, BaseException)
+    }
+    assert defined == set(errors.__all__)
+    assert {each: getattr(module, each) for each in defined} == {each: getattr(errors, each) for each in defined}
+    assert defined <= set(module.__all__)
 
 
 def test_extras_of_frameworks_are_those_with_a_binding():

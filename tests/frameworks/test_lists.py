@@ -31,11 +31,11 @@ def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
                 order = range(len(SIZES)) if names is None or hc.rank() == 0 else reversed(range(len(SIZES)))
                 order = list(order)
                 own = None if names is None else [names[i] for i in order]
-                handles = hvd.allreduce_each_async_([tensors[i] for i in order], names=own, op=hvd.Sum)
+                handles = hvd.allreduce_many_async_([tensors[i] for i in order], names=own, op=hvd.Sum)
                 assert len(handles) == len(SIZES)
                 results = hvd.synchronize(handles)
                 assert all(result is tensors[i] for result, i in zip(results, order, strict=True))
-                hc.synchronize(tuple(hc.allreduce_each_async_(arrays, names=names, op=hc.Sum)))
+                hc.synchronize(tuple(hc.allreduce_many_async_(arrays, names=names, op=hc.Sum)))
                 for i, n in enumerate(SIZES):
                     assert torch.equal(tensors[i], torch.full((n,), float(i + step) * hc.size()))
                     np.testing.assert_array_equal(arrays[i], tensors[i].numpy())
@@ -53,7 +53,7 @@ def test_what_the_core_cannot_read_by_itself_goes_the_general_way_in_its_turn():
         lists = [torch.ones(4), base.clone().t(), negated, torch.nn.Parameter(torch.ones(2)), torch.ones(3) * 1j]
         lists = [lists[0], *lists[1:], torch.ones(5)]
         before = [tensor.detach().clone() for tensor in lists]
-        hvd.synchronize(hvd.allreduce_each_async_(lists, op=hvd.Sum))
+        hvd.synchronize(hvd.allreduce_many_async_(lists, op=hvd.Sum))
         for tensor, old in zip(lists, before, strict=True):
             assert torch.equal(tensor.detach(), old * hvd.size())
         for _ in range(3):
@@ -70,7 +70,7 @@ def test_autograd_notices_what_lists_overwrite():
 
         hvd.init()
         for start in (
-            lambda tensors: hvd.allreduce_each_async_(tensors, op=hvd.Sum),
+            lambda tensors: hvd.allreduce_many_async_(tensors, op=hvd.Sum),
             lambda tensors: hvd.grouped_allreduce_async_(tensors, name="g", op=hvd.Sum),
         ):
             saved = torch.ones(3)
@@ -98,19 +98,19 @@ def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
             ([x, "y"], ["a", "b"], "torch.Tensor"),
         ):
             with pytest.raises(InvalidArgumentError, match=text) as caught:
-                hvd.allreduce_each_async_(tensors, names=names)
+                hvd.allreduce_many_async_(tensors, names=names)
             hvd.synchronize(getattr(caught.value, "handles", []))
         if hvd.rank() == 0:  # rank 0 first, so that none of its operations is complete yet
             with pytest.raises(DuplicateNameError) as caught:
-                hvd.allreduce_each_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
+                hvd.allreduce_many_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
             handles = caught.value.handles
         hvd.barrier()
         if hvd.rank() == 1:
-            handles = hvd.allreduce_each_async_([x, y], names=["a", "b"], op=hvd.Sum)
+            handles = hvd.allreduce_many_async_([x, y], names=["a", "b"], op=hvd.Sum)
         assert len(handles) == 2
         assert hvd.synchronize(handles) == [x, y]
         with pytest.raises(InvalidArgumentError, match="priority"):
-            hvd.allreduce_each_async_([x], priority="high")
+            hvd.allreduce_many_async_([x], priority="high")
         with pytest.raises(InvalidArgumentError, match="prescale_factor"):
             hvd.grouped_allreduce_([x], prescale_factor="two")
         hvd.barrier()
@@ -126,7 +126,7 @@ def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_
 
         hvd.init()
         tensors = [torch.ones(3 + (hvd.rank() if i == 1 else 0)) for i in range(4)]
-        handles = hvd.allreduce_each_async_(tensors, names=list("abcd"), op=hvd.Sum)
+        handles = hvd.allreduce_many_async_(tensors, names=list("abcd"), op=hvd.Sum)
         with pytest.raises(MismatchError, match=r"allreduce\.b"):
             hvd.synchronize(handles)
         assert hvd.synchronize(handles) == [None] * 4  # the handles are consumed
@@ -157,7 +157,7 @@ def test_who_stops_waiting_for_a_list_can_go_on_with_the_rest(stop, tmp_path):
         hvd.init()
         tensors = [torch.ones(3) for _ in range(4)]
         both = 2 if hvd.rank() else 4  # rank 1 submits the last two later
-        handles = hvd.allreduce_each_async_(tensors[:both], names=list("abcd")[:both], op=hvd.Sum)
+        handles = hvd.allreduce_many_async_(tensors[:both], names=list("abcd")[:both], op=hvd.Sum)
         if hvd.rank() == 0:
             signal.signal(signal.SIGUSR1, interrupt)
             if stop == "interrupt":
@@ -171,7 +171,7 @@ def test_who_stops_waiting_for_a_list_can_go_on_with_the_rest(stop, tmp_path):
         else:
             while not stopped.exists():
                 time.sleep(0.01)
-            handles += hvd.allreduce_each_async_(tensors[2:], names=["c", "d"], op=hvd.Sum)
+            handles += hvd.allreduce_many_async_(tensors[2:], names=["c", "d"], op=hvd.Sum)
             hvd.synchronize(handles)
         assert all(torch.equal(tensor, torch.full((3,), 2.0)) for tensor in tensors)
 

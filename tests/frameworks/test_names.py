@@ -170,7 +170,7 @@ def test_threads_count_their_unnamed_calls_each_by_itself(binding):
             lambda x: hc.allreduce(x, op=hc.Sum),
             lambda x: hc.allreduce_(x.copy(), op=hc.Sum),
             lambda x: hc.grouped_allreduce_([x.copy()], op=hc.Sum)[0],
-            lambda x: hc.synchronize(hc.allreduce_each_async_([x.copy()], op=hc.Sum)[0]),
+            lambda x: hc.synchronize(hc.allreduce_many_async_([x.copy()], op=hc.Sum)[0]),
             lambda x: hc.allgather(x).sum(keepdims=True),
             at_once,
         ]
