@@ -25,6 +25,7 @@ class Faulty:
         self._session = context.current()
         self._runtime = self._session.runtime
         self._session.runtime = self
+        self.before = lambda *_, **__: None  # called instead of a call that fails
 
     def __getattr__(self, name):
         if name == "finish_gradients" and self._method == "wait":
@@ -38,6 +39,7 @@ class Faulty:
         over = self._method == "wait" and self._error is not KeyboardInterrupt
         answer = getattr(self._runtime, self._method)(*arguments, **more) if over or not fails else None
         if fails:
+            self.before(*arguments, **more)
             raise self._error(f"injected at call {self._count}")
         return answer
 
@@ -144,6 +146,30 @@ def test_a_group_whose_submission_failed_is_submitted_again_by_the_step():
         return head.weight.grad.tolist(), table.weight.grad.to_dense()[:, 0].tolist(), faulty.pending()
 
     assert run(body, 2) == [([[1.5, 1.5]], [0.5, 1.0, 0.0, 0.0], [])] * 2
+
+
+def test_queued_gradients_that_were_submitted_before_one_that_failed_are_waited_for():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+        params, named = parameters(4)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0), named)
+        mine = torch.full((2,), float(hvd.rank()))
+        faulty = Faulty("submit_gradients", 1)
+        faulty.before = lambda slots, *call: faulty._runtime.submit_gradients(slots[:2], *call)
+        with pytest.raises(RuntimeError, match="injected"):
+            sum((p * mine).sum() for p in params).backward()
+        with pytest.raises(AssertionError, match="zero_grad"):
+            optimizer.zero_grad()
+        optimizer.step()
+        first = [p.tolist() for p in params]
+        optimizer.zero_grad()
+        sum((p * mine).sum() for p in params).backward()
+        optimizer.step()
+        return first, [p.tolist() for p in params]
+
+    assert run(body, 2) == [([[0.5, 0.5]] * 4, [[0.0, 0.0]] * 4)] * 2
 
 
 def test_the_first_of_several_failed_submissions_is_raised_when_all_others_are_over():

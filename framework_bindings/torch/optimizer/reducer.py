@@ -176,8 +176,11 @@ class GradientReducer:
         session = context.current()
         slots = self.held.take()
         if not session.logs_layers:
-            others = session.runtime.submit_gradients(slots, self._op, self._prescale, self._postscale, self.set)
-            self._in_flight += [slot.bucket for slot in slots if slot.bucket.submitted]
+            call = (self._op, self._prescale, self._postscale, self.set)
+            try:
+                others = session.runtime.submit_gradients(slots, *call)
+            finally:  # an error at one gradient leaves those before it in flight
+                self._in_flight += [slot.bucket for slot in slots if slot.bucket.submitted]
             slots = others
         for slot in slots:
             self._note_change(slot)
