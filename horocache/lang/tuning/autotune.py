@@ -115,8 +115,6 @@ def measure(
         The measurement. None if the candidate cannot run on this size, if the size is too large for its protocol, or if
         the cost model does not know its protocol.
     """
-    from horocache.errors import InvalidArgumentError  # noqa: PLC0415
-
     elements = max(1, num_bytes // _ITEM_BYTES)
     program = candidate.program
     if program.protocol in ("LL", "LL128") and num_bytes > _LONGEST_LL_BYTES:
