@@ -81,6 +81,28 @@ def test_every_error_is_in_the_name_space_of_every_binding(name):
     assert defined <= set(module.__all__)
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("horocache.lang.compiler", ["compile_for_msccl", "compile_program", "compile_traced"]),
+        ("horocache.lang.verify", ["verify"]),
+        ("horocache.lang.draw", ["describe"]),
+        ("horocache.lang.cost", ["predict"]),
+        ("horocache.lang.links", ["Link", "Machine"]),
+        ("horocache.torch.optimizer", ["DistributedOptimizer"]),
+    ],
+)
+def test_modules_that_documents_and_programs_name_have_their_names(module, names):
+    program = f"from {module} import {', '.join(names)}\nassert all(map(callable, [{', '.join(names)}]))"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_command_can_be_run_as_a_module():
+    for module in ("horocache.tools", "horocache.cli"):
+        done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"horocache {horocache.__version__}\n"
+
+
 def test_extras_of_frameworks_are_those_with_a_binding():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = re.findall(

@@ -1,1 +1,5 @@
-"""``DistributedOptimizer`` for torch, and its parts."""
+"""``DistributedOptimizer`` for torch, and what it is made of."""
+
+from .optimizer import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]

@@ -1,1 +1,5 @@
-"""Proof that a compiled program is correct: structural checks, an abstract interpreter, and the verifier."""
+"""Proof that a compiled program is right: validation, an abstract interpreter, the verifier."""
+
+from horocache.lang.verify.verifier import verify
+
+__all__ = ["verify"]
