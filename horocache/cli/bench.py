@@ -51,7 +51,7 @@ def run(options: Namespace, arguments: list[str]) -> int:
     from horocache import _core  # noqa: PLC0415  (the extension is loaded when it is first needed)
 
     if _core.identity()["source"] == "none":
-        command = [sys.executable, "-m", "horocache.cli", *arguments]
+        command = [sys.executable, "-m", "horocache.tools", *arguments]
         return horocacherun(["-np", str(options.np), "--no-prefix", *command])
     if options.what == "control":
         return bench_control.run(options)

@@ -98,9 +98,9 @@ def test_modules_that_documents_and_programs_name_have_their_names(module, names
 
 
 def test_the_command_can_be_run_as_a_module():
-    for module in ("horocache.tools", "horocache.cli"):
-        done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-        assert done.stdout == f"horocache {horocache.__version__}\n"
+    command = [sys.executable, "-m", "horocache.tools", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"horocache {horocache.__version__}\n"
 
 
 def test_extras_of_frameworks_are_those_with_a_binding():

@@ -17,7 +17,7 @@ SOON = ("--stall-check-warning-time-seconds", "0.3")
 
 
 def dump(*arguments):
-    command = [sys.executable, "-m", "horocache.cli", "dump", *map(str, arguments)]
+    command = [sys.executable, "-m", "horocache.tools", "dump", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def doctor(launcher, *arguments, **keywords):
-    return launcher.run("doctor", *arguments, module="horocache.cli", **keywords)
+    return launcher.run("doctor", *arguments, module="horocache.tools", **keywords)
 
 
 def findings(finished):
@@ -88,7 +88,7 @@ def test_a_start_up_directory_that_others_can_enter_is_a_problem(launcher):
     ],
 )
 def test_a_mistake_is_one_line(launcher, arguments):
-    finished = launcher.run(*arguments, module="horocache.cli")
+    finished = launcher.run(*arguments, module="horocache.tools")
     assert finished.code == 2, finished.report()
     assert len(finished.stderr.strip().splitlines()) == 1
 
@@ -113,7 +113,7 @@ def test_the_allreduce_benchmark_checks_its_values(launcher, dtype):
         "-d",
         dtype,
     ]
-    finished = launcher.run(*arguments, module="horocache.cli", deadline_s=60)
+    finished = launcher.run(*arguments, module="horocache.tools", deadline_s=60)
     assert finished.code == 0, finished.report()
     lines = finished.stdout.splitlines()
     assert lines[1].split() == ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
@@ -124,7 +124,7 @@ def test_the_allreduce_benchmark_checks_its_values(launcher, dtype):
 
 def test_the_alltoall_benchmark_checks_its_values(launcher):
     arguments = ["bench", "alltoall", "-np", "2", "-b", "8", "-e", "1K", "-f", "8", "-n", "2", "-w", "1", "--json"]
-    finished = launcher.run(*arguments, module="horocache.cli", deadline_s=60)
+    finished = launcher.run(*arguments, module="horocache.tools", deadline_s=60)
     assert finished.code == 0, finished.report()
     rows = [json.loads(line) for line in finished.stdout.splitlines()]
     assert [row["size"] for row in rows] == [8, 64, 512]
@@ -133,7 +133,7 @@ def test_the_alltoall_benchmark_checks_its_values(launcher):
 
 def test_the_control_benchmark_counts_rounds_with_the_cache_and_without(launcher):
     arguments = ["bench", "control", "-np", "2", "--tensors", "20", "-n", "5", "-w", "2", "--json"]
-    finished = launcher.run(*arguments, module="horocache.cli", deadline_s=60)
+    finished = launcher.run(*arguments, module="horocache.tools", deadline_s=60)
     assert finished.code == 0, finished.report()
     cached, uncached = [json.loads(line) for line in finished.stdout.splitlines()]
     assert (cached["cache"], uncached["cache"]) == ("on", "off")

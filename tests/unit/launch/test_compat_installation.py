@@ -28,7 +28,7 @@ def run(environment, *arguments, program="python"):
 
 
 def compat(environment, what):
-    return run(environment, "-m", "horocache.cli", "compat", what)
+    return run(environment, "-m", "horocache.tools", "compat", what)
 
 
 LOOK = """
@@ -92,7 +92,7 @@ def test_another_horovod_is_neither_hidden_nor_removed(environment):
 def test_horocache_itself_must_be_in_the_environment(tmp_path):
     folder = tmp_path / "empty"
     venv.create(folder, with_pip=False, symlinks=True)
-    command = [str(folder / "bin" / "python"), "-m", "horocache.cli", "compat", "--install"]
+    command = [str(folder / "bin" / "python"), "-m", "horocache.tools", "compat", "--install"]
     path = f"{ROOT}:{sysconfig.get_path('purelib')}"
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env={"PYTHONPATH": path})
     assert done.returncode == 1 and "is not installed in" in done.stderr and "install it first" in done.stderr

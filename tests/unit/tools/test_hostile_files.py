@@ -214,7 +214,7 @@ def test_an_answer_without_end_is_cut_off_by_bytes_and_by_time(answering, monkey
 def test_who_stops_reading_gets_no_traceback(tmp_path):
     file = tmp_path / "r.json"
     file.write_text(json.dumps({**record(), "stacks": "line\n" * 100_000}))
-    command = [sys.executable, "-m", "horocache.cli", "dump", str(file)]
+    command = [sys.executable, "-m", "horocache.tools", "dump", str(file)]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # it hides the error
     asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     asked.stdout.read(100)

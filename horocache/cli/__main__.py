@@ -1,8 +1,0 @@
-"""``python -m horocache.cli`` is ``horocache``."""
-
-import sys
-
-from horocache.cli.entry_point import main
-
-if __name__ == "__main__":
-    sys.exit(main())
