@@ -123,6 +123,8 @@ class Runtime:
     @property
     def cross_size(self) -> int: ...
     @property
+    def homogeneous(self) -> bool: ...
+    @property
     def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
     @property
     def alive(self) -> bool: ...
@@ -134,7 +136,7 @@ class Runtime:
         # for that input. None instead of the list: the core allocates the results.
         outputs: Sequence[Any] | None,
         name: str | bytes | None = None,  # of the tensor or the group; None: the lowest free automatic name
-        names: Sequence[str] | None = None,  # of a group's members; None: derived from `name`
+        names: Sequence[str | bytes | None] | None = None,  # of a group's members; None: derived from `name`
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,

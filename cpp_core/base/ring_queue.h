@@ -38,6 +38,7 @@ class RingQueue {
       if (kept != i) at(kept) = std::move(at(i));
       ++kept;
     }
+    for (size_t i = kept; i < size_; ++i) at(i) = T();
     size_ = kept;
   }
 

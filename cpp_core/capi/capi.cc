@@ -264,6 +264,8 @@ int hc_get(hc_runtime* runtime, hc_property property) {
       return runtime->runtime->alive() ? 1 : 0;
     case HC_MPI:
       return runtime->runtime->mpi();
+    case HC_HOMOGENEOUS:
+      return identity.homogeneous ? 1 : 0;
   }
   return -1;
 }

@@ -28,7 +28,7 @@ extern "C" {
 #ifndef HC_API
 #define HC_API __attribute__((visibility("default")))
 #endif
-#define HC_ABI_VERSION 8
+#define HC_ABI_VERSION 9
 
 typedef enum {
   HC_OK = 0,
@@ -206,7 +206,8 @@ typedef enum {
   HC_CROSS_RANK, /* number of this host, from 0 */
   HC_CROSS_SIZE, /* number of hosts */
   HC_ALIVE,      /* 1 until the runtime is stopped, then 0 */
-  HC_MPI         /* 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may */
+  HC_MPI,        /* 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may */
+  HC_HOMOGENEOUS /* 1 if every host has the same number of ranks, else 0. Since version 9 */
 } hc_property;
 /* The value of a property; -1 for an unknown one. */
 HC_API int hc_get(hc_runtime* runtime, hc_property property);

@@ -74,7 +74,7 @@ struct Controller::Impl {
   void ApplyLeft(const std::vector<int32_t>& left);
 
   // ---- inline_allreduce.cc
-  uint32_t RideWords(const wire::Signature& signature, wire::Choice choice) const;
+  uint32_t InlineWords(const wire::Signature& signature, wire::Choice choice) const;
   void WritePayload(std::vector<uint64_t>* payload) const;
   bool MayRunInline(std::span<const uint64_t> words) const;
   // Fills `inline_bits` with the agreed bits that run inline.

@@ -12,7 +12,7 @@ using wire::Signature;
 
 // The number of words of one rank's data if the operation may run inline, else 0. An operation with an explicit
 // algorithm runs by that algorithm, not inline. Layers do not matter: they are applied before the data comes here.
-uint32_t Controller::Impl::RideWords(const Signature& signature, wire::Choice choice) const {
+uint32_t Controller::Impl::InlineWords(const Signature& signature, wire::Choice choice) const {
   const std::vector<BackendTraits>& backends = config.selector.backends();
   const bool plain = signature.op == wire::Op::kAllreduce && !signature.tensors.empty() &&
                      signature.device_class == wire::DeviceClass::kCpu && choice.algorithm == 0 &&

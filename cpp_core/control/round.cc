@@ -198,7 +198,7 @@ void Controller::Impl::ApplyFailure(const Response& response) {
 }
 
 void Controller::Impl::InsertIntoCache(std::shared_ptr<const Signature> signature, wire::Choice choice) {
-  const uint32_t inline_words = RideWords(*signature, choice);
+  const uint32_t inline_words = InlineWords(*signature, choice);
   const ResponseCache::Inserted inserted = cache.Insert(std::move(signature), choice, inline_words);
   if (inserted.evicted != nullptr) {
     ++counters.evictions;

@@ -289,6 +289,7 @@ void BindRuntime(py::module_& module) {
       .def_property_readonly("local_size", identity(&net::Identity::local_size))
       .def_property_readonly("cross_rank", identity(&net::Identity::cross_rank))
       .def_property_readonly("cross_size", identity(&net::Identity::cross_size))
+      .def_property_readonly("homogeneous", [](PyRuntime& self) { return self.Known().identity().homogeneous; })
       .def_property_readonly("mpi", [](PyRuntime& self) { return self.Known().mpi(); })
       .def_property_readonly("alive", [](PyRuntime& self) { return self.Known().alive(); })
       .def("submit", &PyRuntime::Submit, py::arg("op"), py::arg("inputs"), py::arg("outputs"),

@@ -62,6 +62,19 @@ StatusOr<Job> Assemble(const RuntimeConfig& config, const JobConfig& job_config)
   }
 }
 
+Status CheckRows(const Operation& operation) {
+  const wire::Signature& signature = operation.request.signature;
+  const wire::Op op = signature.op;
+  const auto scalar = [](const wire::TensorMeta& tensor) { return tensor.shape.empty(); };
+  if (op == wire::Op::kReducescatter && std::ranges::any_of(signature.tensors, scalar)) {
+    return InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.");
+  }
+  if (operation.rows.receive_rows.empty() && operation.rows.receive_starts.empty()) return Status::Ok();
+  if (op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather) return Status::Ok();
+  return InvalidArgumentError(std::string(wire::OpName(op)) +
+                              " takes no expected rows (receive_rows) and no places in the result (receive_starts)");
+}
+
 }  // namespace
 
 Status CheckKnobs(const Knobs& knobs, const program::Library* programs) {
@@ -340,10 +353,7 @@ Status Runtime::Check(const Operation& operation) const {
     return {StatusCode::kInvalidArgument,
             "a tensor's name has more than " + std::to_string(wire::kMaxNameBytes) + " bytes"};
   }
-  const auto scalar = [](const wire::TensorMeta& tensor) { return tensor.shape.empty(); };
-  if (signature.op == wire::Op::kReducescatter && std::ranges::any_of(signature.tensors, scalar)) {
-    return InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.");
-  }
+  HC_RETURN_IF_ERROR(CheckRows(operation));
   const bool has_result = signature.op != wire::Op::kReduce || signature.root == sets_.RankIn(set, job_.identity.rank);
   if (!control::Fuses(signature.op) || !has_result) return Status::Ok();
   const auto lost = [](const TensorArgument& tensor) { return tensor.output == nullptr && tensor.count > 0; };

@@ -279,7 +279,6 @@ void Encode(const RequestList& list, std::string* out) {
   writer.Text(list.note);
   writer.Text(list.last_done);
   writer.List(list.cache_hash, write_word);
-  writer.List(list.words, write_word);
 }
 
 StatusOr<RequestList> DecodeRequestList(std::span<const std::byte> bytes) {
@@ -302,7 +301,6 @@ StatusOr<RequestList> DecodeRequestList(std::span<const std::byte> bytes) {
   list.note = in.Text();
   list.last_done = in.Text(kMaxNameBytes);
   in.List(8, &list.cache_hash, read_word);
-  in.List(8, &list.words, read_word);
   HC_RETURN_IF_ERROR(in.Finish("a request list"));
   return list;
 }
@@ -322,7 +320,6 @@ void Encode(const ResponseList& list, std::string* out) {
   writer.Text(list.report);
   writer.List(list.late_ranks, write_rank);
   writer.Enum(list.fatal);
-  writer.List(list.words, [&](uint64_t word) { writer.Word(word); });
 }
 
 StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
@@ -341,7 +338,6 @@ StatusOr<ResponseList> DecodeResponseList(std::span<const std::byte> bytes) {
   list.report = in.Text();
   in.List(1, &list.late_ranks, read_rank);
   list.fatal = in.Enum<StatusCode>(kNumStatusCodes, "unknown status");
-  in.List(8, &list.words, [&] { return in.Word(); });
   HC_RETURN_IF_ERROR(in.Finish("a response list"));
   return list;
 }

@@ -122,7 +122,6 @@ struct RequestList {
   std::string note;       // for the logs of all ranks; see Note [Stack traces in stall reports] in controller.h
   std::string last_done;  // name of the last operation this rank completed, for stall reports
   std::vector<uint64_t> cache_hash;  // one word, filled in if the hash words of the AND showed a difference
-  std::vector<uint64_t> words;       // for an agreement that sends the snapshot here; empty in all current ones
   bool operator==(const RequestList&) const = default;
 };
 
@@ -158,7 +157,6 @@ struct ResponseList {
   std::string report;                   // for the log: a stall report or an abort; empty if there is none
   std::vector<int32_t> late_ranks;      // late ranks that are asked for their stack traces
   StatusCode fatal = StatusCode::kOk;   // not kOk: every pending operation fails with `report`
-  std::vector<uint64_t> words;          // for an agreement that sends the AND here; empty in all current ones
   bool operator==(const ResponseList&) const = default;
 };
 

@@ -56,6 +56,7 @@ class Call(NamedTuple):
     layers: str = ""
     backend: str | None = None
     group: bool = False
+    position: int = 0  # among the operations that the caller starts before it waits for them
 
     def attributes(self) -> dict[str, Any]:
         """Return the attributes of the submitting operation.
@@ -67,8 +68,10 @@ class Call(NamedTuple):
         before, after = self.scales
         number, name = set_id(self.process_set), self.name
         if not name and self.op < len(OP_NAMES) and tf.executing_eagerly() and counts_by_itself():
-            # Assumes that the thread waits for an unnamed eager operation at once, so that none of them is in flight.
-            name = full_name(OP_NAMES[self.op], context.current().thread_names.take(self.op, number, ()).name) or ""
+            # Assumes that the caller waits for its unnamed operations before the thread's next call, so that only they
+            # are in flight.
+            own = context.current().thread_names.take(self.op, number, ()).name
+            name = full_name(OP_NAMES[self.op], f"{own}.{self.position}" if self.position else own) or ""
         return {
             "op": self.op,
             "tensor_name": name,

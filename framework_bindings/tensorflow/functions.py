@@ -354,10 +354,10 @@ def broadcast_(
     by_dtype: dict[Any, list[int]] = {}
     for index, variable in enumerate(variables):
         by_dtype.setdefault(tf.as_dtype(variable.dtype).base_dtype, []).append(index)
-    groups = []
+    groups: list[tuple[list[Any], Call]] = []
     for dtype, members in by_dtype.items():
         full = operation_name("grouped_broadcast", None if name is None else f"{name}.{dtype.name}")
-        call = Call(OP_BROADCAST, full, process_set, root=root, backend=backend, group=True)
+        call = Call(OP_BROADCAST, full, process_set, root=root, backend=backend, group=True, position=len(groups))
         groups.append(([variables[index] for index in members], call))
     for same, call in groups:  # all groups, before the first one is submitted
         calls.check_types(same, call, [f"variable {variable.name!r}" for variable in same])

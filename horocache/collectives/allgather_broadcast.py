@@ -215,6 +215,7 @@ class Broadcast(Submitter[T]):
         group: bool = False,
         wait_follows: bool = False,
         backend: str | None = None,
+        names: Sequence[Name] | None = None,
     ) -> int:
         adapter = self.adapter
         sources = self.checked(tensors, kind, in_place)
@@ -243,6 +244,7 @@ class Broadcast(Submitter[T]):
             group=group,
             wait_follows=wait_follows,
             backend=backend,
+            names=names,
         )
 
     def broadcast_async(
@@ -365,3 +367,15 @@ class Broadcast(Submitter[T]):
         handle = self._broadcast(*call, in_place=True, group=True, wait_follows=True, backend=backend)
         result: list[T] = synchronize(handle)
         return result
+
+    def broadcast_parameters_async_(
+        self, tensors: Sequence[T], names: Sequence[Any], root_rank: int, process_set: ProcessSet
+    ) -> int:
+        """Start :meth:`grouped_broadcast_` of a model's parameters; returns one handle.
+
+        The group has the name of its first parameter. Each member has its own parameter's name, by which the core finds
+        that groups belong together whose first parameters differ between ranks, and reports that at once.
+        """
+        members = [full_name("parameter", str(name)) for name in names]
+        call = (tensors, root_rank, "parameters", str(names[0]), process_set)
+        return self._broadcast(*call, in_place=True, group=True, names=members)

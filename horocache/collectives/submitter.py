@@ -61,6 +61,7 @@ class Submitter(Generic[T]):
         receive_rows: Sequence[int] | None = None,
         receive_starts: Sequence[int] | None = None,
         priority: int = 0,
+        names: Sequence[Name] | None = None,
     ) -> int:
         """Submit an operation to the core and keep its finisher for :func:`synchronize`; returns the handle."""
         session = context.current()
@@ -77,7 +78,7 @@ class Submitter(Generic[T]):
                 inputs,
                 outputs,
                 name,
-                None,
+                names,
                 reduce_op,
                 prescale,
                 postscale,

@@ -19,7 +19,7 @@ import numpy as np
 from horocache.core.cffi_library import Result, load
 from horocache.errors import ForkedProcessError, InvalidArgumentError, error_for
 
-_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi")
+_PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi", "homogeneous")
 _DIVIDE_BY = ("all", "active")
 _JOIN = 9
 _BARRIER = 8
@@ -160,7 +160,7 @@ class Runtime:
         inputs: Sequence[Any],
         outputs: Sequence[Any] | None,
         name: str | bytes | None = None,
-        names: Sequence[str] | None = None,
+        names: Sequence[str | bytes | None] | None = None,
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,

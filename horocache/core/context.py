@@ -171,8 +171,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """True if every host runs the same number of ranks. Raises NotInitializedError."""
-    runtime = known().runtime
-    return runtime.local_size * runtime.cross_size == runtime.size
+    return bool(known().runtime.homogeneous)
 
 
 def metrics() -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Runtime(Protocol):
     local_size: int
     cross_rank: int
     cross_size: int
+    homogeneous: bool  # every host has the same number of ranks
     alive: bool
     mpi: int  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
 
@@ -31,7 +32,7 @@ class Runtime(Protocol):
         inputs: Sequence[Any],
         outputs: Sequence[Any] | None,
         name: str | bytes | None = None,
-        names: Sequence[str] | None = None,
+        names: Sequence[str | bytes | None] | None = None,
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,

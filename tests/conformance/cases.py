@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -180,12 +181,18 @@ def _moving(operation: str, hc: ModuleType, backend: str | None) -> int:
 
 
 def _barrier(hc: ModuleType, backend: str | None) -> int:
-    """Barriers, each with an allreduce in flight."""
+    """Barriers, each with an allreduce in flight: no rank passes before the last one has come."""
     runner = Runner(hc, backend, "barrier")
-    for turn in range(5):
+    for turn in range(max(5, runner.ranks)):
         handle = hc.allreduce_async(np.full(4, turn), op=hc.Sum, name=f"before.{turn}", backend=backend)
+        if turn % runner.ranks == runner.rank:
+            time.sleep(0.01)
+        came_ns = time.monotonic_ns()  # all ranks are on one machine, so they have one clock
         hc.barrier(backend=backend)
+        passed_ns = time.monotonic_ns()
         np.testing.assert_array_equal(hc.synchronize(handle), np.full(4, turn * runner.ranks))
+        all_came, all_passed = hc.allgather(np.array([[came_ns, passed_ns]]), name=f"times.{turn}").T
+        assert all_came.max() <= all_passed.min(), (turn, all_came - came_ns, all_passed - came_ns)
         runner.checks += 1
     return runner.checks
 

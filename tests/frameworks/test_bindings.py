@@ -33,7 +33,17 @@ def test_ranks_with_different_bindings_work_together():
 
 @pytest.mark.parametrize(
     "mistake",
-    ["num_tensors", "num_splits", "num_receive_rows", "no_output", "inputs", "shape", "output", "output_shape"],
+    [
+        "num_tensors",
+        "num_splits",
+        "num_receive_rows",
+        "places",
+        "no_output",
+        "inputs",
+        "shape",
+        "output",
+        "output_shape",
+    ],
 )
 def test_the_c_abi_refuses_what_makes_no_sense(mistake):
     def body(mistake):
@@ -61,6 +71,9 @@ def test_the_c_abi_refuses_what_makes_no_sense(mistake):
             request.num_splits = -1
         elif mistake == "num_receive_rows":
             request.num_receive_rows = 2  # while the pointer to the numbers is null
+        elif mistake == "places":  # an allreduce has none
+            places = ffi.new("int64_t[]", [0])
+            request.receive_starts, request.num_receive_starts = places, 1
         elif mistake == "no_output":
             output[0].data = ffi.NULL
         elif mistake == "inputs":

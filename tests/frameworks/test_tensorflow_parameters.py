@@ -46,6 +46,23 @@ def test_variables_of_all_types_are_those_of_the_root(eager):
     run(body, 2, args=(eager,))
 
 
+def test_a_thread_broadcasts_variables_of_two_types_without_a_name():
+    def body():
+        import threading
+
+        import horocache.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        variables = [tf.Variable([1.0 + hvd.rank()]), tf.Variable(5 + hvd.rank())]
+        thread = threading.Thread(target=hvd.broadcast_, args=(variables, 1), name="loader")
+        thread.start()
+        thread.join()
+        assert [variable.numpy().tolist() for variable in variables] == [[2.0], 6]
+
+    run(body, 2)
+
+
 def test_objects():
     def body():
         import horocache.tensorflow as hvd

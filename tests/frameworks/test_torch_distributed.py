@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -179,6 +181,27 @@ def test_objects_messages_and_barriers():
                 dist.monitored_barrier()
 
     run_with_store(body, 3)
+
+
+def test_all_of_several_operations_are_waited_for_when_one_fails():
+    from horocache.torch.distributed.work import JointWork
+
+    class Work:
+        def __init__(self, error=None):
+            self.error, self.limits = error, []
+
+        def wait(self, limit):
+            self.limits.append(limit.total_seconds())
+            if self.error is not None:
+                raise self.error
+
+    works = [Work(), Work(ValueError("first")), Work(ValueError("second")), Work()]
+    with pytest.raises(ValueError, match="first"):
+        JointWork(works).wait()
+    with pytest.raises(ValueError, match="first"):
+        JointWork(works).wait(timedelta(seconds=1000))
+    assert [work.limits[0] for work in works] == [0.0] * 4  # the group's limit
+    assert all(900 < work.limits[1] <= 1000 for work in works)
 
 
 def test_several_operations_as_one():

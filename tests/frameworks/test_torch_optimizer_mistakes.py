@@ -97,6 +97,32 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
     run(body, size)
 
 
+def test_models_that_differ_between_ranks_are_a_mismatch_whichever_parameters_differ():
+    def body():
+        import horocache.torch as hvd
+
+        from horocache.errors import MismatchError
+
+        hvd.init()
+        a, b, count = torch.ones(3), torch.ones(2), torch.tensor(4)
+        for first, second, tensor in (
+            ({"a": a, "b": b}, {"b": b}, "b"),
+            ({"a": count, "b": b}, {"b": b}, "a"),
+            ({"a": a, "b": b}, {"a": a.double(), "b": b}, "[ab]"),  # groups of different names share both
+            ({"a": a, "b": b}, {"a": a, "b": a}, "b"),
+            ([a, b], [a], "1"),
+        ):
+            with pytest.raises(MismatchError, match=f"'parameter.{tensor}'"):
+                hvd.broadcast_parameters(first if hvd.rank() == 0 else second, 0)
+        # Without a difference, tensors of several types are one operation.
+        mine = {"w": torch.full((2,), 1.0 + hvd.rank()), "count": torch.tensor(5 + hvd.rank()), "v": torch.ones(1)}
+        hvd.broadcast_parameters(mine, 1)
+        assert (mine["w"].tolist(), mine["count"].item()) == ([2.0, 2.0], 6)
+        assert hvd.metrics()["op_count.broadcast"] == 1  # an operation that fails is not counted
+
+    run(body, 2)
+
+
 def test_frozen_parameters_may_be_in_groups_and_no_compression_may_be_none():
     def body():
         import horocache.torch as hvd

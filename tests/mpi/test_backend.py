@@ -75,6 +75,21 @@ def test_two_levels_and_one_give_what_numpy_gives(layout):
     assert job.code == 0 and len(job.lines("right ")) == 4, job.report()
 
 
+def test_hosts_with_one_two_and_three_ranks_are_not_alike():
+    """The host with two ranks has the mean number of ranks."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from common import pretend_hosts\n"
+        "pretend_hosts('011222')\n"
+        "import horocache as hc\n"
+        "hc.init()\n"
+        "print('alike', hc.local_size(), hc.is_homogeneous(), flush=True)\n"
+    )
+    job = run_command([*arguments_of(6), sys.executable, "-c", program, str(WORKERS)])
+    assert job.code == 0, job.report()
+    assert job.lines("alike ") == [f"{size} False" for size in (1, 2, 2, 3, 3, 3)], job.report()
+
+
 @pytest.mark.parametrize("algorithm", ["native", "twolevel"])
 def test_narrow_floats_are_averaged_without_an_overflow_whatever_adds_them(algorithm):
     program = [sys.executable, str(CASES), "--backend", f"mpi/{algorithm}", "--only", "narrow"]

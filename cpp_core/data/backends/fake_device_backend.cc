@@ -25,6 +25,7 @@ struct FakeDeviceQueue {
   FusionBuffer buffer;
   std::deque<FakeDeviceTask*> waiting;
   DataCounters counters;
+  Status broken;                       // why no further operation can run; OK while they can
   std::unique_ptr<FakeStream> stream;  // the last member: its destructor waits for work that uses the other members
 };
 
@@ -118,9 +119,12 @@ class FakeDeviceTask : public CollectiveTask {
 bool FakeDeviceTask::WaitReady() {
   if (collective_.ready != nullptr && !collective_.ready->Ready()) return false;
   if (queue_.stream == nullptr) queue_.stream = std::make_unique<FakeStream>(queue_.device);
-  // Keeps an error of this rank until the end, because the other ranks need this rank in the collective.
-  status_ = queue_.buffer.Reserve(joined_ ? 0 : total_ * element_bytes_);
-  if (status_.ok() && !joined_) {
+  if (!queue_.broken.ok()) return Finish(queue_.broken);
+  if (const Status room = queue_.buffer.Reserve(joined_ ? 0 : total_ * element_bytes_); !room.ok()) {
+    queue_.broken = room;  // the other ranks wait for this rank in the collective, so the job cannot go on
+    return Finish(room);
+  }
+  if (!joined_) {
     queue_.stream->Enqueue([this] { queue_.buffer.Pack(collective_.segments, element_bytes_); });
     queue_.counters.bytes_copied += static_cast<uint64_t>(total_ * element_bytes_);
   }
@@ -154,8 +158,7 @@ bool FakeDeviceTask::Run() {
 bool FakeDeviceTask::Unpack() {
   const Status ran = inner_->status();
   inner_.reset();
-  if (status_.ok()) status_ = ran;
-  if (!status_.ok()) return Finish(status_);
+  if (!ran.ok()) return Finish(ran);
   if (collective_.output != nullptr) {
     collective_.output->rows = host_output_.rows;
     if (host_result_bytes_ >= 0) {
@@ -201,7 +204,7 @@ class FakeDeviceBackend : public Backend {
   }
 
   const DataCounters& counters() const override { return queue_.counters; }
-  Status broken() const override { return queue_.host->broken(); }
+  Status broken() const override { return queue_.broken.ok() ? queue_.host->broken() : queue_.broken; }
 
  private:
   const int rank_;

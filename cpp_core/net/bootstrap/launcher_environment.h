@@ -25,6 +25,7 @@ struct Identity {
   // Lines NAME=value, if only an address and a port name the job. Another job may then have the same name: see Note
   // [Jobs that share an address and port] in contenders.h.
   std::vector<std::string> shared_claim = {};
+  bool homogeneous = true;  // every host has the same number of ranks
 };
 
 // Uses the first launcher that applies: knobs rank/size (set by horocacherun); torchrun (RANK, WORLD_SIZE, LOCAL_RANK,

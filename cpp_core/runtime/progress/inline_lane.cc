@@ -19,7 +19,7 @@ size_t BytesOf(const Operation& operation, size_t index) {
 
 }  // namespace
 
-std::span<const std::byte> CopyRideData(const Operation& operation, InlineData* data) {
+std::span<const std::byte> CopyInlineData(const Operation& operation, InlineData* data) {
   const wire::Signature& signature = operation.request.signature;
   const bool fits = signature.op == wire::Op::kAllreduce && signature.device_class == wire::DeviceClass::kCpu &&
                     operation.bytes <= static_cast<int64_t>(data->size());

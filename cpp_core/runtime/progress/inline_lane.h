@@ -27,7 +27,7 @@ namespace horocache::runtime {
 using InlineData = std::array<std::byte, control::kMaxInlineBytes>;
 // Copies the operation's inputs to *data if it is an allreduce small enough to run inline, and returns the copy.
 // Returns an empty span otherwise.
-std::span<const std::byte> CopyRideData(const Operation& operation, InlineData* data);
+std::span<const std::byte> CopyInlineData(const Operation& operation, InlineData* data);
 
 class InlineLane {
  public:

@@ -48,7 +48,7 @@ void SetEngine::Submit(Operation* operation, int64_t now_ns) {
   const uint64_t op = OperationTable::IdOf(operation);
   const int64_t since_ns = std::min(operation->submitted_ns, now_ns);  // submitted_ns may be later than this pass
   InlineData data;
-  const std::span<const std::byte> copied = CopyRideData(*operation, &data);
+  const std::span<const std::byte> copied = CopyInlineData(*operation, &data);
   control::KnownEntry* const known = operation->prepared.home == nullptr ? nullptr : &operation->prepared.entry;
   if (const Status status = controller_->Submit(op, operation->request, since_ns, copied, known); !status.ok()) {
     FailOperation(op, status);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
@@ -148,6 +149,9 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
     if (job->host_of[static_cast<size_t>(rank)] == identity.cross_rank) job->here.push_back(rank);
   }
   identity.local_size = static_cast<int>(job->here.size());
+  const auto ranks_of = [job](int host) { return std::ranges::count(job->host_of, host); };
+  const auto hosts = std::views::iota(0, identity.cross_size);
+  identity.homogeneous = std::ranges::all_of(hosts, [&](int host) { return ranks_of(host) == identity.local_size; });
   identity.local_rank = static_cast<int>(std::ranges::find(job->here, identity.rank) - job->here.begin());
   identity.job = placement->job;
   job->mpi = std::move(*comm);

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Store = Callable[[Any], None]
 _GROUPS_LIMIT = timedelta(0)  # C++ passes this if the caller sets no limit: the group's applies
 _LONGEST_S = 1e9  # the longest limit in seconds
+_SHORTEST_S = 1e-6  # the shortest limit in seconds; no limit is 0
 
 
 def seconds_of(timeout: timedelta) -> float:
@@ -190,8 +191,23 @@ class JointWork(dist.Work):
         self._works = list(works)
 
     def wait(self, timeout: timedelta = _GROUPS_LIMIT) -> bool:
-        """Wait for the operations one after the other; raise the error of the first one that failed."""
-        return all([work.wait(timeout) for work in self._works])
+        """Wait until all operations are over, also if some fail; then raise the error of the first one that failed.
+
+        Args:
+            timeout: how long to wait for all of them together; by default the group's limit for each.
+        """
+        limited = timeout != _GROUPS_LIMIT
+        end = time.monotonic() + seconds_of(timeout)
+        first: Exception | None = None
+        for work in self._works:
+            left = timedelta(seconds=max(end - time.monotonic(), _SHORTEST_S)) if limited else timeout
+            try:
+                work.wait(left)
+            except Exception as error:
+                first = error if first is None else first
+        if first is not None:
+            raise first
+        return True
 
     def is_completed(self) -> bool:
         """Return True if all operations are over."""

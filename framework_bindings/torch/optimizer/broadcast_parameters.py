@@ -31,19 +31,16 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
         pairs = [p if isinstance(p, tuple) else (str(i), p) for i, p in enumerate(params)]
     else:
         raise InvalidArgumentError(f"invalid params of type: {type(params).__name__}; pass a state_dict or a list.")
-    by_dtype: dict[torch.dtype, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in pairs:
         if not isinstance(tensor, torch.Tensor):
             raise InvalidArgumentError(
                 f"broadcast_parameters: {name} is a {type(tensor).__name__}, not a tensor; "
                 "send it with broadcast_object."
             )
-        by_dtype.setdefault(tensor.dtype, []).append((name, tensor))
-    # With one group per dtype, the ranks agree once per group and make few large copies.
-    handles = []
-    for dtype, members in by_dtype.items():
-        name = f"parameters.{members[0][0]}.{str(dtype).removeprefix('torch.')}"
-        tensors = [tensor for _, tensor in members]
-        handles.append(collectives.grouped_broadcast_async_(tensors, root_rank, name, process_set))
-    for handle in handles:
-        synchronize(handle)
+    if not pairs:
+        return
+    # One group, so that the ranks agree once. The core sends neighbours of one dtype as one buffer.
+    pairs.sort(key=lambda pair: str(pair[1].dtype))
+    names = [name for name, _ in pairs]
+    tensors = [tensor for _, tensor in pairs]
+    synchronize(collectives.broadcast_parameters_async_(tensors, names, root_rank, process_set))

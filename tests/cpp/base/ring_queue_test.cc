@@ -54,6 +54,11 @@ TEST(RingQueue, LetsGoOfWhatItNoLongerHolds) {
   ring.push_back(value);
   ring.pop_front();
   EXPECT_EQ(value.use_count(), 1);
+  for (int i = 0; i < 3; ++i) ring.push_back(value);
+  ring.push_back(nullptr);
+  ring.Erase(value);
+  EXPECT_EQ(ring.size(), 1u);
+  EXPECT_EQ(value.use_count(), 1);
 }
 
 }  // namespace

@@ -43,7 +43,6 @@ RequestList SomeRequests() {
   list.note = "here";
   list.last_done = "z";
   list.cache_hash = {~uint64_t{0}};
-  list.words = {1, 2, 3};
   return list;
 }
 
@@ -67,7 +66,6 @@ ResponseList SomeResponses() {
   list.report = "slow";
   list.late_ranks = {7};
   list.fatal = StatusCode::kAborted;
-  list.words = {9};
   return list;
 }
 

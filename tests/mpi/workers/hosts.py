@@ -21,6 +21,7 @@ def check_identity() -> None:
     hosts = list(dict.fromkeys(LAYOUT))
     assert (hc.local_rank(), hc.local_size()) == (ranks.index(hc.rank()), len(ranks))
     assert (hc.cross_rank(), hc.cross_size()) == (hosts.index(LAYOUT[hc.rank()]), len(hosts))
+    assert hc.is_homogeneous() == (len({LAYOUT.count(host) for host in hosts}) == 1)
 
 
 def values(rank: int, count: int, dtype: str) -> np.ndarray:

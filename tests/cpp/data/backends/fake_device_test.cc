@@ -126,6 +126,19 @@ TEST(FakeDeviceBackendTest, MayBeDestroyedWithWorkUnderWay) {
   operation.reset();
 }
 
+TEST(FakeDeviceBackendTest, IsBrokenAfterItFoundNoMemory) {
+  testing::Ranks ranks(1);
+  Backend& backend = ranks.backend(0, "fakedevice");
+  std::byte never_touched[4];
+  Collective collective;
+  collective.device_class = wire::DeviceClass::kFake;
+  collective.segments.push_back({never_touched, never_touched, int64_t{1} << 46});
+  EXPECT_EQ(testing::Finish(backend.Start(collective).get()).code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(backend.broken().code(), StatusCode::kOutOfMemory);
+  collective.segments[0].count = 1;
+  EXPECT_EQ(testing::Finish(backend.Start(collective).get()).code(), StatusCode::kOutOfMemory);
+}
+
 TEST(FakeDeviceBackendTest, RefusesHostTensors) {
   testing::Ranks ranks(1);
   EXPECT_EQ(ranks.backend(0, "fakedevice").Supports({}).code(), StatusCode::kUnsupported);
