@@ -36,15 +36,15 @@ class GradientQueue:
     slots: list[Any]  # the queued gradients
     bytes: int  # of the queued gradients
     limit: int  # bytes from which on the queue is submitted
-    unplaced: list[Any]  # complete gradients of groups, not in their bucket views yet
-    placed: int  # bytes that were copied into bucket views and are not in the metrics yet
+    unmoved: list[Any]  # complete gradients of groups, not in their bucket views yet
+    moved_bytes: int  # copied into bucket views, and not in the metrics yet
     pass_: int  # the backward pass at whose end the queue is submitted; -1: none
     plain: bool  # True if gradients are submitted as they are, not compressed
     note: Callable[[int], None] | None
-    send: Callable[[], None]
+    submit: Callable[[], None]
     begin_pass: Callable[[], None]
     complete: Callable[[Any], None]
-    adopt: Callable[[Any], None]
+    allocate_view: Callable[[Any], None]
     pass_under_way: Callable[[], int]
     users: Callable[[int], int] | None  # number of tensors on a storage; None: bucket views are not used
     references: int  # reference count of a gradient that only its parameter has
@@ -55,14 +55,14 @@ class GradientSlot:
     delay: int  # backward passes until the gradient is complete
     bytes: int
     index: int  # of the parameter
-    placed: bool  # True if the gradient belongs in a bucket view
+    wants_view: bool  # True if the gradient belongs in a bucket view
     irregular: bool  # True if the gradient cannot be submitted as it is
     param: Any
     name: str
     bucket: Any
     queue: GradientQueue
     view: Any  # the bucket view: a tensor in shared memory, or None
-    place: int  # the view's original address
+    view_address: int  # the view's original address
     compact: Any  # the tensor to submit for the view
     storage: int | None  # address of the view's storage
     users: int  # use count of that storage while only the slot uses it
@@ -79,14 +79,11 @@ def rearm_gradients(buckets: Sequence[GradientBucket], passes: int, /) -> None: 
 # Reference count of a parameter's gradient, including the caller's reference.
 def grad_references(param: Any, /) -> int: ...
 
-# True if the parameter holds the only reference to the gradient and to its storage.
-def grad_is_alone(slot: GradientSlot, /) -> bool: ...
+# True if the slot has a bucket view with the memory that was allocated for it.
+def view_is_intact(slot: GradientSlot, /) -> bool: ...
 
-# True if the bucket view still has the memory that was allocated for it.
-def is_at_place(slot: GradientSlot, /) -> bool: ...
-
-# True if only the slot uses its bucket view.
-def place_is_free(slot: GradientSlot, /) -> bool: ...
+# True if, besides, only the slot uses it.
+def view_is_free(slot: GradientSlot, /) -> bool: ...
 
 @final
 class Runtime:
@@ -249,7 +246,9 @@ class Runtime:
     def knobs(self) -> dict[str, tuple[str, str]]: ...  # name -> (value, source)
     def metrics(self) -> dict[str, Any]: ...
     def count_step(self) -> None: ...  # counts an optimizer step for the metrics
-    def count_placed(self, size: int) -> None: ...  # counts bytes of gradients that were copied into shared memory
+    def count_bytes_into_views(
+        self, size: int
+    ) -> None: ...  # counts bytes of gradients that were copied into shared memory
     def c_api(self) -> tuple[int, int]: ...  # addresses of the hc_api of hc.h and of this rank's hc_runtime
     def abort(self, why: str) -> None: ...  # the pending operations of all ranks fail with AbortedError
 

@@ -11,9 +11,8 @@ namespace horocache::python {
 // * gather_gradients(bucket): the tensors to submit, or None if a gradient cannot be submitted as it is.
 // * rearm_gradients(buckets, passes): prepares the buckets for the next step.
 // * grad_references(param): reference count of a gradient.
-// * grad_is_alone(slot): true if only the parameter references the gradient and its memory.
-// * place_is_free(slot): true if only the slot references its bucket view and the view's memory.
-// * is_at_place(slot): true if the bucket view still has the memory that was allocated for it.
+// * view_is_intact(slot): true if the slot has a bucket view with the memory that was allocated for it.
+// * view_is_free(slot): true if, besides, only the slot uses it.
 void BindGradients(pybind11::module_& module);
 void BindKnobs(pybind11::module_& module);
 // Adds run_program(packed, inputs, outputs, ...), which runs a program with all its ranks in this process.

@@ -324,7 +324,7 @@ void BindRuntime(py::module_& module) {
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })
       .def(
-          "count_placed", [](PyRuntime& self, uint64_t bytes) { self.Get().CountPlaced(bytes); }, py::arg("size"))
+          "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); }, py::arg("size"))
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

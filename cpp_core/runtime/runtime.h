@@ -78,7 +78,7 @@ class Runtime {
   bool alive() const { return alive_; }
   // Counts a step of an optimizer. The core uses it only for the metrics.
   void CountStep() { metrics_.steps.Add(1); }
-  void CountPlaced(uint64_t bytes) { metrics_.bytes_placed.Add(bytes); }
+  void CountBytesIntoViews(uint64_t bytes) { metrics_.bytes_into_views.Add(bytes); }
   // 0 without MPI; 1 if one thread at a time may call MPI; 2 if any thread may.
   int mpi() const;
 

@@ -50,7 +50,7 @@ class Runtime:
         self._dtypes = [self._ffi.string(self._lib.hc_dtype_name(i)).decode() for i in range(self._lib.hc_num_dtypes())]
         self._errors = threading.local()
         self._kept: dict[int, tuple[Any, ...]] = {}
-        self._placed = 0  # bytes, see count_placed
+        self._bytes_into_views = 0  # bytes, see count_bytes_into_views
         self._forked = False
         pairs = list((arguments or {}).items())
         names = [self._ffi.new("char[]", name.encode()) for name, _ in pairs]
@@ -391,9 +391,9 @@ class Runtime:
         """Count an optimizer step, for the metrics."""
         self._lib.hc_count_step(self._live())
 
-    def count_placed(self, size: int) -> None:
+    def count_bytes_into_views(self, size: int) -> None:
         """Count bytes of gradients that were copied into shared memory, for the metrics."""
-        self._placed += size
+        self._bytes_into_views += size
 
     def metrics(self) -> dict[str, int]:
         """Return this rank's counters by name."""
@@ -402,7 +402,7 @@ class Runtime:
             "void(void*, const char*, uint64_t)", lambda _, name, value: out.update({self._str(name): value})
         )
         self._lib.hc_metrics(self._live(), visit, self._ffi.NULL)
-        out["bytes_placed"] = self._placed
+        out["bytes_into_views"] = self._bytes_into_views
         return out
 
     def knobs(self) -> dict[str, tuple[str, str]]:

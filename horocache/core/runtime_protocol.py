@@ -138,7 +138,7 @@ class Runtime(Protocol):
     def count_step(self) -> None:
         """Count an optimizer step, for the metrics."""
 
-    def count_placed(self, size: int, /) -> None:
+    def count_bytes_into_views(self, size: int, /) -> None:
         """Count bytes of gradients that were copied into shared memory, for the metrics."""
 
     def next_set(self) -> int:

@@ -48,7 +48,7 @@ def train(hvd, steps, set_to_none, bucket_view, num_groups, passes=1, clips=Fals
         else:
             optimizer.step()
         after = hc.metrics()
-        copied = tuple(after[name] - before[name] for name in ("bytes_copied", "bytes_placed"))
+        copied = tuple(after[name] - before[name] for name in ("bytes_copied", "bytes_into_views"))
     return [p.detach().clone() for p in model.parameters()], copied, optimizer
 
 

@@ -47,7 +47,7 @@ def test_parameters_that_come_unseen_are_reduced_in_that_very_step():
                     optimizer.step()
                     optimizer.zero_grad()
                     new[0].requires_grad_(step >= 1 or "thaws" not in way)
-                assert all(slot.queue is optimizer._reducer.held for slot in optimizer._reducer._slots)
+                assert all(slot.queue is optimizer._reducer.queue for slot in optimizer._reducer._slots)
                 found[way, tuple(options)] = [p.tolist()[0] for p in (*old, *new)], group_names(optimizer)
         return found, sum(r + 1.0 for r in range(size)) / size
 

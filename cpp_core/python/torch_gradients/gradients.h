@@ -18,7 +18,7 @@
 
 #include <cstdint>
 
-#include "python/dlpack_abi.h"
+#include "python/torch_gradients/torch_tensor.h"
 
 namespace horocache::python {
 
@@ -37,31 +37,25 @@ struct GradientBucket {
 
 struct GradientQueue;
 
-// The type of the last tensor that was examined, and the type's DLPack exchange table; null: it has none.
-struct KnownType {
-  PyTypeObject* type;
-  const dlpack::ExchangeApi* table;
-};
-
 struct GradientSlot {
   PyObject_HEAD;
-  long delay;         // backward passes until the gradient is complete
-  long long bytes;    // of the gradient
-  Py_ssize_t index;   // of the parameter
-  char placed;        // 1: the gradient belongs in a bucket view
-  char irregular;     // 1: the gradient cannot be submitted as it is
-  PyObject* param;    // the parameter
-  PyObject* name;     // as submitted
-  PyObject* bucket;   // a GradientBucket, or None
-  PyObject* queue;    // a GradientQueue
-  PyObject* view;     // the bucket view: a tensor in shared memory, or None
-  long long place;    // the view's original address: a program may give the tensor other memory
-  PyObject* compact;  // the tensor to submit for the view: its elements, in the order of memory
-  PyObject* storage;  // address of the view's storage, for which torch has a use count; or None
-  Py_ssize_t users;   // use count of that storage while only the slot uses it
-  PyObject* grad;     // the gradient in flight, or None
-  long long version;  // version of `grad` when it was complete
-  long long address;  // address of its elements then; 0: unknown
+  long delay;              // backward passes until the gradient is complete
+  long long bytes;         // of the gradient
+  Py_ssize_t index;        // of the parameter
+  char wants_view;         // 1: the gradient belongs in a bucket view
+  char irregular;          // 1: the gradient cannot be submitted as it is
+  PyObject* param;         // the parameter
+  PyObject* name;          // as submitted
+  PyObject* bucket;        // a GradientBucket, or None
+  PyObject* queue;         // a GradientQueue
+  PyObject* view;          // the bucket view: a tensor in shared memory, or None
+  long long view_address;  // the view's original address: a program may give the tensor other memory
+  PyObject* compact;       // the tensor to submit for the view: its elements, in the order of memory
+  PyObject* storage;       // address of the view's storage, for which torch has a use count; or None
+  Py_ssize_t users;        // use count of that storage while only the slot uses it
+  PyObject* grad;          // the gradient in flight, or None
+  long long version;       // version of `grad` when it was complete
+  long long address;       // address of its elements then; 0: unknown
 };
 
 // Gradients without a group, between their completion and their submission; and the Python functions that slots call.
@@ -70,21 +64,30 @@ struct GradientQueue {
   PyObject* slots;           // a list: the queued gradients
   long long bytes;           // of the queued gradients
   long long limit;           // bytes from which on the queue is submitted
-  PyObject* unplaced;        // a list: complete gradients of groups, not in their bucket views yet
-  long long unplaced_bytes;  // of `unplaced`
-  long long placed;          // bytes that were copied into bucket views and are not in the metrics yet
+  PyObject* unmoved;         // a list: complete gradients of groups, not in their bucket views yet
+  long long unmoved_bytes;   // of `unmoved`
+  long long moved_bytes;     // copied into bucket views, and not in the metrics yet
   long long pass;            // the backward pass at whose end the queue is submitted; -1: none
   char plain;                // 1: gradients are submitted as they are, not compressed
   PyObject* note;            // note(index): a gradient is complete; None unless the step is measured
-  PyObject* send;            // send(): submits the queue
+  PyObject* submit;          // submit(): submits the queue
   PyObject* begin_pass;      // begin_pass(): the first gradient of a backward pass was queued
   PyObject* complete;        // complete(bucket): all gradients of the bucket are complete
-  PyObject* adopt;           // adopt(slot): moves a gradient into its bucket view, or decides that it stays
+  PyObject* allocate_view;   // allocate_view(slot): gives the slot a new bucket view
   PyObject* pass_under_way;  // pass_under_way() -> int: the current backward pass
   PyObject* users;           // users(storage) -> int: number of tensors on it; None: bucket views are not used
   Py_ssize_t references;     // reference count of a gradient that only its parameter has; depends on torch's version
   KnownType parameters, gradients;
 };
+
+// Larger copies are written around the caches: they would not stay in a near cache until they are read. Also the size
+// of a batch of gradients that are moved into bucket views. In bytes.
+inline constexpr long long kNearBytes = 256 << 10;
+
+inline GradientSlot* AsSlot(PyObject* object) { return reinterpret_cast<GradientSlot*>(object); }
+inline GradientBucket* AsBucket(PyObject* object) { return reinterpret_cast<GradientBucket*>(object); }
+inline GradientQueue* AsQueue(PyObject* object) { return reinterpret_cast<GradientQueue*>(object); }
+inline bool Has(PyObject* member) { return member != nullptr && member != Py_None; }
 
 // Returns the tensor to submit for the slot's gradient in flight, borrowed; null if it cannot be submitted as it is.
 PyObject* SentFor(const GradientSlot& slot);

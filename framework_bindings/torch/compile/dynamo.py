@@ -66,10 +66,10 @@ def untraced(cls: C) -> C:
     return cls
 
 
-def traced_as(function: Callable[..., Any], twin: Callable[..., Any]) -> None:
-    """Make the compiler trace ``twin`` instead of ``function``; a method's traced variant gets the object, too."""
+def traced_as(function: Callable[..., Any], variant: Callable[..., Any]) -> None:
+    """Make the compiler trace ``variant`` instead of ``function``; a method's traced variant gets the object, too."""
     marked = _function(function)
-    marked._torchdynamo_inline = twin
+    marked._torchdynamo_inline = variant
     if _skip_code is not None:
         _skip_code(marked.__code__)
 

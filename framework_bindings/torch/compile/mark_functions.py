@@ -45,9 +45,9 @@ def mark_functions(public: Mapping[str, Any], shared: object) -> None:
         shared: an object whose methods are operations that other modules call and other frameworks share.
     """
     if _graphs_take_collectives():
-        from .traced_variants import give_twins  # noqa: PLC0415  (needs a newer torch)
+        from .traced_variants import add_traced_variants  # noqa: PLC0415  (needs a newer torch)
 
-        give_twins(public)
+        add_traced_variants(public)
     methods = [getattr(shared, name) for name in dir(shared) if not name.startswith("_")]
     for thing in (*methods, *public.values()):
         known = hasattr(thing, "_torchdynamo_inline") or getattr(thing, "__name__", "") in _CONSTANTS

@@ -195,7 +195,7 @@ def _fit(arguments: Arguments, kind: str) -> bool:
     )
 
 
-def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
+def _traced_variant(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
     """Return the traced variant of ``function``."""
     group = kind.startswith("grouped")
     parameters = inspect.signature(function).parameters
@@ -203,7 +203,7 @@ def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
     names = frozenset(parameters)
     by_position = [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
 
-    def twin(*given: Any, **named: Any) -> Any:
+    def variant(*given: Any, **named: Any) -> Any:
         at_positions = dict(zip(by_position, given, strict=False))
         arguments = {**defaults, **at_positions, **named}
         if in_checkpoint():
@@ -215,20 +215,20 @@ def _twin(function: Any, operation: Operation, kind: str) -> Callable[..., Any]:
         results = operation(tensors, arguments, group)
         return results if group else results[0]
 
-    return twin
+    return variant
 
 
-def _twin_of_method(method: Any, operation: Operation, kind: str) -> Callable[..., Any]:
+def _variant_of_method(method: Any, operation: Operation, kind: str) -> Callable[..., Any]:
     """Return the traced variant of a method that other frameworks share; their calls run eagerly."""
-    twin = _twin(method, operation, kind)
+    variant = _traced_variant(method, operation, kind)
     shared = method.__func__
 
-    def twin_of_method(owner: Any, *given: Any, **named: Any) -> Any:
+    def variant_of_method(owner: Any, *given: Any, **named: Any) -> Any:
         if owner is not collectives:
             return _eagerly(shared, owner, *given, **named)
-        return twin(*given, **named)
+        return variant(*given, **named)
 
-    return twin_of_method
+    return variant_of_method
 
 
 def _barrier(process_set: ProcessSet = global_process_set, *, backend: str | None = None) -> None:
@@ -252,11 +252,11 @@ _OPERATIONS: dict[str, Operation] = {
 }
 
 
-def give_twins(functions: Mapping[str, Any]) -> None:
+def add_traced_variants(functions: Mapping[str, Any]) -> None:
     """Give the blocking collectives among ``functions`` their traced variants."""
     traced_as(functions["barrier"], _barrier)
     for single, operation in _OPERATIONS.items():
         for kind in (single, f"grouped_{single}"):
             function = functions[kind]
-            make = _twin_of_method if isinstance(function, MethodType) else _twin
+            make = _variant_of_method if isinstance(function, MethodType) else _traced_variant
             traced_as(function, make(function, operation, kind))

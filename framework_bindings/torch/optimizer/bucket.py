@@ -40,7 +40,7 @@ class Slot(_core.GradientSlot):
             "activation checkpoints, pass use_reentrant=False to torch.utils.checkpoint."
         )
 
-    def departs(self, grad: torch.Tensor) -> None:
+    def record_submitted(self, grad: torch.Tensor) -> None:
         """Record the gradient that is submitted, with its version and address."""
         self.grad = grad
         self.version = grad._version

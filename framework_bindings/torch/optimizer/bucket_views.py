@@ -1,17 +1,7 @@
 """Bucket views: gradients in memory that the ranks of a host share, where they are reduced in place.
 
-Note [Whose memory a gradient is in]
-Autograd allocates a new tensor for a gradient that is None, and adds to an existing gradient. With
-``zero_grad(set_to_none=False)`` a gradient therefore stays in its bucket view, and nothing is copied. Otherwise the
-slot copies each new gradient into its bucket view, which then becomes the parameter's gradient. Two cases differ:
-
-* the program has assigned the gradient itself, for example as a view of its own flat buffer, and autograd only adds to
-  it. Other tensors share its memory, so the gradient is reduced where it is;
-* the program has kept the gradient of an earlier step, which is the bucket view. That tensor keeps its values, and the
-  parameter gets a new bucket view.
-
-A tensor that the program has given other memory, as ``model.to(dtype)`` does with gradients, is no longer a bucket
-view.
+Note [Whose memory a gradient is in] in cpp_core/python/torch_gradients/bucket_view.h says which gradients are moved
+there.
 
 Note [Freed memory is kept]
 glibc returns free memory to the kernel only from the end of the heap. When a step ends, gradients in private memory are
@@ -46,15 +36,15 @@ def check_bucket_view(wanted: Any, plain: bool) -> None:
 
     Raises:
         InvalidArgumentError: the option is not True, False or "auto".
-        UnsupportedError: the option is True, and torch cannot count the tensors on a storage or gradients are
+        UnsupportedError: the option is True, and torch cannot tell who uses a tensor's memory or gradients are
             compressed.
     """
     if wanted not in (True, False, "auto"):
         raise InvalidArgumentError(f"gradient_as_bucket_view={wanted!r}; it is True, False or 'auto'.")
     if wanted is True and count_users is None:
         raise UnsupportedError(
-            "gradient_as_bucket_view=True needs a torch that tells how many tensors are on a storage; this is "
-            f"{torch.__version__}."
+            "gradient_as_bucket_view=True needs a torch that tells how many tensors are on a storage, and that has "
+            f"DLPack's exchange table; this is {torch.__version__}."
         )
     if wanted is True and not plain:
         raise UnsupportedError(
@@ -63,7 +53,7 @@ def check_bucket_view(wanted: Any, plain: bool) -> None:
         )
 
 
-class GradientPlaces:
+class BucketViews:
     """The bucket views of a reducer's gradients.
 
     Role: owned by the reducer; used by the thread that runs backward and step. The tensors own their memory.
@@ -79,43 +69,30 @@ class GradientPlaces:
         self._keeps_heap = runtime.knobs()["keep_heap"][0] == "auto"
         self._laid_out = False
 
-    def take(self, slots: Iterable[Slot]) -> None:
-        """Mark the slots whose gradients get a bucket view when the first gradient arrives."""
-        for slot in slots:
-            slot.placed = self.wanted and _can_be_placed(slot.param)
+    def mark(self, slot: Slot) -> None:
+        """Let the slot's gradient get a bucket view when the first gradient arrives, if it can have one."""
+        slot.wants_view = self.wanted and _can_have_view(slot.param)
 
-    def adopt(self, slot: Slot, slots: Iterable[Slot]) -> None:
-        """Move a gradient into its bucket view if it is uniquely referenced; see Note [Whose memory a gradient is in].
+    def allocate(self, slot: Slot, slots: Iterable[Slot]) -> None:
+        """Give the slot a new bucket view; the first time, give one to all slots that want one.
 
         Args:
-            slot: the slot of a gradient to which a backward pass has just added.
+            slot: a slot without a bucket view, or with one that the program uses.
             slots: all slots, in the order of their bucket views in memory.
         """
-        _forget_if_moved(slot)
-        alone = _core.grad_is_alone(slot)
-        grad = slot.param.grad
-        if grad is None or grad is slot.view:
-            return
-        if grad.layout is not torch.strided or not grad.is_cpu or grad.requires_grad:
-            slot.placed = grad.layout is torch.strided
-            return
-        if not alone:
-            return
-        if not self._laid_out:
-            self._laid_out = True
-            self._lay_out([other for other in slots if other.placed and other.view is None])
-        if not _fits(slot, grad) or not _core.place_is_free(slot):
+        if self._laid_out:
             self._lay_out([slot])
-        slot.view.copy_(grad)
-        slot.queue.placed += slot.bytes
-        slot.param.grad = slot.view
+            return
+        self._laid_out = True
+        self._lay_out([other for other in slots if other.wants_view])
 
     def zeros(self, slot: Slot) -> torch.Tensor | None:
         """Return the slot's bucket view filled with zeros, for a missing gradient; None if it is not available."""
-        if not _fits(slot, slot.param) or not _core.place_is_free(slot):
+        view, param = slot.view, slot.param
+        if view is None or view.shape != param.shape or view.dtype is not param.dtype or not _core.view_is_free(slot):
             return None
-        place: torch.Tensor = slot.view.zero_()
-        return place
+        zeros: torch.Tensor = view.zero_()
+        return zeros
 
     def _lay_out(self, slots: list[Slot]) -> None:
         by_dtype: dict[torch.dtype, list[Slot]] = {}
@@ -126,7 +103,7 @@ class GradientPlaces:
             memory = context.current().runtime.empty([total], collectives.adapter.dtype_name(dtype))
             first = 0
             for slot in alike:
-                _assign(slot, collectives.adapter.from_result(memory.part(first, [slot.param.numel()])))
+                _set_view(slot, collectives.adapter.from_result(memory.part(first, [slot.param.numel()])))
                 assert count_users is not None and slot.storage is not None  # otherwise bucket views are off
                 slot.users = count_users(slot.storage)
                 first += slot.param.numel()
@@ -134,7 +111,7 @@ class GradientPlaces:
                 _core.keep_freed_memory()
 
 
-def _can_be_placed(param: torch.Tensor) -> bool:
+def _can_have_view(param: torch.Tensor) -> bool:
     return (
         param.is_cpu
         and param.layout is torch.strided
@@ -144,7 +121,7 @@ def _can_be_placed(param: torch.Tensor) -> bool:
     )
 
 
-def _assign(slot: Slot, flat: torch.Tensor) -> None:
+def _set_view(slot: Slot, flat: torch.Tensor) -> None:
     """Make the bucket view from these elements, with the strides that autograd gives the parameter's gradient."""
     param = slot.param
     order = sorted(range(param.dim()), key=lambda d: (-param.stride(d), d))
@@ -160,17 +137,4 @@ def _assign(slot: Slot, flat: torch.Tensor) -> None:
     slot.compact = slot.view if slot.view.is_contiguous() else slot.view.as_strided(dense.shape, dense.stride())
     slot.storage = slot.view.untyped_storage()._cdata
     slot.bytes = slot.view.numel() * slot.view.element_size()
-    slot.place = slot.view.data_ptr()
-
-
-def _forget_if_moved(slot: Slot) -> None:
-    """Drop the bucket view if the program gave its tensor other memory (``grad.data = ...``, ``model.to(dtype)``)."""
-    if slot.view is None or _core.is_at_place(slot):
-        return
-    slot.view = slot.compact = slot.storage = None
-    slot.place = 0
-
-
-def _fits(slot: Slot, tensor: torch.Tensor) -> bool:
-    view = slot.view
-    return view is not None and view.shape == tensor.shape and view.dtype is tensor.dtype
+    slot.view_address = slot.view.data_ptr()

@@ -23,8 +23,11 @@ _ENOUGH_BYTES = 1 << 20  # the queue is submitted when it has this many bytes
 _NO_PASS = -1
 # Returns the number of the backward pass that calls it; -1 outside of a backward pass.
 pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
-# Returns the number of tensors on the storage at an address; None before torch 2.1.
-count_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+# Returns the number of tensors on the storage at an address. None if bucket views are not possible, because torch does
+# not count them, or does not describe tensors to the core.
+count_users: Callable[[int], int] | None = (
+    getattr(torch._C, "_storage_Use_Count", None) if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
+)
 
 
 @functools.cache
@@ -38,7 +41,7 @@ def references_to_own() -> int:
     return _core.grad_references(param)
 
 
-class HeldGradients(_core.GradientQueue):
+class GradientQueue(_core.GradientQueue):
     """Complete gradients that are not submitted yet, and the backward pass at whose end they are submitted.
 
     Role: owned by the reducer; used by the thread that runs backward and step. Slots reference the queue and live as
@@ -48,27 +51,27 @@ class HeldGradients(_core.GradientQueue):
     def __init__(
         self,
         plain: bool,
-        send: Callable[[], None],
+        submit: Callable[[], None],
         complete: Callable[[Bucket], None],
-        adopt: Callable[[Slot], None],
+        allocate_view: Callable[[Slot], None],
     ) -> None:
         """Make an empty queue.
 
         Args:
             plain: True if gradients are sent uncompressed; only then those without a group are queued.
-            send: the owner's method that submits the queue.
+            submit: the owner's method that submits the queue.
             complete: the owner's method for a complete bucket whose gradients are not queued.
-            adopt: the owner's method that moves a gradient into its bucket view.
+            allocate_view: the owner's method that gives a slot a new bucket view.
         """
         self.plain = plain
         self.slots = []
-        self.unplaced = []
+        self.unmoved = []
         self.limit = _ENOUGH_BYTES
         self.pass_ = _NO_PASS
         self.note = None
-        self.send = _weakly(send)
+        self.submit = _weakly(submit)
         self.complete = _weakly(complete)
-        self.adopt = _weakly(adopt)
+        self.allocate_view = _weakly(allocate_view)
         self.begin_pass = self._begin_pass()
         self.pass_under_way = pass_under_way
         self.users = count_users
@@ -93,27 +96,27 @@ class HeldGradients(_core.GradientQueue):
 
         @outside
         def begin() -> None:
-            held = queue()
-            if held is not None:
-                held._send_at_end()
+            alive = queue()
+            if alive is not None:
+                alive._submit_at_end()
 
         return begin
 
-    def _send_at_end(self) -> None:
+    def _submit_at_end(self) -> None:
         if _in_compiled_pass():
-            self.send()
+            self.submit()
             return
         try:
             cast(Any, torch.autograd.Variable)._execution_engine.queue_callback(self._pass_ended)
             self.pass_ = pass_under_way()
         except RuntimeError:  # the hook was not called by a backward pass
-            self.send()
+            self.submit()
 
     @outside
     def _pass_ended(self) -> None:
         self.pass_ = _NO_PASS
         if self.slots:
-            self.send()
+            self.submit()
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., None]:

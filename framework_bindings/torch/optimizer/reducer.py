@@ -21,8 +21,8 @@ from ..adapter import collectives
 from ..compile.dynamo import outside
 from ..ops import sparse_allreduce_async
 from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
-from .bucket_views import BucketView, GradientPlaces
-from .gradient_queue import HeldGradients
+from .bucket_views import BucketView, BucketViews
+from .gradient_queue import GradientQueue
 from .other_optimizers import check_apart
 from .ready_order import Orders, ReadyOrder, assumed_orders
 from .unused_parameters import UnusedParameters
@@ -63,8 +63,8 @@ class GradientReducer:
         self._slots: list[Slot] = []
         self._buckets: list[Bucket] = []
         self._in_flight: list[Bucket] = []
-        self.held = HeldGradients(self.plain, self._send_held, self.submit, self._adopt)
-        self._places = GradientPlaces(bucket_view, self.plain)
+        self.queue = GradientQueue(self.plain, self._submit_queued, self.submit, self._allocate_view)
+        self._views = BucketViews(bucket_view, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
         grouped = options.num_groups > 0 or bool(options.groups)
@@ -95,7 +95,7 @@ class GradientReducer:
         if self._unused is not None:
             self._unused.expect(self._slots)
         self.order.measure()
-        self.held.note = self.order.note if self.order.measures else None
+        self.queue.note = self.order.note if self.order.measures else None
 
     def parameters(self) -> dict[torch.Tensor, str]:
         """Return all parameters, including frozen ones, with their names."""
@@ -125,14 +125,14 @@ class GradientReducer:
 
     def _hook(self, name: str, param: torch.Tensor) -> Slot:
         self.changes += 1
-        slot = Slot(len(self._slots), name, param, self.passes, self.held)
+        slot = Slot(len(self._slots), name, param, self.passes, self.queue)
         self._slots.append(slot)
-        self._places.take([slot])
+        self._views.mark(slot)
         self._hooks.append(cast(Any, param).register_post_accumulate_grad_hook(slot))
         return slot
 
-    def _adopt(self, slot: Slot) -> None:
-        self._places.adopt(slot, (each for bucket in self._buckets for each in bucket.slots))
+    def _allocate_view(self, slot: Slot) -> None:
+        self._views.allocate(slot, (each for bucket in self._buckets for each in bucket.slots))
 
     def _make_buckets(self, orders: Orders) -> None:
         order = orders.ready
@@ -154,7 +154,7 @@ class GradientReducer:
             self.order.start([slot.name for slot in self._slots])
         except Exception as error:
             self._failure = self._failure or error
-        self.held.note = None
+        self.queue.note = None
 
     def _finish_order(self) -> Orders | None:
         try:
@@ -165,7 +165,7 @@ class GradientReducer:
 
     # ---- the backward pass
 
-    def _send_held(self) -> None:
+    def _submit_queued(self) -> None:
         """Submit the queued gradients, each under its own name.
 
         Raises:
@@ -174,7 +174,7 @@ class GradientReducer:
         """
         check_apart(self)
         session = context.current()
-        slots = self.held.take()
+        slots = self.queue.take()
         if not session.logs_layers:
             call = (self._op, self._prescale, self._postscale, self.set)
             try:
@@ -277,11 +277,11 @@ class GradientReducer:
                         self._submit_sparse(slot, grad)
                     continue
                 self._note_sparse(slot, grad)
-                slot.departs(grad)
+                slot.record_submitted(grad)
                 tensors.append(self._staged(bucket, slot, grad.to_dense()))
                 continue
-            slot.departs(grad)
-            if grad is slot.view and self.plain and _core.is_at_place(slot):
+            slot.record_submitted(grad)
+            if grad is slot.view and self.plain and _core.view_is_intact(slot):
                 grad = slot.compact
             elif not (self.plain and grad.is_contiguous()) or is_lazy(grad):
                 grad = self._staged(bucket, slot, grad)
@@ -294,7 +294,7 @@ class GradientReducer:
             self._unused.add_sparse(slot)
 
     def _missing(self, slot: Slot) -> torch.Tensor:
-        zeros = None if slot.sparse_dims else self._places.zeros(slot)
+        zeros = None if slot.sparse_dims else self._views.zeros(slot)
         return no_gradient(slot) if zeros is None else zeros
 
     def _submit_sparse(self, slot: Slot, grad: torch.Tensor) -> None:
@@ -331,7 +331,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """True if gradients or the ready order are in flight, or gradients are queued."""
-        return bool(self._in_flight) or bool(self.held) or self.order.busy
+        return bool(self._in_flight) or bool(self.queue) or self.order.busy
 
     @outside
     def synchronize(self) -> None:
@@ -372,7 +372,7 @@ class GradientReducer:
 
     def _submit_rest(self) -> None:
         """Submit the buckets that no hook submitted. A failure is recorded and does not stop the others."""
-        self.held.forget()
+        self.queue.forget()
         for bucket in self._buckets:
             if bucket.submitted:
                 continue
@@ -401,9 +401,9 @@ class GradientReducer:
         self._in_flight.clear()
         for slot in unused:
             slot.param.grad = None
-        if self.held.placed:
-            context.current().runtime.count_placed(self.held.placed)
-            self.held.placed = 0
+        if self.queue.moved_bytes:
+            context.current().runtime.count_bytes_into_views(self.queue.moved_bytes)
+            self.queue.moved_bytes = 0
         if orders is not None:
             self._make_buckets(orders)
         self._raise_failure()
@@ -461,8 +461,8 @@ class GradientReducer:
         self.passes = passes
         for slot in self._slots:
             slot.passes = passes
-        self.held.forget()
-        self.held.unplaced = []
+        self.queue.forget()
+        self.queue.unmoved = []
         for bucket in self._buckets:
             if not bucket.submitted:
                 bucket.finish.clear()

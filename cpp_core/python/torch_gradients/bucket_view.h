@@ -1,0 +1,33 @@
+// Bucket views: gradients in memory that the ranks of a host share, where they are reduced in place.
+//
+// Note [Whose memory a gradient is in]
+// Autograd allocates a new tensor for a gradient that is None, and adds to an existing gradient. With
+// zero_grad(set_to_none=False) a gradient therefore stays in its bucket view, and nothing is copied. Otherwise
+// MoveIntoView copies each new gradient into its bucket view, which then becomes the parameter's gradient. In these
+// cases the gradient stays where it is, and is reduced there:
+//
+// * Other tensors share its memory. For example, the program has assigned a view of its own flat buffer as the
+// gradient,
+//   and autograd only adds to it; or a hook has kept it.
+// * It has a graph of its own (backward(create_graph=True)), is sparse, or is not on the CPU.
+//
+// In these cases the parameter gets a new bucket view:
+//
+// * The program has kept the gradient of an earlier step, which is the bucket view. That tensor keeps its values.
+// * The program has given the bucket view's tensor other memory, as model.to(dtype) does with gradients.
+#pragma once
+
+#include "python/torch_gradients/gradients.h"
+
+namespace horocache::python {
+
+// True if the slot has a bucket view with the memory that was allocated for it.
+bool ViewIsIntact(const GradientSlot& slot);
+// True if, besides, only the slot uses it.
+bool ViewIsFree(const GradientSlot& slot);
+
+// Moves the parameter's gradient into its bucket view if it may; see Note [Whose memory a gradient is in]. Calls the
+// queue's allocate_view(slot) if it needs a bucket view. Returns false with an error set.
+bool MoveIntoView(GradientSlot* slot, PyObject* param);
+
+}  // namespace horocache::python
