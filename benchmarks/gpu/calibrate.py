@@ -64,15 +64,20 @@ SECTIONS = (
     Section("hazards", "cuda_faults:hazards", 45),
     Section("memory", "cuda_memory:memory", 40),
     Section("sharing", "cuda_memory:sharing", 40),
+    Section("packing", "cuda_packing:packing", 30, EAGER | NO_CACHE),
+    Section("staging", "cuda_staging:staging", 30, EAGER),
+    Section("ordering", "cuda_ordering:ordering", 30, EAGER),
     Section("nccl-library", "nccl_init:library", 20),
     Section("nccl-init", "nccl_init:init", 45, ONE_RANK),
     Section("nccl-calls", "nccl_calls:calls", 40, ONE_RANK),
     Section("nccl-figures", "nccl_calls:figures", 40, ONE_RANK),
     Section("nccl-hazards", "nccl_calls:hazards", 45, ONE_RANK),
+    Section("nccl-flat", "nccl_flat:one", 20, ONE_RANK | EAGER),
     Section("two-refused", "two_ranks:refused", 45),
     Section("two-hosts", "two_ranks:hosts", 120),
     Section("two-threads", "two_ranks:threads", 110),
     Section("two-processes", "two_ranks:processes", 120),
+    Section("nccl-flat-two", "nccl_flat:two", 66),
     Section("torch", "torch_facts:facts", 90),
     Section("torch-distributed", "torch_facts:distributed", 60),
 )
@@ -107,7 +112,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--sections", type=lambda text: text.split(","), default=names, help="names with commas, in the order to run"
     )
     parser.add_argument("--list", action="store_true", help="list the sections and their time limits")
-    parser.add_argument("--deadline", type=float, default=300.0, help="seconds for everything (%(default)g)")
+    parser.add_argument("--deadline", type=float, default=400.0, help="seconds for everything (%(default)g)")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.sections) - set(names))
     if unknown:

@@ -43,13 +43,13 @@ def hosts(session: Session) -> None:
 
 def processes(session: Session) -> None:
     """Two processes that share the GPU."""
-    if _shared_gpu(session):
+    if shared_gpu(session):
         _scenarios(session, "processes", SHARED_GPU)
 
 
 def threads(session: Session) -> None:
     """Two threads of one process that share the GPU."""
-    if not _shared_gpu(session):
+    if not shared_gpu(session):
         return
     if not parties.run(session, "threads", "main", SHARED_GPU, 40):
         early = SHARED_GPU | {"NCCL_RUNTIME_CONNECT": "0"}
@@ -61,7 +61,8 @@ def threads(session: Session) -> None:
     parties.report(session, "one thread", "group", [outcome])
 
 
-def _shared_gpu(session: Session) -> bool:
+def shared_gpu(session: Session) -> bool:
+    """True if NCCL allows two ranks on one GPU; a row if it does not."""
     session.driver()
     version = Nccl(session.nccl_path).version()
     if version < FIRST_SHARED_GPU_VERSION:
