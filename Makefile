@@ -270,6 +270,7 @@ dist: $(VENV)/test.stamp  ## Source distribution and, built from it, a wheel (di
 	$(BIN)/python -m build --outdir dist .
 
 docs: $(VENV)/test.stamp build  ## Write the generated pages of docs/reference
+	$(BIN)/python docs/stubs.py
 	$(BIN)/python docs/generate.py
 
 clean:  ## Remove everything that was built or installed here

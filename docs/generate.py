@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from horocache import _core
+from horocache.collectives.forms import Collective, Form, forms_of
+from horocache.collectives.operations import COLLECTIVES
 from horocache.lang import algorithms, compile_program
 from horocache.lang.tuning.static_cost import figures_of
 from horocache.launch.flags import build_parser
@@ -166,6 +168,39 @@ def entry(name: str, thing: Any) -> Iterator[str]:
         yield f"A constant: `{thing}`." if isinstance(thing, int | str | float) else docstring(type(thing))
 
 
+def collective_entry(collective: Collective) -> Iterator[str]:
+    """Yield the description of a collective with all its forms."""
+    forms = {form.name: form for form in forms_of(collective)}
+    yield heading(collective.name, getattr(importlib.import_module("horocache"), collective.name))
+    yield docstring(getattr(importlib.import_module("horocache"), collective.name))
+    if collective.in_place is not None:
+        in_place = collective.in_place
+        yield plain(
+            f"In place, `{collective.name}_`: {in_place.summary} `tensor`: {in_place.tensor} Returns: "
+            f"{in_place.returns}"
+        )
+    calls = [f"{name}({', '.join(short_parameters(form))})" for name, form in forms.items() if name != collective.name]
+    yield "Other forms:"
+    yield "```python\n" + "\n".join(calls) + "\n```"
+
+
+def short_parameters(form: Form) -> list[str]:
+    """Return the parameters of a form without their types."""
+    written = form.written_parameters()[1:]  # without self
+    return [re.sub(r": .*? = |: .*$", lambda found: "=" if "=" in found[0] else "", each) for each in written]
+
+
+def torch_collectives() -> Iterator[str]:
+    """Yield what the collectives of horocache.torch have beyond those of horocache."""
+    yield "### Collectives"
+    yield (
+        "All collectives of `horocache`, with the same arguments, on torch tensors. Of the blocking forms that return "
+        "new tensors, these have a gradient:"
+    )
+    formulas = importlib.import_module("horocache.torch.ops").FORMULAS
+    yield "\n".join(f"* `{name}`, `grouped_{name}`: {formula.note}" for name, formula in formulas.items())
+
+
 def module_parts(module_name: str, known: dict[int, str]) -> Iterator[str]:
     """Yield the names of one module; ``known`` names and second names of one object are listed at the end."""
     module = importlib.import_module(module_name)
@@ -173,10 +208,16 @@ def module_parts(module_name: str, known: dict[int, str]) -> Iterator[str]:
     yield docstring(module)
     same: list[str] = []
     second: list[str] = []
+    derived = {form.name: each for each in COLLECTIVES for form in forms_of(each)}
+    if module_name == "horocache.torch":
+        yield from torch_collectives()
     for name in sorted(module.__all__):
         thing = getattr(module, name)
         own_name = getattr(thing, "__name__", name)
-        if id(thing) in known and not isinstance(thing, int | str):
+        if name in derived and module_name in {"horocache", "horocache.torch"}:
+            if module_name == "horocache" and name == derived[name].name:
+                yield from collective_entry(derived[name])
+        elif id(thing) in known and not isinstance(thing, int | str):
             same.append(f"`{name}`")
         elif own_name != name and getattr(module, own_name, None) is thing:
             second.append(f"`{name}` is another name of `{own_name}`.")

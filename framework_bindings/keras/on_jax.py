@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import horocache.jax as functions
 from horocache.jax.adapter import collectives
 from horocache.jax.compression import Compression
 from horocache.jax.functions import call_on_host
 
-from horocache import jax as functions
 from horocache.data_parallel.options import GradientOptions
 from horocache.data_parallel.reduce_gradients import reduce_list
 

@@ -33,7 +33,7 @@ class _Operations(Arithmetic):
 
     def allreduce(self, tensors: Sequence[torch.Tensor], how: Reduction, call: Call) -> Sequence[torch.Tensor]:
         name, *where = call
-        reduced: Sequence[torch.Tensor] = _apply(Allreduce, name, *how, *where, *tensors)
+        reduced: Sequence[torch.Tensor] = _apply(Allreduce, name, *how, *where, 0, *tensors)
         return reduced
 
     def allgather(self, tensors: Sequence[torch.Tensor], call: Call) -> Sequence[torch.Tensor]:
@@ -61,19 +61,21 @@ class Allreduce(torch.autograd.Function):
         process_set: ProcessSet,
         backend: str | None,
         group: bool,
+        priority: int,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce one tensor, or a group."""
         ctx.call = Reduction(compression, op, scales), Call(name, process_set, backend, group)
+        call = (None, name, compression, op, *scales, process_set)
+        more: dict[str, Any] = {"backend": backend, "priority": priority}
         if group:
-            call = (list(tensors), None, name, compression, op, *scales, process_set)
-            return tuple(collectives.grouped_allreduce(*call, backend=backend))
-        return (collectives.allreduce(tensors[0], None, name, compression, op, *scales, process_set, backend=backend),)
+            return tuple(collectives.grouped_allreduce(list(tensors), *call, **more))
+        return (collectives.allreduce(tensors[0], *call, **more),)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         """Reduce the gradients in the same way."""
-        return (*[None] * 7, *vjp.of_allreduce(_operations, grads, *ctx.call))
+        return (*[None] * 8, *vjp.of_allreduce(_operations, grads, *ctx.call))
 
 
 class Allgather(torch.autograd.Function):

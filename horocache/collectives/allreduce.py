@@ -1,27 +1,92 @@
-"""Allreduce, once for all frameworks."""
+"""Allreduce, once for all frameworks: every rank gets the element-wise reduction of all ranks' tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.adasum import AdaptiveSum
-from horocache.collectives.arguments import Name, full_name
-from horocache.collectives.completion import synchronize
-from horocache.collectives.reduce_op import Adasum, resolve_op
+from horocache.collectives.arguments import Name, check_list, check_numbers, full_name, set_id
+from horocache.collectives.forms import (
+    AVERAGE,
+    BACKEND,
+    COMPRESSION,
+    NAME,
+    OP_WITH_ADASUM,
+    POSTSCALE,
+    PRESCALE,
+    PRIORITY,
+    PROCESS_SET,
+    Collective,
+    Text,
+    forms,
+)
+from horocache.collectives.reduce_op import RUNNABLE, Adasum, resolve_op
 from horocache.collectives.submitter import Finisher
 from horocache.collectives.transforms import AnyCompressor, LayerList, layer_list
+from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.errors import HorocacheError, InvalidArgumentError
 
 T = TypeVar("T")
 
+_RAISES = (
+    "MismatchError: shape, dtype, op, scales, compression, backend or priority differ between ranks; names two ranks "
+    "and both values.\n"
+    "InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.\n"
+    "UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the op is "
+    "not defined for the dtype."
+)
+ALLREDUCE = Collective(
+    "allreduce",
+    "_allreduce",
+    (AVERAGE, NAME, COMPRESSION, OP_WITH_ADASUM, PRESCALE, POSTSCALE, PROCESS_SET, BACKEND, PRIORITY),
+    Text(
+        summary="Reduce the ranks' tensors element by element; every rank gets the result.",
+        tensor="any shape, the same shape and dtype on all ranks. Not modified.",
+        returns="A new tensor of the same shape and dtype, with the same bits on every rank.",
+        raises=_RAISES,
+    ),
+    in_place=Text(
+        summary="Reduce the ranks' tensors element by element, and store the result in the tensor itself.",
+        tensor="any shape, the same shape and dtype on all ranks; gets the result. A read-only tensor is an error.",
+        returns="The tensor itself.",
+        raises=_RAISES,
+    ),
+    start_in_place=("_allreduce_in_place", "_group_in_place"),
+)
 
+
+@forms(ALLREDUCE)
 class Allreduce(AdaptiveSum[T]):
-    """Every rank gets the element-wise reduction of all ranks' tensors.
+    """Every rank gets the element-wise reduction. A base of :class:`horocache.collectives.operations.Collectives`.
 
-    A base of :class:`horocache.collectives.api.Collectives`.
+    In place, tensors that the core can read by itself go to the core as they are (the fast path, which nearly all
+    gradients take). All others take the general path.
     """
+
+    def _allreduce(
+        self,
+        tensors: Sequence[Any],
+        average: bool | None,
+        name: Name,
+        compression: AnyCompressor | None,
+        op: int | None,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        backend: str | None,
+        priority: int,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
+    ) -> int:
+        op = resolve_op(op, average)
+        call = (name, op, (prescale, postscale), process_set, compression)
+        return self._reduce(tensors, *call, in_place, group, wait_follows, backend, priority)
 
     def _reduce(
         self,
@@ -37,7 +102,7 @@ class Allreduce(AdaptiveSum[T]):
         backend: str | None = None,
         priority: int = 0,
     ) -> int:
-        """Submit an allreduce; the finisher returns a group's list of results, or the result of a single tensor."""
+        """Start an allreduce; the finisher returns a group's list of results, or the result of a single tensor."""
         kind = "grouped_allreduce" if group else "allreduce"
         layers = layer_list(compression, group)
         if op == Adasum:
@@ -114,11 +179,78 @@ class Allreduce(AdaptiveSum[T]):
 
         return buffers, outputs, finish
 
-    def allreduce_async(
+    # ---- in place
+
+    def _allreduce_in_place(
         self,
         tensor: T,
+        average: bool | None,
+        name: Name,
+        op: Any,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        backend: str | None,
+        priority: int,
+        wait_follows: bool,
+    ) -> int:
+        """Start one tensor in place: the path of most gradients, without any work that it can avoid."""
+        if average is not None or type(op) is not int or op not in RUNNABLE:
+            op = resolve_op(op, average)
+        session = context.current()
+        general = op == Adasum or session.logs_layers or (name is None and counts_by_itself())
+        if type(tensor) is self._plain_type and not general:
+            number = 0 if process_set is global_process_set else set_id(process_set)
+            try:
+                handle = session.runtime.allreduce_in_place(
+                    tensor, name, op, prescale, postscale, wait_follows, number, backend, priority
+                )
+            except (TypeError, OverflowError):
+                check_numbers((prescale, postscale), priority)
+                raise
+            if handle is not None:
+                session.pending[handle] = (self._written, tensor)
+                return handle
+        scales = (prescale, postscale)
+        call = (name, op, scales, process_set, None, True, False, wait_follows, backend, priority)
+        return self._reduce([tensor], *call)
+
+    def _group_in_place(
+        self,
+        tensors: Sequence[T],
+        average: bool | None,
+        name: Name,
+        op: int | None,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        backend: str | None,
+        priority: int,
+        wait_follows: bool,
+    ) -> int:
+        """Start a group in place, without Python code per tensor if the core can read all tensors."""
+        op = resolve_op(op, average)
+        session = context.current()
+        scales = (prescale, postscale)
+        if op != Adasum and not session.logs_layers and (name is not None or not counts_by_itself()):
+            full = full_name("grouped_allreduce", name)
+            number = set_id(process_set)
+            call = (*scales, wait_follows, number, backend, priority)
+            try:
+                handle = session.runtime.allreduce_group_in_place(tensors, full, None, self._plain_type, op, *call)
+            except (TypeError, OverflowError):
+                check_numbers(scales, priority)
+                raise
+            if handle is not None:
+                session.pending[handle] = (self._all_written, tuple(tensors))
+                return handle
+        return self._reduce(tensors, name, op, scales, process_set, None, True, True, wait_follows, backend, priority)
+
+    def allreduce_many_async_(
+        self,
+        tensors: Sequence[T],
         average: bool | None = None,
-        name: Name = None,
+        names: Sequence[str | bytes] | None = None,
         op: int | None = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
@@ -126,118 +258,70 @@ class Allreduce(AdaptiveSum[T]):
         *,
         backend: str | None = None,
         priority: int = 0,
-    ) -> int:
-        """Start :meth:`allreduce`; returns a handle for :func:`synchronize`. The tensor must not change until then.
+    ) -> list[int]:
+        """Start the in-place allreduce of several tensors in one call; each is an operation with its own name.
+
+        The effect is that of :meth:`allreduce_async_` in a loop, at a fraction of the cost: ranks may submit the
+        tensors in any order and at any time, and tensors that are ready together are fused. For tensors that are always
+        ready together, :meth:`grouped_allreduce_async_` costs even less.
 
         Args:
-            tensor: any shape, the same shape and dtype on all ranks. Not modified.
+            tensors: a list or tuple of writable tensors, which get the results.
             average: deprecated, use ``op``.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
+            names: one for each tensor; generated from the program order when omitted.
             op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor; for
                 floating-point tensors also Adasum.
-            prescale_factor: multiplies every rank's tensor before the reduction.
-            postscale_factor: multiplies the result.
+            prescale_factor: multiplies every rank's tensors before the reduction.
+            postscale_factor: multiplies the results.
             process_set: the ranks that take part.
             backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-            priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier;
-                those with equal priorities run in the order in which the ranks first agreed on them. Operations that
-                run already are not overtaken, and small operations are still fused. A 32-bit integer, the same on all
-                ranks.
-
-        Raises:
-            MismatchError: shape, dtype, op, scales, backend or priority differ between ranks; names both ranks and both
-                values. :func:`synchronize` raises it.
-        """
-        scales = (prescale_factor, postscale_factor)
-        call = (name, resolve_op(op, average), scales, process_set)
-        return self._reduce([tensor], *call, backend=backend, priority=priority)
-
-    def allreduce(
-        self,
-        tensor: T,
-        average: bool | None = None,
-        name: Name = None,
-        compression: AnyCompressor | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> T:
-        """Reduce the ranks' tensors element by element; every rank gets the result.
-
-        Args:
-            tensor: any shape, the same shape and dtype on all ranks. Not modified.
-            average: deprecated, use ``op``.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
-            op: Average (the default), Sum, Min, Max or Product; for integers also the bitwise And, Or and Xor, which
-                are logical for bool; for floating-point tensors also Adasum, which requires that the number of ranks is
-                a power of two (:mod:`horocache.collectives.adasum`). Integers are added in their own type, so a sum may
-                wrap around; averages of integers are truncated towards zero.
-            prescale_factor: multiplies every rank's tensor before the reduction.
-            postscale_factor: multiplies the result.
-            process_set: the ranks that take part.
-            backend: name of the backend, such as ``"shm"`` or, with an algorithm, ``"shm/twoshot"``; the same on all
-                ranks. None: the selector chooses.
+            priority: of the operations that the ranks agree on in one round, those with higher priorities run earlier.
+                A 32-bit integer, the same on all ranks.
 
         Returns:
-            A new tensor of the same shape and dtype, with the same bits on every rank.
+            Handles in the order of ``tensors``, for :func:`synchronize`, one by one or as a list.
 
         Raises:
-            MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names both ranks and
-                both values. UnsupportedError: the backend does not exist, or the op is not defined for the dtype.
-                ValueError: both ``op`` and ``average`` are given. DuplicateNameError: an operation of this name is in
-                flight. PeerLostError: a rank died. StallError: a rank did not submit the tensor in time. ShutDownError:
-                a rank left the job. AbortedError: a rank aborted the job. NotInitializedError: before ``init``.
+            InvalidArgumentError: the number of names is not that of the tensors. HorocacheError: the first tensor that
+                :meth:`allreduce_async_` refuses has its error; the tensors before it are in flight, and the error's
+                ``handles`` has their handles.
         """
-        scales = (prescale_factor, postscale_factor)
-        op = resolve_op(op, average)
-        handle = self._reduce([tensor], name, op, scales, process_set, compression, wait_follows=True, backend=backend)
-        result: T = synchronize(handle)
-        return result
+        check_list(tensors, "allreduce_many_async_")
+        if names is not None and len(names) != len(tensors):
+            raise InvalidArgumentError(f"{len(tensors)} tensors were given, with {len(names)} names.")
+        if average is not None or type(op) is not int or op not in RUNNABLE:
+            op = resolve_op(op, average)
+        handles: list[int] = []
+        call = (op, prescale_factor, postscale_factor, process_set, backend, priority)
+        try:
+            while len(handles) < len(tensors) and not self._start_each(tensors, names, handles, call):
+                # The next tensor needs the general path.
+                at = len(handles)
+                name = None if names is None else names[at]
+                handles.append(self._allreduce_in_place(tensors[at], None, name, *call, False))
+        except HorocacheError as error:
+            error.handles = handles
+            raise
+        return handles
 
-    def grouped_allreduce_async(
-        self,
-        tensors: Sequence[T],
-        average: bool | None = None,
-        name: Name = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-        priority: int = 0,
-    ) -> int:
-        """Start :meth:`grouped_allreduce`; returns one handle for the whole group."""
-        scales = (prescale_factor, postscale_factor)
-        op = resolve_op(op, average)
-        return self._reduce(tensors, name, op, scales, process_set, group=True, backend=backend, priority=priority)
-
-    def grouped_allreduce(
-        self,
-        tensors: Sequence[T],
-        average: bool | None = None,
-        name: Name = None,
-        compression: AnyCompressor | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> list[T]:
-        """:meth:`allreduce` of several tensors as one group, which runs when all of it is ready on all ranks.
-
-        Returns:
-            New tensors, in the order of ``tensors``.
-        """
-        scales = (prescale_factor, postscale_factor)
-        op = resolve_op(op, average)
-        handle = self._reduce(
-            tensors, name, op, scales, process_set, compression, group=True, wait_follows=True, backend=backend
-        )
-        result: list[T] = synchronize(handle)
-        return result
+    def _start_each(
+        self, tensors: Sequence[T], names: Sequence[str | bytes] | None, handles: list[int], call: Any
+    ) -> bool:
+        """Start the tensors without a handle, up to the first that needs the general path; True if none does."""
+        op, prescale, postscale, process_set, backend, priority = call
+        session = context.current()
+        if op == Adasum or session.logs_layers or (names is None and counts_by_itself()):
+            return False
+        first = len(handles)
+        number = set_id(process_set)
+        try:
+            done: bool = session.runtime.allreduce_each_in_place(
+                tensors, names, self._plain_type, handles, op, prescale, postscale, False, number, backend, priority
+            )
+            return done
+        except (TypeError, OverflowError):
+            check_numbers((prescale, postscale), priority)
+            raise
+        finally:
+            # There are fewer handles than tensors if the core stopped early.
+            session.pending.update(zip(handles[first:], zip(repeat(self._written), tensors[first:])))  # noqa: B905

@@ -7,56 +7,133 @@ from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLTOALL
 from horocache.collectives.arguments import Name, full_name, set_id, whole_numbers
-from horocache.collectives.completion import synchronize
+from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, Collective, Parameter, Text, forms
 from horocache.collectives.submitter import Submitter
-from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.core.process_set import ProcessSet
 from horocache.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
+_RAISES = (
+    "InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on this "
+    "rank.\n"
+    "MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and both "
+    "values.\n"
+    "UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported."
+)
+ALLTOALL = Collective(
+    "alltoall",
+    "_alltoall",
+    (
+        Parameter(
+            "splits",
+            "Any",
+            "one integer per rank, a sequence or a tensor, for all tensors of a group: number of rows that go to that "
+            "rank, in rank order. None: the rows are divided evenly, and their number must be a multiple of the number "
+            "of ranks.",
+            "None",
+        ),
+        NAME,
+        PROCESS_SET,
+        BACKEND,
+    ),
+    Text(
+        summary="Send a slice of rows to every rank and receive one from each.",
+        tensor="shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. Not modified.",
+        returns="A new tensor with the received rows, in rank order. If ``splits`` is given, and always from the "
+        "asynchronous form: a pair of this tensor and the number of rows from each rank.",
+        raises=_RAISES,
+    ),
+    result="T | tuple[T, T]",
+    group_result="list[T] | list[tuple[T, T]]",
+    in_place=Text(
+        summary="Send a slice of rows to every rank, and store the rows that come from each in the tensor itself.",
+        tensor="shape ``(n, ...)``; as many rows as it gets. Otherwise it keeps its values.",
+        returns="The tensor itself. If ``splits`` is given, and always from the asynchronous form: a pair of the "
+        "tensor and the number of rows from each rank.",
+        raises=f"{_RAISES}\nInvalidArgumentError: the number of received rows is not that of the tensor.",
+    ),
+)
+ALLTOALLV = Collective(
+    "alltoallv",
+    "_alltoallv",
+    (
+        Parameter("sendcounts", "Any", "number of rows that go to each rank."),
+        Parameter(
+            "recvcounts",
+            "Any",
+            "number of rows expected from each rank; it must match what the rank sends. None accepts any number.",
+            "None",
+        ),
+        Parameter(
+            "sdispls",
+            "Any",
+            "the row of the tensor at which the part for each rank begins. Parts may overlap and leave gaps. None: one "
+            "part follows the other, from row 0.",
+            "None",
+        ),
+        Parameter(
+            "rdispls",
+            "Any",
+            "the row of the result at which the part from each rank begins. Parts must not overlap; rows that no part "
+            "covers are zero. None: one part follows the other.",
+            "None",
+        ),
+        NAME,
+        PROCESS_SET,
+        BACKEND,
+    ),
+    Text(
+        summary="Send rows to every rank and receive rows from each, with the position of each rank's rows.",
+        details="Every list is a sequence or a tensor with one integer for each rank. The lists may differ from rank "
+        "to rank.",
+        tensor="shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. A scalar counts "
+        "as one row. Not modified.",
+        returns="A pair: a new tensor of ``max(rdispls + recvcounts)`` rows, and the number of rows from each rank.",
+        raises="MismatchError: dtype or another dimension differs between ranks; or a rank expects another number of "
+        "rows than it gets.\n"
+        "InvalidArgumentError: a rank's lists do not fit its tensor or the number of ranks, or received parts overlap.",
+    ),
+    result="tuple[T, T]",
+    grouped=False,
+)
 
+
+@forms(ALLTOALL, ALLTOALLV)
 class Alltoall(Submitter[T]):
-    """Every rank sends rows to every rank. A base of :class:`horocache.collectives.api.Collectives`."""
-
-    def _pair(self, answer: Any) -> tuple[T, T]:
-        (pair,) = self._pairs(answer)
-        return pair
-
-    def _pairs(self, answer: Any) -> list[tuple[T, T]]:
-        return [(self.adapter.from_result(result), self.adapter.integers(result.rows)) for result in answer]
-
-    def alltoall_async(
-        self,
-        tensor: T,
-        splits: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> int:
-        """Start :meth:`alltoall`; :func:`synchronize` always returns the pair ``(output, received_splits)``."""
-        return self._alltoall([tensor], splits, "alltoall", name, process_set, False, backend)
+    """Every rank sends rows to every rank. A base of :class:`horocache.collectives.operations.Collectives`."""
 
     def _alltoall(
         self,
         tensors: Sequence[Any],
         splits: Any,
-        kind: str,
         name: Name,
         process_set: ProcessSet,
-        wait_follows: bool,
         backend: str | None,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
     ) -> int:
-        group = kind.startswith("grouped")
-        sources = self.checked(tensors, kind)
+        kind = "grouped_alltoall" if group else "alltoall"
+        sources = self.checked(tensors, kind, in_place)
         set_id(process_set)
         rows = [self._rows(source, splits, process_set.size()) for source in sources]
         buffers = [
             self.adapter.dense(self.adapter.first_rows(source, sum(own)))[0]
             for source, own in zip(sources, rows, strict=True)
         ]
+        as_pairs = splits is not None or not wait_follows  # a blocking call without splits returns the tensors alone
+
+        def finish(answer: Any) -> Any:
+            pairs = self._pairs(answer)
+            if in_place:
+                stored = zip(sources, pairs, strict=True)
+                pairs = [(self._store_all(source, output), received) for source, (output, received) in stored]
+            results = pairs if as_pairs else [output for output, _ in pairs]
+            return results if group else results[0]
+
         return self.start(
-            self._pairs if group else self._pair,
+            finish,
             OP_ALLTOALL,
             buffers,
             None,
@@ -69,75 +146,53 @@ class Alltoall(Submitter[T]):
             backend=backend,
         )
 
-    def alltoall(
+    def _alltoallv(
         self,
-        tensor: T,
-        splits: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> T | tuple[T, T]:
-        """Send a slice of rows to every rank and receive one from each.
-
-        Args:
-            tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. Not modified.
-            splits: one integer per rank, a sequence or a tensor: number of rows that go to that rank, in rank order.
-                None: the rows are divided evenly, and ``n`` must be a multiple of the number of ranks.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
-            process_set: the ranks that take part.
-            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-
-        Returns:
-            A new tensor with the received rows, in rank order. If ``splits`` is given: a pair of this tensor and the
-            number of rows from each rank.
-
-        Raises:
-            InvalidArgumentError: the splits do not fit the tensor or the number of ranks. MismatchError: dtype or
-                another dimension differs between ranks.
-        """
-        call = ([tensor], splits, "alltoall", name, process_set)
-        output, received = synchronize(self._alltoall(*call, True, backend))
-        return output if splits is None else (output, received)
-
-    def grouped_alltoall_async(
-        self,
-        tensors: Sequence[T],
-        splits: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
+        tensors: Sequence[Any],
+        sendcounts: Any,
+        recvcounts: Any,
+        sdispls: Any,
+        rdispls: Any,
+        name: Name,
+        process_set: ProcessSet,
+        backend: str | None,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
     ) -> int:
-        """Start :meth:`grouped_alltoall`; :func:`synchronize` returns pairs ``(output, received_splits)``."""
-        return self._alltoall(tensors, splits, "grouped_alltoall", name, process_set, False, backend)
+        (source,) = self.checked(tensors, "alltoallv")
+        lists = {"sendcounts": sendcounts, "recvcounts": recvcounts, "sdispls": sdispls, "rdispls": rdispls}
+        numbers = [whole_numbers("alltoallv", what, values) for what, values in lists.items()]
+        send_rows, receive_rows, send_starts, receive_starts = numbers
+        if send_rows is None:
+            raise InvalidArgumentError("alltoallv needs sendcounts: how many rows go to each rank.")
+        return self.start(
+            lambda answer: self._pairs(answer)[0],
+            OP_ALLTOALL,
+            [self.rows_to_send(source, send_rows, send_starts)],
+            None,
+            full_name("alltoallv", name),
+            process_set,
+            splits=send_rows,
+            wait_follows=wait_follows,
+            backend=backend,
+            send_starts=send_starts,
+            receive_rows=receive_rows,
+            receive_starts=receive_starts,
+        )
 
-    def grouped_alltoall(
-        self,
-        tensors: Sequence[T],
-        splits: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> list[T] | list[tuple[T, T]]:
-        """:meth:`alltoall` of several tensors as one group.
+    def _pairs(self, answer: Any) -> list[tuple[T, T]]:
+        return [(self.adapter.from_result(result), self.adapter.integers(result.rows)) for result in answer]
 
-        Args:
-            tensors: the tensors to send. Without ``splits``, each may have its own number of rows.
-            splits: for all tensors, one integer per rank, a sequence or a tensor: number of rows that go to that rank,
-                in rank order. None: the rows of each tensor are divided evenly.
-            name: identifies the group across ranks; generated from the program order when omitted.
-            process_set: the ranks that take part.
-            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-
-        Returns:
-            For each tensor, in the order of ``tensors``, a new tensor with the received rows. If ``splits`` is given:
-            for each tensor a pair of the new tensor and the number of rows from each rank.
-        """
-        call = (tensors, splits, "grouped_alltoall", name, process_set)
-        pairs: list[tuple[T, T]] = synchronize(self._alltoall(*call, True, backend))
-        return [output for output, _ in pairs] if splits is None else pairs
+    def _store_all(self, tensor: Any, values: Any) -> Any:
+        had, came = self.adapter.shape(tensor)[0], self.adapter.shape(values)[0]
+        if had != came:
+            raise InvalidArgumentError(
+                f"alltoall in place: {came} rows came for a tensor of {had}, which keeps its values. Use alltoall."
+            )
+        self.adapter.copy_into(tensor, values)
+        self.adapter.written(tensor)
+        return tensor
 
     def _rows(self, source: T, splits: Any, ranks: int) -> list[int]:
         shape = self.adapter.shape(source)
@@ -162,91 +217,3 @@ class Alltoall(Submitter[T]):
                 f"Sum of splits entries is greater than the first dimension of tensor: {sum(rows)} > {shape[0]}."
             )
         return rows
-
-    def _alltoallv(
-        self,
-        tensor: T,
-        lists: tuple[Any, Any, Any, Any],
-        name: Name,
-        process_set: ProcessSet,
-        wait_follows: bool,
-        backend: str | None,
-    ) -> int:
-        (source,) = self.checked([tensor], "alltoallv")
-        names = ("sendcounts", "recvcounts", "sdispls", "rdispls")
-        numbers = [whole_numbers("alltoallv", what, values) for what, values in zip(names, lists, strict=True)]
-        send_rows, receive_rows, send_starts, receive_starts = numbers
-        if send_rows is None:
-            raise InvalidArgumentError("alltoallv needs sendcounts: how many rows go to each rank.")
-        return self.start(
-            self._pair,
-            OP_ALLTOALL,
-            [self.rows_to_send(source, send_rows, send_starts)],
-            None,
-            full_name("alltoallv", name),
-            process_set,
-            splits=send_rows,
-            wait_follows=wait_follows,
-            backend=backend,
-            send_starts=send_starts,
-            receive_rows=receive_rows,
-            receive_starts=receive_starts,
-        )
-
-    def alltoallv_async(
-        self,
-        tensor: T,
-        sendcounts: Any,
-        recvcounts: Any = None,
-        sdispls: Any = None,
-        rdispls: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> int:
-        """Start :meth:`alltoallv`; returns a handle for :func:`synchronize`. The tensor must not change until then."""
-        lists = (sendcounts, recvcounts, sdispls, rdispls)
-        return self._alltoallv(tensor, lists, name, process_set, False, backend)
-
-    def alltoallv(
-        self,
-        tensor: T,
-        sendcounts: Any,
-        recvcounts: Any = None,
-        sdispls: Any = None,
-        rdispls: Any = None,
-        name: Name = None,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> tuple[T, T]:
-        """:meth:`alltoall` with the position of each rank's rows in the tensor and in the result.
-
-        Every list is a sequence or a tensor with one integer for each rank. The lists may differ from rank to rank.
-
-        Args:
-            tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. A scalar
-                counts as one row. Not modified.
-            sendcounts: number of rows that go to each rank.
-            recvcounts: number of rows expected from each rank; it must match what the rank sends. None accepts any
-                number.
-            sdispls: the row of the tensor at which the part for each rank begins. Parts may overlap and leave gaps.
-                None: one part follows the other, from row 0.
-            rdispls: the row of the result at which the part from each rank begins. Parts must not overlap; rows that no
-                part covers are zero. None: one part follows the other.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
-            process_set: the ranks that take part.
-            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-
-        Returns:
-            A pair: a new tensor of ``max(rdispls + recvcounts)`` rows, and the number of rows from each rank.
-
-        Raises:
-            MismatchError: dtype or another dimension differs between ranks; or a rank expects another number of rows
-                than it gets. InvalidArgumentError: a rank's lists do not fit its tensor or the number of ranks, or
-                received parts overlap.
-        """
-        lists = (sendcounts, recvcounts, sdispls, rdispls)
-        result: tuple[T, T] = synchronize(self._alltoallv(tensor, lists, name, process_set, True, backend))
-        return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
@@ -30,13 +31,12 @@ _REDUCE_OPS = {
 RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
 
 
-def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
+def resolve_op(op: int | None, average: bool | None) -> int:
     """Return the reduce operation that the two arguments select; ``average`` is Horovod's older argument.
 
     Args:
         op: a reduce operation, or None.
         average: True, False or None.
-        stacklevel: as for :func:`warnings.warn`; 3 where the user called the function that calls this one.
 
     Raises:
         ValueError: both are given, or ``op`` is not a reduce operation.
@@ -44,10 +44,18 @@ def resolve_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> 
     if average is not None:
         if op is not None:
             raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
-        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=stacklevel)
+        warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=_users_level())
         return Average if average else Sum
     op = Average if op is None else op
     return op if op == Adasum else check_op(op)
+
+
+def _users_level() -> int:
+    """Return the stacklevel of the user's line for a warning in the function that calls this one."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "horocache":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def check_op(op: int) -> int:

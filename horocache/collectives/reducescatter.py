@@ -1,4 +1,4 @@
-"""Reducescatter, once for all frameworks."""
+"""Reducescatter, once for all frameworks: every rank gets its part of the reduced rows."""
 
 from __future__ import annotations
 
@@ -7,39 +7,111 @@ from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_REDUCESCATTER
 from horocache.collectives.arguments import Name, full_name, whole_numbers
-from horocache.collectives.completion import synchronize
-from horocache.collectives.reduce_op import Average, check_op
+from horocache.collectives.forms import (
+    BACKEND,
+    COMPRESSION,
+    NAME,
+    OP,
+    POSTSCALE,
+    PRESCALE,
+    PROCESS_SET,
+    Collective,
+    Parameter,
+    Text,
+    forms,
+)
+from horocache.collectives.reduce_op import check_op
 from horocache.collectives.submitter import Submitter
 from horocache.collectives.transforms import AnyCompressor, layer_list
-from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.core.process_set import ProcessSet
 
 T = TypeVar("T")
 
+_RAISES = (
+    "MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and both "
+    "values.\n"
+    "InvalidArgumentError: an argument is invalid on this rank.\n"
+    "UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the op is "
+    "Adasum or not defined for the dtype."
+)
+REDUCESCATTER = Collective(
+    "reducescatter",
+    "_reducescatter",
+    (NAME, COMPRESSION, OP, PROCESS_SET, PRESCALE, POSTSCALE, BACKEND),
+    Text(
+        summary="Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order.",
+        tensor="shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is not a multiple of "
+        "the number of ranks, the first ranks get one row more.",
+        returns="A new tensor with this rank's rows.",
+        raises=_RAISES,
+    ),
+    in_place=Text(
+        summary="Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself.",
+        tensor="shape ``(n, ...)``, the same on all ranks; not a scalar. This rank's rows get the result, the other "
+        "rows keep their values. If ``n`` is not a multiple of the number of ranks, the first ranks get one row more.",
+        returns="This rank's rows, which share the tensor's memory.",
+        raises=_RAISES,
+    ),
+)
+REDUCESCATTERV = Collective(
+    "reducescatterv",
+    "_reducescatterv",
+    (
+        Parameter(
+            "recvcounts",
+            "Any",
+            "one integer per rank, a sequence or a tensor, the same on all ranks: number of rows of the result that "
+            "the rank gets. Their sum is ``n``.",
+        ),
+        NAME,
+        OP,
+        PRESCALE,
+        POSTSCALE,
+        PROCESS_SET,
+        BACKEND,
+    ),
+    Text(
+        summary="Reduce the ranks' tensors and give each rank its number of rows of the result, in rank order.",
+        tensor="shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified.",
+        returns="A new tensor of shape ``(recvcounts[own rank], ...)``.",
+        raises="MismatchError: ``recvcounts``, shape, dtype, op, scales or backend differ between ranks.\n"
+        "InvalidArgumentError: on a rank, ``recvcounts`` does not fit the tensor or the number of ranks.",
+    ),
+    grouped=False,
+)
 
+
+@forms(REDUCESCATTER, REDUCESCATTERV)
 class Reducescatter(Submitter[T]):
-    """Every rank gets its part of the reduced rows. A base of :class:`horocache.collectives.api.Collectives`."""
+    """Every rank gets its part of the reduced rows. A base of :class:`horocache.collectives.operations.Collectives`."""
 
     def _reducescatter(
         self,
         tensors: Sequence[Any],
-        kind: str,
         name: Name,
-        op: int,
         compression: AnyCompressor | None,
-        scales: tuple[float, float],
+        op: int,
         process_set: ProcessSet,
-        group: bool = False,
-        wait_follows: bool = False,
-        backend: str | None = None,
+        prescale: float,
+        postscale: float,
+        backend: str | None,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
+        kind: str = "reducescatter",
         splits: Sequence[int] | None = None,
     ) -> int:
-        sources = self.checked(tensors, kind)
+        kind = f"grouped_{kind}" if group else kind
+        sources = self.checked(tensors, kind, in_place)
         layers = layer_list(compression, group)
         encoded, contexts = layers.encode(sources)
         buffers, _ = self.dense(sources, encoded)
 
         def finish(answer: Any) -> Any:
             results = layers.decode(self.tensors(answer), contexts)
+            if in_place:
+                stored = zip(sources, results, strict=True)
+                results = [self._store_own(source, values, process_set) for source, values in stored]
             return results if group else results[0]
 
         return self.start(
@@ -50,7 +122,7 @@ class Reducescatter(Submitter[T]):
             full_name(kind, name),
             process_set,
             check_op(op),
-            scales,
+            (prescale, postscale),
             splits=splits,
             layers=layers.signature,
             group=group,
@@ -58,140 +130,29 @@ class Reducescatter(Submitter[T]):
             backend=backend,
         )
 
-    def reducescatter_async(
+    def _reducescatterv(
         self,
-        tensor: T,
-        name: Name = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        *,
-        backend: str | None = None,
-    ) -> int:
-        """Start :meth:`reducescatter`; returns a handle for :func:`synchronize`."""
-        scales = (prescale_factor, postscale_factor)
-        return self._reducescatter([tensor], "reducescatter", name, op, None, scales, process_set, backend=backend)
-
-    def reducescatter(
-        self,
-        tensor: T,
-        name: Name = None,
-        compression: AnyCompressor | None = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        *,
-        backend: str | None = None,
-    ) -> T:
-        """Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order.
-
-        Args:
-            tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified. If ``n`` is not a multiple of
-                the number of ranks, the first ranks get one row more.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
-            compression: a class of ``Compression``, the same on all ranks; None is ``Compression.none``.
-            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor.
-            process_set: the ranks that take part.
-            prescale_factor: multiplies every rank's tensor before the reduction.
-            postscale_factor: multiplies the result.
-            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-
-        Returns:
-            A new tensor with this rank's rows.
-        """
-        scales = (prescale_factor, postscale_factor)
-        call = ([tensor], "reducescatter", name, op, compression, scales, process_set)
-        result: T = synchronize(self._reducescatter(*call, wait_follows=True, backend=backend))
-        return result
-
-    def reducescatterv_async(
-        self,
-        tensor: T,
+        tensors: Sequence[Any],
         recvcounts: Any,
-        name: Name = None,
-        op: int = Average,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
+        name: Name,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        backend: str | None,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
     ) -> int:
-        """Start :meth:`reducescatterv`; returns a handle for :func:`synchronize`."""
         rows = whole_numbers("reducescatterv", "recvcounts", recvcounts)
-        scales = (prescale_factor, postscale_factor)
-        call = ([tensor], "reducescatterv", name, op, None, scales, process_set)
-        return self._reducescatter(*call, backend=backend, splits=rows)
+        call = (tensors, name, None, op, process_set, prescale, postscale, backend, group, in_place, wait_follows)
+        return self._reducescatter(*call, "reducescatterv", rows)
 
-    def reducescatterv(
-        self,
-        tensor: T,
-        recvcounts: Any,
-        name: Name = None,
-        op: int = Average,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-        *,
-        backend: str | None = None,
-    ) -> T:
-        """:meth:`reducescatter` with a number of rows for each rank.
-
-        Args:
-            tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. Not modified.
-            recvcounts: one integer per rank, a sequence or a tensor, the same on all ranks: number of rows of the
-                result that the rank gets. Their sum is ``n``.
-            name: identifies the tensor across ranks; generated from the program order when omitted.
-            op: Average (the default), Sum, Min, Max or Product; for integers and bool also And, Or and Xor.
-            prescale_factor: multiplies every rank's tensor before the reduction.
-            postscale_factor: multiplies the result.
-            process_set: the ranks that take part.
-            backend: name of the backend, such as ``"shm"``; the same on all ranks. None: the selector chooses.
-
-        Returns:
-            A new tensor of shape ``(recvcounts[own rank], ...)``.
-
-        Raises:
-            MismatchError: ``recvcounts`` differs between ranks. InvalidArgumentError: on a rank, ``recvcounts`` does
-                not fit the tensor or the number of ranks.
-        """
-        rows = whole_numbers("reducescatterv", "recvcounts", recvcounts)
-        scales = (prescale_factor, postscale_factor)
-        call = ([tensor], "reducescatterv", name, op, None, scales, process_set)
-        result: T = synchronize(self._reducescatter(*call, wait_follows=True, backend=backend, splits=rows))
-        return result
-
-    def grouped_reducescatter_async(
-        self,
-        tensors: Sequence[T],
-        name: Name = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        *,
-        backend: str | None = None,
-    ) -> int:
-        """Start :meth:`grouped_reducescatter`; returns one handle for the whole group."""
-        scales = (prescale_factor, postscale_factor)
-        call = (tensors, "grouped_reducescatter", name, op, None, scales, process_set)
-        return self._reducescatter(*call, group=True, backend=backend)
-
-    def grouped_reducescatter(
-        self,
-        tensors: Sequence[T],
-        name: Name = None,
-        compression: AnyCompressor | None = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        *,
-        backend: str | None = None,
-    ) -> list[T]:
-        """:meth:`reducescatter` of several tensors as one group; returns results in the order of ``tensors``."""
-        scales = (prescale_factor, postscale_factor)
-        call = (tensors, "grouped_reducescatter", name, op, compression, scales, process_set)
-        result: list[T] = synchronize(self._reducescatter(*call, group=True, wait_follows=True, backend=backend))
-        return result
+    def _store_own(self, tensor: Any, values: Any, process_set: ProcessSet) -> Any:
+        each, more = divmod(self.adapter.shape(tensor)[0], process_set.size())
+        rank = process_set.rank()
+        start = rank * each + min(rank, more)
+        rows = tensor[start : start + self.adapter.shape(values)[0]]
+        self.adapter.copy_into(rows, values)
+        self.adapter.written(tensor)
+        return rows

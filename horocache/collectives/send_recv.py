@@ -20,7 +20,9 @@ _MAX_TAG = 2**31 - 1
 
 
 class Messages(Submitter[T]):
-    """Messages between two ranks, without the other ranks. A base of :class:`horocache.collectives.api.Collectives`.
+    """Messages between two ranks, without the other ranks.
+
+    A base of :class:`horocache.collectives.operations.Collectives`.
 
     Messages from one rank to another with the same tag arrive in the order in which they were sent, and the first
     ``recv`` gets the first message. Both sides name the same process set. A message of up to 16 KiB is on its way when

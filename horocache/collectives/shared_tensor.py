@@ -16,7 +16,7 @@ T = TypeVar("T")
 class SharedMemory(Generic[T]):
     """Makes tensors on which collectives work in place, without a copy.
 
-    A base of :class:`horocache.collectives.api.Collectives`.
+    A base of :class:`horocache.collectives.operations.Collectives`.
     """
 
     adapter: TensorAdapter[T]

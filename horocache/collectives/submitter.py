@@ -125,6 +125,17 @@ class Submitter(Generic[T]):
                 self.adapter.check_writable(source)
         return sources
 
+    def equal_parts(self, tensor: Any, kind: str, process_set: ProcessSet) -> tuple[Any, int]:
+        """Check that the tensor is writable; returns it with the number of its rows that belong to each rank."""
+        (source,) = self.checked([tensor], kind, in_place=True)
+        set_id(process_set)
+        shape, ranks = self.adapter.shape(source), process_set.size()
+        if not shape or shape[0] % ranks:
+            raise InvalidArgumentError(
+                f"{kind} in place needs equally many rows for each of {ranks} ranks; the tensor has shape {shape}."
+            )
+        return source, shape[0] // ranks
+
     def dense(self, sources: list[T], encoded: list[T]) -> tuple[list[T], list[bool]]:
         """Return contiguous tensors to send; and for each, True if its memory is private, not the user's."""
         buffers, private = [], []

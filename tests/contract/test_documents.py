@@ -19,8 +19,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_generated_pages_are_up_to_date():
-    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+@pytest.mark.parametrize("program", ["generate.py", "stubs.py"])
+def test_generated_pages_and_stubs_are_up_to_date(program):
+    command = [sys.executable, str(ROOT / "docs" / program), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -22,6 +22,7 @@ ORDER = (
     *("core", "collectives", "data_parallel", "observe", "common_api", "testing", "compat", "doctor", "launch"),
     *("", "cli", "tools", "compat.horovodrun", "compat.__main__"),
     *("torch.compression", "torch.adapter", "torch.vjp_arithmetic", "torch.autograd", "torch.compile", "torch.ops"),
+    "torch.sparse_allreduce",
     *("torch.sync_batch_norm", "torch.optimizer", "torch.distributed", "torch_entry_point", "torch"),
     *("tensorflow.", "jax", "keras", "tensorflow.optimizer", "tensorflow", "tensorflow.keras"),
 )

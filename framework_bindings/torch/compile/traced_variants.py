@@ -191,6 +191,7 @@ def _fit(arguments: Arguments, kind: str) -> bool:
         and all(isinstance(arguments[name], types) for name, types in _TYPES.items() if name in arguments)
         and (compression is None or any(compression is known for known in _NAME_OF))
         and (arguments.get("average") is None or arguments["op"] is None)
+        and arguments.get("priority", 0) == 0
         and _is_text(_name(arguments["name"]))
     )
 

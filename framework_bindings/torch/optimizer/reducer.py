@@ -19,7 +19,7 @@ from horocache.errors import InvalidArgumentError, UnsupportedError
 
 from ..adapter import collectives
 from ..compile.dynamo import outside
-from ..ops import sparse_allreduce_async
+from ..sparse_allreduce import sparse_allreduce_async
 from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
 from .bucket_views import BucketView, BucketViews
 from .gradient_queue import GradientQueue

@@ -1,0 +1,81 @@
+"""Reduce, once for all frameworks: one rank, the root, gets the element-wise reduction of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from horocache.base.operation_codes import OP_REDUCE
+from horocache.collectives.arguments import Name, checked_root, full_name
+from horocache.collectives.forms import (
+    BACKEND,
+    NAME,
+    OP,
+    POSTSCALE,
+    PRESCALE,
+    PROCESS_SET,
+    ROOT,
+    Collective,
+    Text,
+    forms,
+)
+from horocache.collectives.reduce_op import check_op
+from horocache.collectives.submitter import Submitter
+from horocache.core.process_set import ProcessSet
+
+T = TypeVar("T")
+
+REDUCE = Collective(
+    "reduce",
+    "_reduce_to_root",
+    (ROOT, NAME, OP, PRESCALE, POSTSCALE, PROCESS_SET, BACKEND),
+    Text(
+        summary="Reduce the ranks' tensors element by element; one rank gets the result.",
+        tensor="any shape, the same shape and dtype on all ranks. Not modified.",
+        returns="On the root a new tensor of the same shape and dtype, with the same bits as from allreduce(); None on "
+        "other ranks.",
+        raises="InvalidArgumentError: ``root_rank`` is not in the set.\n"
+        "MismatchError: shape, dtype, op, scales or root differ between ranks.",
+    ),
+    result="T | None",
+    grouped=False,
+)
+
+
+@forms(REDUCE)
+class Reduce(Submitter[T]):
+    """Only the root gets the reduction. A base of :class:`horocache.collectives.operations.Collectives`."""
+
+    def _reduce_to_root(
+        self,
+        tensors: Sequence[Any],
+        root_rank: int,
+        name: Name,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        backend: str | None,
+        group: bool,
+        in_place: bool,
+        wait_follows: bool,
+    ) -> int:
+        sources = self.checked(tensors, "reduce")
+        root = checked_root("reduce", root_rank, process_set)
+        buffers, private = self.dense(sources, sources)
+        output: T | None = None
+        if process_set.rank() == root:
+            output = buffers[0] if private[0] else self.adapter.empty_like(buffers[0])
+        return self.start(
+            lambda _: output,
+            OP_REDUCE,
+            buffers,
+            [output],
+            full_name("reduce", name),
+            process_set,
+            check_op(op),
+            (prescale, postscale),
+            root,
+            wait_follows=wait_follows,
+            backend=backend,
+        )

@@ -1,0 +1,72 @@
+"""The forms of the collectives, which are derived from descriptions."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+
+import pytest
+
+import horocache as hc
+from horocache.collectives.forms import Collective, Parameter, Text, forms, forms_of
+from horocache.collectives.operations import COLLECTIVES, NAMES
+
+FORMS = {form.name: form for collective in COLLECTIVES for form in forms_of(collective)}
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_help_shows_the_signature_and_a_text_that_stands_alone(name):
+    function = getattr(hc, name)
+    text, parameters = inspect.getdoc(function), inspect.signature(function).parameters
+    arguments = text.partition("Args:")[2].partition("Returns:")[0]
+    assert [each for each in parameters if f"\n    {each}: " not in arguments] == []
+    assert next(iter(parameters)) == ("tensors" if "grouped" in name else "tensor")
+    assert all(section in text for section in ("Args:", "Returns:", "Raises:"))
+    assert ":meth:" not in text and "as there" not in text
+    assert text.splitlines()[0].endswith(".") and not text.splitlines()[1]
+    assert ("handle" in text.partition("Returns:")[2].splitlines()[1]) == ("_async" in name)
+
+
+def test_allreduce_has_the_eight_forms_and_gather_two():
+    of = [name for name in NAMES if name.removeprefix("grouped_").rstrip("_").removesuffix("_async") == "allreduce"]
+    assert len(of) == 8 and "grouped_allreduce_async_" in of
+    assert [name for name in NAMES if name.startswith("gather")] == [
+        "gather",
+        "gather_async",
+        "gatherv",
+        "gatherv_async",
+    ]
+    assert set(NAMES) < set(hc.__all__)
+
+
+def test_a_collective_is_a_description_and_a_method_that_starts_it():
+    text = Text("Do it.", "any.", "what it has.", "Error: never.")
+    factor = Parameter("factor", "int", "multiplies.", "2")
+    late = Parameter("late", "bool", "waits.", "False", keyword_only=True)
+    only_new = Parameter("only_new", "str", "is absent in place.", "'x'", new_only=True, by_keyword_in_async=True)
+
+    @forms(Collective("scale", "_scale", (only_new, factor, late), text, in_place=text))
+    class Scaler:
+        def _scale(self, *arguments):
+            return arguments
+
+    made = {form.name: str(inspect.signature(getattr(Scaler, form.name))) for form in _forms(Scaler)}
+    assert made["scale_async"].startswith("(self, tensor: 'T', factor: 'int' = 2, *, only_new: 'str' = 'x', late:")
+    assert made["scale"].startswith("(self, tensor: 'T', only_new: 'str' = 'x', factor: 'int' = 2, *, late:")
+    assert "only_new" not in made["grouped_scale_async_"]
+    assert Scaler().scale_async(5, 3) == ([5], "x", 3, False, False, False, False)
+    assert Scaler().grouped_scale_async_([5, 6], late=True) == ([5, 6], "x", 2, True, True, True, False)
+    with pytest.raises(TypeError, match=r"scale_async\(\) got an unexpected keyword argument 'fctor'"):
+        Scaler().scale_async(5, fctor=3)
+
+
+def _forms(cls):
+    text = Text("", "", "", "")
+    return forms_of(Collective("scale", "_scale", (), text, in_place=text))
+
+
+def test_a_traceback_shows_the_lines_of_a_derived_method():
+    with pytest.raises(hc.NotInitializedError) as failed:
+        hc.allgather_async([1.0])
+    lines = "".join(traceback.format_exception(failed.value))
+    assert "return self._allgather([tensor], name, process_set, backend, False, False, False)" in lines
