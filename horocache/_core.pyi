@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from horocache.base.request import Request
+
 __version__: str
+
+# The names of the fields of a Request, in the order in which Runtime.submit reads them.
+def request_fields() -> list[str]: ...
 
 @final
 class Result:
@@ -125,33 +130,7 @@ class Runtime:
     def mpi(self) -> int: ...  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
     @property
     def alive(self) -> bool: ...
-    def submit(
-        self,
-        op: int,  # wire::Op
-        inputs: Sequence[Any],  # tensors (DLPack exchange table, buffer protocol, or __dlpack__); kept alive until done
-        # One for each input, contiguous and writable: it may be the input itself, or None if this rank gets no result
-        # for that input. None instead of the list: the core allocates the results.
-        outputs: Sequence[Any] | None,
-        name: str | bytes | None = None,  # of the tensor or the group; None: the lowest free automatic name
-        names: Sequence[str | bytes | None] | None = None,  # of a group's members; None: derived from `name`
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] | None = None,  # rows for each rank: alltoall, scatter at the root, reducescatter
-        process_set: int = 0,
-        backend: str = "",
-        layers: str = "",
-        group: bool = False,  # the tensors are one group even if there is only one
-        wait_follows: bool = False,  # the caller calls wait() next, so the progress thread need not be woken
-        send_starts: Sequence[int] | None = None,  # rows at which the parts begin: alltoall, scatter at the root
-        receive_rows: Sequence[int] | None = None,  # expected from each rank: allgather, alltoall, gather at the root
-        receive_starts: Sequence[int] | None = None,  # rows of the result at which these parts begin
-        priority: int = 0,  # of the operations agreed in one round, higher ones run earlier; equal on all ranks
-        divide_by: str = "all",  # join: "all" or "active"
-        tag: int = 0,  # send, recv; `root` is the other rank, as a rank of the job, and a recv's output is its input
-        first_ready_ns: int = 0,  # of a group, for the timeline: time.monotonic_ns() when its first tensor was ready
-    ) -> int: ...
+    def submit(self, request: Request) -> int: ...  # queues the operation; returns its handle
     # Process sets that are added and removed while the job runs; see hc.h. All ranks of the job make these calls.
     def next_set(self) -> int: ...  # the lowest number that a new set can have on this rank
     def propose_set(self, number: int, ranks: Sequence[int]) -> int: ...  # handle of the operation that agrees

@@ -277,6 +277,7 @@ void BindRuntime(py::module_& module) {
     return [field](const PyRuntime& self) { return self.Known().identity().*field; };
   };
   py::class_<PyRuntime> runtime(module, "Runtime", py::is_final());
+  module.def("request_fields", &RequestFields);
   AddFastMethods(runtime);
   AddEnds(&runtime);
   runtime
@@ -292,13 +293,7 @@ void BindRuntime(py::module_& module) {
       .def_property_readonly("homogeneous", [](PyRuntime& self) { return self.Known().identity().homogeneous; })
       .def_property_readonly("mpi", [](PyRuntime& self) { return self.Known().mpi(); })
       .def_property_readonly("alive", [](PyRuntime& self) { return self.Known().alive(); })
-      .def("submit", &PyRuntime::Submit, py::arg("op"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("name") = py::none(), py::arg("names") = py::none(), py::arg("reduce_op") = 1,
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1, py::arg("splits") = py::none(),
-           py::arg("process_set") = 0, py::arg("backend") = "", py::arg("layers") = "", py::arg("group") = false,
-           py::arg("wait_follows") = false, py::arg("send_starts") = py::none(), py::arg("receive_rows") = py::none(),
-           py::arg("receive_starts") = py::none(), py::arg("priority") = 0, py::arg("divide_by") = "all",
-           py::arg("tag") = 0, py::arg("first_ready_ns") = 0)
+      .def("submit", &PyRuntime::Submit, py::arg("request"))
       .def("submit_gradients", &PyRuntime::SubmitGradients, py::arg("slots"), py::arg("reduce_op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"))
       .def("submit_gradient_group", &PyRuntime::SubmitGradientGroup, py::arg("bucket"), py::arg("tensors"),
@@ -324,7 +319,8 @@ void BindRuntime(py::module_& module) {
       .def("metrics", [](PyRuntime& self) { return self.Get().metrics().Snapshot(); })
       .def("count_step", [](PyRuntime& self) { self.Get().CountStep(); })
       .def(
-          "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); }, py::arg("size"))
+          "count_bytes_into_views", [](PyRuntime& self, uint64_t bytes) { self.Get().CountBytesIntoViews(bytes); },
+          py::arg("size"))
       .def("c_api", &PyRuntime::CApi)
       .def("abort", [](PyRuntime& self, const std::string& why) { self.Get().Abort(why); }, py::arg("why"));
   module.def("start_in_process", &StartInProcess, py::arg("size"), py::arg("arguments") = Texts(),

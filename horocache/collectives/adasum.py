@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLGATHER
-from horocache.collectives.arguments import Name, check_scales, set_id
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, check_scales, set_id
 from horocache.collectives.submitter import Submitter
 from horocache.collectives.tensor_adapter import TensorAdapter
 from horocache.collectives.transforms import LayerList
@@ -69,16 +70,18 @@ class AdaptiveSum(Submitter[T]):
         token = ",".join(filter(None, [layers.signature, f"adasum={scales[0]}*{scales[1]}"]))
         return self.start(
             finish,
-            OP_ALLGATHER,
-            rows,
-            None,
-            name,
-            process_set,
-            layers=token,
-            group=layers.group,
-            wait_follows=wait_follows,
-            backend=backend,
-            priority=priority,
+            Request(
+                OP_ALLGATHER,
+                rows,
+                None,
+                name,
+                process_set=set_id(process_set),
+                layers=token,
+                group=layers.group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                priority=priority,
+            ),
         )
 
     def _one_row(self, tensor: Any) -> Any:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLGATHER
-from horocache.collectives.arguments import Name, full_name, whole_numbers
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, full_name, set_id, whole_numbers
 from horocache.collectives.completion import synchronize
 from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, Collective, Parameter, Text, forms
 from horocache.collectives.submitter import Finisher, Submitter
@@ -146,16 +147,18 @@ class Allgather(Submitter[T]):
         inputs = [adapter.dense(adapter.as_rows(tensor))[0] for tensor in self.checked(tensors, kind)]
         return self.start(
             finish,
-            OP_ALLGATHER,
-            inputs,
-            None,
-            full_name(kind, name),
-            process_set,
-            group=group,
-            wait_follows=wait_follows,
-            backend=backend,
-            receive_rows=rows,
-            receive_starts=starts,
+            Request(
+                OP_ALLGATHER,
+                inputs,
+                None,
+                full_name(kind, name),
+                process_set=set_id(process_set),
+                group=group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                receive_rows=rows,
+                receive_starts=starts,
+            ),
         )
 
     def _first(self, answer: Any) -> T:

@@ -7,9 +7,10 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.base.request import Request
 from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.adasum import AdaptiveSum
-from horocache.collectives.arguments import Name, check_list, check_numbers, full_name, set_id
+from horocache.collectives.arguments import Name, check_backend, check_list, check_numbers, full_name, set_id
 from horocache.collectives.forms import (
     AVERAGE,
     BACKEND,
@@ -116,18 +117,21 @@ class Allreduce(AdaptiveSum[T]):
             inputs, outputs, finish = self._stage(tensors, kind, layers, in_place, group)
         return self.start(
             finish,
-            OP_ALLREDUCE,
-            inputs,
-            outputs,
-            full_name(kind, name),
-            process_set,
-            op,
-            scales,
-            layers=layers.signature,
-            group=group,
-            wait_follows=wait_follows,
-            backend=backend,
-            priority=priority,
+            Request(
+                OP_ALLREDUCE,
+                inputs,
+                outputs,
+                full_name(kind, name),
+                reduce_op=op,
+                prescale=scales[0],
+                postscale=scales[1],
+                process_set=set_id(process_set),
+                layers=layers.signature,
+                group=group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                priority=priority,
+            ),
         )
 
     def start_gradients(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_ALLTOALL
-from horocache.collectives.arguments import Name, full_name, set_id, whole_numbers
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, full_name, set_id, whole_numbers
 from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, Collective, Parameter, Text, forms
 from horocache.collectives.submitter import Submitter
 from horocache.core.process_set import ProcessSet
@@ -134,16 +135,18 @@ class Alltoall(Submitter[T]):
 
         return self.start(
             finish,
-            OP_ALLTOALL,
-            buffers,
-            None,
-            full_name(kind, name),
-            process_set,
-            # The tensors of a group share `splits`. Without it, the rows of each tensor are divided evenly.
-            splits=None if group and splits is None else rows[0],
-            group=group,
-            wait_follows=wait_follows,
-            backend=backend,
+            Request(
+                OP_ALLTOALL,
+                buffers,
+                None,
+                full_name(kind, name),
+                # The tensors of a group share `splits`. Without it, the rows of each tensor are divided evenly.
+                splits=None if group and splits is None else rows[0],
+                process_set=set_id(process_set),
+                group=group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+            ),
         )
 
     def _alltoallv(
@@ -168,17 +171,19 @@ class Alltoall(Submitter[T]):
             raise InvalidArgumentError("alltoallv needs sendcounts: how many rows go to each rank.")
         return self.start(
             lambda answer: self._pairs(answer)[0],
-            OP_ALLTOALL,
-            [self.rows_to_send(source, send_rows, send_starts)],
-            None,
-            full_name("alltoallv", name),
-            process_set,
-            splits=send_rows,
-            wait_follows=wait_follows,
-            backend=backend,
-            send_starts=send_starts,
-            receive_rows=receive_rows,
-            receive_starts=receive_starts,
+            Request(
+                OP_ALLTOALL,
+                [self.rows_to_send(source, send_rows, send_starts)],
+                None,
+                full_name("alltoallv", name),
+                process_set=set_id(process_set),
+                splits=send_rows,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                send_starts=send_starts,
+                receive_rows=receive_rows,
+                receive_starts=receive_starts,
+            ),
         )
 
     def _pairs(self, answer: Any) -> list[tuple[T, T]]:

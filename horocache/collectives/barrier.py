@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horocache.base.operation_codes import OP_BARRIER
+from horocache.base.request import Request
 from horocache.collectives.arguments import check_backend, set_id
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
@@ -22,4 +23,4 @@ def barrier(process_set: ProcessSet = global_process_set, *, backend: str | None
     number = set_id(process_set)
     name = check_backend(backend)
     runtime = context.current().runtime
-    runtime.wait(runtime.submit(OP_BARRIER, (), None, process_set=number, backend=name, wait_follows=True))
+    runtime.wait(runtime.submit(Request(OP_BARRIER, (), process_set=number, backend=name, wait_follows=True)))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_BROADCAST
-from horocache.collectives.arguments import Name, checked_root, full_name
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, checked_root, full_name, set_id
 from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, ROOT, Collective, Text, forms
 from horocache.collectives.submitter import Submitter
 from horocache.core.process_set import ProcessSet
@@ -74,16 +75,18 @@ class Broadcast(Submitter[T]):
 
         return self.start(
             finish,
-            OP_BROADCAST,
-            buffers,
-            outputs,
-            full_name(kind, name),
-            process_set,
-            root=root,
-            group=group,
-            wait_follows=wait_follows,
-            backend=backend,
-            names=names,
+            Request(
+                OP_BROADCAST,
+                buffers,
+                outputs,
+                full_name(kind, name),
+                process_set=set_id(process_set),
+                root=root,
+                group=group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                names=names,
+            ),
         )
 
     def broadcast_parameters_async_(

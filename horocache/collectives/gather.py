@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_GATHER
-from horocache.collectives.arguments import Name, checked_root, full_name, whole_numbers
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, checked_root, full_name, set_id, whole_numbers
 from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, ROOT, Collective, Parameter, Text, forms
 from horocache.collectives.submitter import Submitter
 from horocache.core.process_set import ProcessSet
@@ -110,14 +111,16 @@ class Gather(Submitter[T]):
 
         return self.start(
             finish,
-            OP_GATHER,
-            [adapter.dense(adapter.as_rows(source))[0]],
-            None,
-            full_name(kind, name),
-            process_set,
-            root=root,
-            wait_follows=wait_follows,
-            backend=backend,
-            receive_rows=whole_numbers(kind, "recvcounts", recvcounts) if is_root else None,
-            receive_starts=whole_numbers(kind, "displs", displs) if is_root else None,
+            Request(
+                OP_GATHER,
+                [adapter.dense(adapter.as_rows(source))[0]],
+                None,
+                full_name(kind, name),
+                process_set=set_id(process_set),
+                root=root,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                receive_rows=whole_numbers(kind, "recvcounts", recvcounts) if is_root else None,
+                receive_starts=whole_numbers(kind, "displs", displs) if is_root else None,
+            ),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 
 from horocache.base.operation_codes import OP_JOIN
+from horocache.base.request import Request
 from horocache.collectives.arguments import set_id
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
@@ -41,6 +42,7 @@ def join(device: int = -1, process_set: ProcessSet = global_process_set, divide_
         raise InvalidArgumentError(f"divide_by={divide_by!r}; it is 'all' (ranks) or 'active' (those with data).")
     number = set_id(process_set)
     runtime = context.current().runtime
-    answer = runtime.wait(runtime.submit(OP_JOIN, (), None, process_set=number, wait_follows=True, divide_by=divide_by))
+    request = Request(OP_JOIN, (), process_set=number, wait_follows=True, divide_by=divide_by)
+    answer = runtime.wait(runtime.submit(request))
     assert isinstance(answer, int)
     return answer

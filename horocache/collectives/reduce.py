@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_REDUCE
-from horocache.collectives.arguments import Name, checked_root, full_name
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, checked_root, full_name, set_id
 from horocache.collectives.forms import (
     BACKEND,
     NAME,
@@ -68,14 +69,17 @@ class Reduce(Submitter[T]):
             output = buffers[0] if private[0] else self.adapter.empty_like(buffers[0])
         return self.start(
             lambda _: output,
-            OP_REDUCE,
-            buffers,
-            [output],
-            full_name("reduce", name),
-            process_set,
-            check_op(op),
-            (prescale, postscale),
-            root,
-            wait_follows=wait_follows,
-            backend=backend,
+            Request(
+                OP_REDUCE,
+                buffers,
+                [output],
+                full_name("reduce", name),
+                reduce_op=check_op(op),
+                prescale=prescale,
+                postscale=postscale,
+                root=root,
+                process_set=set_id(process_set),
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+            ),
         )

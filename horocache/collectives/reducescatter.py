@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_REDUCESCATTER
-from horocache.collectives.arguments import Name, full_name, whole_numbers
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, full_name, set_id, whole_numbers
 from horocache.collectives.forms import (
     BACKEND,
     COMPRESSION,
@@ -116,18 +117,21 @@ class Reducescatter(Submitter[T]):
 
         return self.start(
             finish,
-            OP_REDUCESCATTER,
-            buffers,
-            None,
-            full_name(kind, name),
-            process_set,
-            check_op(op),
-            (prescale, postscale),
-            splits=splits,
-            layers=layers.signature,
-            group=group,
-            wait_follows=wait_follows,
-            backend=backend,
+            Request(
+                OP_REDUCESCATTER,
+                buffers,
+                None,
+                full_name(kind, name),
+                reduce_op=check_op(op),
+                prescale=prescale,
+                postscale=postscale,
+                process_set=set_id(process_set),
+                splits=splits,
+                layers=layers.signature,
+                group=group,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+            ),
         )
 
     def _reducescatterv(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_SCATTER
-from horocache.collectives.arguments import Name, checked_root, full_name, whole_numbers
+from horocache.base.request import Request
+from horocache.collectives.arguments import Name, check_backend, checked_root, full_name, set_id, whole_numbers
 from horocache.collectives.forms import BACKEND, NAME, PROCESS_SET, ROOT, Collective, Parameter, Text, forms
 from horocache.collectives.submitter import Submitter
 from horocache.core.process_set import ProcessSet
@@ -112,14 +113,16 @@ class Scatter(Submitter[T]):
             buffer = self.rows_to_send(source, [0], None)
         return self.start(
             lambda answer: self.adapter.from_result(answer[0]),
-            OP_SCATTER,
-            [buffer],
-            None,
-            full_name(kind, name),
-            process_set,
-            root=root,
-            splits=send_rows,
-            wait_follows=wait_follows,
-            backend=backend,
-            send_starts=send_starts,
+            Request(
+                OP_SCATTER,
+                [buffer],
+                None,
+                full_name(kind, name),
+                process_set=set_id(process_set),
+                root=root,
+                splits=send_rows,
+                wait_follows=wait_follows,
+                backend=check_backend(backend),
+                send_starts=send_starts,
+            ),
         )

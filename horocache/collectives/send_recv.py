@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from horocache.base.operation_codes import OP_RECV, OP_SEND
+from horocache.base.request import Request
 from horocache.collectives.arguments import set_id
 from horocache.collectives.completion import synchronize
 from horocache.collectives.submitter import Submitter
@@ -164,15 +165,9 @@ def _start(
     finisher: tuple[Callable[[Any, Any], Any], Any],
 ) -> int:
     session = context.current()
-    handle = session.runtime.submit(
-        op,
-        inputs,
-        outputs,
-        root=peer,
-        process_set=set_id(process_set),
-        wait_follows=wait_follows,
-        tag=_checked_tag(tag),
-    )
+    number, tag = set_id(process_set), _checked_tag(tag)
+    request = Request(op, inputs, outputs, root=peer, process_set=number, wait_follows=wait_follows, tag=tag)
+    handle = session.runtime.submit(request)
     session.pending[handle] = finisher
     return handle
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from horocache.base.operation_codes import OP_NAMES
+from horocache.base.request import Request
 from horocache.base.thread_names import counts_by_itself
-from horocache.collectives.arguments import Name, check_backend, check_list, check_numbers, full_name, set_id
+from horocache.collectives.arguments import check_list, check_numbers, full_name, set_id
 from horocache.collectives.completion import finishes_many
-from horocache.collectives.reduce_op import Sum
 from horocache.collectives.tensor_adapter import TensorAdapter
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
@@ -41,61 +41,17 @@ class Submitter(Generic[T]):
         self._all_written = adapter.all_written
         finishes_many[self._written] = self._all_written
 
-    def start(
-        self,
-        finish: Finisher,
-        op: int,
-        inputs: Sequence[T],
-        outputs: Sequence[T | None] | None,
-        name: Name,
-        process_set: ProcessSet,
-        reduce_op: int = Sum,
-        scales: tuple[float, float] = (1.0, 1.0),
-        root: int = -1,
-        splits: Sequence[int] | None = None,
-        layers: str = "",
-        group: bool = False,
-        wait_follows: bool = False,
-        backend: str | None = None,
-        send_starts: Sequence[int] | None = None,
-        receive_rows: Sequence[int] | None = None,
-        receive_starts: Sequence[int] | None = None,
-        priority: int = 0,
-        names: Sequence[Name] | None = None,
-    ) -> int:
+    def start(self, finish: Finisher, request: Request) -> int:
         """Submit an operation to the core and keep its finisher for :func:`synchronize`; returns the handle."""
         session = context.current()
-        number = set_id(process_set)
-        prescale, postscale = scales
         taken = None
-        if name is None and counts_by_itself():
-            taken = session.thread_names.take(op, number, session.pending)
-            name = full_name(OP_NAMES[op], taken.name)
+        if request.name is None and counts_by_itself():
+            taken = session.thread_names.take(request.op, request.process_set, session.pending)
+            request = request._replace(name=full_name(OP_NAMES[request.op], taken.name))
         try:
-            # Positional arguments: keywords would double the cost of the call, and a star would add a fifth.
-            handle = session.runtime.submit(
-                op,
-                inputs,
-                outputs,
-                name,
-                names,
-                reduce_op,
-                prescale,
-                postscale,
-                root,
-                splits,
-                number,
-                "" if backend is None else check_backend(backend),
-                layers,
-                group,
-                wait_follows,
-                send_starts,
-                receive_rows,
-                receive_starts,
-                priority,
-            )
+            handle = session.runtime.submit(request)
         except (TypeError, OverflowError):  # checked only then: a check beforehand would cost every call time
-            check_numbers(scales, priority)
+            check_numbers((request.prescale, request.postscale), request.priority)
             raise
         session.pending[handle] = (_finish, finish)
         if taken is not None:

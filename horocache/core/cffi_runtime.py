@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from horocache.base.request import Request
 from horocache.core.cffi_library import Result, load
 from horocache.errors import ForkedProcessError, InvalidArgumentError, error_for
 
 _PROPERTIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "alive", "mpi", "homogeneous")
 _DIVIDE_BY = ("all", "active")
+# The fields of a Request that are numbers of the same name in hc_request.
+_NUMBERS = (*("op", "reduce_op", "root", "prescale", "postscale", "tag", "first_ready_ns", "priority", "process_set"),)
 _JOIN = 9
 _BARRIER = 8
 _REGISTER = 10
@@ -154,60 +157,33 @@ class Runtime:
         kept.append(buffer)
         return {"data": buffer, "bytes": len(data)}
 
-    def submit(
-        self,
-        op: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any] | None,
-        name: str | bytes | None = None,
-        names: Sequence[str | bytes | None] | None = None,
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] | None = None,
-        process_set: int = 0,
-        backend: str = "",
-        layers: str = "",
-        group: bool = False,
-        wait_follows: bool = False,
-        send_starts: Sequence[int] | None = None,
-        receive_rows: Sequence[int] | None = None,
-        receive_starts: Sequence[int] | None = None,
-        priority: int = 0,
-        divide_by: str = "all",
-        tag: int = 0,
-        first_ready_ns: int = 0,
-    ) -> int:
+    def submit(self, request: Request) -> int:
         """Submit an operation and return its handle."""
         kept: list[Any] = []
-        request = self._ffi.new("hc_request*")
-        request.op, request.reduce_op, request.root = op, reduce_op, root
-        request.num_tensors = len(inputs)
-        request.inputs = self._tensors(inputs, kept, writable=False)
-        if outputs is not None:
-            request.outputs = self._tensors(outputs, kept, writable=True)
-        request.name = self._text(name, kept)
-        request.layers = self._text(layers, kept)
-        request.backend = self._text(backend, kept)
-        if names is not None:
-            request.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in names])
+        filled = self._ffi.new("hc_request*")
+        filled.num_tensors = len(request.inputs)
+        filled.inputs = self._tensors(request.inputs, kept, writable=False)
+        if request.outputs is not None:
+            filled.outputs = self._tensors(request.outputs, kept, writable=True)
+        for field in ("name", "layers", "backend"):
+            setattr(filled, field, self._text(getattr(request, field), kept))
+        if request.names is not None:
+            filled.names = members = self._ffi.new("hc_text[]", [self._text(member, kept) for member in request.names])
             kept.append(members)
-        request.prescale, request.postscale = prescale, postscale
-        lists = {"splits": splits, "send_starts": send_starts}
-        lists |= {"receive_rows": receive_rows, "receive_starts": receive_starts}
-        for field, numbers in lists.items():
+        for field in ("splits", "send_starts", "receive_rows", "receive_starts"):
+            numbers = getattr(request, field)
             if numbers is not None:
                 array = self._ffi.new("int64_t[]", list(numbers))
-                setattr(request, field, array)
-                setattr(request, f"num_{field}", len(array))
+                setattr(filled, field, array)
+                setattr(filled, f"num_{field}", len(array))
                 kept.append(array)
-        request.group, request.wait_follows, request.tag = int(group), int(wait_follows), tag
-        request.first_ready_ns, request.priority = first_ready_ns, priority
-        request.process_set, request.divide_by = process_set, _DIVIDE_BY.index(divide_by)
+        for field in _NUMBERS:
+            setattr(filled, field, getattr(request, field))
+        filled.group, filled.wait_follows = int(request.group), int(request.wait_follows)
+        filled.divide_by = _DIVIDE_BY.index(request.divide_by)
         handle = self._ffi.new("int64_t*")
-        self._check(self._lib.hc_submit(self._live(), request, handle, self._error))
-        self._kept[handle[0]] = (*kept, op, outputs is None)
+        self._check(self._lib.hc_submit(self._live(), filled, handle, self._error))
+        self._kept[handle[0]] = (*kept, request.op, request.outputs is None)
         return int(handle[0])
 
     def allreduce_in_place(self, *_: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from horocache._core import Result
+    from horocache.base.request import Request
 
 
 class Runtime(Protocol):
@@ -26,31 +27,7 @@ class Runtime(Protocol):
     alive: bool
     mpi: int  # 0 without MPI, 1 if one thread at a time may call MPI, 2 if any thread may
 
-    def submit(
-        self,
-        op: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any] | None,
-        name: str | bytes | None = None,
-        names: Sequence[str | bytes | None] | None = None,
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] | None = None,
-        process_set: int = 0,
-        backend: str = "",
-        layers: str = "",
-        group: bool = False,
-        wait_follows: bool = False,
-        send_starts: Sequence[int] | None = None,
-        receive_rows: Sequence[int] | None = None,
-        receive_starts: Sequence[int] | None = None,
-        priority: int = 0,
-        divide_by: str = "all",
-        tag: int = 0,
-        first_ready_ns: int = 0,
-    ) -> int:
+    def submit(self, request: Request) -> int:
         """Submit an operation and return its handle."""
 
     def allreduce_in_place(

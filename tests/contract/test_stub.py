@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from horocache import _core
+from horocache.base.request import Request
 
 STUB = Path(__file__).resolve().parents[2] / "horocache" / "_core.pyi"
 TREE = ast.parse(STUB.read_text(encoding="utf-8"))
@@ -74,3 +75,7 @@ def test_a_function_has_the_parameters_of_the_stub(class_name, name):
     node = body[name]
     assert isinstance(node, ast.FunctionDef)
     assert bound_parameters(function) == stub_parameters(node)
+
+
+def test_the_core_reads_the_fields_of_a_request_in_their_order():
+    assert tuple(_core.request_fields()) == Request._fields

@@ -174,15 +174,13 @@ def test_the_predivide_factor_divides_before_and_after_also_in_groups():
 
         class Spy:
             def __getattr__(self, name):
-                place = {
-                    "submit": 6,
-                    "allreduce_in_place": 3,
-                    "submit_gradients": 2,
-                    "submit_gradient_group": 7,
-                }.get(name)
+                method = getattr(runtime, name)
+                if name == "submit":
+                    return lambda request: (scales.append((request.prescale, request.postscale)), method(request))[1]
+                place = {"allreduce_in_place": 3, "submit_gradients": 2, "submit_gradient_group": 7}.get(name)
                 if place is None:
-                    return getattr(runtime, name)
-                return lambda *a, **more: (scales.append(a[place : place + 2]), getattr(runtime, name)(*a, **more))[1]
+                    return method
+                return lambda *given, **more: (scales.append(given[place : place + 2]), method(*given, **more))[1]
 
         session.runtime = Spy()
         for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": "lists"}):

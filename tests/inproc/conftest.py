@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from horocache import _core
+from horocache.base.request import Request
 
 PATIENCE_S = 60.0
+
+
+def submit(runtime: Any, *arguments: Any, **more: Any) -> int:
+    """Submit an operation with the fields of a Request; return its handle."""
+    return runtime.submit(Request(*arguments, **more))
 
 
 def run_ranks(

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_operations import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER, blocking
 
 REDUCE, GATHER, SCATTER = 5, 6, 7
@@ -103,7 +103,7 @@ def test_a_cache_that_is_much_too_small_is_only_slow(capfd):
         for step in range(40):
             arrays = {name: np.full(1 + name % 3, rank + name + step, np.int64) for name in range(64)}
             handles = [
-                runtime.submit(ALLREDUCE, [arrays[name]], [arrays[name]], name=f"t{name}")
+                submit(runtime, ALLREDUCE, [arrays[name]], [arrays[name]], name=f"t{name}")
                 for name in own.sample(range(64), 64)
             ]
             for handle in handles:
@@ -121,7 +121,7 @@ def test_a_cache_that_is_much_too_small_is_only_slow(capfd):
 def cycle(runtime, names):
     arrays = [np.ones(1, np.float32) for _ in names]
     handles = [
-        runtime.submit(ALLREDUCE, [array], [array], name=name) for name, array in zip(names, arrays, strict=True)
+        submit(runtime, ALLREDUCE, [array], [array], name=name) for name, array in zip(names, arrays, strict=True)
     ]
     for handle in handles:
         runtime.wait(handle, 60.0)
@@ -150,7 +150,7 @@ def test_any_number_of_names_is_one_warning_and_then_all_cached(capfd):
     def body(rank, runtime):
         arrays = [np.ones(1, np.float32) for _ in names]
         for _ in range(2):
-            for handle in [runtime.submit(ALLREDUCE, [a], [a], name=n) for n, a in zip(names, arrays, strict=True)]:
+            for handle in [submit(runtime, ALLREDUCE, [a], [a], name=n) for n, a in zip(names, arrays, strict=True)]:
                 runtime.wait(handle, 60.0)
         return runtime.metrics()["cache_growths"]
 

@@ -10,6 +10,8 @@ import pytest
 from horocache import _core
 from horocache.errors import UnsupportedError
 
+from .conftest import submit
+
 ALLREDUCE = 0
 CUDA, ROCM = 2, 10  # DLPack's device types
 
@@ -51,8 +53,8 @@ def test_a_tensor_without_a_backend_is_refused(device, words):
     (runtime,) = _core.start_in_process(1, {})
     try:
         with pytest.raises(UnsupportedError, match=rf"{words} .*tensor\.cpu\(\)"):
-            runtime.submit(ALLREDUCE, [OnDevice(device)], None, name="x")
+            submit(runtime, ALLREDUCE, [OnDevice(device)], None, name="x")
         array = np.ones(3, np.float32)
-        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="x"))  # the name is free again
+        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="x"))  # the name is free again
     finally:
         runtime.stop()

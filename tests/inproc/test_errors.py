@@ -19,7 +19,7 @@ from horocache.errors import (
     StallError,
 )
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 
 ALLREDUCE, BROADCAST, JOIN = 0, 2, 9
 
@@ -34,7 +34,7 @@ def caught(action):
 
 def allreduce(runtime, name, shape=(3,), dtype=np.float32, **options):
     array = np.ones(shape, dtype)
-    return runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name=name, wait_follows=True, **options))
+    return runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name=name, wait_follows=True, **options))
 
 
 @pytest.mark.parametrize("agreement", ["bits", "leaders", "coordinator", "tree"])
@@ -46,7 +46,7 @@ def test_values_that_are_not_finite_fail_where_that_was_asked_for(size, dtype, a
         def reduce(*bad):
             array = np.ones(100, dtype)
             array[list(bad) if rank == last else []] = np.nan
-            return caught(lambda: runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="g")))
+            return caught(lambda: runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="g")))
 
         assert [reduce() for _ in range(3)] == [None] * 3  # the response is cached now
         first = reduce(17, 40, 99)
@@ -63,8 +63,8 @@ def test_values_that_are_not_finite_fail_where_that_was_asked_for(size, dtype, a
 def test_the_member_of_a_group_and_every_rank_with_bad_values_are_named():
     def body(rank, runtime):
         arrays = [np.ones(4, np.float32), np.full(3, np.inf if rank > 0 else 1.0, np.float32)]
-        submit = {"name": "g", "names": ["a", "b"], "group": True}
-        return str(caught(lambda: runtime.wait(runtime.submit(ALLREDUCE, arrays, arrays, **submit))))
+        group = {"name": "g", "names": ["a", "b"], "group": True}
+        return str(caught(lambda: runtime.wait(submit(runtime, ALLREDUCE, arrays, arrays, **group))))
 
     for text in run_ranks(3, body, check_finite="1"):
         for rank in (1, 2):
@@ -78,9 +78,9 @@ def test_a_name_in_flight_is_refused_and_the_first_lives():
         array = np.ones(3, np.float32)
         if rank != 0:
             assert refused.wait(30.0)  # so it cannot complete before rank 0 tries again
-        first = runtime.submit(ALLREDUCE, [array], [array], name="twice")
+        first = submit(runtime, ALLREDUCE, [array], [array], name="twice")
         if rank == 0:
-            error = caught(lambda: runtime.submit(ALLREDUCE, [array], [array], name="twice"))
+            error = caught(lambda: submit(runtime, ALLREDUCE, [array], [array], name="twice"))
             refused.set()
             assert isinstance(error, DuplicateNameError), error
         runtime.wait(first, 60.0)
@@ -150,10 +150,10 @@ def test_bad_arguments_are_refused_before_anything_is_sent():
             ([object()], None),
             ([array], [array[:2]]),
         ]:
-            error = caught(lambda i=inputs, o=outputs: runtime.submit(ALLREDUCE, i, o, name="bad"))
+            error = caught(lambda i=inputs, o=outputs: submit(runtime, ALLREDUCE, i, o, name="bad"))
             assert isinstance(error, InvalidArgumentError), (inputs, error)
         allreduce(runtime, "bad")  # the name is free again
-        error = caught(lambda: runtime.submit(ALLREDUCE, [array], [array], name="n" * 5000))
+        error = caught(lambda: submit(runtime, ALLREDUCE, [array], [array], name="n" * 5000))
         assert isinstance(error, InvalidArgumentError)
 
     run_ranks(2, body)
@@ -172,7 +172,7 @@ def test_names_may_be_any_bytes():
 def test_an_interrupt_keeps_the_handle_although_the_operation_ends_meanwhile():
     first, second = _core.start_in_process(2, {})
     array = np.ones(3, np.float32)
-    handle = first.submit(ALLREDUCE, [array], [array], name="x")
+    handle = submit(first, ALLREDUCE, [array], [array], name="x")
 
     def interrupt(*_):
         allreduce(second, "x")

@@ -9,7 +9,7 @@ import pytest
 
 from horocache.errors import DuplicateNameError, InvalidArgumentError, MismatchError, UnsupportedError
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import caught
 from .test_operations import ALLREDUCE, MAX
 
@@ -21,7 +21,7 @@ def ones():
 
 
 def submit_group(runtime, arrays, names=NAMES, **options):
-    return runtime.submit(ALLREDUCE, arrays, arrays, name="group", names=list(names), group=True, **options)
+    return submit(runtime, ALLREDUCE, arrays, arrays, name="group", names=list(names), group=True, **options)
 
 
 def group(runtime, arrays, names=NAMES, **options):
@@ -30,7 +30,7 @@ def group(runtime, arrays, names=NAMES, **options):
 
 def alone(runtime, name):
     array = np.ones(4, np.float32)
-    return runtime.submit(ALLREDUCE, [array], [array], name=name), array
+    return submit(runtime, ALLREDUCE, [array], [array], name=name), array
 
 
 def check_each_alone(runtime, names, ranks):

@@ -10,7 +10,7 @@ import pytest
 
 from horocache.errors import InvalidArgumentError, MismatchError, UnsupportedError
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import caught
 from .test_operations import (
     ALLGATHER,
@@ -217,14 +217,14 @@ def test_ranks_that_join_with_different_wishes_are_named_and_the_job_goes_on():
 
     def body(rank, runtime):
         if rank == 2:
-            handle = runtime.submit(JOIN, [], None, process_set=1, divide_by="active")
+            handle = submit(runtime, JOIN, [], None, process_set=1, divide_by="active")
             array = np.ones(1)
-            runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="told"), 60.0)
+            runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="told"), 60.0)
             joined.set()
             error = caught(lambda: runtime.wait(handle, 60.0))
         else:
             array = np.ones(1)
-            runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="told"), 60.0)
+            runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="told"), 60.0)
             assert joined.wait(60.0)
             if rank == 0:
                 return None

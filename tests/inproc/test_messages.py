@@ -16,7 +16,7 @@ from horocache.errors import (
     UnsupportedError,
 )
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import allreduce, caught
 
 SEND, RECV = 11, 12
@@ -24,11 +24,11 @@ SMALL, LARGE = 100, 300_000  # bytes: sent eagerly, and sent in pieces
 
 
 def send(runtime, array, dst, tag=0, **options):
-    return runtime.submit(SEND, [array], None, root=dst, tag=tag, **options)
+    return submit(runtime, SEND, [array], None, root=dst, tag=tag, **options)
 
 
 def recv(runtime, array, src, tag=0, **options):
-    return runtime.submit(RECV, [array], [array], root=src, tag=tag, **options)
+    return submit(runtime, RECV, [array], [array], root=src, tag=tag, **options)
 
 
 def finish(runtime, *handles):
@@ -75,7 +75,7 @@ def test_blocking_calls_of_several_threads_pass_each_other():
             thread.start()
         for step in range(30):
             array = np.full(1000, step, np.float32)
-            runtime.wait(runtime.submit(0, [array], [array], name="x"), 60.0)
+            runtime.wait(submit(runtime, 0, [array], [array], name="x"), 60.0)
             np.testing.assert_array_equal(array, 4 * step)
         for thread in threads:
             thread.join(60.0)
@@ -261,9 +261,9 @@ def test_bad_arguments_are_refused():
             lambda: send(runtime, array, -1),
             lambda: recv(runtime, array, 0, -1),
             lambda: recv(runtime, frozen, 0),
-            lambda: runtime.submit(RECV, [array], None, root=0),
-            lambda: runtime.submit(SEND, [array, array], None, root=0),
-            lambda: runtime.submit(SEND, [], None, root=0),
+            lambda: submit(runtime, RECV, [array], None, root=0),
+            lambda: submit(runtime, SEND, [array, array], None, root=0),
+            lambda: submit(runtime, SEND, [], None, root=0),
             lambda: send(runtime, array, 0, process_set=9),
         ):
             error = caught(call)

@@ -15,7 +15,7 @@ import pytest
 from horocache.errors import MismatchError
 from horocache.observe.trace import key_of, load_all, paths_of_ranks
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import caught
 from .test_operations import ALLREDUCE
 
@@ -29,7 +29,7 @@ def in_one_round(rank, runtime, met):
     for name in sorted(PRIORITIES, key=lambda name: (ord(name) * (rank + 2)) % 7):
         array = np.ones(8, np.float32)
         priority = PRIORITIES[name]
-        handles.append(runtime.submit(ALLREDUCE, [array], [array], name=name, priority=priority, wait_follows=True))
+        handles.append(submit(runtime, ALLREDUCE, [array], [array], name=name, priority=priority, wait_follows=True))
     met.wait()
     for handle in handles:
         runtime.wait(handle, 60.0)
@@ -67,12 +67,12 @@ def test_what_is_agreed_on_in_one_round_runs_by_priority(size, threshold, tmp_pa
 def test_different_priorities_are_a_mismatch_and_the_job_goes_on():
     def body(rank, runtime):
         array = np.ones(4, np.float32)
-        handle = runtime.submit(ALLREDUCE, [array], [array], name="x", priority=rank - 1)
+        handle = submit(runtime, ALLREDUCE, [array], [array], name="x", priority=rank - 1)
         error = caught(lambda: runtime.wait(handle, 60.0))
         assert isinstance(error, MismatchError), error
         assert "rank 0 submitted priority -1" in str(error)
         assert "rank 1 submitted priority 0" in str(error)
-        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="x", priority=7), 60.0)
+        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="x", priority=7), 60.0)
         return array.tolist()
 
     assert run_ranks(2, body) == [[2.0] * 4] * 2
@@ -84,10 +84,10 @@ def test_the_fast_way_of_one_tensor_has_the_same_priority_as_the_other():
         if rank == 0:
             handle = runtime.allreduce_in_place(array, "x", 1, 1.0, 1.0, False, 0, None, 5)
         else:
-            handle = runtime.submit(ALLREDUCE, [array], [array], name="allreduce.x", priority=5)
+            handle = submit(runtime, ALLREDUCE, [array], [array], name="allreduce.x", priority=5)
         runtime.wait(handle, 60.0)
         # The record of an operation is reused, and must not keep the priority.
-        runtime.wait(runtime.submit(ALLREDUCE, [array], [array], name="y"), 60.0)
+        runtime.wait(submit(runtime, ALLREDUCE, [array], [array], name="y"), 60.0)
         return array.tolist()
 
     assert run_ranks(2, body) == [[4.0] * 4] * 2
@@ -108,7 +108,7 @@ def test_times_of_lanes_and_waits_are_counted():
         before = runtime.metrics()
         assert before["blocked_ns"] == before["lane_busy_ns"] == before["steps"] == 0
         array = np.ones(1 << 16, np.float32)
-        handle = runtime.submit(ALLREDUCE, [array], [array], name="x")
+        handle = submit(runtime, ALLREDUCE, [array], [array], name="x")
         runtime.wait(handle, 60.0)
         runtime.count_step()
         after = runtime.metrics()
@@ -129,7 +129,7 @@ def test_times_of_lanes_and_waits_are_counted():
 def test_a_wait_for_what_is_over_does_not_count_as_one():
     def body(_, runtime):
         array = np.ones(4, np.float32)
-        handle = runtime.submit(ALLREDUCE, [array], [array], name="x")
+        handle = submit(runtime, ALLREDUCE, [array], [array], name="x")
         while not runtime.poll(handle):
             pass
         runtime.wait(handle, 60.0)

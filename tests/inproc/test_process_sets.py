@@ -10,7 +10,7 @@ import pytest
 
 from horocache.errors import AbortedError, InvalidArgumentError, MismatchError, ShutDownError, StallError
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import caught
 from .test_operations import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER, blocking
 
@@ -25,9 +25,9 @@ def mine(rank):
     return [number for number in range(4) if rank in members(number)]
 
 
-def submit(runtime, number, name, value, count=5):
+def submit_to_set(runtime, number, name, value, count=5):
     array = np.full(count, value, np.float64)
-    return runtime.submit(ALLREDUCE, [array], [array], name=name, process_set=number), array
+    return submit(runtime, ALLREDUCE, [array], [array], name=name, process_set=number), array
 
 
 def in_threads(functions):
@@ -84,7 +84,7 @@ def test_crossed_sets_in_opposite_orders_without_waiting():
     def body(rank, runtime):
         for step in range(20):
             numbers = mine(rank) if rank % 2 else mine(rank)[::-1]
-            started = [(number, *submit(runtime, number, "x", rank + step)) for number in numbers]
+            started = [(number, *submit_to_set(runtime, number, "x", rank + step)) for number in numbers]
             for number, handle, array in random.Random(step * 7 + rank).sample(started, len(started)):
                 runtime.wait(handle, 60.0)
                 np.testing.assert_array_equal(array, sum(members(number)) + step * len(members(number)))
@@ -96,7 +96,7 @@ def test_crossed_sets_in_opposite_orders_from_threads_that_wait():
     def body(rank, runtime):
         def use(number):
             for step in range(30):
-                handle, array = submit(runtime, number, "x", rank + step)
+                handle, array = submit_to_set(runtime, number, "x", rank + step)
                 runtime.wait(handle, 60.0)
                 np.testing.assert_array_equal(array, sum(members(number)) + step * len(members(number)))
 
@@ -125,7 +125,7 @@ def test_random_schedules_over_three_overlapping_sets(seed, agreement):
             def part(chosen, order, step=step):
                 started = []
                 for number, name, count in chosen:
-                    started.append((number, *submit(runtime, number, name, rank + step, count)))
+                    started.append((number, *submit_to_set(runtime, number, name, rank + step, count)))
                 order.shuffle(started)
                 for number, handle, array in started:
                     runtime.wait(handle, 60.0)
@@ -146,7 +146,8 @@ def test_eight_ranks_in_a_ring_of_pairs_and_two_halves():
         own = random.Random(rank)
         for step in range(10):
             started = [
-                (number, *submit(runtime, number, "x", rank + step)) for number in own.sample(numbers, len(numbers))
+                (number, *submit_to_set(runtime, number, "x", rank + step))
+                for number in own.sample(numbers, len(numbers))
             ]
             for number, handle, array in started:
                 runtime.wait(handle, 60.0)
@@ -158,13 +159,13 @@ def test_eight_ranks_in_a_ring_of_pairs_and_two_halves():
 
 def test_names_are_of_a_set():
     def body(rank, runtime):
-        started = [(number, *submit(runtime, number, "same", 1)) for number in mine(rank)]
+        started = [(number, *submit_to_set(runtime, number, "same", 1)) for number in mine(rank)]
         for number, handle, array in started:
             runtime.wait(handle, 60.0)
             np.testing.assert_array_equal(array, len(members(number)))
         # Automatic names are counted for each set: ranks use different numbers of sets, in different orders.
         numbers = mine(rank)[:: -1 if rank == 2 else 1]
-        started = [(number, *submit(runtime, number, None, rank)) for number in numbers for _ in range(3)]
+        started = [(number, *submit_to_set(runtime, number, None, rank)) for number in numbers for _ in range(3)]
         for number, handle, array in started:
             runtime.wait(handle, 60.0)
             np.testing.assert_array_equal(array, sum(members(number)))
@@ -179,7 +180,7 @@ def test_counters_are_sums_over_all_sets():
     def body(rank, runtime):
         for _ in range(5):
             for number in mine(rank):
-                runtime.wait(submit(runtime, number, "x", rank)[0], 60.0)
+                runtime.wait(submit_to_set(runtime, number, "x", rank)[0], 60.0)
         return runtime.metrics()
 
     for rank, metrics in enumerate(run_ranks(4, body, SETS)):
@@ -193,12 +194,12 @@ def test_counters_are_sums_over_all_sets():
 def test_who_is_not_in_a_set_is_told_so_and_so_is_who_names_none():
     def body(rank, runtime):
         for number in {1, 2, 3} - set(mine(rank)):
-            error = caught(lambda number=number: submit(runtime, number, "x", 1))
+            error = caught(lambda number=number: submit_to_set(runtime, number, "x", 1))
             assert isinstance(error, InvalidArgumentError), error
             ranks = ", ".join(map(str, members(number)))
             assert f"rank {rank} is not in process set {number} (ranks {ranks})" in str(error)
         for number in (4, -1):
-            error = caught(lambda number=number: submit(runtime, number, "x", 1))
+            error = caught(lambda number=number: submit_to_set(runtime, number, "x", 1))
             assert isinstance(error, InvalidArgumentError) and f"no process set {number}" in str(error), error
         blocking(runtime, BARRIER, [])
 
@@ -223,9 +224,9 @@ def test_sets_that_cannot_be_are_refused(sets, words):
 
 def test_a_mismatch_in_one_set_names_ranks_of_the_job_and_leaves_the_others_alone():
     def body(rank, runtime):
-        running = [submit(runtime, number, "good", 1) for number in mine(rank)]
+        running = [submit_to_set(runtime, number, "good", 1) for number in mine(rank)]
         if 2 in mine(rank):
-            error = caught(lambda: runtime.wait(submit(runtime, 2, "bad", 1, 4 if rank == 3 else 5)[0], 60.0))
+            error = caught(lambda: runtime.wait(submit_to_set(runtime, 2, "bad", 1, 4 if rank == 3 else 5)[0], 60.0))
             assert isinstance(error, MismatchError), error
             assert "allreduce 'bad' of process set 2" in str(error)
             assert "rank 3" in str(error) and "[4]" in str(error) and "[5]" in str(error), error
@@ -245,7 +246,7 @@ def test_a_mismatch_in_one_set_names_ranks_of_the_job_and_leaves_the_others_alon
         for handle, _ in running:
             runtime.wait(handle, 60.0)
         for number in mine(rank):
-            runtime.wait(submit(runtime, number, "after", 1)[0], 60.0)
+            runtime.wait(submit_to_set(runtime, number, "after", 1)[0], 60.0)
 
     run_ranks(4, body, SETS)
 
@@ -256,21 +257,21 @@ def test_a_wait_in_one_set_makes_nobody_believe_that_another_is_stuck():
     def body(rank, runtime):
         # Rank 0 waits in set 3, and goes on when rank 3 comes. If rank 0 waited in set 1, that set would be stuck.
         if rank == 0:
-            first, _ = submit(runtime, 1, "y", 1)
-            runtime.wait(submit(runtime, 3, "x", 1)[0])
-            runtime.wait(submit(runtime, 1, "z", 1)[0])
+            first, _ = submit_to_set(runtime, 1, "y", 1)
+            runtime.wait(submit_to_set(runtime, 3, "x", 1)[0])
+            runtime.wait(submit_to_set(runtime, 1, "z", 1)[0])
             runtime.wait(first)
         elif rank == 1:
             threading.Timer(0.8, late.set).start()
-            runtime.wait(submit(runtime, 1, "z", 1)[0])
-            runtime.wait(submit(runtime, 1, "y", 1)[0])
+            runtime.wait(submit_to_set(runtime, 1, "z", 1)[0])
+            runtime.wait(submit_to_set(runtime, 1, "y", 1)[0])
         elif rank == 2:
-            handles = [submit(runtime, number, name, 1)[0] for number, name in ((1, "y"), (1, "z"), (3, "x"))]
+            handles = [submit_to_set(runtime, number, name, 1)[0] for number, name in ((1, "y"), (1, "z"), (3, "x"))]
             for handle in handles:
                 runtime.wait(handle)
         else:
             assert late.wait(30.0)
-            runtime.wait(submit(runtime, 3, "x", 1)[0])
+            runtime.wait(submit_to_set(runtime, 3, "x", 1)[0])
 
     run_ranks(4, body, SETS)
 
@@ -278,13 +279,13 @@ def test_a_wait_in_one_set_makes_nobody_believe_that_another_is_stuck():
 def test_a_circle_of_waits_within_a_set_is_found_soon():
     def body(rank, runtime):
         if rank in (1, 3):
-            error = caught(lambda: runtime.wait(submit(runtime, 1, f"of{rank}", 1)[0]))
+            error = caught(lambda: runtime.wait(submit_to_set(runtime, 1, f"of{rank}", 1)[0]))
             assert isinstance(error, StallError) and "can never complete" in str(error), error
             other = 4 - rank
             assert f"allreduce 'of{rank}' of process set 1 was submitted by rank {rank} and not by rank {other}" in str(
                 error
             )
-        runtime.wait(submit(runtime, 0, "after", 1)[0])
+        runtime.wait(submit_to_set(runtime, 0, "after", 1)[0])
 
     run_ranks(4, body, [[1, 3]])
 
@@ -294,10 +295,10 @@ def test_a_circle_of_waits_over_two_sets_is_reported_and_ended_by_the_stall_limi
 
     def body(rank, runtime):
         number, name = (1, "x") if rank == 1 else (0, "y")
-        error = caught(lambda: runtime.wait(submit(runtime, number, name, 1)[0]))
+        error = caught(lambda: runtime.wait(submit_to_set(runtime, number, name, 1)[0]))
         failed.wait()
         if rank > 0:
-            runtime.wait(submit(runtime, 1, "after", 1)[0])
+            runtime.wait(submit_to_set(runtime, 1, "after", 1)[0])
         return error
 
     errors = run_ranks(3, body, [[1, 2]], stall_check_time_seconds="0.3", stall_shutdown_time_seconds="0.8")
@@ -315,15 +316,15 @@ def test_a_rank_that_shuts_down_ends_its_sets_and_no_others():
     def body(rank, runtime):
         if rank == 3:
             for number in (2, 3):
-                runtime.wait(submit(runtime, number, "first", 1)[0], 60.0)
+                runtime.wait(submit_to_set(runtime, number, "first", 1)[0], 60.0)
             runtime.stop()
             left.set()
             return
         for number in set(mine(rank)) & {2, 3}:
-            runtime.wait(submit(runtime, number, "first", 1)[0], 60.0)
+            runtime.wait(submit_to_set(runtime, number, "first", 1)[0], 60.0)
         assert left.wait(60.0)
         for number in mine(rank):
-            error = caught(lambda number=number: runtime.wait(submit(runtime, number, "second", 1)[0], 60.0))
+            error = caught(lambda number=number: runtime.wait(submit_to_set(runtime, number, "second", 1)[0], 60.0))
             if 3 in members(number):
                 assert isinstance(error, ShutDownError) and "rank 3" in str(error), (number, error)
             else:
@@ -340,7 +341,7 @@ def test_who_aborts_ends_also_the_sets_that_it_is_not_in():
             started.wait()
             runtime.abort("no more disk")
             return
-        handle, _ = submit(runtime, 1, "a" if rank == 1 else "b", 1)  # neither can complete
+        handle, _ = submit_to_set(runtime, 1, "a" if rank == 1 else "b", 1)  # neither can complete
         started.wait()
         error = caught(lambda: runtime.wait(handle))
         assert isinstance(error, AbortedError) and "rank 0 aborted: no more disk" in str(error), error
@@ -351,7 +352,7 @@ def test_who_aborts_ends_also_the_sets_that_it_is_not_in():
 def test_a_set_may_have_one_rank_and_another_may_never_be_used():
     def body(rank, runtime):
         if rank == 1:
-            handle, array = submit(runtime, 1, "alone", 7)
+            handle, array = submit_to_set(runtime, 1, "alone", 7)
             runtime.wait(handle, 60.0)
             np.testing.assert_array_equal(array, 7)
         blocking(runtime, BARRIER, [])

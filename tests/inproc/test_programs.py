@@ -13,7 +13,7 @@ from horocache.lang import AllReduce, Program, algorithms, chunk, compile_progra
 from horocache.lang.formats.core_words import pack_library
 from horocache.lang.program.compiled_program import CompiledProgram
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .fences import check_fence, fenced
 
 ALLREDUCE, ALLGATHER, ALLTOALL = 0, 1, 4
@@ -32,7 +32,7 @@ def compiled(algorithm: str, *numbers: int) -> CompiledProgram:
 
 
 def allreduce(runtime, inputs, outputs, name, backend="program", **options):
-    handle = runtime.submit(ALLREDUCE, inputs, outputs, name=name, backend=backend, wait_follows=True, **options)
+    handle = submit(runtime, ALLREDUCE, inputs, outputs, name=name, backend=backend, wait_follows=True, **options)
     return runtime.wait(handle, 60.0)
 
 
@@ -201,7 +201,7 @@ def test_sums_are_scaled_once(ranks, protocol):
 def test_fused_tensors_run_as_one_program():
     def body(rank, runtime):
         arrays = [np.full(n, rank + 1, np.float32) for n in (1, 100, 3, 5000)]
-        handle = runtime.submit(ALLREDUCE, arrays, arrays, name="group", group=True, backend="program/ring")
+        handle = submit(runtime, ALLREDUCE, arrays, arrays, name="group", group=True, backend="program/ring")
         runtime.wait(handle, 60.0)
         for array in arrays:
             assert (array == 6).all()
@@ -220,7 +220,7 @@ def test_alltoall_in_one_two_and_three_steps(ranks):
                 sent = np.arange(ranks * rows * 3, dtype=np.int64).reshape(-1, 3) + 10_000 * rank
                 name = f"{program.name}.{rows}"
                 [result] = runtime.wait(
-                    runtime.submit(ALLTOALL, [sent], None, name=name, backend=f"program/{program.name}"), 60.0
+                    submit(runtime, ALLTOALL, [sent], None, name=name, backend=f"program/{program.name}"), 60.0
                 )
                 got = np.from_dlpack(result)
                 block = np.arange(rank * rows * 3, (rank + 1) * rows * 3).reshape(-1, 3)
@@ -236,7 +236,7 @@ def test_the_allgather_in_two_steps_is_exact_on_eight_ranks():
     def body(rank, runtime):
         for rows in (1, 2, 7, 4099):
             sent = np.arange(rows * 3, dtype=np.float32).reshape(-1, 3) + 100_000 * rank
-            handle = runtime.submit(ALLGATHER, [sent], None, name=f"rows{rows}", backend=f"program/{program.name}")
+            handle = submit(runtime, ALLGATHER, [sent], None, name=f"rows{rows}", backend=f"program/{program.name}")
             [result] = runtime.wait(handle, 60.0)
             want = np.concatenate([sent + 100_000 * (other - rank) for other in range(8)])
             np.testing.assert_array_equal(np.from_dlpack(result), want)
@@ -256,7 +256,7 @@ def test_sizes_on_the_edges_of_ranges_take_the_documented_program():
         for size in (4, 4092, 4096, 4100, 8188, 8192, 65536):
             values = np.full(size // 4, (2.0**24, 1.0, -(2.0**24))[rank], np.float32)
             before = runtime.metrics()["program_operations"]
-            runtime.wait(runtime.submit(ALLREDUCE, [values], [values], name=f"t{size}"), 60.0)
+            runtime.wait(submit(runtime, ALLREDUCE, [values], [values], name=f"t{size}"), 60.0)
             ran = runtime.metrics()["program_operations"] - before
             # 2^24 + 1 is not a float32, so a sum in rank order is 0 everywhere; a ring folds some parts in another
             # order.
@@ -274,7 +274,7 @@ def test_what_no_program_is_for_is_left_to_the_built_in(capfd):
         allreduce(runtime, [values], [values], "other", "program")  # its program is for larger tensors
         assert (values == 3).all()
         rows = np.full((rank + 1, 2), rank)
-        [result] = runtime.wait(runtime.submit(ALLGATHER, [rows], None, name="rows", backend="program"), 60.0)
+        [result] = runtime.wait(submit(runtime, ALLGATHER, [rows], None, name="rows", backend="program"), 60.0)
         assert np.from_dlpack(result)[:, 0].tolist() == [0, 1, 1]
         return runtime.metrics()["program_operations"]
 
@@ -348,8 +348,8 @@ def test_programs_of_three_process_sets_and_other_operations_run_side_by_side():
                 for backend in ("program", "shm"):
                     values = np.full(3000 + step, rank + step, np.int32)
                     name = f"{number}.{step}.{backend}"
-                    handle = runtime.submit(
-                        ALLREDUCE, [values], [values], name=name, process_set=number, backend=backend
+                    handle = submit(
+                        runtime, ALLREDUCE, [values], [values], name=name, process_set=number, backend=backend
                     )
                     under_way.append((handle, values, sum(members) + step * len(members)))
         for handle, values, want in under_way:

@@ -18,7 +18,7 @@ from horocache.errors import (
     UnsupportedError,
 )
 
-from .conftest import run_ranks
+from .conftest import run_ranks, submit
 from .test_errors import caught
 from .test_operations import ALLREDUCE, AVERAGE, BARRIER, JOIN, MAX, MIN, PRODUCT, SUM, blocking
 
@@ -108,7 +108,7 @@ def test_small_and_large_ones_go_together_in_any_order(size, mode):
         for step in range(6):
             arrays = [np.full(count, rank + step + i, np.float32) for i, count in enumerate(counts)]
             order = own.sample(range(len(counts)), len(counts))
-            handles = [runtime.submit(ALLREDUCE, [arrays[i]], [arrays[i]], name=f"t{i}") for i in order]
+            handles = [submit(runtime, ALLREDUCE, [arrays[i]], [arrays[i]], name=f"t{i}") for i in order]
             for handle in handles:
                 runtime.wait(handle, 60.0)
             for i, array in enumerate(arrays):
@@ -152,7 +152,7 @@ def test_members_of_crossed_sets_get_the_sums_of_their_sets():
         for step in range(5):
             arrays = {number: np.full(4, 10.0**rank + step) for number, _ in everywhere}
             handles = [
-                runtime.submit(ALLREDUCE, [arrays[number]], [arrays[number]], name="x", process_set=number)
+                submit(runtime, ALLREDUCE, [arrays[number]], [arrays[number]], name="x", process_set=number)
                 for number, _ in random.Random(rank + step).sample(everywhere, len(everywhere))
             ]
             for handle in handles:
@@ -226,9 +226,9 @@ def test_mistakes_are_found_as_ever():
         assert isinstance(error, MismatchError), error
         if rank == 1:  # not before rank 0's duplicate has been refused: the name is free again when both have run
             assert found.wait(60.0)
-        first = runtime.submit(ALLREDUCE, [small], [np.empty_like(small)], name="y")
+        first = submit(runtime, ALLREDUCE, [small], [np.empty_like(small)], name="y")
         if rank == 0:
-            error = caught(lambda: runtime.submit(ALLREDUCE, [small], [np.empty_like(small)], name="y"))
+            error = caught(lambda: submit(runtime, ALLREDUCE, [small], [np.empty_like(small)], name="y"))
             assert isinstance(error, DuplicateNameError), error
             found.set()
         runtime.wait(first, 60.0)

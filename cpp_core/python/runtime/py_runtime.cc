@@ -2,6 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/text.h"
@@ -36,6 +42,72 @@ void AssignText(py::handle text, std::string* out) {
   AssignText(encoded, out);
 }
 
+// The fields of a horocache.base.request.Request, by their positions.
+enum RequestField : uint8_t {
+  kOp,
+  kInputs,
+  kOutputs,
+  kName,
+  kNames,
+  kReduceOp,
+  kPrescale,
+  kPostscale,
+  kRoot,
+  kSplits,
+  kProcessSet,
+  kBackend,
+  kLayers,
+  kGroup,
+  kWaitFollows,
+  kSendStarts,
+  kReceiveRows,
+  kReceiveStarts,
+  kPriority,
+  kDivideBy,
+  kTag,
+  kFirstReadyNs,
+};
+constexpr std::array<const char*, kFirstReadyNs + 1> kRequestFields = {
+    "op",       "inputs",    "outputs",      "name",          "names",        "reduce_op",
+    "prescale", "postscale", "root",         "splits",        "process_set",  "backend",
+    "layers",   "group",     "wait_follows", "send_starts",   "receive_rows", "receive_starts",
+    "priority", "divide_by", "tag",          "first_ready_ns"};
+
+// The fields of a request that SubmitOwned takes.
+struct Numbers {
+  int reduce_op = 0;
+  double prescale = 1.0, postscale = 1.0;
+  bool wait_follows = false;
+};
+
+// These throw TypeError, or OverflowError if the number is out of range.
+int64_t LongOf(const py::object& number) {
+  const long long value = PyLong_AsLongLong(number.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+int IntegerOf(const py::object& number) {
+  const int64_t value = LongOf(number);
+  if (value != static_cast<int>(value)) {
+    PyErr_SetString(PyExc_OverflowError, (std::to_string(value) + " does not fit into 32 bits").c_str());
+    throw py::error_already_set();
+  }
+  return static_cast<int>(value);
+}
+
+double NumberOf(const py::object& number) {
+  const double value = PyFloat_AsDouble(number.ptr());
+  if (value == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return value;
+}
+
+bool IsTrue(const py::object& value) {
+  const int truth = PyObject_IsTrue(value.ptr());
+  if (truth < 0) throw py::error_already_set();
+  return truth != 0;
+}
+
 void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
   out->clear();
   if (numbers.is_none()) return;
@@ -43,6 +115,8 @@ void AssignList(const py::object& numbers, std::vector<int64_t>* out) {
 }
 
 }  // namespace
+
+std::vector<std::string> RequestFields() { return {kRequestFields.begin(), kRequestFields.end()}; }
 
 std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs) {
   auto library = program::DecodeLibrary(std::as_bytes(std::span(programs)));
@@ -132,39 +206,43 @@ Operation* PyRuntime::FindOrThrow(int64_t handle) {
 
 // ---- submission
 
-int64_t PyRuntime::Submit(int op, const py::sequence& inputs, const py::object& outputs, const py::object& name,
-                          const py::object& names, int reduce_op, double prescale, double postscale, int root,
-                          const py::object& splits, int process_set, const std::string& backend,
-                          const std::string& layers, bool group, bool wait_follows, const py::object& send_starts,
-                          const py::object& receive_rows, const py::object& receive_starts, int32_t priority,
-                          const std::string& divide_by, int32_t tag, int64_t first_ready_ns) {
+int64_t PyRuntime::Submit(const py::tuple& request) {
+  if (request.size() != kRequestFields.size()) throw py::type_error("submit() takes a horocache.base.request.Request");
+  const auto field = [&request](RequestField which) {
+    return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(request.ptr(), which));
+  };
   runtime::Runtime& runtime = Get();
   DropFinishedOwners();
-  StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(divide_by);
-  ThrowIfError(divides.status());
   Operation* operation = runtime.NewOperation();
   py::object owner;
+  Numbers numbers;
   try {
-    owner = py::make_tuple(py::tuple(inputs), outputs.is_none() ? outputs : py::object(py::tuple(outputs)));
-    AssignList(splits, &operation->rows.splits);
-    AssignList(send_starts, &operation->rows.send_starts);
-    AssignList(receive_rows, &operation->rows.receive_rows);
-    AssignList(receive_starts, &operation->rows.receive_starts);
-    Fill(operation, op, inputs, outputs, name, names, group);
+    const py::object outputs = field(kOutputs);
+    owner = py::make_tuple(py::tuple(field(kInputs)), outputs.is_none() ? outputs : py::object(py::tuple(outputs)));
+    AssignList(field(kSplits), &operation->rows.splits);
+    AssignList(field(kSendStarts), &operation->rows.send_starts);
+    AssignList(field(kReceiveRows), &operation->rows.receive_rows);
+    AssignList(field(kReceiveStarts), &operation->rows.receive_starts);
+    Fill(operation, IntegerOf(field(kOp)), field(kInputs), outputs, field(kName), field(kNames), IsTrue(field(kGroup)));
+    numbers = {IntegerOf(field(kReduceOp)), NumberOf(field(kPrescale)), NumberOf(field(kPostscale)),
+               IsTrue(field(kWaitFollows))};
+    operation->process_set = static_cast<uint32_t>(IntegerOf(field(kProcessSet)));
+    operation->tag = IntegerOf(field(kTag));
+    operation->first_ready_ns = LongOf(field(kFirstReadyNs));
+    wire::Signature& signature = operation->request.signature;
+    signature.root = IntegerOf(field(kRoot));
+    signature.priority = IntegerOf(field(kPriority));
+    AssignText(field(kBackend), &signature.backend);
+    AssignText(field(kLayers), &signature.layers);
+    StatusOr<wire::DivideBy> divides = wire::ParseDivideBy(field(kDivideBy).cast<std::string_view>());
+    ThrowIfError(divides.status());
+    signature.divide_by = *divides;
   } catch (...) {
     runtime.Recycle(operation);
     throw;
   }
-  operation->process_set = static_cast<uint32_t>(process_set);
-  operation->tag = tag;
-  operation->first_ready_ns = first_ready_ns;
-  wire::Signature& signature = operation->request.signature;
-  signature.divide_by = *divides;
-  signature.root = root;
-  signature.priority = priority;
-  signature.backend = backend;
-  signature.layers = layers;
-  return SubmitOwned(operation, owner.release().ptr(), reduce_op, prescale, postscale, wait_follows);
+  return SubmitOwned(operation, owner.release().ptr(), numbers.reduce_op, numbers.prescale, numbers.postscale,
+                     numbers.wait_follows);
 }
 
 void PyRuntime::Fill(Operation* operation, int op, const py::sequence& inputs, const py::object& outputs,

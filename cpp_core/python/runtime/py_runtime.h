@@ -44,6 +44,9 @@ struct InPlaceCall {
 class Members;  // of a group
 struct GradientBucket;
 
+// The names of the fields of a horocache.base.request.Request, in the order in which PyRuntime::Submit reads them.
+std::vector<std::string> RequestFields();
+
 // Decodes programs that horocache.lang has packed.
 std::shared_ptr<const program::Library> DecodeOrThrow(std::string_view programs);
 
@@ -62,13 +65,8 @@ class PyRuntime {
   bool StopWithProcess();
   void ForkedChild();
 
-  int64_t Submit(int op, const pybind11::sequence& inputs, const pybind11::object& outputs,
-                 const pybind11::object& name, const pybind11::object& names, int reduce_op, double prescale,
-                 double postscale, int root, const pybind11::object& splits, int process_set,
-                 const std::string& backend, const std::string& layers, bool group, bool wait_follows,
-                 const pybind11::object& send_starts, const pybind11::object& receive_rows,
-                 const pybind11::object& receive_starts, int32_t priority, const std::string& divide_by, int32_t tag,
-                 int64_t first_ready_ns);
+  // Submits an operation; `request` is a horocache.base.request.Request. Returns its handle.
+  int64_t Submit(const pybind11::tuple& request);
   // Returns a handle, or -1 if the tensor, its name or the backend's name needs the general path.
   int64_t AllreduceInPlace(PyObject* tensor, const InPlaceCall& call);
   // The same for each tensor of a list, beginning after as many tensors as `handles` has entries; appends their

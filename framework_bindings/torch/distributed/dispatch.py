@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from horocache.base.operation_codes import OP_RECV
+from horocache.base.request import Request
 from horocache.collectives.reduce_op import Sum
 from horocache.core.runtime_protocol import Runtime
 from horocache.data_parallel.sequence_names import CallOrder
@@ -175,20 +176,34 @@ class GroupCalls:
             self._finisher.begin()
         if self._orphans:
             self._finish_orphans()
-        what = (op, inputs, outputs, name, None, reduce_op, scale, 1.0, root, splits, self._process_set, "", "")
-        arguments = (*what, group, waits, send_starts, receive_rows, receive_starts)
+        request = Request(
+            op,
+            inputs,
+            outputs,
+            name,
+            reduce_op=reduce_op,
+            prescale=scale,
+            root=root,
+            splits=splits,
+            process_set=self._process_set,
+            group=group,
+            wait_follows=waits,
+            send_starts=send_starts,
+            receive_rows=receive_rows,
+            receive_starts=receive_starts,
+        )
         try:
-            handle = self.runtime.submit(*arguments)
+            handle = self.runtime.submit(request)
         except DuplicateNameError:
-            handle = self._submit_later(arguments)
+            handle = self._submit_later(request)
         return OperationWork(self, handle, results, store, self.limit_s if limit_s is None else limit_s)
 
-    def _submit_later(self, arguments: tuple[Any, ...]) -> int:
+    def _submit_later(self, request: Request) -> int:
         """Submit once the previous operation of this name is over; many operations are in flight."""
         while True:
             time.sleep(_NAME_NAP_S)
             try:
-                return self.runtime.submit(*arguments)
+                return self.runtime.submit(request)
             except DuplicateNameError:
                 continue
 
@@ -201,14 +216,9 @@ class GroupCalls:
             InvalidArgumentError: the rank or the tag is invalid.
         """
         receives = op == OP_RECV
-        handle = self.runtime.submit(
-            op,
-            (vector,),
-            (vector,) if receives else None,
-            root=self.ranks[peer],
-            process_set=self._process_set,
-            tag=tag,
-        )
+        outputs = (vector,) if receives else None
+        request = Request(op, (vector,), outputs, root=self.ranks[peer], process_set=self._process_set, tag=tag)
+        handle = self.runtime.submit(request)
         return OperationWork(self, handle, (target,), store, self.limit_s, peer if receives else self.rank)
 
     def mismatch(self, number: int) -> None:

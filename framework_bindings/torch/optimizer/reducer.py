@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from horocache import _core
 from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.base.request import Request
 from horocache.collectives.api import set_id
 from horocache.collectives.compression import is_cast
 from horocache.collectives.transforms import LoggingLayer, layer_list
@@ -54,8 +55,7 @@ class GradientReducer:
         layers = layer_list(options.compression, False)
         self.set = set_id(options.process_set)
         self._op, self._prescale, self._postscale = options.op, options.prescale, options.postscale
-        # The arguments of the runtime's submit() that follow the tensors and names.
-        self._tail = (self._op, self._prescale, self._postscale, -1, None, self.set, "", layers.signature)
+        self._layers = layers.signature
         self.plain = not layers.signature
         self._log = LoggingLayer()
         self._cast = is_cast(options.compression)
@@ -247,17 +247,22 @@ class GradientReducer:
             handle: int | None = runtime.submit_gradient_group(bucket, tensors, bucket.name, names, torch.Tensor, *call)
             if handle is not None:
                 return handle
-        started: int = runtime.submit(
+        request = Request(
             OP_ALLREDUCE,
             tensors,
             tensors,
             bucket.name,
             names,
-            *self._tail,
-            bucket.group,
+            reduce_op=self._op,
+            prescale=self._prescale,
+            postscale=self._postscale,
+            process_set=self.set,
+            layers=self._layers,
+            group=bucket.group,
             priority=bucket.priority,
             first_ready_ns=bucket.first_ready_ns,
         )
+        started: int = runtime.submit(request)
         return started
 
     def _prepared(self, bucket: Bucket) -> list[torch.Tensor]:

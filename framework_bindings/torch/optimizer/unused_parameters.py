@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 import torch
 from horocache.base.operation_codes import OP_ALLREDUCE
+from horocache.base.request import Request
 from horocache.collectives.api import Min, full_name
 from horocache.core import context
 
@@ -93,8 +94,8 @@ class UnusedParameters:
             if first <= index < end:
                 kinds[index - first] = _LACKS
         name = full_name("allreduce", f"unused_parameters.{slots[first].name}")
-        how = (Min, 1.0, 1.0, -1, None, self._process_set, "", "", False)
-        handle = context.current().runtime.submit(OP_ALLREDUCE, [kinds], [kinds], name, None, *how)
+        request = Request(OP_ALLREDUCE, [kinds], [kinds], name, reduce_op=Min, process_set=self._process_set)
+        handle = context.current().runtime.submit(request)
         self._searches.append((first, kinds, handle))
         self._begun = end
 
