@@ -37,6 +37,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.collectives.arguments import Name
+from horocache.collectives.completion import Handle
 from horocache.collectives.forms import Collective
 from horocache.collectives.reduce_op import Average
 from horocache.collectives.transforms import AnyCompressor

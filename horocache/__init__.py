@@ -23,6 +23,7 @@ _HOME = {
         "barrier",
     },
     "collectives.completion": {
+        "Handle",
         "poll",
         "synchronize",
     },
@@ -48,6 +49,7 @@ _HOME = {
         "Min",
         "Or",
         "Product",
+        "ReduceOp",
         "Sum",
         "Xor",
     },

@@ -1,7 +1,7 @@
 """The names that every framework's package exports: job and ranks, errors, reductions, process sets, timeline."""
 
 from horocache import errors
-from horocache.collectives.api import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor
+from horocache.collectives.api import Adasum, And, Average, Max, Min, Or, Product, ReduceOp, Sum, Xor
 from horocache.collectives.dynamic_process_sets import add_process_set, remove_process_set
 from horocache.core.build_info import (
     ccl_built,
@@ -42,6 +42,7 @@ __all__ = [
     "Or",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "Xor",
     "abort",

@@ -1,7 +1,7 @@
 """horocache for torch: ``import horocache.torch as hvd``. Names and argument orders are Horovod's."""
 
 from horocache import common_api
-from horocache.collectives.api import barrier, join, poll, synchronize
+from horocache.collectives.api import Handle, barrier, join, poll, synchronize
 from horocache.collectives.object_collectives import allgather_object, broadcast_object
 from horocache.common_api import *  # noqa: F403
 from horocache.torch_entry_point import register_torch_backend
@@ -23,6 +23,7 @@ register_torch_backend()
 __all__ = [
     "Compression",
     "DistributedOptimizer",
+    "Handle",
     "SyncBatchNorm",
     "allgather_object",
     "barrier",

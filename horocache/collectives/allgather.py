@@ -78,6 +78,7 @@ ALLGATHERV = Collective(
         "InvalidArgumentError: this rank's lists do not fit the number of ranks; or, on all ranks, parts overlap.",
     ),
     grouped=False,
+    is_horovods=False,
 )
 
 

@@ -11,6 +11,7 @@ from horocache.base.request import Request
 from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.adasum import AdaptiveSum
 from horocache.collectives.arguments import Name, check_backend, check_list, check_numbers, full_name, set_id
+from horocache.collectives.completion import Handle
 from horocache.collectives.forms import (
     AVERAGE,
     BACKEND,
@@ -25,7 +26,7 @@ from horocache.collectives.forms import (
     Text,
     forms,
 )
-from horocache.collectives.reduce_op import RUNNABLE, Adasum, resolve_op
+from horocache.collectives.reduce_op import RUNNABLE, Adasum, ReduceOp, resolve_op
 from horocache.collectives.submitter import Finisher
 from horocache.collectives.transforms import AnyCompressor, LayerList, layer_list
 from horocache.core import context
@@ -199,7 +200,7 @@ class Allreduce(AdaptiveSum[T]):
         wait_follows: bool,
     ) -> int:
         """Start one tensor in place: the path of most gradients, without any work that it can avoid."""
-        if average is not None or type(op) is not int or op not in RUNNABLE:
+        if average is not None or type(op) is not ReduceOp or op not in RUNNABLE:
             op = resolve_op(op, average)
         session = context.current()
         general = op == Adasum or session.logs_layers or (name is None and counts_by_itself())
@@ -262,7 +263,7 @@ class Allreduce(AdaptiveSum[T]):
         *,
         backend: str | None = None,
         priority: int = 0,
-    ) -> list[int]:
+    ) -> list[Handle]:
         """Start the in-place allreduce of several tensors in one call; each is an operation with its own name.
 
         The effect is that of :meth:`allreduce_async_` in a loop, at a fraction of the cost: ranks may submit the
@@ -293,7 +294,7 @@ class Allreduce(AdaptiveSum[T]):
         check_list(tensors, "allreduce_many_async_")
         if names is not None and len(names) != len(tensors):
             raise InvalidArgumentError(f"{len(tensors)} tensors were given, with {len(names)} names.")
-        if average is not None or type(op) is not int or op not in RUNNABLE:
+        if average is not None or type(op) is not ReduceOp or op not in RUNNABLE:
             op = resolve_op(op, average)
         handles: list[int] = []
         call = (op, prescale_factor, postscale_factor, process_set, backend, priority)
@@ -304,9 +305,9 @@ class Allreduce(AdaptiveSum[T]):
                 name = None if names is None else names[at]
                 handles.append(self._allreduce_in_place(tensors[at], None, name, *call, False))
         except HorocacheError as error:
-            error.handles = handles
+            error.handles = list(map(Handle, handles))
             raise
-        return handles
+        return list(map(Handle, handles))
 
     def _start_each(
         self, tensors: Sequence[T], names: Sequence[str | bytes] | None, handles: list[int], call: Any

@@ -97,6 +97,7 @@ ALLTOALLV = Collective(
     ),
     result="tuple[T, T]",
     grouped=False,
+    is_horovods=False,
 )
 
 

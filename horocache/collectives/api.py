@@ -10,10 +10,23 @@ from __future__ import annotations
 from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.collectives.arguments import Name, full_name, set_id
 from horocache.collectives.barrier import barrier
-from horocache.collectives.completion import poll, synchronize
+from horocache.collectives.completion import Handle, poll, synchronize
 from horocache.collectives.join import join
 from horocache.collectives.operations import Collectives
-from horocache.collectives.reduce_op import Adasum, And, Average, Max, Min, Or, Product, Sum, Xor, check_op, resolve_op
+from horocache.collectives.reduce_op import (
+    Adasum,
+    And,
+    Average,
+    Max,
+    Min,
+    Or,
+    Product,
+    ReduceOp,
+    Sum,
+    Xor,
+    check_op,
+    resolve_op,
+)
 
 __all__ = [
     "OP_ALLREDUCE",
@@ -21,11 +34,13 @@ __all__ = [
     "And",
     "Average",
     "Collectives",
+    "Handle",
     "Max",
     "Min",
     "Name",
     "Or",
     "Product",
+    "ReduceOp",
     "Sum",
     "Xor",
     "barrier",

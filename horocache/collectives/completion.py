@@ -16,6 +16,36 @@ finishes_many: dict[Callable[[Any, Any], Any], Callable[[list[Any]], list[Any]]]
 _NO_FINISHER = (lambda state, answer: None, None)
 
 
+class Handle(int):
+    """An operation in flight, which the asynchronous functions return: an int, as in Horovod.
+
+    The operation keeps its tensors alive until :meth:`wait` or :func:`synchronize` has returned its result.
+    """
+
+    __slots__ = ()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for the operation and return its result, as :func:`synchronize` does."""
+        return synchronize(self, timeout=timeout)
+
+    def done(self) -> bool:
+        """True if the operation is finished, as :func:`poll` tells."""
+        return poll(self)
+
+    def __repr__(self) -> str:
+        """Tell whether the operation is in flight, finished, or unknown here because its result was returned."""
+        session = context.running()
+        if session is None or self not in session.pending:
+            return f"<handle {int(self)}, consumed>"
+        return f"<handle {int(self)}, {'finished' if poll(self) else 'in flight'}>"
+
+    __str__ = int.__repr__  # messages show the number
+
+
+def _unknown(handle: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
+
+
 def poll(handle: int) -> bool:
     """True if the operation is finished, so that :func:`synchronize` would return at once.
 
@@ -24,8 +54,8 @@ def poll(handle: int) -> bool:
     """
     session = context.current()
     if handle not in session.pending:
-        raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
-    return session.runtime.poll(handle)
+        raise _unknown(handle)
+    return session.pending[handle][0] in (_kept, _failed) or session.runtime.poll(handle)
 
 
 def _check_seconds(timeout: float) -> None:
@@ -38,14 +68,14 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     """Wait for an asynchronous operation, consume its handle and return its result.
 
     Args:
-        handle: from one of the ``_async`` functions. A handle that is unknown or consumed, or for which another thread
-            waits, gives None, as in Horovod. A list or tuple of handles gives the list of their results: the call waits
-            for all of them, then raises the first failure.
-        timeout: seconds after which the call raises TimeoutError; the handle, or each handle that is not consumed yet,
-            then stays valid. None: only the stall knobs limit the wait.
+        handle: from one of the ``_async`` functions. A list or tuple of handles gives the list of their results: the
+            call waits for all of them, then raises the first failure.
+        timeout: seconds after which the call raises TimeoutError; the handle, or each handle of the list, then stays
+            valid. None: only the stall knobs limit the wait.
 
     Raises:
-        InvalidArgumentError: ``timeout`` is not a number of seconds from 0 on.
+        InvalidArgumentError: a handle was never created, has been consumed, or another thread waits for it; or
+            ``timeout`` is not a number of seconds from 0 on.
         MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed; the handle is
         consumed.
     """
@@ -57,7 +87,10 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     # Removed first, so that a second thread that waits for the same handle does not find it.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
-        return None
+        raise _unknown(handle)
+    finish, state = finisher
+    if finish in (_kept, _failed):
+        return finish(state, None)
     try:
         answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
     except HorocacheError:
@@ -65,47 +98,61 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     except BaseException:  # a timeout or an interrupt: the operation goes on
         session.pending[handle] = finisher
         raise
-    finish, state = finisher
     return finish(state, answer)
 
 
 def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
-    """:func:`synchronize` for several handles, within one timeout. One call waits for as many of them as possible."""
+    """:func:`synchronize` for several handles, within one timeout. One call waits for as many of them as possible.
+
+    If the wait is interrupted, the outcomes so far are kept in the place of the finishers, so that all handles can be
+    synchronized again.
+    """
     session = context.current()
     pending, wait = session.pending, session.runtime.wait
     end = None if timeout is None else time.monotonic() + timeout
     results = _finish_alike(handles, timeout)
-    failure = None
-    for handle in handles[len(results) :]:
-        finisher = pending.pop(handle, None)
-        if finisher is None:
-            results.append(None)
-            continue
-        try:
-            answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
-        except HorocacheError as error:
-            failure = failure or error
-            continue
-        except BaseException:
-            pending[handle] = finisher
-            raise
-        finish, state = finisher
-        results.append(finish(state, answer))
-    if failure is not None:
-        raise failure
-    return results
+    if len(results) == len(handles):
+        return results
+    outcomes: list[tuple[Callable[[Any, Any], Any], Any]] = [(_kept, result) for result in results]
+    try:
+        for handle in handles[len(outcomes) :]:
+            finish, state = pending.pop(handle, (_failed, None))
+            if state is None and finish is _failed:
+                state = _unknown(handle)
+            elif finish not in (_kept, _failed):
+                try:
+                    answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
+                    finish, state = _kept, finish(state, answer)
+                except HorocacheError as error:
+                    finish, state = _failed, error
+                except BaseException:
+                    pending[handle] = finish, state
+                    raise
+            outcomes.append((finish, state))
+    except BaseException:
+        pending.update(zip(handles, outcomes, strict=False))
+        raise
+    return [finish(state, None) for finish, state in outcomes]
+
+
+def _kept(result: Any, _: Any) -> Any:
+    return result
+
+
+def _failed(error: HorocacheError, _: Any) -> Any:
+    raise error
 
 
 def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
-    """Wait in one call for the handles at the beginning that succeed and have the same finisher."""
+    """Wait in one call for the handles at the beginning that succeed and have the same finisher; return the results."""
     session = context.current()
     finish, _ = session.pending.get(handles[0], _NO_FINISHER) if handles else _NO_FINISHER
     if finish not in finishes_many:
         return []
     ended: list[Any] = []
-    results: list[Any] = []
     try:
         session.runtime.wait_each(tuple(handles), session.pending, finish, ended, -1.0 if timeout is None else timeout)
-    finally:
-        results = finishes_many[finish](ended)
-    return results
+    except BaseException:
+        session.pending.update(zip(handles, ((_kept, result) for result in finishes_many[finish](ended)), strict=False))
+        raise
+    return finishes_many[finish](ended)

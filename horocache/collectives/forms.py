@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar
 
-from horocache.collectives.completion import synchronize
+from horocache.collectives.completion import Handle, synchronize
 from horocache.collectives.reduce_op import Average
 from horocache.core.process_set import global_process_set
 
@@ -118,6 +118,7 @@ class Collective:
     result: str = "T"  # type of the result for one tensor
     group_result: str = "list[T]"
     grouped: bool = True
+    is_horovods: bool = True  # False: all parameters behind the tensor are keyword-only
     in_place: Text | None = None  # None: it has no in-place forms
     # The names of methods that start in-place operations, for one tensor (not a list) and for a group; they lack the
     # arguments `group` and `in_place`. Empty: `start` does it.
@@ -145,7 +146,8 @@ class Form:
         return sorted(present, key=self._is_keyword_only)
 
     def _is_keyword_only(self, parameter: Parameter) -> bool:
-        return parameter.keyword_only or (parameter.by_keyword_in_async and not self.blocking)
+        by_keyword = parameter.keyword_only or not self.collective.is_horovods
+        return by_keyword or (parameter.by_keyword_in_async and not self.blocking)
 
     def written_parameters(self) -> list[str]:
         """The parameters as source, with annotations."""
@@ -161,7 +163,7 @@ class Form:
     def result(self) -> str:
         """The type of what the method returns."""
         if not self.blocking:
-            return "int"
+            return "Handle"
         return self.collective.group_result if self.group else self.collective.result
 
     def call(self) -> str:
@@ -180,7 +182,7 @@ class Form:
 
     def source(self) -> str:
         """The method's definition."""
-        value = f"synchronize({self.call()})" if self.blocking else self.call()
+        value = f"{'synchronize' if self.blocking else 'Handle'}({self.call()})"
         return f"def {self.name}({', '.join(self.written_parameters())}) -> {self.result()}:\n    return {value}\n"
 
     def docstring(self) -> str:
@@ -242,6 +244,7 @@ def _method(cls: type, form: Form) -> Any:
     file = f"<{cls.__module__}.{cls.__qualname__}.{form.name}>"
     names: dict[str, Any] = {
         "__name__": cls.__module__,
+        "Handle": Handle,
         "synchronize": synchronize,
         "Average": Average,
         "global_process_set": global_process_set,

@@ -31,6 +31,7 @@ GATHER = Collective(
     ),
     result="T | None",
     grouped=False,
+    is_horovods=False,
 )
 GATHERV = Collective(
     "gatherv",
@@ -66,6 +67,7 @@ GATHERV = Collective(
     ),
     result="T | None",
     grouped=False,
+    is_horovods=False,
 )
 
 

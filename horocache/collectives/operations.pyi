@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from horocache.collectives.arguments import Name
+from horocache.collectives.completion import Handle
 from horocache.collectives.forms import Collective
 from horocache.collectives.reduce_op import Average
 from horocache.collectives.transforms import AnyCompressor
@@ -51,7 +52,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
-    ) -> int:
+    ) -> Handle:
         """Start allreduce() and return a handle.
 
         Reduce the ranks' tensors element by element; every rank gets the result.  The tensor must not change until
@@ -152,7 +153,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         *,
         backend: str | None = None,
         priority: int = 0,
-    ) -> int:
+    ) -> Handle:
         """Start allreduce_() and return a handle.
 
         Reduce the ranks' tensors element by element, and store the result in the tensor itself.  The tensor must not
@@ -250,7 +251,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         compression: AnyCompressor | None = None,
         backend: str | None = None,
         priority: int = 0,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_allreduce() and return a handle.
 
         Reduce the ranks' tensors element by element; every rank gets the result. Several tensors as one group, which
@@ -356,7 +357,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         *,
         backend: str | None = None,
         priority: int = 0,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_allreduce_() and return a handle.
 
         Reduce the ranks' tensors element by element, and store the result in the tensor itself. Several tensors as one
@@ -453,7 +454,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start allgather() and return a handle.
 
         Concatenate the ranks' tensors along the first dimension; every rank gets the result.  The tensor must not
@@ -518,7 +519,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start allgather_() and return a handle.
 
         Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``.  The tensor must not
@@ -585,7 +586,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_allgather() and return a handle.
 
         Concatenate the ranks' tensors along the first dimension; every rank gets the result. Several tensors as one
@@ -654,7 +655,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_allgather_() and return a handle.
 
         Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``. Several tensors as
@@ -722,13 +723,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def allgatherv_async(
         self,
         tensor: T,
+        *,
         recvcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start allgatherv() and return a handle.
 
         Concatenate the ranks' tensors along the first dimension, each rank's part at its own position.  The tensor must
@@ -762,11 +763,11 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def allgatherv(
         self,
         tensor: T,
+        *,
         recvcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T:
         """Concatenate the ranks' tensors along the first dimension, each rank's part at its own position.
@@ -804,7 +805,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start broadcast() and return a handle.
 
         Copy the root's tensor to all ranks.  The tensor must not change until synchronize() has returned.
@@ -868,7 +869,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start broadcast_() and return a handle.
 
         Copy the root's tensor to all ranks, and store the values in the tensor itself.  The tensor must not change
@@ -935,7 +936,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_broadcast() and return a handle.
 
         Copy the root's tensor to all ranks. Several tensors as one group, which runs when all ranks have submitted all
@@ -1005,7 +1006,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_broadcast_() and return a handle.
 
         Copy the root's tensor to all ranks, and store the values in the tensor itself. Several tensors as one group,
@@ -1075,7 +1076,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start alltoall() and return a handle.
 
         Send a slice of rows to every rank and receive one from each.  The tensor must not change until synchronize()
@@ -1151,7 +1152,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start alltoall_() and return a handle.
 
         Send a slice of rows to every rank, and store the rows that come from each in the tensor itself.  The tensor
@@ -1228,7 +1229,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_alltoall() and return a handle.
 
         Send a slice of rows to every rank and receive one from each. Several tensors as one group, which runs when all
@@ -1309,7 +1310,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         process_set: ProcessSet = global_process_set,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_alltoall_() and return a handle.
 
         Send a slice of rows to every rank, and store the rows that come from each in the tensor itself. Several tensors
@@ -1387,15 +1388,15 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def alltoallv_async(
         self,
         tensor: T,
+        *,
         sendcounts: Any,
         recvcounts: Any = None,
         sdispls: Any = None,
         rdispls: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start alltoallv() and return a handle.
 
         Send rows to every rank and receive rows from each, with the position of each rank's rows. Every list is a
@@ -1434,13 +1435,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def alltoallv(
         self,
         tensor: T,
+        *,
         sendcounts: Any,
         recvcounts: Any = None,
         sdispls: Any = None,
         rdispls: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> tuple[T, T]:
         """Send rows to every rank and receive rows from each, with the position of each rank's rows.
@@ -1486,7 +1487,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         *,
         compression: AnyCompressor | None = None,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start reducescatter() and return a handle.
 
         Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order.  The tensor must not
@@ -1572,7 +1573,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start reducescatter_() and return a handle.
 
         Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself.  The tensor must not
@@ -1658,7 +1659,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         *,
         compression: AnyCompressor | None = None,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_reducescatter() and return a handle.
 
         Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order. Several tensors as
@@ -1748,7 +1749,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         postscale_factor: float = 1.0,
         *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start grouped_reducescatter_() and return a handle.
 
         Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself. Several tensors as one
@@ -1830,15 +1831,15 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def reducescatterv_async(
         self,
         tensor: T,
+        *,
         recvcounts: Any,
         name: Name = None,
         op: int = Average,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start reducescatterv() and return a handle.
 
         Reduce the ranks' tensors and give each rank its number of rows of the result, in rank order.  The tensor must
@@ -1872,13 +1873,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def reducescatterv(
         self,
         tensor: T,
+        *,
         recvcounts: Any,
         name: Name = None,
         op: int = Average,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T:
         """Reduce the ranks' tensors and give each rank its number of rows of the result, in rank order.
@@ -1911,15 +1912,15 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def reduce_async(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         op: int = Average,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start reduce() and return a handle.
 
         Reduce the ranks' tensors element by element; one rank gets the result.  The tensor must not change until
@@ -1953,13 +1954,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def reduce(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         op: int = Average,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T | None:
         """Reduce the ranks' tensors element by element; one rank gets the result.
@@ -1992,12 +1993,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def gather_async(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start gather() and return a handle.
 
         Concatenate the ranks' tensors along the first dimension; one rank gets the result.  The tensor must not change
@@ -2027,10 +2028,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def gather(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T | None:
         """Concatenate the ranks' tensors along the first dimension; one rank gets the result.
@@ -2058,14 +2059,14 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def gatherv_async(
         self,
         tensor: T,
+        *,
         root_rank: int,
         recvcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start gatherv() and return a handle.
 
         Concatenate the ranks' tensors on one rank, each rank's part at its own position.  The tensor must not change
@@ -2102,12 +2103,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def gatherv(
         self,
         tensor: T,
+        *,
         root_rank: int,
         recvcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T | None:
         """Concatenate the ranks' tensors on one rank, each rank's part at its own position.
@@ -2142,12 +2143,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def scatter_async(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start scatter() and return a handle.
 
         Divide one rank's rows evenly among the ranks, in rank order.  The tensor must not change until synchronize()
@@ -2180,10 +2181,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def scatter(
         self,
         tensor: T,
+        *,
         root_rank: int,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T:
         """Divide one rank's rows evenly among the ranks, in rank order.
@@ -2214,14 +2215,14 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def scatterv_async(
         self,
         tensor: T,
+        *,
         root_rank: int,
         sendcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
-    ) -> int:
+    ) -> Handle:
         """Start scatterv() and return a handle.
 
         Give each rank its number of one rank's rows, from its own position in the root's tensor.  The tensor must not
@@ -2256,12 +2257,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     def scatterv(
         self,
         tensor: T,
+        *,
         root_rank: int,
         sendcounts: Any = None,
         displs: Any = None,
         name: Name = None,
         process_set: ProcessSet = global_process_set,
-        *,
         backend: str | None = None,
     ) -> T:
         """Give each rank its number of one rank's rows, from its own position in the root's tensor.

@@ -40,6 +40,7 @@ REDUCE = Collective(
     ),
     result="T | None",
     grouped=False,
+    is_horovods=False,
 )
 
 

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import sys
 import warnings
+from enum import IntEnum
+from typing import Any
 
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
-# The numbers of the core's wire::ReduceOp; the first six are also Horovod's.
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
-And = 6
-Or = 7
-Xor = 8
-_REDUCE_OPS = {
-    Average: "Average",
-    Sum: "Sum",
-    Adasum: "Adasum",
-    Min: "Min",
-    Max: "Max",
-    Product: "Product",
-    And: "And",
-    Or: "Or",
-    Xor: "Xor",
-}
-RUNNABLE = frozenset(_REDUCE_OPS) - {Adasum}
+
+class ReduceOp(IntEnum):
+    """How an operation combines the ranks' tensors. The numbers are the core's; the first six are also Horovod's."""
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+    And = 6
+    Or = 7
+    Xor = 8
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, specification: str) -> str:
+        return format(self.name, specification)
 
 
-def resolve_op(op: int | None, average: bool | None) -> int:
+Average = ReduceOp.Average
+Sum = ReduceOp.Sum
+Adasum = ReduceOp.Adasum
+Min = ReduceOp.Min
+Max = ReduceOp.Max
+Product = ReduceOp.Product
+And = ReduceOp.And
+Or = ReduceOp.Or
+Xor = ReduceOp.Xor
+RUNNABLE = frozenset(ReduceOp) - {Adasum}  # by the core itself
+_NUMBERS = frozenset(int(op) for op in ReduceOp)
+
+
+def resolve_op(op: int | None, average: bool | None) -> ReduceOp:
     """Return the reduce operation that the two arguments select; ``average`` is Horovod's older argument.
 
     Args:
@@ -46,8 +58,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
             raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
         warnings.warn("average is deprecated; use op=Average or op=Sum.", DeprecationWarning, stacklevel=_users_level())
         return Average if average else Sum
-    op = Average if op is None else op
-    return op if op == Adasum else check_op(op)
+    return _known(Average if op is None else op)
 
 
 def _users_level() -> int:
@@ -58,11 +69,17 @@ def _users_level() -> int:
     return level
 
 
-def check_op(op: int) -> int:
+def check_op(op: int) -> ReduceOp:
     """Return ``op`` if the core can run it. Raises ValueError or, for Adasum, UnsupportedError."""
-    if not isinstance(op, int) or op not in _REDUCE_OPS:
-        allowed = ", ".join(f"{name} ({number})" for number, name in _REDUCE_OPS.items())
-        raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
-    if op == Adasum:
+    if op == Adasum and isinstance(op, int):
         raise UnsupportedError("Adasum is for allreduce and DistributedOptimizer only; use Average or Sum.")
-    return op
+    return _known(op)
+
+
+def _known(op: Any) -> ReduceOp:
+    if type(op) is ReduceOp:
+        return op
+    if not isinstance(op, int) or op not in _NUMBERS:
+        allowed = ", ".join(f"{each.name} ({each.value})" for each in ReduceOp)
+        raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
+    return ReduceOp(op)

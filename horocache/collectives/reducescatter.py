@@ -79,6 +79,7 @@ REDUCESCATTERV = Collective(
         "InvalidArgumentError: on a rank, ``recvcounts`` does not fit the tensor or the number of ranks.",
     ),
     grouped=False,
+    is_horovods=False,
 )
 
 

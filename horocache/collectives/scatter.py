@@ -32,6 +32,7 @@ SCATTER = Collective(
         "are wrong.",
     ),
     grouped=False,
+    is_horovods=False,
 )
 SCATTERV = Collective(
     "scatterv",
@@ -66,6 +67,7 @@ SCATTERV = Collective(
         "are wrong.",
     ),
     grouped=False,
+    is_horovods=False,
 )
 
 

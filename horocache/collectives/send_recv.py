@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from horocache.base.operation_codes import OP_RECV, OP_SEND
 from horocache.base.request import Request
 from horocache.collectives.arguments import set_id
-from horocache.collectives.completion import synchronize
+from horocache.collectives.completion import Handle, synchronize
 from horocache.collectives.submitter import Submitter
 from horocache.core import context
 from horocache.core.process_set import ProcessSet, global_process_set
@@ -52,12 +52,12 @@ class Messages(Submitter[T]):
         self.adapter.copy_into(target, buffer)
         return target
 
-    def isend(self, tensor: T, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> int:
+    def isend(self, tensor: T, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> Handle:
         """Start :meth:`send`; returns a handle for :func:`synchronize`, which returns None.
 
         The tensor must not change until then.
         """
-        return self._send(tensor, dst, tag, process_set)
+        return Handle(self._send(tensor, dst, tag, process_set))
 
     def send(self, tensor: T, dst: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
         """Send a tensor to one rank.
@@ -81,12 +81,12 @@ class Messages(Submitter[T]):
         """
         synchronize(self._send(tensor, dst, tag, process_set, wait_follows=True))
 
-    def irecv(self, tensor: T, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> int:
+    def irecv(self, tensor: T, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> Handle:
         """Start :meth:`recv`; returns a handle for :func:`synchronize`, which returns the tensor.
 
         The tensor must not be used until then.
         """
-        return self._recv(tensor, src, tag, process_set)
+        return Handle(self._recv(tensor, src, tag, process_set))
 
     def recv(self, tensor: T, src: int, tag: int = 0, *, process_set: ProcessSet = global_process_set) -> T:
         """Receive a tensor from one rank.

@@ -5,6 +5,7 @@ A rank's values depend only on its rank and the call's number, so every rank can
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,11 @@ def unsupported(backend: str | None, operation: str, reduction: str, dtype: str)
         if all(known is None or what in known for what, known in zip((operation, reduction, dtype), rule, strict=True)):
             return True
     return False
+
+
+def by_name(function: Callable[..., Any], arguments: Sequence[Any]) -> dict[str, Any]:
+    """The arguments by the names of the function's first parameters, which may be keyword-only."""
+    return dict(zip(inspect.signature(function).parameters, arguments, strict=False))
 
 
 @dataclass

@@ -99,7 +99,7 @@ def _wraps(hc: ModuleType, backend: str | None) -> int:
                 what = f"rank {runner.rank}: {reduction} of {dtype}"
                 got = hc.allreduce(tensor, name=runner.name(), **options)
                 np.testing.assert_array_equal(got, want, err_msg=what)
-                got = hc.reduce(tensor, runner.ranks - 1, name=runner.name(), **options)
+                got = hc.reduce(tensor, root_rank=runner.ranks - 1, name=runner.name(), **options)
                 if runner.rank == runner.ranks - 1:
                     np.testing.assert_array_equal(got, want, err_msg=what)
                 runner.checks += 2
@@ -204,15 +204,15 @@ def _scalars(hc: ModuleType, backend: str | None) -> int:
     ones = [1] * runner.ranks
     for got in (
         hc.allgather(mine, backend=backend),
-        hc.allgatherv(mine, ones, backend=backend),
-        hc.gather(mine, 0, backend=backend),
-        hc.gatherv(mine, 0, ones, range(runner.ranks), backend=backend),
-        hc.alltoallv(mine, ones, sdispls=[0] * runner.ranks, backend=backend)[0],
+        hc.allgatherv(mine, recvcounts=ones, backend=backend),
+        hc.gather(mine, root_rank=0, backend=backend),
+        hc.gatherv(mine, root_rank=0, recvcounts=ones, displs=range(runner.ranks), backend=backend),
+        hc.alltoallv(mine, sendcounts=ones, sdispls=[0] * runner.ranks, backend=backend)[0],
     ):
         if got is not None:
             np.testing.assert_array_equal(got, everyone)
         runner.checks += 1
-    got = hc.scatterv(mine, 0, ones, [0] * runner.ranks, backend=backend)
+    got = hc.scatterv(mine, root_rank=0, sendcounts=ones, displs=[0] * runner.ranks, backend=backend)
     np.testing.assert_array_equal(got, [np.float32(1)])
     return runner.checks + 1
 

@@ -27,7 +27,8 @@ class Steps:
 
     def call(self, operation: str, *arguments: Any, case: object = "", **options: Any) -> Any:
         name = f"joined.{self.divide_by}.{operation}.{case}"
-        return getattr(self.hc, operation)(*arguments, name=name, backend=self.backend, **options)
+        function = getattr(self.hc, operation)
+        return function(**calls.by_name(function, arguments), name=name, backend=self.backend, **options)
 
     def same(self, got: Any, expected: Any, what: str, tolerance: float = 0.0) -> None:
         assert np.shape(got) == np.shape(expected), f"{what}: shape {np.shape(got)}, not {np.shape(expected)}"

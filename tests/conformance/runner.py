@@ -10,7 +10,7 @@ from typing import Any
 
 import calls
 import numpy as np
-from calls import Call
+from calls import Call, by_name
 
 
 @functools.cache
@@ -60,7 +60,8 @@ class Runner:
         package = _torch()[1] if call.dtype == "bfloat16" else self.hc
         tensor, *rest = call.arguments(self.rank)
         operation = getattr(package, call.operation + form)
-        return operation(to_tensor(tensor, call.dtype), *rest, name=name, backend=self.backend, **call.options)
+        arguments = by_name(operation, [to_tensor(tensor, call.dtype), *rest])
+        return operation(**arguments, name=name, backend=self.backend, **call.options)
 
     def compare(self, call: Call, got: Any) -> None:
         expected = call.expected(self.rank)

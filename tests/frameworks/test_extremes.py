@@ -150,9 +150,9 @@ def test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_
         assert large[:4].tolist() == [6] * 4 and large[-4:].tolist() == [8] * 4
         # The rows for each destination rank begin beyond 2^31 elements.
         large[-4:] = [10 * me, 10 * me + 1, 10 * me + 2, 10 * me + 3]
-        got, rows = hc.alltoallv(large, [1, 2], sdispls=[count - 4, count - 2])
+        got, rows = hc.alltoallv(large, sendcounts=[1, 2], sdispls=[count - 4, count - 2])
         assert got.tolist() == [[0, 10], [2, 3, 12, 13]][me] and rows.tolist() == [me + 1] * 2
-        own = hc.scatterv(large, 1, [2, 2], [count - 3, count - 2])
+        own = hc.scatterv(large, root_rank=1, sendcounts=[2, 2], displs=[count - 3, count - 2])
         assert own.tolist() == [[11, 12], [12, 13]][me]
 
     run(body, 2)

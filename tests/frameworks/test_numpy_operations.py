@@ -281,9 +281,10 @@ def test_groups_and_handles_give_the_same_results_as_single_calls(binding):
         while not hc.poll(handle):
             pass
         np.testing.assert_array_equal(hc.synchronize(handle), np.tile(np.arange(2), hc.size()))
-        assert hc.synchronize(handle) is None
-        with pytest.raises(ValueError, match=f"Handle {handle} was not created or has been cleared"):
-            hc.poll(handle)
+        assert (repr(handle), str(handle)) == (f"<handle {int(handle)}, consumed>", f"{int(handle)}")
+        for call in (hc.synchronize, hc.poll, hc.Handle.wait, hc.Handle.done):
+            with pytest.raises(ValueError, match=f"Handle {handle} was not created or has been cleared"):
+                call(handle)
         hc.barrier()
 
     run(body, 3, binding)

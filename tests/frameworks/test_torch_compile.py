@@ -356,7 +356,7 @@ def test_calls_that_are_no_part_of_a_graph_interrupt_it_once():
             return hvd.broadcast_object({"factor": me + 2}, 1)["factor"] * x
 
         def rooted(x):
-            result = hvd.reduce(x * 2, 0)
+            result = hvd.reduce(x * 2, root_rank=0)
             return x if result is None else result + x
 
         def own_compressor(x):

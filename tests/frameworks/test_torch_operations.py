@@ -150,9 +150,10 @@ def test_groups_and_handles_return_what_single_calls_return():
         handle = hvd.alltoall_async(torch.arange(n))
         output, received = hvd.synchronize(handle)
         assert output.tolist() == [me] * n and received.tolist() == [1] * n
-        assert hvd.synchronize(handle) is None
-        with pytest.raises(ValueError, match=f"Handle {handle} was not created or has been cleared"):
-            hvd.poll(handle)
+        assert (repr(handle), str(handle)) == (f"<handle {int(handle)}, consumed>", f"{int(handle)}")
+        for call in (hvd.synchronize, hvd.poll, hvd.Handle.wait, hvd.Handle.done):
+            with pytest.raises(ValueError, match=f"Handle {handle} was not created or has been cleared"):
+                call(handle)
         handle = hvd.broadcast_async_(torch.zeros(3), 0)
         assert hvd.poll(handle) in (True, False)
         hvd.synchronize(handle)
@@ -266,30 +267,30 @@ def test_operations_with_a_root_and_with_places_take_any_layout_and_counts_as_te
         for rank in ranks:
             wide[places[rank] : places[rank] + 2] = everyone[rank]
 
-        total = hvd.reduce(view, 1, op=hvd.Sum)
+        total = hvd.reduce(view, root_rank=1, op=hvd.Sum)
         assert (total is None) == (me != 1)
         if me == 1:
             same(total, sum(everyone))
             assert not total.requires_grad
-        gathered = hvd.gather(view.detach().conj(), 2)
+        gathered = hvd.gather(view.detach().conj(), root_rank=2)
         assert (gathered is None) == (me != 2)
         if me == 2:
             same(gathered, torch.cat(everyone))
-        same(hvd.allgatherv(view, counts, places), wide)
-        placed = hvd.gatherv(view, 0, counts, places)
+        same(hvd.allgatherv(view, recvcounts=counts, displs=places), wide)
+        placed = hvd.gatherv(view, root_rank=0, recvcounts=counts, displs=places)
         assert (placed is None) == (me != 0)
         if me == 0:
             same(placed, wide)
         rows = torch.arange(6 * n).reshape(3, 2 * n).t()  # not contiguous
-        same(hvd.scatter(rows, 0), rows[2 * me : 2 * me + 2])
-        same(hvd.scatterv(rows, 0, counts, torch.zeros(n, dtype=torch.int64)), rows[:2])
-        output, received = hvd.alltoallv(rows, counts, sdispls=[2 * n - 2] * n)
+        same(hvd.scatter(rows, root_rank=0), rows[2 * me : 2 * me + 2])
+        same(hvd.scatterv(rows, root_rank=0, sendcounts=counts, displs=torch.zeros(n, dtype=torch.int64)), rows[:2])
+        output, received = hvd.alltoallv(rows, sendcounts=counts, sdispls=[2 * n - 2] * n)
         same(output, torch.cat([rows[-2:]] * n))
         assert received.tolist() == [2] * n
-        same(hvd.reducescatterv(rows, [2 * n, *[0] * (n - 1)], op=hvd.Max), rows if me == 0 else rows[:0])
+        same(hvd.reducescatterv(rows, recvcounts=[2 * n, *[0] * (n - 1)], op=hvd.Max), rows if me == 0 else rows[:0])
         flags = torch.tensor([True, me == 0, False])
         same(hvd.allreduce(flags, op=hvd.Xor), torch.tensor([n % 2 == 1, True, False]))
-        handle = hvd.reduce_async(view, 0)
+        handle = hvd.reduce_async(view, root_rank=0)
         assert (hvd.synchronize(handle) is None) == (me != 0)
 
     run(body, 3)

@@ -179,14 +179,14 @@ class Operations:
     def reduce(self, draw: Draw, what: str) -> None:
         (count, dtype, salt), root = draw_values(draw), draw.choice(self.members)
         mine, all_ = self.parts(count, dtype, salt)
-        got = hc.reduce(mine, root, op=hc.Sum, name=self.name(what, count, dtype, root), process_set=self.set)
+        got = hc.reduce(mine, root_rank=root, op=hc.Sum, name=self.name(what, count, dtype, root), process_set=self.set)
         if hc.rank() == root:
             same(got, REDUCTIONS[0][1](all_), what)
 
     def gather(self, draw: Draw, what: str) -> None:
         (count, dtype, salt), root = draw_values(draw), draw.choice(self.members)
         mine, all_ = self.parts(count, dtype, salt)
-        got = hc.gather(mine, root, name=self.name(what, count, dtype, root), process_set=self.set)
+        got = hc.gather(mine, root_rank=root, name=self.name(what, count, dtype, root), process_set=self.set)
         if hc.rank() == root:
             same(got, np.concatenate(all_), what)
 
@@ -194,9 +194,8 @@ class Operations:
         _, dtype, salt = draw_values(draw)
         root, each, n = draw.choice(self.members), draw.choice([0, 1, 100, 30_000]), len(self.members)
         got = hc.scatter(
-            values(hc.rank(), n * each, dtype, salt), root, name=self.name(what, each, dtype, root),
-            process_set=self.set,
-        )  # fmt: skip
+            values(hc.rank(), n * each, dtype, salt), root_rank=root, name=self.name(what, each, dtype, root),
+            process_set=self.set)  # fmt: skip
         at = self.members.index(hc.rank())
         same(got, values(root, n * each, dtype, salt)[at * each : (at + 1) * each], what)
 

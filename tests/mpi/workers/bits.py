@@ -30,7 +30,7 @@ def results(backend: str | None) -> bytes:
             group = [values.copy(), values[::2].copy()]
             for summed in hc.grouped_allreduce_(group, op=hc.Sum, backend=backend):
                 digest.update(summed.tobytes())
-            total = hc.reduce(values, count % hc.size(), op=hc.Sum, backend=backend)
+            total = hc.reduce(values, root_rank=count % hc.size(), op=hc.Sum, backend=backend)
             digest.update(hc.broadcast(values if total is None else total, count % hc.size()).tobytes())
     return digest.digest()
 

@@ -48,14 +48,18 @@ def test_a_collective_is_a_description_and_a_method_that_starts_it():
     @forms(Collective("scale", "_scale", (only_new, factor, late), text, in_place=text))
     class Scaler:
         def _scale(self, *arguments):
-            return arguments
+            self.arguments = arguments
+            return 17
 
     made = {form.name: str(inspect.signature(getattr(Scaler, form.name))) for form in _forms(Scaler)}
     assert made["scale_async"].startswith("(self, tensor: 'T', factor: 'int' = 2, *, only_new: 'str' = 'x', late:")
     assert made["scale"].startswith("(self, tensor: 'T', only_new: 'str' = 'x', factor: 'int' = 2, *, late:")
     assert "only_new" not in made["grouped_scale_async_"]
-    assert Scaler().scale_async(5, 3) == ([5], "x", 3, False, False, False, False)
-    assert Scaler().grouped_scale_async_([5, 6], late=True) == ([5, 6], "x", 2, True, True, True, False)
+    scaler = Scaler()
+    assert scaler.scale_async(5, 3) == 17 and isinstance(scaler.scale_async(5, 3), hc.Handle)
+    assert scaler.arguments == ([5], "x", 3, False, False, False, False)
+    scaler.grouped_scale_async_([5, 6], late=True)
+    assert scaler.arguments == ([5, 6], "x", 2, True, True, True, False)
     with pytest.raises(TypeError, match=r"scale_async\(\) got an unexpected keyword argument 'fctor'"):
         Scaler().scale_async(5, fctor=3)
 
@@ -69,4 +73,22 @@ def test_a_traceback_shows_the_lines_of_a_derived_method():
     with pytest.raises(hc.NotInitializedError) as failed:
         hc.allgather_async([1.0])
     lines = "".join(traceback.format_exception(failed.value))
-    assert "return self._allgather([tensor], name, process_set, backend, False, False, False)" in lines
+    assert "return Handle(self._allgather([tensor], name, process_set, backend, False, False, False))" in lines
+
+
+def test_reduce_operations_are_an_enumeration_of_horovods_numbers():
+    assert list(hc.ReduceOp) == [*range(9)] and hc.Sum is hc.ReduceOp.Sum
+    assert (str(hc.Average), f"{hc.Max}", repr(hc.Sum)) == ("Average", "Max", "<ReduceOp.Sum: 1>")
+
+
+def test_a_handle_waits_and_tells_its_state():
+    hc.init()
+    try:
+        handle = hc.allreduce_async([3.0], op=1)
+        while not handle.done():
+            pass
+        assert repr(handle) == f"<handle {int(handle)}, finished>" and handle == int(handle)
+        assert handle.wait(timeout=60).tolist() == [3.0]
+        assert repr(handle) == f"<handle {int(handle)}, consumed>"
+    finally:
+        hc.shutdown()

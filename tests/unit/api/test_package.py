@@ -64,8 +64,8 @@ def test_argument_orders_are_horovods():
         assert names(package.grouped_reducescatter_async) == ["tensors", "name", *scatter]
         assert names(package.broadcast_object) == ["obj", "root_rank", "name", "process_set"]
         assert names(package.allgather_object)[:2] == ["obj", "name"]
-        assert names(package.reduce) == ["tensor", "root_rank", "name", "op", *scales, "process_set"]
-        assert names(package.gather) == names(package.scatter) == ["tensor", "root_rank", "name", "process_set"]
+        for name in ("reduce", "gather", "scatter", "gatherv", "scatterv", "allgatherv", "alltoallv", "reducescatterv"):
+            assert names(getattr(package, name)) == names(getattr(package, f"{name}_async")) == ["tensor"]
         assert names(package.join) == ["device", "process_set", "divide_by"]
         assert names(package.barrier) == ["process_set"]
         assert names(package.init)[:2] == ["comm", "process_sets"]
