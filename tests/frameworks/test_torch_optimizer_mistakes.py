@@ -97,6 +97,24 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
     run(body, size)
 
 
+def test_parameters_on_another_device_are_refused_when_the_optimizer_is_wrapped():
+    def body():
+        import horocache.torch as hvd
+
+        from horocache.errors import UnsupportedError
+
+        hvd.init()
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(UnsupportedError, match=r"parameter 1\.weight is on meta"):
+            hvd.DistributedOptimizer(sgd, model.named_parameters())
+        for param in model[1].parameters():
+            param.requires_grad = False
+        hvd.DistributedOptimizer(sgd, model.named_parameters())
+
+    run(body, 2)
+
+
 def test_models_that_differ_between_ranks_are_a_mismatch_whichever_parameters_differ():
     def body():
         import horocache.torch as hvd

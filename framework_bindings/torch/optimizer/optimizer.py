@@ -16,7 +16,7 @@ from horocache.collectives.transforms import AnyCompressor, layer_list
 from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.options import check_passes, gradient_options, members_of_lists
-from horocache.errors import InvalidArgumentError
+from horocache.errors import InvalidArgumentError, UnsupportedError
 
 from ..adapter import collectives
 from ..compile.dynamo import outside
@@ -287,6 +287,16 @@ def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Ten
             )
 
 
+def _check_devices(named: list[tuple[str, torch.Tensor]]) -> None:
+    """Raise UnsupportedError if a trainable parameter is on a device whose tensors cannot be sent."""
+    for name, param in named:
+        if param.requires_grad and not param.is_cpu:
+            raise UnsupportedError(
+                f"the parameter {name} is on {param.device}, and there is no {param.device.type.upper()} backend yet. "
+                "Move the model with .cpu() before its optimizer is wrapped."
+            )
+
+
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -356,9 +366,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         ValueError: ``optimizer`` is not a ``torch.optim.Optimizer``, names are missing or not unique, groups are
             invalid, a predivide factor is given without Average, ``backward_passes_per_step`` is below 1, the
             compression lacks a method, or the process set is not registered.
-        UnsupportedError: Adasum with a number of ranks that is not a power of two, or with parameters that are not
-            floating-point numbers; ``gradient_as_bucket_view=True`` with a compression, or with a torch that cannot
-            count the tensors on a storage.
+        UnsupportedError: a trainable parameter is not on the CPU; Adasum with a number of ranks that is not a power of
+            two, or with parameters that are not floating-point numbers; ``gradient_as_bucket_view=True`` with a
+            compression, or with a torch that cannot count the tensors on a storage.
         NotInitializedError: before ``init()``.
     """
     arguments = dict(locals())  # a copy of the optimizer is wrapped with these
@@ -388,6 +398,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
+    if options.takes_part:
+        _check_devices(named)
     view = gradient_as_bucket_view
     reducer = GradientReducer(named, options, view, unused_as_zeros) if options.takes_part else None
     distributed = wrap(
