@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from horocache.collectives.api import Average, synchronize
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import gradient_options
 from horocache.data_parallel.reduce_gradients import reduce_list
 
@@ -23,7 +24,7 @@ def reduce_gradients(
     gradients: Any,
     compression: AnyCompressor = Compression.none,
     op: int = Average,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduce the gradients of one step over the ranks; for use between ``jax.grad`` and the optimizer's update.
@@ -34,7 +35,7 @@ def reduce_gradients(
         compression: a class of ``Compression``, or a custom compressor; the same on all ranks.
         op: Average, Sum, Min, Max, Product or Adasum.
         num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
-            reduces every gradient by an operation of its own.
+            reduces every gradient by an operation of its own. "auto": one group for each 25 MiB, at most 10.
         process_set: the ranks that take part.
 
     Returns:

@@ -9,6 +9,7 @@ import keras
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set, registered_set
+from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import GradientOptions, gradient_options, members_of_lists, variables_of_layers
 from horocache.errors import InvalidArgumentError, UnsupportedError
 from keras.src import api_export
@@ -126,7 +127,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     op: int = Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
@@ -151,7 +152,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             ``gradient_accumulation_steps``.
         average_aggregated_gradients: True averages the gradients of these steps instead of adding them up.
         num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
-            reduces every gradient by an operation of its own.
+            reduces every gradient by an operation of its own. "auto": one group for each 25 MiB, at most 10.
         groups: a number, with the meaning of ``num_groups``; or lists of Keras variables, each list reduced as one
             operation. The gradients of all other variables are reduced by operations of their own.
         process_set: the ranks that take part.

@@ -8,6 +8,7 @@ import tensorflow as tf
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.bucketing import NumGroups
 
 from .compression import Compression
 from .sessions import distributed_v1
@@ -25,7 +26,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
@@ -51,7 +52,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         average_aggregated_gradients: True averages the gradients of the steps instead of adding them up; ignored for
             optimizers of ``tf.compat.v1.train``.
         num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
-            reduces every gradient by an operation of its own.
+            reduces every gradient by an operation of its own. "auto": one group for each 25 MiB, at most 10.
         groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
         process_set: the ranks that take part.
         scale_local_gradients: True divides the gradients of local variables by the number of ranks; ignored for

@@ -9,6 +9,7 @@ import tensorflow as tf
 from horocache.collectives.api import Average
 from horocache.collectives.transforms import AnyCompressor
 from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import GradientOptions, gradient_options, variables_of_layers
 
 from .autograph import as_it_is
@@ -129,7 +130,7 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
@@ -147,7 +148,7 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
             number of ranks over this factor after it.
         num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
-            reduces every gradient by an operation of its own.
+            reduces every gradient by an operation of its own. "auto": one group for each 25 MiB, at most 10.
         groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
             The gradients of all other variables are reduced by operations of their own.
         process_set: the ranks that take part.
@@ -190,7 +191,7 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
@@ -209,7 +210,7 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: with Average, the gradients are divided by this factor before the sum, and by the
             number of ranks over this factor after it.
         num_groups: the number of groups into which the gradients are split; each group is reduced as one operation. 0
-            reduces every gradient by an operation of its own.
+            reduces every gradient by an operation of its own. "auto": one group for each 25 MiB, at most 10.
         groups: a number, with the meaning of ``num_groups``; or lists of variables, each list reduced as one operation.
             The gradients of all other variables are reduced by operations of their own.
         process_set: the ranks that take part.

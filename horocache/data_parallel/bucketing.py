@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+NumGroups = int | Literal["auto"]
+
+# For "auto": the bytes of a group, and the most groups. PyTorch's DDP has buckets of 25 MiB, too. Fewer and larger
+# groups of small models cost less per gradient; larger groups of large models would leave more of them exposed.
+_AUTO_BYTES = 25 << 20
+_AUTO_MOST = 10
 # Ratio of the bytes of an inner run to those of the first or the last run.
 _INNER_BYTES = 4
+
+
+def group_count(wanted: NumGroups, sizes: Sequence[int]) -> int:
+    """Return the number of groups for gradients of these sizes in bytes; 0 if they are not grouped.
+
+    Args:
+        wanted: that number, or "auto": one group for each 25 MiB, at most 10. A group has at least one gradient.
+        sizes: bytes of each gradient; 0 if unknown.
+    """
+    number = max(1, min(-(-sum(sizes) // _AUTO_BYTES), _AUTO_MOST)) if wanted == "auto" else wanted
+    return min(number, len(sizes))
 
 
 def split_by_bytes(order: Sequence[int], sizes: Sequence[int], groups: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from horocache.collectives.reduce_op import Adasum, Average, check_op
 from horocache.collectives.transforms import AnyCompressor, check_compressor
 from horocache.core import context
 from horocache.core.process_set import ProcessSet
-from horocache.data_parallel.bucketing import split_by_bytes, split_by_count
+from horocache.data_parallel.bucketing import NumGroups, group_count, split_by_bytes, split_by_count
 from horocache.errors import InvalidArgumentError
 
 
@@ -23,7 +23,7 @@ class GradientOptions(NamedTuple):
     op: int
     prescale: float
     postscale: float
-    num_groups: int  # 0: gradients are not grouped, except by `groups`
+    num_groups: NumGroups  # 0: gradients are not grouped, except by `groups`
     groups: list[list[Any]] | None  # the user's groups of parameters
     sparse_as_dense: bool
     process_set: ProcessSet
@@ -40,7 +40,7 @@ def gradient_options(
     backward_passes_per_step: int,
     op: int,
     gradient_predivide_factor: float,
-    num_groups: int,
+    num_groups: NumGroups,
     groups: Any,
     sparse_as_dense: bool,
     process_set: ProcessSet,
@@ -54,7 +54,7 @@ def gradient_options(
         op: a reduce operation. The caller must refuse Adasum or run it itself.
         gradient_predivide_factor: with Average, gradients are divided by this factor before the sum, and after it by
             the number of ranks divided by the factor.
-        num_groups: a whole number from 0 on.
+        num_groups: a whole number from 0 on, or "auto".
         groups: None, a number with the meaning of ``num_groups``, or lists of parameters.
         sparse_as_dense: True if sparse gradients are made dense before they are reduced.
         process_set: a registered process set.
@@ -96,10 +96,10 @@ def check_passes(passes: int) -> None:
         raise InvalidArgumentError(f"backward_passes_per_step must be a whole number > 0; it is {passes!r}.")
 
 
-def _checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]] | None]:
+def _checked_groups(num_groups: NumGroups, groups: Any) -> tuple[NumGroups, list[list[Any]] | None]:
     """Return the number of groups to make (0: none), and the user's groups (None: there are none)."""
-    if not isinstance(num_groups, Integral) or num_groups < 0:
-        raise InvalidArgumentError(f"num_groups must be a whole number of at least 0; it is {num_groups!r}.")
+    if num_groups != "auto" and (not isinstance(num_groups, Integral) or num_groups < 0):
+        raise InvalidArgumentError(f"num_groups must be a whole number of at least 0, or 'auto'; it is {num_groups!r}.")
     if groups is None:
         return num_groups, None
     if num_groups:
@@ -145,7 +145,7 @@ def buckets(
     """
     if options.groups is not None:
         return _fixed(order, dtypes, [[number_of(parameter) for parameter in group] for group in options.groups])
-    count = min(options.num_groups, len(order))
+    count = group_count(options.num_groups, [sizes[number] for number in order])
     if count == 0:
         return [Bucket([number], False) for number in order]
     by_count = context.current().runtime.knobs()["group_by"][0] == "count" or any(sizes[n] == 0 for n in order)

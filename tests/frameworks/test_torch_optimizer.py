@@ -39,6 +39,7 @@ def test_training_equals_one_process_with_all_data(size):
             "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
         }
         options = [{}, {"num_groups": 2}, {"groups": 3}, {"gradient_predivide_factor": 2.0}, {"num_groups": 100}]
+        options.append({"num_groups": "auto"})
         for label, make_optimizer in optimizers.items():
             want = reference(n, 4, make_optimizer)
             for option in options:

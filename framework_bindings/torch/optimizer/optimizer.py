@@ -15,6 +15,7 @@ from horocache.collectives.api import Adasum, Average
 from horocache.collectives.transforms import AnyCompressor, layer_list
 from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
+from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import check_passes, gradient_options, members_of_lists
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
@@ -304,7 +305,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
+    num_groups: NumGroups = 0,
     groups: Groups = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
@@ -337,11 +338,12 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: with Average, gradients are divided by this factor before the sum, and the sum is
             divided by the number of ranks over this factor.
         num_groups: the number of groups in which gradients are reduced, each as one operation; 0 reduces each gradient
-            by itself. Groups have about equal bytes; of three or more groups, the first and the last have a quarter of
-            the others. With the knob ``group_by=count``, groups have equal numbers of gradients. In the first step,
-            groups follow the reverse order of registration; later, the order in which rank 0's gradients became ready
-            in the first step, or in the step after :meth:`add_param_group`. The group that the next forward pass needs
-            first, judged by the last forward pass of rank 0 in that step, has the highest priority.
+            by itself. "auto": one group for each 25 MiB, at most 10. Groups have about equal bytes; of three or more
+            groups, the first and the last have a quarter of the others. With the knob ``group_by=count``, groups have
+            equal numbers of gradients. In the first step, groups follow the reverse order of registration; later, the
+            order in which rank 0's gradients became ready in the first step, or in the step after
+            :meth:`add_param_group`. The group that the next forward pass needs first, judged by the last forward pass
+            of rank 0 in that step, has the highest priority.
         groups: a number, with the meaning of ``num_groups``; or lists of parameters, each of which is reduced as one
             group. Other parameters are reduced by themselves. Frozen parameters are left out.
         sparse_as_dense: True to reduce sparse gradients as dense ones, instead of gathering them; they are sparse again

@@ -14,7 +14,7 @@ from horocache.collectives.api import set_id
 from horocache.collectives.compression import is_cast
 from horocache.collectives.transforms import LoggingLayer, layer_list
 from horocache.core import context
-from horocache.data_parallel.bucketing import split_by_bytes, split_by_count
+from horocache.data_parallel.bucketing import group_count, split_by_bytes, split_by_count
 from horocache.data_parallel.options import GradientOptions
 from horocache.errors import InvalidArgumentError, UnsupportedError
 
@@ -67,7 +67,7 @@ class GradientReducer:
         self._views = BucketViews(bucket_view, self.plain)
         self._frozen: list[tuple[str, torch.Tensor]] = []
         self._fixed_groups = options.groups
-        grouped = options.num_groups > 0 or bool(options.groups)
+        grouped = options.num_groups != 0 or bool(options.groups)
         self.order = ReadyOrder(grouped, options.process_set)
         self.label = ""  # describes the optimizer in errors
         self.changes = 0  # number of hooks added so far
@@ -136,14 +136,14 @@ class GradientReducer:
 
     def _make_buckets(self, orders: Orders) -> None:
         order = orders.ready
-        wanted = min(self._options.num_groups, len(order))
+        sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
+        wanted = group_count(self._options.num_groups, sizes)
         if self._fixed_groups is not None:
             self._buckets = fixed_buckets(self._fixed_groups, self._slots)
         elif wanted == 0:
             self._buckets = [Bucket([slot], False) for slot in self._slots]
         else:
             by_count = context.current().runtime.knobs()["group_by"][0] == "count"
-            sizes = [slot.param.numel() * slot.param.element_size() for slot in self._slots]
             runs = split_by_count(order, wanted) if by_count else split_by_bytes(order, sizes, wanted)
             self._buckets = [bucket for run in runs for bucket in of_one_dtype([self._slots[i] for i in run])]
         if self.order.wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horocache.data_parallel.bucketing import complete_order, priorities, split_by_bytes, split_by_count
+from horocache.data_parallel.bucketing import complete_order, group_count, priorities, split_by_bytes, split_by_count
 
 items = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=60)
 
@@ -114,3 +114,13 @@ def test_priorities_are_one_to_the_number_of_groups_each_once(lengths, random):
     by_urgency = sorted(range(len(groups)), key=lambda group: -found[group])
     firsts = [min(map(used.index, groups[group])) for group in by_urgency]
     assert firsts == sorted(firsts)
+
+
+def test_automatic_groups_have_25_mib_and_are_at_most_ten():
+    mib = 1 << 20
+    assert group_count("auto", [1000] * 300) == 1
+    assert group_count("auto", [mib] * 98) == 4
+    assert group_count("auto", [mib] * 440) == 10
+    assert group_count("auto", [200 * mib]) == 1  # a group has at least one gradient
+    assert group_count("auto", [0, 0]) == 1  # sizes that are not known
+    assert (group_count("auto", []), group_count(0, [5]), group_count(7, [5, 5])) == (0, 0, 2)
