@@ -17,7 +17,7 @@ from horocache.core import context as _state
 from horocache.core.process_set import ProcessSet, global_process_set
 from horocache.data_parallel.bucketing import NumGroups
 from horocache.data_parallel.options import check_passes, gradient_options, members_of_lists
-from horocache.errors import InvalidArgumentError, UnsupportedError
+from horocache.errors import InvalidArgumentError
 
 from ..adapter import collectives
 from ..compile.dynamo import outside
@@ -288,16 +288,6 @@ def _check_members(optimizer: torch.optim.Optimizer, groups: list[list[torch.Ten
             )
 
 
-def _check_devices(named: list[tuple[str, torch.Tensor]]) -> None:
-    """Raise UnsupportedError if a trainable parameter is on a device whose tensors cannot be sent."""
-    for name, param in named:
-        if param.requires_grad and not param.is_cpu:
-            raise UnsupportedError(
-                f"the parameter {name} is on {param.device}, and there is no {param.device.type.upper()} backend yet. "
-                "Move the model with .cpu() before its optimizer is wrapped."
-            )
-
-
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -400,8 +390,6 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     # In the order of the user's names, which is the registration order of the model.
     registered = {param for _, _, param in positions(optimizer.param_groups)}
     named = [(name, param) for param, name in names.items() if param in registered]
-    if options.takes_part:
-        _check_devices(named)
     view = gradient_as_bucket_view
     reducer = GradientReducer(named, options, view, unused_as_zeros) if options.takes_part else None
     distributed = wrap(

@@ -86,6 +86,7 @@ class GradientReducer:
 
         A frozen parameter gets its hook in the first :meth:`synchronize` after it has become trainable.
         """
+        _check_devices(named)
         for name, param in named:
             if param.requires_grad:
                 self._hook(name, param)
@@ -484,3 +485,13 @@ class GradientReducer:
 def _remove_hooks(hooks: list[Any]) -> None:
     for hook in hooks:
         hook.remove()
+
+
+def _check_devices(named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Raise UnsupportedError if a trainable parameter is on a device whose tensors cannot be sent."""
+    for name, param in named:
+        if param.requires_grad and not param.is_cpu:
+            raise UnsupportedError(
+                f"the parameter {name} is on {param.device}, and there is no {param.device.type.upper()} backend yet. "
+                "Move the model with .cpu() before its optimizer is wrapped."
+            )
