@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ def entry(name: str, thing: Any) -> Iterator[str]:
         yield docstring(thing)
     elif not name.startswith("__"):
         yield f"### `{name}`"
-        yield f"A constant: `{thing}`." if isinstance(thing, int | str | float) else docstring(type(thing))
+        value = f"{thing!s}, {thing.value}" if isinstance(thing, Enum) else str(thing)
+        yield f"A constant: `{value}`." if isinstance(thing, int | str | float) else docstring(type(thing))
 
 
 def collective_entry(collective: Collective) -> Iterator[str]:

@@ -15,6 +15,7 @@ Importing this package loads neither a framework nor the core; each name is load
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 # The module of each public name, except for the methods of the NumPy collectives.
@@ -136,12 +137,17 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("horocache._core").__version__
     elif name in _MODULE_OF:
         value = getattr(importlib.import_module(f"horocache.{_MODULE_OF[name]}"), name)
-    elif name.startswith("_") or name not in __getattr__("__all__"):
+    elif name.startswith("_") or _is_submodule(name) or name not in __getattr__("__all__"):
         raise AttributeError(f"module 'horocache' has no attribute {name!r}")
     else:
         value = getattr(importlib.import_module("horocache.collectives.numpy").collectives, name)
     globals()[name] = value
     return value
+
+
+def _is_submodule(name: str) -> bool:
+    # `from horocache import compat` asks for the attribute first, which must not load the list of collectives.
+    return importlib.util.find_spec(f"horocache.{name}") is not None
 
 
 def __dir__() -> list[str]:

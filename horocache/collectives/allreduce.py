@@ -10,7 +10,7 @@ from horocache.base.operation_codes import OP_ALLREDUCE
 from horocache.base.request import Request
 from horocache.base.thread_names import counts_by_itself
 from horocache.collectives.adasum import AdaptiveSum
-from horocache.collectives.arguments import Name, check_backend, check_list, check_numbers, full_name, set_id
+from horocache.collectives.arguments import REFUSED, Name, check_backend, check_list, check_numbers, full_name, set_id
 from horocache.collectives.completion import Handle
 from horocache.collectives.forms import (
     AVERAGE,
@@ -210,7 +210,7 @@ class Allreduce(AdaptiveSum[T]):
                 handle = session.runtime.allreduce_in_place(
                     tensor, name, op, prescale, postscale, wait_follows, number, backend, priority
                 )
-            except (TypeError, OverflowError):
+            except REFUSED:
                 check_numbers((prescale, postscale), priority)
                 raise
             if handle is not None:
@@ -243,7 +243,7 @@ class Allreduce(AdaptiveSum[T]):
             call = (*scales, wait_follows, number, backend, priority)
             try:
                 handle = session.runtime.allreduce_group_in_place(tensors, full, None, self._plain_type, op, *call)
-            except (TypeError, OverflowError):
+            except REFUSED:
                 check_numbers(scales, priority)
                 raise
             if handle is not None:
@@ -324,7 +324,7 @@ class Allreduce(AdaptiveSum[T]):
                 tensors, names, self._plain_type, handles, op, prescale, postscale, False, number, backend, priority
             )
             return done
-        except (TypeError, OverflowError):
+        except REFUSED:
             check_numbers((prescale, postscale), priority)
             raise
         finally:

@@ -52,7 +52,7 @@ ALLTOALL = Collective(
         tensor="shape ``(n, ...)``; as many rows as it gets. Otherwise it keeps its values.",
         returns="The tensor itself. If ``splits`` is given, and always from the asynchronous form: a pair of the "
         "tensor and the number of rows from each rank.",
-        raises=f"{_RAISES}\nInvalidArgumentError: the number of received rows is not that of the tensor.",
+        raises=f"{_RAISES}\nInvalidArgumentError: when the rows have come, their number is not that of the tensor.",
     ),
 )
 ALLTOALLV = Collective(

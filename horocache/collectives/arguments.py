@@ -71,6 +71,7 @@ def set_id(process_set: ProcessSet) -> int:
     """Return the number of a registered process set. Raises InvalidArgumentError for any other object."""
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if number is None:
+        context.current()  # before init() that is the error
         raise InvalidArgumentError(
             f"Process set provided does not exist, or has not been registered: {process_set!r}. Use "
             "global_process_set, or give the set to init(process_sets=[...])."
@@ -108,6 +109,10 @@ def check_priority(priority: Any) -> None:
     """Raise InvalidArgumentError unless ``priority`` is a whole number of 32 bits."""
     if not isinstance(priority, Integral) or not -(1 << 31) <= int(priority) < 1 << 31:
         raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
+
+
+# What the core raises if it cannot convert an argument. The conversion may call the argument's own __float__.
+REFUSED = (TypeError, OverflowError, ValueError, RuntimeError)
 
 
 def check_numbers(scales: tuple[Any, Any], priority: Any) -> None:

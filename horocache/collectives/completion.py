@@ -13,6 +13,7 @@ from horocache.errors import HorocacheError, InvalidArgumentError
 # Maps a function that finishes one operation to one that finishes many at once: it takes the list of their states and
 # returns the list of their results.
 finishes_many: dict[Callable[[Any, Any], Any], Callable[[list[Any]], list[Any]]] = {}
+_Finisher = tuple[Callable[[Any, Any], Any], Any]
 _NO_FINISHER = (lambda state, answer: None, None)
 
 
@@ -34,10 +35,11 @@ class Handle(int):
 
     def __repr__(self) -> str:
         """Tell whether the operation is in flight, finished, or unknown here because its result was returned."""
-        session = context.running()
-        if session is None or self not in session.pending:
-            return f"<handle {int(self)}, consumed>"
-        return f"<handle {int(self)}, {'finished' if poll(self) else 'in flight'}>"
+        try:
+            state = "finished" if poll(self) else "in flight"
+        except (HorocacheError, ValueError):  # no session runs, or the handle is not known, or not any more
+            state = "consumed"
+        return f"<handle {int(self)}, {state}>"
 
     __str__ = int.__repr__  # messages show the number
 
@@ -53,9 +55,10 @@ def poll(handle: int) -> bool:
         ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
     """
     session = context.current()
-    if handle not in session.pending:
+    finisher = session.pending.get(handle)
+    if finisher is None:
         raise _unknown(handle)
-    return session.pending[handle][0] in (_kept, _failed) or session.runtime.poll(handle)
+    return finisher[0] in _SETTLED or session.runtime.poll(handle)
 
 
 def _check_seconds(timeout: float) -> None:
@@ -89,7 +92,7 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     if finisher is None:
         raise _unknown(handle)
     finish, state = finisher
-    if finish in (_kept, _failed):
+    if finish in _SETTLED:
         return finish(state, None)
     try:
         answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
@@ -107,40 +110,71 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
     If the wait is interrupted, the outcomes so far are kept in the place of the finishers, so that all handles can be
     synchronized again.
     """
-    session = context.current()
-    pending, wait = session.pending, session.runtime.wait
+    pending = context.current().pending
     end = None if timeout is None else time.monotonic() + timeout
     results = _finish_alike(handles, timeout)
     if len(results) == len(handles):
         return results
-    outcomes: list[tuple[Callable[[Any, Any], Any], Any]] = [(_kept, result) for result in results]
+    outcomes: list[_Finisher] = [(_kept, result) for result in results]
     try:
         for handle in handles[len(outcomes) :]:
-            finish, state = pending.pop(handle, (_failed, None))
-            if state is None and finish is _failed:
-                state = _unknown(handle)
-            elif finish not in (_kept, _failed):
-                try:
-                    answer = wait(handle) if end is None else wait(handle, max(0.0, end - time.monotonic()))
-                    finish, state = _kept, finish(state, answer)
-                except HorocacheError as error:
-                    finish, state = _failed, error
-                except BaseException:
-                    pending[handle] = finish, state
-                    raise
-            outcomes.append((finish, state))
+            outcomes.append(_outcome(handle, None if end is None else max(0.0, end - time.monotonic())))
     except BaseException:
-        pending.update(zip(handles, outcomes, strict=False))
+        for handle, outcome in zip(handles, outcomes, strict=False):
+            if outcome[0] is not _refused:
+                pending.setdefault(handle, outcome)  # another thread may have put its own back
         raise
     return [finish(state, None) for finish, state in outcomes]
+
+
+def _outcome(handle: int, timeout: float | None) -> _Finisher:
+    """Wait for an operation and consume its handle; return a finisher that needs no answer.
+
+    Raises:
+        BaseException: a timeout or an interrupt; the handle stays valid.
+    """
+    session = context.current()
+    finisher = session.pending.pop(handle, None)
+    if finisher is None:
+        return _refused, _unknown(handle)
+    if finisher[0] in _SETTLED:
+        return finisher
+    finish, state = finisher
+    try:
+        answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
+    except HorocacheError as error:
+        return _failed, error
+    except BaseException:  # the operation goes on
+        session.pending[handle] = finisher
+        raise
+    try:
+        return _kept, finish(state, answer)
+    except Exception as error:
+        return _failed, error
+    except BaseException:
+        session.pending[handle] = _answered, (finish, state, answer)
+        raise
 
 
 def _kept(result: Any, _: Any) -> Any:
     return result
 
 
-def _failed(error: HorocacheError, _: Any) -> Any:
+def _failed(error: Exception, _: Any) -> Any:
     raise error
+
+
+def _answered(known: tuple[Callable[[Any, Any], Any], Any, Any], _: Any) -> Any:
+    finish, state, answer = known
+    return finish(state, answer)
+
+
+def _refused(error: Exception, _: Any) -> Any:
+    raise error
+
+
+# The finishers of handles that the core has consumed already.
+_SETTLED = (_kept, _failed, _answered)
 
 
 def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:

@@ -6,21 +6,23 @@ the operation, and a :class:`Collective`, which describes the arguments and the 
 adds a method for each form, with its full signature and a docstring that stands alone. The methods are compiled from
 source, as those of ``dataclasses`` are, so that a call costs no more than a call of a method that is written out.
 
-``api.pyi``, which ``make docs`` writes, shows the methods to type checkers and editors.
+``operations.pyi``, which ``make docs`` writes, shows the methods to type checkers and editors.
 """
 
 from __future__ import annotations
 
 import linecache
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar
 
+from horocache.collectives.arguments import Name
 from horocache.collectives.completion import Handle, synchronize
 from horocache.collectives.reduce_op import Average
-from horocache.core.process_set import global_process_set
+from horocache.collectives.transforms import AnyCompressor
+from horocache.core.process_set import ProcessSet, global_process_set
 
 C = TypeVar("C")
 _WIDTH = 112  # of the text of a docstring, whose lines are indented by 8
@@ -90,6 +92,9 @@ _ALWAYS_RAISED = (
     "DuplicateNameError: an operation of this name is in flight.\n"
     "PeerLostError, StallError, ShutDownError, AbortedError: the operation failed."
 )
+
+
+_RAISED_AT_ONCE = ("InvalidArgumentError", "UnsupportedError", "NotInitializedError", "DuplicateNameError")
 
 
 @dataclass(frozen=True)
@@ -197,12 +202,17 @@ class Form:
             returns = f"A list, in the order of ``tensors``. For each: {_lower(text.returns)}"
         if not self.blocking:
             blocking = Form(self.collective, self.group, self.in_place, blocking=True)
-            subject = "tensors" if self.group else "tensor"
-            details = f"{summary} {details} The {subject} must not change until synchronize() has returned."
+            subject, use = "tensors" if self.group else "tensor", "be used" if self.in_place else "change"
+            until = f"The {subject} must not {use} until synchronize() has returned."
+            details = " ".join(filter(None, [summary, details.strip(), until]))
             summary = f"Start {blocking.name}() and return a handle."
             returns = f"A handle for synchronize(), which returns {_lower(returns)}"
         arguments = [tensor, *(f"{each.name}: {each.doc}" for each in self.parameters())]
         raises = [*text.raises.splitlines(), *_ALWAYS_RAISED.splitlines()]
+        if not self.blocking:
+            raises = [
+                each if each.startswith(_RAISED_AT_ONCE) else f"{each} synchronize() raises it." for each in raises
+            ]
         parts = [_filled(summary), _filled(details), _section("Args", arguments)]
         return "\n\n".join(filter(None, [*parts, _section("Returns", [returns]), _section("Raises", raises)])) + "\n"
 
@@ -244,6 +254,10 @@ def _method(cls: type, form: Form) -> Any:
     file = f"<{cls.__module__}.{cls.__qualname__}.{form.name}>"
     names: dict[str, Any] = {
         "__name__": cls.__module__,
+        **{each.__name__: each for each in (Any, Sequence, ProcessSet)},
+        "T": TypeVar("T"),
+        "Name": Name,
+        "AnyCompressor": AnyCompressor,
         "Handle": Handle,
         "synchronize": synchronize,
         "Average": Average,

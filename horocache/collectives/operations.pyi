@@ -55,7 +55,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start allreduce() and return a handle.
 
-        Reduce the ranks' tensors element by element; every rank gets the result.  The tensor must not change until
+        Reduce the ranks' tensors element by element; every rank gets the result. The tensor must not change until
         synchronize() has returned.
 
         Args:
@@ -83,13 +83,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression, backend or priority differ between ranks; names two
-                ranks and both values.
+                ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def allreduce(
@@ -156,8 +156,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start allreduce_() and return a handle.
 
-        Reduce the ranks' tensors element by element, and store the result in the tensor itself.  The tensor must not
-        change until synchronize() has returned.
+        Reduce the ranks' tensors element by element, and store the result in the tensor itself. The tensor must not be
+        used until synchronize() has returned.
 
         Args:
             tensor: any shape, the same shape and dtype on all ranks; gets the result. A read-only tensor is an error.
@@ -182,13 +182,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression, backend or priority differ between ranks; names two
-                ranks and both values.
+                ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def allreduce_(
@@ -255,7 +255,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_allreduce() and return a handle.
 
         Reduce the ranks' tensors element by element; every rank gets the result. Several tensors as one group, which
-        runs when all ranks have submitted all of it.  The tensors must not change until synchronize() has returned.
+        runs when all ranks have submitted all of it. The tensors must not change until synchronize() has returned.
 
         Args:
             tensors: a list with at least one tensor. Each: any shape, the same shape and dtype on all ranks. Not
@@ -283,13 +283,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression, backend or priority differ between ranks; names two
-                ranks and both values.
+                ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_allreduce(
@@ -361,7 +361,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_allreduce_() and return a handle.
 
         Reduce the ranks' tensors element by element, and store the result in the tensor itself. Several tensors as one
-        group, which runs when all ranks have submitted all of it.  The tensors must not change until synchronize() has
+        group, which runs when all ranks have submitted all of it. The tensors must not be used until synchronize() has
         returned.
 
         Args:
@@ -388,13 +388,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression, backend or priority differ between ranks; names two
-                ranks and both values.
+                ranks and both values. synchronize() raises it.
             InvalidArgumentError: both ``op`` and ``average`` are given, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_allreduce_(
@@ -457,8 +457,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start allgather() and return a handle.
 
-        Concatenate the ranks' tensors along the first dimension; every rank gets the result.  The tensor must not
-        change until synchronize() has returned.
+        Concatenate the ranks' tensors along the first dimension; every rank gets the result. The tensor must not change
+        until synchronize() has returned.
 
         Args:
             tensor: shape ``(n_r, ...)``; ``n_r`` may differ from rank to rank and may be 0, the other dimensions may
@@ -473,12 +473,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def allgather(
@@ -522,8 +522,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start allgather_() and return a handle.
 
-        Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``.  The tensor must not
-        change until synchronize() has returned.
+        Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``. The tensor must not
+        be used until synchronize() has returned.
 
         Args:
             tensor: shape ``(ranks * n, ...)``, the same on all ranks. This rank's rows are ``[rank * n : (rank + 1) *
@@ -538,13 +538,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank, or the number of rows is not a multiple of the
                 number of ranks.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def allgather_(
@@ -590,7 +590,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_allgather() and return a handle.
 
         Concatenate the ranks' tensors along the first dimension; every rank gets the result. Several tensors as one
-        group, which runs when all ranks have submitted all of it.  The tensors must not change until synchronize() has
+        group, which runs when all ranks have submitted all of it. The tensors must not change until synchronize() has
         returned.
 
         Args:
@@ -607,12 +607,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_allgather(
@@ -659,7 +659,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_allgather_() and return a handle.
 
         Fill in the other ranks' rows of a tensor, as ``MPI_Allgather`` does with ``MPI_IN_PLACE``. Several tensors as
-        one group, which runs when all ranks have submitted all of it.  The tensors must not change until synchronize()
+        one group, which runs when all ranks have submitted all of it. The tensors must not be used until synchronize()
         has returned.
 
         Args:
@@ -676,13 +676,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank, or the number of rows is not a multiple of the
                 number of ranks.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_allgather_(
@@ -732,7 +732,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start allgatherv() and return a handle.
 
-        Concatenate the ranks' tensors along the first dimension, each rank's part at its own position.  The tensor must
+        Concatenate the ranks' tensors along the first dimension, each rank's part at its own position. The tensor must
         not change until synchronize() has returned.
 
         Args:
@@ -753,11 +753,11 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype or another dimension differs between ranks; a rank expects another number of rows than
-                it gets, which fails on all ranks; or another rank's lists are wrong.
+                it gets, which fails on all ranks; or another rank's lists are wrong. synchronize() raises it.
             InvalidArgumentError: this rank's lists do not fit the number of ranks; or, on all ranks, parts overlap.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def allgatherv(
@@ -808,7 +808,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start broadcast() and return a handle.
 
-        Copy the root's tensor to all ranks.  The tensor must not change until synchronize() has returned.
+        Copy the root's tensor to all ranks. The tensor must not change until synchronize() has returned.
 
         Args:
             tensor: any shape, the same shape and dtype on all ranks; only the root's values are used. Not modified.
@@ -823,11 +823,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, root or backend differ between ranks; names two ranks and both values.
+                synchronize() raises it.
             InvalidArgumentError: ``root_rank`` is not in the set, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def broadcast(
@@ -872,7 +873,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start broadcast_() and return a handle.
 
-        Copy the root's tensor to all ranks, and store the values in the tensor itself.  The tensor must not change
+        Copy the root's tensor to all ranks, and store the values in the tensor itself. The tensor must not be used
         until synchronize() has returned.
 
         Args:
@@ -889,11 +890,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, root or backend differ between ranks; names two ranks and both values.
+                synchronize() raises it.
             InvalidArgumentError: ``root_rank`` is not in the set, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def broadcast_(
@@ -940,7 +942,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_broadcast() and return a handle.
 
         Copy the root's tensor to all ranks. Several tensors as one group, which runs when all ranks have submitted all
-        of it.  The tensors must not change until synchronize() has returned.
+        of it. The tensors must not change until synchronize() has returned.
 
         Args:
             tensors: a list with at least one tensor. Each: any shape, the same shape and dtype on all ranks; only the
@@ -957,11 +959,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, root or backend differ between ranks; names two ranks and both values.
+                synchronize() raises it.
             InvalidArgumentError: ``root_rank`` is not in the set, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_broadcast(
@@ -1010,7 +1013,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_broadcast_() and return a handle.
 
         Copy the root's tensor to all ranks, and store the values in the tensor itself. Several tensors as one group,
-        which runs when all ranks have submitted all of it.  The tensors must not change until synchronize() has
+        which runs when all ranks have submitted all of it. The tensors must not be used until synchronize() has
         returned.
 
         Args:
@@ -1027,11 +1030,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, root or backend differ between ranks; names two ranks and both values.
+                synchronize() raises it.
             InvalidArgumentError: ``root_rank`` is not in the set, or an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_broadcast_(
@@ -1079,8 +1083,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start alltoall() and return a handle.
 
-        Send a slice of rows to every rank and receive one from each.  The tensor must not change until synchronize()
-        has returned.
+        Send a slice of rows to every rank and receive one from each. The tensor must not change until synchronize() has
+        returned.
 
         Args:
             tensor: shape ``(n, ...)``; ``n`` may differ from rank to rank, the other dimensions may not. Not modified.
@@ -1101,11 +1105,11 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on
                 this rank.
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def alltoall(
@@ -1155,8 +1159,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start alltoall_() and return a handle.
 
-        Send a slice of rows to every rank, and store the rows that come from each in the tensor itself.  The tensor
-        must not change until synchronize() has returned.
+        Send a slice of rows to every rank, and store the rows that come from each in the tensor itself. The tensor must
+        not be used until synchronize() has returned.
 
         Args:
             tensor: shape ``(n, ...)``; as many rows as it gets. Otherwise it keeps its values.
@@ -1176,12 +1180,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on
                 this rank.
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
-            InvalidArgumentError: the number of received rows is not that of the tensor.
+            InvalidArgumentError: when the rows have come, their number is not that of the tensor.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def alltoall_(
@@ -1215,7 +1219,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
                 both values.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
-            InvalidArgumentError: the number of received rows is not that of the tensor.
+            InvalidArgumentError: when the rows have come, their number is not that of the tensor.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1233,7 +1237,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_alltoall() and return a handle.
 
         Send a slice of rows to every rank and receive one from each. Several tensors as one group, which runs when all
-        ranks have submitted all of it.  The tensors must not change until synchronize() has returned.
+        ranks have submitted all of it. The tensors must not change until synchronize() has returned.
 
         Args:
             tensors: a list with at least one tensor. Each: shape ``(n, ...)``; ``n`` may differ from rank to rank, the
@@ -1255,11 +1259,11 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on
                 this rank.
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_alltoall(
@@ -1314,7 +1318,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_alltoall_() and return a handle.
 
         Send a slice of rows to every rank, and store the rows that come from each in the tensor itself. Several tensors
-        as one group, which runs when all ranks have submitted all of it.  The tensors must not change until
+        as one group, which runs when all ranks have submitted all of it. The tensors must not be used until
         synchronize() has returned.
 
         Args:
@@ -1337,12 +1341,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: the splits do not fit the tensor or the number of ranks, or an argument is invalid on
                 this rank.
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
-            InvalidArgumentError: the number of received rows is not that of the tensor.
+            InvalidArgumentError: when the rows have come, their number is not that of the tensor.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_alltoall_(
@@ -1379,7 +1383,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             MismatchError: dtype, backend or another dimension than the first differs between ranks; names two ranks and
                 both values.
             UnsupportedError: the backend does not exist, or the tensor's device, layout or dtype is not supported.
-            InvalidArgumentError: the number of received rows is not that of the tensor.
+            InvalidArgumentError: when the rows have come, their number is not that of the tensor.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
             PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
@@ -1424,12 +1428,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype or another dimension differs between ranks; or a rank expects another number of rows
-                than it gets.
+                than it gets. synchronize() raises it.
             InvalidArgumentError: a rank's lists do not fit its tensor or the number of ranks, or received parts
                 overlap.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def alltoallv(
@@ -1490,7 +1494,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start reducescatter() and return a handle.
 
-        Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order.  The tensor must not
+        Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order. The tensor must not
         change until synchronize() has returned.
 
         Args:
@@ -1512,13 +1516,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is Adasum or not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def reducescatter(
@@ -1576,8 +1580,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start reducescatter_() and return a handle.
 
-        Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself.  The tensor must not
-        change until synchronize() has returned.
+        Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself. The tensor must not be
+        used until synchronize() has returned.
 
         Args:
             tensor: shape ``(n, ...)``, the same on all ranks; not a scalar. This rank's rows get the result, the other
@@ -1598,13 +1602,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is Adasum or not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def reducescatter_(
@@ -1663,7 +1667,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_reducescatter() and return a handle.
 
         Reduce the ranks' tensors and divide the rows of the result among the ranks, in rank order. Several tensors as
-        one group, which runs when all ranks have submitted all of it.  The tensors must not change until synchronize()
+        one group, which runs when all ranks have submitted all of it. The tensors must not change until synchronize()
         has returned.
 
         Args:
@@ -1686,13 +1690,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is Adasum or not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_reducescatter(
@@ -1753,7 +1757,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
         """Start grouped_reducescatter_() and return a handle.
 
         Reduce the ranks' tensors, and store this rank's rows of the result in the tensor itself. Several tensors as one
-        group, which runs when all ranks have submitted all of it.  The tensors must not change until synchronize() has
+        group, which runs when all ranks have submitted all of it. The tensors must not be used until synchronize() has
         returned.
 
         Args:
@@ -1776,13 +1780,13 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: shape, dtype, op, scales, compression or backend differ between ranks; names two ranks and
-                both values.
+                both values. synchronize() raises it.
             InvalidArgumentError: an argument is invalid on this rank.
             UnsupportedError: the backend does not exist, the tensor's device, layout or dtype is not supported, or the
                 op is Adasum or not defined for the dtype.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def grouped_reducescatter_(
@@ -1842,7 +1846,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start reducescatterv() and return a handle.
 
-        Reduce the ranks' tensors and give each rank its number of rows of the result, in rank order.  The tensor must
+        Reduce the ranks' tensors and give each rank its number of rows of the result, in rank order. The tensor must
         not change until synchronize() has returned.
 
         Args:
@@ -1863,11 +1867,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             A handle for synchronize(), which returns a new tensor of shape ``(recvcounts[own rank], ...)``.
 
         Raises:
-            MismatchError: ``recvcounts``, shape, dtype, op, scales or backend differ between ranks.
+            MismatchError: ``recvcounts``, shape, dtype, op, scales or backend differ between ranks. synchronize()
+                raises it.
             InvalidArgumentError: on a rank, ``recvcounts`` does not fit the tensor or the number of ranks.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def reducescatterv(
@@ -1923,7 +1928,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start reduce() and return a handle.
 
-        Reduce the ranks' tensors element by element; one rank gets the result.  The tensor must not change until
+        Reduce the ranks' tensors element by element; one rank gets the result. The tensor must not change until
         synchronize() has returned.
 
         Args:
@@ -1945,10 +1950,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             InvalidArgumentError: ``root_rank`` is not in the set.
-            MismatchError: shape, dtype, op, scales or root differ between ranks.
+            MismatchError: shape, dtype, op, scales or root differ between ranks. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def reduce(
@@ -2001,7 +2006,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start gather() and return a handle.
 
-        Concatenate the ranks' tensors along the first dimension; one rank gets the result.  The tensor must not change
+        Concatenate the ranks' tensors along the first dimension; one rank gets the result. The tensor must not change
         until synchronize() has returned.
 
         Args:
@@ -2019,10 +2024,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             InvalidArgumentError: ``root_rank`` is not in the set.
-            MismatchError: dtype, another dimension or root differ between ranks.
+            MismatchError: dtype, another dimension or root differ between ranks. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def gather(
@@ -2069,7 +2074,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start gatherv() and return a handle.
 
-        Concatenate the ranks' tensors on one rank, each rank's part at its own position.  The tensor must not change
+        Concatenate the ranks' tensors on one rank, each rank's part at its own position. The tensor must not change
         until synchronize() has returned.
 
         Args:
@@ -2092,12 +2097,12 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
 
         Raises:
             MismatchError: dtype, another dimension or root differ between ranks; the root expects another number of
-                rows than it gets, which fails on all ranks; or the root's lists are wrong.
+                rows than it gets, which fails on all ranks; or the root's lists are wrong. synchronize() raises it.
             InvalidArgumentError: on the root, the lists do not fit the number of ranks; on all ranks, parts overlap or
                 ``root_rank`` is not in the set.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def gatherv(
@@ -2151,8 +2156,8 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start scatter() and return a handle.
 
-        Divide one rank's rows evenly among the ranks, in rank order.  The tensor must not change until synchronize()
-        has returned.
+        Divide one rank's rows evenly among the ranks, in rank order. The tensor must not change until synchronize() has
+        returned.
 
         Args:
             tensor: on the root, shape ``(n, ...)``, where ``n`` is a multiple of the number of ranks. On other ranks a
@@ -2172,10 +2177,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: ``root_rank`` is not in the set; on the root, ``n`` is not a multiple of the number of
                 ranks.
             MismatchError: dtype, another dimension or root differ between ranks; on other ranks, the root's arguments
-                are wrong.
+                are wrong. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def scatter(
@@ -2225,7 +2230,7 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
     ) -> Handle:
         """Start scatterv() and return a handle.
 
-        Give each rank its number of one rank's rows, from its own position in the root's tensor.  The tensor must not
+        Give each rank its number of one rank's rows, from its own position in the root's tensor. The tensor must not
         change until synchronize() has returned.
 
         Args:
@@ -2248,10 +2253,10 @@ class Collectives(Allreduce[T], Reduce[T], Allgather[T], Alltoall[T], Reducescat
             InvalidArgumentError: ``root_rank`` is not in the set; on the root, the lists do not fit its tensor or the
                 number of ranks.
             MismatchError: dtype, another dimension or root differ between ranks; on other ranks, the root's arguments
-                are wrong.
+                are wrong. synchronize() raises it.
             NotInitializedError: before ``init()``.
             DuplicateNameError: an operation of this name is in flight.
-            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
+            PeerLostError, StallError, ShutDownError, AbortedError: the operation failed. synchronize() raises it.
         """
 
     def scatterv(

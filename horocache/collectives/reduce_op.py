@@ -27,6 +27,8 @@ class ReduceOp(IntEnum):
         return self.name
 
     def __format__(self, specification: str) -> str:
+        if specification and specification[-1] in "bcdnoxXeEfFgG%":
+            return int.__format__(self, specification)
         return format(self.name, specification)
 
 
@@ -71,9 +73,10 @@ def _users_level() -> int:
 
 def check_op(op: int) -> ReduceOp:
     """Return ``op`` if the core can run it. Raises ValueError or, for Adasum, UnsupportedError."""
-    if op == Adasum and isinstance(op, int):
+    known = _known(op)
+    if known is Adasum:
         raise UnsupportedError("Adasum is for allreduce and DistributedOptimizer only; use Average or Sum.")
-    return _known(op)
+    return known
 
 
 def _known(op: Any) -> ReduceOp:

@@ -1,7 +1,6 @@
 """The start of every collective: it checks tensors, submits them to the core and returns a handle.
 
-Handles are ints. Each has a *finisher* in the session: a function that converts the core's answer to the caller's
-result. A submission takes tenths of a microsecond here, so the code avoids function calls and keyword arguments.
+Each handle has a *finisher* in the session: a function that converts the core's answer to the caller's result.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from horocache.base.operation_codes import OP_NAMES
 from horocache.base.request import Request
 from horocache.base.thread_names import counts_by_itself
-from horocache.collectives.arguments import check_list, check_numbers, full_name, set_id
+from horocache.collectives.arguments import REFUSED, check_list, check_numbers, full_name, set_id
 from horocache.collectives.completion import finishes_many
 from horocache.collectives.tensor_adapter import TensorAdapter
 from horocache.core import context
@@ -50,7 +49,7 @@ class Submitter(Generic[T]):
             request = request._replace(name=full_name(OP_NAMES[request.op], taken.name))
         try:
             handle = session.runtime.submit(request)
-        except (TypeError, OverflowError):  # checked only then: a check beforehand would cost every call time
+        except REFUSED:  # checked only then: a check beforehand would cost every call time
             check_numbers((request.prescale, request.postscale), request.priority)
             raise
         session.pending[handle] = (_finish, finish)

@@ -370,6 +370,44 @@ def test_gradients_stay_private_where_torch_cannot_tell_who_else_has_their_memor
     run(body, 2)
 
 
+def test_a_torch_without_dlpacks_exchange_table_has_no_bucket_views():
+    from horocache.torch.optimizer.gradient_queue import users_counter
+
+    class Tensor:
+        pass
+
+    assert users_counter(Tensor) is None and users_counter(torch.Tensor) is not None
+
+
+def test_gradients_without_memory_of_their_own_are_reduced():
+    def body():
+        import horocache.torch as hvd
+
+        hvd.init()
+
+        class NoGradient(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.sum()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return torch._efficientzerotensor((3, 4))
+
+        param, other = torch.nn.Parameter(torch.ones(3, 4)), torch.nn.Parameter(torch.ones(2))
+        named = [("param", param), ("other", other)]
+        for groups in (0, 1):
+            sgd = torch.optim.SGD([param, other], lr=0.0)
+            optimizer = hvd.DistributedOptimizer(sgd, named, num_groups=groups, op=hvd.Sum)
+            for _ in range(3):
+                optimizer.zero_grad()
+                (NoGradient.apply(param) + other.sum()).backward()
+                optimizer.step()
+                assert param.grad.tolist() == [[0.0] * 4] * 3 and other.grad.tolist() == [2.0, 2.0]
+
+    run(body, 2)
+
+
 def test_private_gradients_and_one_warning_where_no_memory_can_be_shared():
     def body():
         import os

@@ -193,6 +193,27 @@ def test_of_two_threads_that_wait_for_one_handle_one_gets_the_result():
     run(body, 2)
 
 
+@pytest.mark.parametrize("binding", ["native", "cffi"])
+def test_an_operation_without_lists_of_rows_may_follow_one_with_them(binding):
+    def body(binding):
+        import horocache as hc
+
+        hc.init(binding=binding)
+        n, rank = hc.size(), hc.rank()
+        for turn in range(3):  # the core uses the records of operations again
+            assert hc.allgatherv(np.full(2, rank), recvcounts=[2] * n, displs=[2 * r for r in range(n)]).size == 2 * n
+            x = np.ones(5)
+            assert hc.allreduce_(x, op=hc.Sum, name="in place")[0] == n
+            rows, _ = hc.alltoallv(np.arange(n), sendcounts=[1] * n, recvcounts=[1] * n, sdispls=list(range(n)))
+            assert rows.tolist() == [rank] * n
+            assert [y[0] for y in hc.grouped_allreduce_([np.ones(2), np.ones(3)], op=hc.Sum, name="group")] == [n, n]
+            gathered = hc.gatherv(np.full(1, turn), root_rank=0, recvcounts=[1] * n)
+            assert hc.allgather(np.full(rank + 1, turn)).size == n * (n + 1) // 2
+            assert (gathered is None) == (rank != 0)
+
+    run(body, 2, args=(binding,))
+
+
 def test_blocking_calls_alone_say_that_a_wait_follows():
     def body():
         import horocache as hc

@@ -202,6 +202,9 @@ def test_all_of_several_operations_are_waited_for_when_one_fails():
         JointWork(works).wait(timedelta(seconds=1000))
     assert [work.limits[0] for work in works] == [0.0] * 4  # the group's limit
     assert all(900 < work.limits[1] <= 1000 for work in works)
+    with pytest.raises(ValueError, match="first"):
+        JointWork(works).wait(timedelta(milliseconds=-1))  # no limit but the core's
+    assert [work.limits[2] for work in works] == [-0.001] * 4
 
 
 def test_several_operations_as_one():

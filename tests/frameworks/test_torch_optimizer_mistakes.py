@@ -132,11 +132,14 @@ def test_models_that_differ_between_ranks_are_a_mismatch_whichever_parameters_di
         ):
             with pytest.raises(MismatchError, match=f"'parameter.{tensor}'"):
                 hvd.broadcast_parameters(first if hvd.rank() == 0 else second, 0)
+        both = [("w", torch.full((2,), 1.0 + hvd.rank())), ("w", torch.full((3,), 5.0 + hvd.rank()))]
+        hvd.broadcast_parameters(both, 1)  # two models may have the same names
+        assert [tensor[0].item() for _, tensor in both] == [2.0, 6.0]
         # Without a difference, tensors of several types are one operation.
         mine = {"w": torch.full((2,), 1.0 + hvd.rank()), "count": torch.tensor(5 + hvd.rank()), "v": torch.ones(1)}
         hvd.broadcast_parameters(mine, 1)
         assert (mine["w"].tolist(), mine["count"].item()) == ([2.0, 2.0], 6)
-        assert hvd.metrics()["op_count.broadcast"] == 1  # an operation that fails is not counted
+        assert hvd.metrics()["op_count.broadcast"] == 2  # an operation that fails is not counted
 
     run(body, 2)
 

@@ -72,7 +72,7 @@ bool AllocateView(GradientSlot* slot) {
 
 // Copies the gradient's values to the bucket view. Returns false with an error set.
 bool Copy(const GradientSlot& slot, PyObject* grad, const dlpack::Tensor& from, const dlpack::Tensor& to) {
-  if (!SameStrides(from, to) || !IsPlain(grad)) {
+  if (from.data == nullptr || !SameStrides(from, to) || !IsPlain(grad)) {  // null: the tensor has no memory of its own
     PyErr_Clear();
     return CopyValues(slot.view, grad);
   }
@@ -101,7 +101,11 @@ bool MoveIntoView(GradientSlot* slot, PyObject* param) {
   if (!MayMove(slot, grad.ptr(), &from)) return true;
   if (!intact || !SameShape(from, to) || !OnlyTheSlotUsesTheView(*slot)) {
     if (!AllocateView(slot)) return false;
-    if (!DescribeView(*slot, &to) || !SameShape(from, to)) return true;
+    if (!DescribeView(*slot, &to) || !SameShape(from, to)) {  // the gradient has another type than its parameter
+      slot->wants_view = 0;
+      DropView(slot);
+      return true;
+    }
   }
   if (!Copy(*slot, grad.ptr(), from, to)) return false;
   AsQueue(slot->queue)->moved_bytes += slot->bytes;

@@ -4,12 +4,14 @@
 // Autograd allocates a new tensor for a gradient that is None, and adds to an existing gradient. With
 // zero_grad(set_to_none=False) a gradient therefore stays in its bucket view, and nothing is copied. Otherwise
 // MoveIntoView copies each new gradient into its bucket view, which then becomes the parameter's gradient. In these
-// cases the gradient stays where it is, and is reduced there:
+// cases the gradient stays where it is:
 //
 // * Other tensors share its memory. For example, the program has assigned a view of its own flat buffer as the
 // gradient,
 //   and autograd only adds to it; or a hook has kept it.
-// * It has a graph of its own (backward(create_graph=True)), is sparse, or is not on the CPU.
+// * Its memory is not torch's: a NumPy array's, for example.
+// * It has a graph of its own (backward(create_graph=True)).
+// * It is sparse, is not on the CPU, or has another type than its parameter.
 //
 // In these cases the parameter gets a new bucket view:
 //

@@ -57,7 +57,7 @@ bool Inspect(GradientSlot* slot, PyObject* grad) {
   bool as_it_is = false;
   if (Describe(&AsQueue(slot->queue)->gradients, grad, &tensor)) {
     slot->address = AddressOf(tensor);
-    as_it_is = IsCompact(tensor) && tensor.dtype.code != kComplexCode;
+    as_it_is = tensor.data != nullptr && IsCompact(tensor) && tensor.dtype.code != kComplexCode;
   }
   PyErr_Clear();  // a sparse gradient, for example, has no description
   slot->version = VersionOf(grad);

@@ -321,6 +321,8 @@ void OperationTable::Recycle(Operation* operation) {
   operation->submitted_ns = 0;
   operation->message = 0;
   operation->owner = nullptr;
+  RowLists& rows = operation->rows;
+  for (auto* list : {&rows.splits, &rows.send_starts, &rows.receive_rows, &rows.receive_starts}) list->clear();
   operation->results.clear();
   operation->blocks.clear();
   operation->status = Status::Ok();

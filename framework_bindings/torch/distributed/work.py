@@ -191,12 +191,16 @@ class JointWork(dist.Work):
         self._works = list(works)
 
     def wait(self, timeout: timedelta = _GROUPS_LIMIT) -> bool:
-        """Wait until all operations are over, also if some fail; then raise the error of the first one that failed.
+        """Wait for all operations, also if some fail; then raise the error of the first one that failed.
 
         Args:
-            timeout: how long to wait for all of them together; by default the group's limit for each.
+            timeout: how long to wait for all of them together; by default the group's limit for each. Below 0: no limit
+                but the core's.
+
+        Raises:
+            StallError: an operation is not over in time; it goes on.
         """
-        limited = timeout != _GROUPS_LIMIT
+        limited = timeout > _GROUPS_LIMIT
         end = time.monotonic() + seconds_of(timeout)
         first: Exception | None = None
         for work in self._works:
@@ -205,8 +209,11 @@ class JointWork(dist.Work):
                 work.wait(left)
             except Exception as error:
                 first = error if first is None else first
-        if first is not None:
-            raise first
+        try:
+            if first is not None:
+                raise first
+        finally:
+            del first  # which refers to this frame
         return True
 
     def is_completed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -41,6 +42,16 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
         return
     # One group, so that the ranks agree once. The core sends neighbours of one dtype as one buffer.
     pairs.sort(key=lambda pair: str(pair[1].dtype))
-    names = [name for name, _ in pairs]
+    names = _unique([str(name) for name, _ in pairs])
     tensors = [tensor for _, tensor in pairs]
     synchronize(collectives.broadcast_parameters_async_(tensors, names, root_rank, process_set))
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Number the names that repeat, as those of a list with the parameters of two models may."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        unique.append(f"{name}.{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return unique

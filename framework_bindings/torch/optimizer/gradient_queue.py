@@ -23,11 +23,18 @@ _ENOUGH_BYTES = 1 << 20  # the queue is submitted when it has this many bytes
 _NO_PASS = -1
 # Returns the number of the backward pass that calls it; -1 outside of a backward pass.
 pass_under_way: Callable[[], int] = cast(Any, torch._C)._current_graph_task_id
-# Returns the number of tensors on the storage at an address. None if bucket views are not possible, because torch does
-# not count them, or does not describe tensors to the core.
-count_users: Callable[[int], int] | None = (
-    getattr(torch._C, "_storage_Use_Count", None) if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
-)
+
+
+def users_counter(tensor_type: type) -> Callable[[int], int] | None:
+    """Return the function that returns the number of tensors on the storage at an address.
+
+    None if bucket views are not possible, because torch does not count, or does not describe tensors to the core.
+    """
+    described = hasattr(tensor_type, "__dlpack_c_exchange_api__")
+    return getattr(torch._C, "_storage_Use_Count", None) if described else None
+
+
+count_users = users_counter(torch.Tensor)
 
 
 @functools.cache

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import traceback
+import typing
 
+import numpy as np
 import pytest
 
 import horocache as hc
 from horocache.collectives.forms import Collective, Parameter, Text, forms, forms_of
-from horocache.collectives.operations import COLLECTIVES, NAMES
+from horocache.collectives.operations import COLLECTIVES, NAMES, Collectives
+from horocache.core import context
 
 FORMS = {form.name: form for collective in COLLECTIVES for form in forms_of(collective)}
 
@@ -78,7 +83,13 @@ def test_a_traceback_shows_the_lines_of_a_derived_method():
 
 def test_reduce_operations_are_an_enumeration_of_horovods_numbers():
     assert list(hc.ReduceOp) == [*range(9)] and hc.Sum is hc.ReduceOp.Sum
-    assert (str(hc.Average), f"{hc.Max}", repr(hc.Sum)) == ("Average", "Max", "<ReduceOp.Sum: 1>")
+    assert (str(hc.Average), f"{hc.Max}", f"{hc.Min:>5}", repr(hc.Sum)) == (
+        "Average",
+        "Max",
+        "  Min",
+        "<ReduceOp.Sum: 1>",
+    )
+    assert f"{hc.Product:d}{hc.Or:x}" == "57"
 
 
 def test_a_handle_waits_and_tells_its_state():
@@ -90,5 +101,58 @@ def test_a_handle_waits_and_tells_its_state():
         assert repr(handle) == f"<handle {int(handle)}, finished>" and handle == int(handle)
         assert handle.wait(timeout=60).tolist() == [3.0]
         assert repr(handle) == f"<handle {int(handle)}, consumed>"
+    finally:
+        hc.shutdown()
+
+
+def test_type_hints_of_derived_methods_can_be_read():
+    hints = typing.get_type_hints(Collectives.allreduce_async)
+    assert hints["op"] == int | None and hints["return"] is hc.Handle
+
+
+def test_the_launcher_does_not_load_the_collectives():
+    program = (
+        "import sys, horocache.launch.cli; print([m for m in sys.modules if m.startswith('horocache.collectives')])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_list_of_handles_keeps_its_outcomes_if_its_wait_is_interrupted():
+    class Broken:
+        @staticmethod
+        def compress(tensor):
+            return tensor, None
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            raise RuntimeError("cannot decompress")
+
+    hc.init()
+    try:
+        session = context.current()
+        first = hc.allreduce_async(np.ones(2), name="first")
+        broken = hc.allreduce_async(np.ones(2), name="broken", compression=Broken)
+        last = hc.allreduce_async(np.ones(2), name="last")
+        runtime = session.runtime
+
+        class Stops:
+            def __getattr__(self, name):
+                return getattr(runtime, name)
+
+            def wait(self, handle, *timeout):
+                if handle == last and not stopped:
+                    stopped.append(handle)
+                    raise TimeoutError
+                return runtime.wait(handle, *timeout)
+
+        stopped = []
+        session.runtime = Stops()
+        with pytest.raises(TimeoutError):
+            hc.synchronize([first, broken, 987654, last], timeout=60)
+        assert first.done() and broken.done() and 987654 not in session.pending and last in session.pending
+        with pytest.raises(RuntimeError, match="cannot decompress"):
+            hc.synchronize([first, broken, last])
+        assert not session.pending
+        session.runtime = runtime
     finally:
         hc.shutdown()
