@@ -111,7 +111,7 @@ def check_priority(priority: Any) -> None:
         raise InvalidArgumentError(f"priority must be a whole number of 32 bits; it is {priority!r}.")
 
 
-# What the core raises if it cannot convert an argument. The conversion may call the argument's own __float__.
+# Errors of the core for an argument that it cannot convert. The conversion may call the argument's own __float__.
 REFUSED = (TypeError, OverflowError, ValueError, RuntimeError)
 
 
