@@ -26,7 +26,7 @@ from horocache.collectives.forms import (
     Text,
     forms,
 )
-from horocache.collectives.reduce_op import RUNNABLE, Adasum, ReduceOp, resolve_op
+from horocache.collectives.reduce_op import Adasum, ReduceOp, resolve_op
 from horocache.collectives.submitter import Finisher
 from horocache.collectives.transforms import AnyCompressor, LayerList, layer_list
 from horocache.core import context
@@ -200,7 +200,7 @@ class Allreduce(AdaptiveSum[T]):
         wait_follows: bool,
     ) -> int:
         """Start one tensor in place: the path of most gradients, without any work that it can avoid."""
-        if average is not None or type(op) is not ReduceOp or op not in RUNNABLE:
+        if average is not None or type(op) is not ReduceOp:
             op = resolve_op(op, average)
         session = context.current()
         general = op == Adasum or session.logs_layers or (name is None and counts_by_itself())
@@ -294,7 +294,7 @@ class Allreduce(AdaptiveSum[T]):
         check_list(tensors, "allreduce_many_async_")
         if names is not None and len(names) != len(tensors):
             raise InvalidArgumentError(f"{len(tensors)} tensors were given, with {len(names)} names.")
-        if average is not None or type(op) is not ReduceOp or op not in RUNNABLE:
+        if average is not None or type(op) is not ReduceOp:
             op = resolve_op(op, average)
         handles: list[int] = []
         call = (op, prescale_factor, postscale_factor, process_set, backend, priority)

@@ -55,10 +55,11 @@ def poll(handle: int) -> bool:
         ValueError: the handle was never created, or has been consumed by :func:`synchronize`.
     """
     session = context.current()
-    finisher = session.pending.get(handle)
-    if finisher is None:
+    if handle in session.outcomes:
+        return True
+    if handle not in session.pending:
         raise _unknown(handle)
-    return finisher[0] in _SETTLED or session.runtime.poll(handle)
+    return session.runtime.poll(handle)
 
 
 def _check_seconds(timeout: float) -> None:
@@ -90,10 +91,9 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
     # Removed first, so that a second thread that waits for the same handle does not find it.
     finisher = session.pending.pop(handle, None)
     if finisher is None:
-        raise _unknown(handle)
-    finish, state = finisher
-    if finish in _SETTLED:
+        finish, state = session.outcomes.pop(handle, None) or (_failed, _unknown(handle))
         return finish(state, None)
+    finish, state = finisher
     try:
         answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
     except HorocacheError:
@@ -107,10 +107,9 @@ def synchronize(handle: int | list[int] | tuple[int, ...], *, timeout: float | N
 def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]:
     """:func:`synchronize` for several handles, within one timeout. One call waits for as many of them as possible.
 
-    If the wait is interrupted, the outcomes so far are kept in the place of the finishers, so that all handles can be
-    synchronized again.
+    If the wait is interrupted, the outcomes so far are kept, so that all handles can be synchronized again.
     """
-    pending = context.current().pending
+    session = context.current()
     end = None if timeout is None else time.monotonic() + timeout
     results = _finish_alike(handles, timeout)
     if len(results) == len(handles):
@@ -120,9 +119,7 @@ def _synchronize_all(handles: Sequence[int], timeout: float | None) -> list[Any]
         for handle in handles[len(outcomes) :]:
             outcomes.append(_outcome(handle, None if end is None else max(0.0, end - time.monotonic())))
     except BaseException:
-        for handle, outcome in zip(handles, outcomes, strict=False):
-            if outcome[0] is not _refused:
-                pending.setdefault(handle, outcome)  # another thread may have put its own back
+        session.outcomes.update(pair for pair in zip(handles, outcomes, strict=False) if pair[1][0] is not _refused)
         raise
     return [finish(state, None) for finish, state in outcomes]
 
@@ -136,9 +133,7 @@ def _outcome(handle: int, timeout: float | None) -> _Finisher:
     session = context.current()
     finisher = session.pending.pop(handle, None)
     if finisher is None:
-        return _refused, _unknown(handle)
-    if finisher[0] in _SETTLED:
-        return finisher
+        return session.outcomes.pop(handle, None) or (_refused, _unknown(handle))
     finish, state = finisher
     try:
         answer = session.runtime.wait(handle) if timeout is None else session.runtime.wait(handle, timeout)
@@ -152,7 +147,7 @@ def _outcome(handle: int, timeout: float | None) -> _Finisher:
     except Exception as error:
         return _failed, error
     except BaseException:
-        session.pending[handle] = _answered, (finish, state, answer)
+        session.outcomes[handle] = _answered, (finish, state, answer)
         raise
 
 
@@ -173,10 +168,6 @@ def _refused(error: Exception, _: Any) -> Any:
     raise error
 
 
-# The finishers of handles that the core has consumed already.
-_SETTLED = (_kept, _failed, _answered)
-
-
 def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
     """Wait in one call for the handles at the beginning that succeed and have the same finisher; return the results."""
     session = context.current()
@@ -187,6 +178,7 @@ def _finish_alike(handles: Sequence[int], timeout: float | None) -> list[Any]:
     try:
         session.runtime.wait_each(tuple(handles), session.pending, finish, ended, -1.0 if timeout is None else timeout)
     except BaseException:
-        session.pending.update(zip(handles, ((_kept, result) for result in finishes_many[finish](ended)), strict=False))
+        results = finishes_many[finish](ended)
+        session.outcomes.update(zip(handles, ((_kept, result) for result in results), strict=False))
         raise
     return finishes_many[finish](ended)

@@ -41,7 +41,6 @@ Product = ReduceOp.Product
 And = ReduceOp.And
 Or = ReduceOp.Or
 Xor = ReduceOp.Xor
-RUNNABLE = frozenset(ReduceOp) - {Adasum}  # by the core itself
 _NUMBERS = frozenset(int(op) for op in ReduceOp)
 
 

@@ -41,6 +41,7 @@ class Session:
         "job",
         "logs_layers",
         "next_number",
+        "outcomes",
         "overlap_start",
         "pending",
         "process_sets",
@@ -70,6 +71,8 @@ class Session:
         self.logs_layers = tensor_log.is_enabled()  # read once, because every gradient needs it
         # handle -> (finish, state): finish(state, answer of the core) is the caller's result
         self.pending: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
+        # The same for operations that the core has forgotten, because a wait for them and others was interrupted.
+        self.outcomes: dict[int, tuple[Callable[[Any, Any], Any], Any]] = {}
 
     def watch_stacks(self) -> None:
         """Show the stacks of this process's threads in reports."""
@@ -98,6 +101,7 @@ class Session:
     def end(self) -> None:
         """Invalidate the handles, stacks and set numbers of the session."""
         self.pending.clear()
+        self.outcomes.clear()
         self.forget_stacks()
         for made in self._aliases:
             made.process_set_id = None

@@ -152,7 +152,7 @@ def test_a_list_of_handles_keeps_its_outcomes_if_its_wait_is_interrupted():
         assert first.done() and broken.done() and 987654 not in session.pending and last in session.pending
         with pytest.raises(RuntimeError, match="cannot decompress"):
             hc.synchronize([first, broken, last])
-        assert not session.pending
+        assert not session.pending and not session.outcomes
         session.runtime = runtime
     finally:
         hc.shutdown()
