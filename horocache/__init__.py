@@ -18,6 +18,8 @@ import importlib
 import importlib.util
 from typing import Any
 
+from horocache import errors
+
 # The module of each public name, except for the methods of the NumPy collectives.
 _HOME = {
     "collectives.barrier": {
@@ -88,31 +90,7 @@ _HOME = {
         "process_sets",
         "world",
     },
-    "errors": {
-        "AbortedError",
-        "CollectiveError",
-        "CorruptError",
-        "DuplicateNameError",
-        "ForkedProcessError",
-        "HorocacheError",
-        "HorovodInternalError",
-        "HorovodVersionMismatchError",
-        "HostsUpdatedInterrupt",
-        "InternalError",
-        "InvalidArgumentError",
-        "MismatchError",
-        "NonFiniteError",
-        "NotInitializedError",
-        "OutOfMemoryError",
-        "PeerLost",
-        "PeerLostError",
-        "RunError",
-        "ShutDownError",
-        "StallError",
-        "StartupError",
-        "UnsupportedError",
-        "VersionSkewError",
-    },
+    "errors": set(errors.__all__),
     "launch.function": {
         "run",
     },

@@ -122,11 +122,9 @@ class Allgather(Submitter[T]):
         name: Name,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
     ) -> int:
-        call = (tensors, "allgatherv", name, process_set, self._first, group, wait_follows, backend)
+        call = (tensors, "allgatherv", name, process_set, self._first, False, wait_follows, backend)
         return self._gather(*call, recvcounts, displs)
 
     def _gather(

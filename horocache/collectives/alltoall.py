@@ -160,8 +160,6 @@ class Alltoall(Submitter[T]):
         name: Name,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
     ) -> int:
         (source,) = self.checked(tensors, "alltoallv")

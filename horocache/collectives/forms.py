@@ -112,8 +112,8 @@ class Text:
 class Collective:
     """The description of a collective, from which its forms are derived.
 
-    The method that starts the operation takes the list of tensors, the parameters in their order, and three booleans:
-    ``group``, ``in_place`` and ``wait_follows``. It returns a handle.
+    The method that starts the operation takes the list of tensors, the parameters in their order, ``group`` if there
+    are grouped forms, ``in_place`` if there are in-place forms, and ``wait_follows``. It returns a handle.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Collective:
     is_horovods: bool = True  # False: all parameters behind the tensor are keyword-only
     in_place: Text | None = None  # None: it has no in-place forms
     # The names of methods that start in-place operations, for one tensor (not a list) and for a group; they lack the
-    # arguments `group` and `in_place`. Empty: `start` does it.
+    # arguments `group` and `in_place`. None: `start` does it.
     start_in_place: tuple[str, str] | None = None
 
 
@@ -174,16 +174,17 @@ class Form:
     def call(self) -> str:
         """The expression that starts the operation."""
         described = self.collective
-        own = self.in_place and described.start_in_place is not None
-        arguments = ["tensors" if self.group else "tensor" if own else "[tensor]"]
-        for parameter in described.parameters:
-            present = not (self.in_place and parameter.new_only)
-            if present or not own:
-                arguments.append(parameter.name if present else str(parameter.default))
-        if not own:
-            arguments += [str(self.group), str(self.in_place)]
-        start = described.start if described.start_in_place is None or not own else described.start_in_place[self.group]
-        return f"self.{start}({', '.join([*arguments, str(self.blocking)])})"
+        if self.in_place and described.start_in_place is not None:
+            start, tensors = described.start_in_place[self.group], "tensors" if self.group else "tensor"
+            values = [each.name for each in described.parameters if not each.new_only]
+        else:
+            start, tensors = described.start, "tensors" if self.group else "[tensor]"
+            values = [
+                str(each.default) if self.in_place and each.new_only else each.name for each in described.parameters
+            ]
+            values += [str(self.group)] if described.grouped else []
+            values += [str(self.in_place)] if described.in_place is not None else []
+        return f"self.{start}({', '.join(map(str, [tensors, *values, self.blocking]))})"
 
     def source(self) -> str:
         """The method's definition."""

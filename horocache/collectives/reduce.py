@@ -58,8 +58,6 @@ class Reduce(Submitter[T]):
         postscale: float,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
     ) -> int:
         sources = self.checked(tensors, "reduce")

@@ -83,5 +83,5 @@ def _known(op: Any) -> ReduceOp:
         return op
     if not isinstance(op, int) or op not in _NUMBERS:
         allowed = ", ".join(f"{each.name} ({each.value})" for each in ReduceOp)
-        raise InvalidArgumentError(f"op={op!r} is no reduce operation; there are {allowed}.")
+        raise InvalidArgumentError(f"op={op!r} is not a reduce operation; these are: {allowed}.")
     return ReduceOp(op)

@@ -145,12 +145,10 @@ class Reducescatter(Submitter[T]):
         postscale: float,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
     ) -> int:
         rows = whole_numbers("reducescatterv", "recvcounts", recvcounts)
-        call = (tensors, name, None, op, process_set, prescale, postscale, backend, group, in_place, wait_follows)
+        call = (tensors, name, None, op, process_set, prescale, postscale, backend, False, False, wait_follows)
         return self._reducescatter(*call, "reducescatterv", rows)
 
     def _store_own(self, tensor: Any, values: Any, process_set: ProcessSet) -> Any:

@@ -82,11 +82,9 @@ class Scatter(Submitter[T]):
         name: Name,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
     ) -> int:
-        call = (name, process_set, backend, group, in_place, wait_follows)
+        call = (name, process_set, backend, wait_follows)
         return self._scatterv(tensors, root_rank, None, None, *call, kind="scatter")
 
     def _scatterv(
@@ -98,8 +96,6 @@ class Scatter(Submitter[T]):
         name: Name,
         process_set: ProcessSet,
         backend: str | None,
-        group: bool,
-        in_place: bool,
         wait_follows: bool,
         kind: str = "scatterv",
     ) -> int:

@@ -188,23 +188,22 @@ def test_all_of_several_operations_are_waited_for_when_one_fails():
 
     class Work:
         def __init__(self, error=None):
-            self.error, self.limits = error, []
+            self.error, self.waits = error, []
 
-        def wait(self, limit):
-            self.limits.append(limit.total_seconds())
+        def wait(self):
+            self.wait_until(None, "group's")
+
+        def wait_until(self, end, limit_s):
+            self.waits.append((end, limit_s))
             if self.error is not None:
                 raise self.error
 
     works = [Work(), Work(ValueError("first")), Work(ValueError("second")), Work()]
-    with pytest.raises(ValueError, match="first"):
-        JointWork(works).wait()
-    with pytest.raises(ValueError, match="first"):
-        JointWork(works).wait(timedelta(seconds=1000))
-    assert [work.limits[0] for work in works] == [0.0] * 4  # the group's limit
-    assert all(900 < work.limits[1] <= 1000 for work in works)
-    with pytest.raises(ValueError, match="first"):
-        JointWork(works).wait(timedelta(milliseconds=-1))  # no limit but the core's
-    assert [work.limits[2] for work in works] == [-0.001] * 4
+    for timeout in ((), (timedelta(seconds=1000),), (timedelta(milliseconds=-1),)):
+        with pytest.raises(ValueError, match="first"):
+            JointWork(works).wait(*timeout)
+    assert [[limit for _, limit in work.waits] for work in works] == [["group's", 1000.0, -0.001]] * 4
+    assert len({work.waits[1][0] for work in works}) == 1  # one end for all of them
 
 
 def test_several_operations_as_one():

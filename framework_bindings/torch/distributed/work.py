@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Store = Callable[[Any], None]
 _GROUPS_LIMIT = timedelta(0)  # C++ passes this if the caller sets no limit: the group's applies
 _LONGEST_S = 1e9  # the longest limit in seconds
-_SHORTEST_S = 1e-6  # the shortest limit in seconds; no limit is 0
 
 
 def seconds_of(timeout: timedelta) -> float:
@@ -76,20 +75,31 @@ class OperationWork(dist.Work):
             StallError: the operation is not over in time; it goes on, and may be waited for again.
             MismatchError, PeerLostError, StallError, ShutDownError, AbortedError: the operation failed.
         """
+        limit_s = self._limit_s if timeout == _GROUPS_LIMIT else seconds_of(timeout)
+        return self.wait_until(time.monotonic() + limit_s, limit_s)
+
+    def wait_until(self, end: float, limit_s: float) -> bool:
+        """Wait as :meth:`wait` does.
+
+        Args:
+            end: how long to wait, as a time of ``time.monotonic()``.
+            limit_s: the limit that a message names, in seconds. Below 0: only the core's limits apply.
+        """
         if not self._over:
-            self._wait(self._limit_s if timeout == _GROUPS_LIMIT else seconds_of(timeout))
+            self._wait(end, limit_s)
         if self._error is not None:
             raise self._error
         return True
 
-    def _wait(self, limit_s: float) -> None:
-        began = 0.0 if limit_s < 0 else time.monotonic()
-        if not self._lock.acquire(timeout=-1 if limit_s < 0 else limit_s):
+    def _wait(self, end: float, limit_s: float) -> None:
+        def left_s() -> float:
+            return -1.0 if limit_s < 0 else max(0.0, end - time.monotonic())
+
+        if not self._lock.acquire(timeout=left_s()):
             raise self._late(limit_s, "another thread waits for it, too")
         try:
             if not self._over:
-                left_s = -1.0 if limit_s < 0 else max(0.0, limit_s - (time.monotonic() - began))
-                self._finish(left_s, limit_s)
+                self._finish(left_s(), limit_s)
                 if self._source is None and self._error is None:
                     self._calls.finish_orphans_before(self._number)
         finally:
@@ -200,13 +210,15 @@ class JointWork(dist.Work):
         Raises:
             StallError: an operation is not over in time; it goes on.
         """
-        limited = timeout > _GROUPS_LIMIT
-        end = time.monotonic() + seconds_of(timeout)
+        limit_s = seconds_of(timeout)
+        end = time.monotonic() + limit_s
         first: Exception | None = None
         for work in self._works:
-            left = timedelta(seconds=max(end - time.monotonic(), _SHORTEST_S)) if limited else timeout
             try:
-                work.wait(left)
+                if timeout == _GROUPS_LIMIT:
+                    work.wait()
+                else:
+                    work.wait_until(end, limit_s)
             except Exception as error:
                 first = error if first is None else first
         try:
