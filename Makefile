@@ -181,11 +181,12 @@ FLAGS_tsan := thread
 # skipped.
 CLANG := $(firstword $(foreach v,-19 -18 -17 -16 -15 -14,$(shell command -v clang++$(v))) $(shell command -v clang++))
 SANITIZING_CXX := $(or $(CLANG),$(CXX),c++)
-export ASAN_OPTIONS := detect_leaks=1
+# An allocation that cannot be met returns null, as it does without a sanitizer: tests ask for too much.
+export ASAN_OPTIONS := detect_leaks=1:allocator_may_return_null=1
 export UBSAN_OPTIONS := halt_on_error=1:print_stacktrace=1
 # Where a thread's variables start 16 bytes behind a page's start, ThreadSanitizer takes what lies before them for a
 # header of glibc 2.19, and ends the process when that asks for half a petabyte: it must not look.
-export TSAN_OPTIONS := halt_on_error=1:intercept_tls_get_addr=0:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
+export TSAN_OPTIONS := allocator_may_return_null=1:halt_on_error=1:intercept_tls_get_addr=0:second_deadlock_stack=1:suppressions=$(abspath tests/tsan.supp)
 # Python itself is not instrumented: the sanitizer's library is loaded before it (and libstdc++, whose exceptions it
 # watches), and what Python keeps is no leak. Clang 14's library for threads cannot be loaded so; g++'s has all that
 # Clang's code calls.
@@ -215,7 +216,7 @@ endif
 	@if [ -n "$(RUNTIME)" ]; then set -x; \
 	  LD_PRELOAD="$(RUNTIME) $(call LIBRARY,g++,libstdc++.so)" PYTHONPATH=$(abspath build/$*/site) \
 	  HOROCACHE_WAITER_DRIVES=$(WAITER_DRIVES_$*) \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(call PARALLEL,$(JOBS)) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
+	  ASAN_OPTIONS=$(ASAN_OPTIONS):detect_leaks=0 PYTHONMALLOC=malloc $(BIN)/pytest $(call PARALLEL,$(JOBS)) tests/inproc -m "not long" --capture=sys $(PYTEST_ARGS); \
 	else echo "SKIPPED in-process tests under $*: no compiler has the sanitizer's library to load before Python"; fi
 
 # ---- fuzzing ----------------------------------------------------------------------------------------------------------

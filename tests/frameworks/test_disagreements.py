@@ -87,7 +87,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent():
         n = hvd.size()
         for match, call in {
             "supersedes average": lambda: hvd.allreduce(x, average=True, op=hvd.Sum),
-            "no reduce operation": lambda: hvd.allreduce(x, op=9),
+            "op=9 is not a reduce operation": lambda: hvd.allreduce(x, op=9),
             "invalid root rank 2": lambda: hvd.broadcast(x, 2),
             "invalid root rank -1": lambda: hvd.broadcast_(x, -1),
             "even multiple of the number of workers": lambda: hvd.alltoall(x),

@@ -82,7 +82,7 @@ def test_bad_arguments_are_value_errors_that_say_what_is_wrong(size):
             "num_groups must be a whole number of at least 0, or 'auto'; it is 1.5": lambda: wrap(num_groups=1.5),
             "both given": lambda: wrap(num_groups=2, groups=2),
             "distributed already": lambda: hvd.DistributedOptimizer(wrap()),
-            "no reduce operation": lambda: wrap(op=17),
+            "op=17 is not a reduce operation": lambda: wrap(op=17),
         }.items():
             with pytest.raises(HorocacheError, match=match) as failed:
                 call()

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
@@ -149,9 +148,9 @@ Status MeetAll(const JobConfig& config, net::Mpi* mpi, Job* job) {
     if (job->host_of[static_cast<size_t>(rank)] == identity.cross_rank) job->here.push_back(rank);
   }
   identity.local_size = static_cast<int>(job->here.size());
-  const auto ranks_of = [job](int host) { return std::ranges::count(job->host_of, host); };
-  const auto hosts = std::views::iota(0, identity.cross_size);
-  identity.homogeneous = std::ranges::all_of(hosts, [&](int host) { return ranks_of(host) == identity.local_size; });
+  std::vector<int> ranks_of(job->host_names.size(), 0);
+  for (const int host : job->host_of) ++ranks_of[static_cast<size_t>(host)];
+  identity.homogeneous = std::ranges::count(ranks_of, identity.local_size) == identity.cross_size;
   identity.local_rank = static_cast<int>(std::ranges::find(job->here, identity.rank) - job->here.begin());
   identity.job = placement->job;
   job->mpi = std::move(*comm);
