@@ -43,7 +43,7 @@ def table_and_head():
 
 
 def group_names(optimizer):
-    return [[slot.name for slot in bucket.slots] for bucket in optimizer._reducer._buckets]
+    return [[gradient.name for gradient in bucket.gradients] for bucket in optimizer.debug_state().buckets]
 
 
 def check_groups(groups, count, parameters):

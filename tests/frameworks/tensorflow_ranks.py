@@ -1,10 +1,12 @@
 """Ranks that are forked from a server with TensorFlow imported; otherwise the import takes each rank seconds."""
 
+import functools
 import importlib.util
 import sys
 from tempfile import TemporaryDirectory
 
 import pytest
+from ranks import on_ranks
 
 from horocache.testing import run_ranks
 
@@ -20,6 +22,8 @@ def run(function, size, *, environment=None, **options):
         environment = {"TMPDIR": folder, "TF_CPP_MIN_LOG_LEVEL": "2", **(environment or {})}
         return run_ranks(function, size, environment=environment, preload=("tensorflow",), **options)
 
+
+on_tensorflow_ranks = functools.partial(on_ranks, run=run)
 
 BACKENDS = [
     pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"))

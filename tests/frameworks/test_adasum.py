@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import run_ranks as run
 
 from .small_model import batch, make_model
@@ -63,59 +66,43 @@ def test_it_is_the_formula_s_value_with_the_same_bits_on_all_ranks(size):
         np.testing.assert_allclose(brain, want, rtol=5e-2, atol=2e-2)
 
 
+@on_ranks(2)
 def test_equal_gradients_give_their_mean_orthogonal_ones_their_sum_and_zero_changes_nothing():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        one = hc.rank() == 0
-        equal = hc.allreduce(np.array([3.0, 4.0]), op=hc.Adasum)
-        orthogonal = hc.allreduce(np.array([3.0, 0.0] if one else [0.0, 4.0]), op=hc.Adasum)
-        zero = hc.allreduce(np.array([3.0, 4.0] if one else [0.0, 0.0]), op=hc.Adasum)
-        return equal.tolist(), orthogonal.tolist(), zero.tolist()
-
-    assert run(body, 2) == [([3.0, 4.0], [3.0, 4.0], [3.0, 4.0])] * 2
+    one = hc.rank() == 0
+    equal = hc.allreduce(np.array([3.0, 4.0]), op=hc.Adasum)
+    orthogonal = hc.allreduce(np.array([3.0, 0.0] if one else [0.0, 4.0]), op=hc.Adasum)
+    zero = hc.allreduce(np.array([3.0, 4.0] if one else [0.0, 0.0]), op=hc.Adasum)
+    assert (equal.tolist(), orthogonal.tolist(), zero.tolist()) == ([3.0, 4.0], [3.0, 4.0], [3.0, 4.0])
 
 
+@on_ranks(3, init=False)
 def test_what_it_cannot_do_is_said_before_anything_is_sent():
-    def body():
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hc.init(process_sets=[[0, 1]])
-        with pytest.raises(NotImplementedError, match="power of two; the process set has 3"):
-            hc.allreduce(np.ones(2), op=hc.Adasum)
-        with pytest.raises(NotImplementedError, match="power of two"):
-            hvd.DistributedOptimizer(torch.optim.SGD(make_model().parameters(), 0.1), op=hvd.Adasum)
-        model = torch.nn.Linear(2, 2, dtype=torch.complex64)
-        with pytest.raises(NotImplementedError, match="floating-point tensors, not on"):
-            hvd.DistributedOptimizer(
-                torch.optim.SGD(model.parameters(), 0.1), op=hvd.Adasum, process_set=hvd.process_sets()[1]
-            )
-        with pytest.raises(hc.UnsupportedError, match="for allreduce and DistributedOptimizer only"):
-            hc.reducescatter(np.ones(3), op=hc.Adasum)
-        return hc.allreduce(np.ones(1), op=hc.Sum).tolist()
-
-    assert run(body, 3) == [[3.0]] * 3
+    hc.init(process_sets=[[0, 1]])
+    with pytest.raises(NotImplementedError, match="power of two; the process set has 3"):
+        hc.allreduce(np.ones(2), op=hc.Adasum)
+    with pytest.raises(NotImplementedError, match="power of two"):
+        hvd.DistributedOptimizer(torch.optim.SGD(make_model().parameters(), 0.1), op=hvd.Adasum)
+    model = torch.nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(NotImplementedError, match="floating-point tensors, not on"):
+        hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), 0.1), op=hvd.Adasum, process_set=hvd.process_sets()[1]
+        )
+    with pytest.raises(hc.UnsupportedError, match="for allreduce and DistributedOptimizer only"):
+        hc.reducescatter(np.ones(3), op=hc.Adasum)
+    assert hc.allreduce(np.ones(1), op=hc.Sum).tolist() == [3.0]
 
 
+@on_ranks(2)
 def test_mistakes_of_two_ranks():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        with pytest.raises(hc.UnsupportedError, match="floating-point tensors, not on int64"):
-            hc.allreduce(np.arange(3), op=hc.Adasum)
-        with pytest.raises(hc.MismatchError):
-            hc.allreduce(np.ones(3 + hc.rank()), op=hc.Adasum, name="shape")
-        with pytest.raises(hc.MismatchError):
-            hc.allreduce(np.ones(3), op=hc.Adasum if hc.rank() else hc.Sum, name="op")
-        with pytest.raises(hc.MismatchError):
-            hc.allreduce(np.ones(3), op=hc.Adasum, name="scale", prescale_factor=1.0 + hc.rank())
-        return hc.allreduce(np.ones(1), op=hc.Sum).tolist()
-
-    assert run(body, 2) == [[2.0]] * 2
+    with pytest.raises(hc.UnsupportedError, match="floating-point tensors, not on int64"):
+        hc.allreduce(np.arange(3), op=hc.Adasum)
+    with pytest.raises(hc.MismatchError):
+        hc.allreduce(np.ones(3 + hc.rank()), op=hc.Adasum, name="shape")
+    with pytest.raises(hc.MismatchError):
+        hc.allreduce(np.ones(3), op=hc.Adasum if hc.rank() else hc.Sum, name="op")
+    with pytest.raises(hc.MismatchError):
+        hc.allreduce(np.ones(3), op=hc.Adasum, name="scale", prescale_factor=1.0 + hc.rank())
+    assert hc.allreduce(np.ones(1), op=hc.Sum).tolist() == [2.0]
 
 
 def test_a_rank_that_has_joined_counts_as_zeros():

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ranks import on_ranks
 
-from horocache.testing import run_ranks
+import horocache as hc
 
 
+@on_ranks(2, init=False)
 def test_ranks_with_different_bindings_work_together():
-    def body():
-        import os
+    import os
 
-        import horocache as hc
-
-        hc.init(binding="native" if os.environ["HOROCACHE_RANK"] == "0" else "cffi")
-        ones = np.ones(3, np.float32)
-        total = ones * hc.size()
-        for _ in range(2):
-            np.testing.assert_array_equal(hc.allreduce(ones, op=hc.Sum), total)
-            for count in (1, 3):
-                for name in (None, f"group.{count}"):
-                    for array in hc.grouped_allreduce([ones] * count, op=hc.Sum, name=name):
-                        np.testing.assert_array_equal(array, total)
-            np.testing.assert_array_equal(hc.broadcast(np.full(2, hc.rank()), 1, name="root"), [1, 1])
-            gathered = hc.allgather(np.full(hc.rank() + 1, hc.rank()), name="rows")
-            np.testing.assert_array_equal(gathered, [0, 1, 1])
-        assert hc.metrics()["cache_hits"] > 0
-
-    run_ranks(body, 2)
+    hc.init(binding="native" if os.environ["HOROCACHE_RANK"] == "0" else "cffi")
+    ones = np.ones(3, np.float32)
+    total = ones * hc.size()
+    for _ in range(2):
+        np.testing.assert_array_equal(hc.allreduce(ones, op=hc.Sum), total)
+        for count in (1, 3):
+            for name in (None, f"group.{count}"):
+                for array in hc.grouped_allreduce([ones] * count, op=hc.Sum, name=name):
+                    np.testing.assert_array_equal(array, total)
+        np.testing.assert_array_equal(hc.broadcast(np.full(2, hc.rank()), 1, name="root"), [1, 1])
+        gathered = hc.allgather(np.full(hc.rank() + 1, hc.rank()), name="rows")
+        np.testing.assert_array_equal(gathered, [0, 1, 1])
+    assert hc.metrics()["cache_hits"] > 0
 
 
 @pytest.mark.parametrize(
@@ -45,47 +42,44 @@ def test_ranks_with_different_bindings_work_together():
         "output_shape",
     ],
 )
+@on_ranks(1, init=False)
 def test_the_c_abi_refuses_what_makes_no_sense(mistake):
-    def body(mistake):
-        import horocache as hc
-        from horocache.core import context
+    from horocache.core import context
 
-        hc.init(binding="cffi")
-        runtime = context.current().runtime
-        ffi, lib = runtime._ffi, runtime._lib
-        shape, data = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2)
-        tensor = ffi.new("hc_tensor[]", 1)
-        names = [ffi.string(lib.hc_dtype_name(i)) for i in range(lib.hc_num_dtypes())]
-        tensor[0] = {"data": data, "dtype": names.index(b"float32"), "ndim": 1, "shape": shape}
-        output = ffi.new("hc_tensor[]", 1)
-        output[0] = tensor[0]
-        request = ffi.new("hc_request*")
-        request.num_tensors, request.inputs, request.outputs, request.reduce_op = 1, tensor, output, 1
-        request.prescale = request.postscale = 1.0
-        handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
-        assert lib.hc_submit(runtime._runtime, request, handle, error) == 0
-        assert lib.hc_wait(runtime._runtime, handle[0], -1.0, runtime._ffi.NULL, runtime._ffi.NULL) == 1
-        if mistake == "num_tensors":
-            request.num_tensors = -1
-        elif mistake == "num_splits":
-            request.num_splits = -1
-        elif mistake == "num_receive_rows":
-            request.num_receive_rows = 2  # while the pointer to the numbers is null
-        elif mistake == "places":  # an allreduce has none
-            places = ffi.new("int64_t[]", [0])
-            request.receive_starts, request.num_receive_starts = places, 1
-        elif mistake == "no_output":
-            output[0].data = ffi.NULL
-        elif mistake == "inputs":
-            request.inputs = ffi.NULL
-        elif mistake == "shape":
-            tensor[0].shape = ffi.NULL
-        elif mistake == "output_shape":
-            output[0].shape = ffi.NULL
-        else:
-            shorter = ffi.new("int64_t[]", [1])
-            output[0].shape = shorter
-        assert lib.hc_submit(runtime._runtime, request, handle, error) == 1
-        assert len(ffi.string(error.text)) > 0
-
-    run_ranks(body, 1, args=(mistake,))
+    hc.init(binding="cffi")
+    runtime = context.current().runtime
+    ffi, lib = runtime._ffi, runtime._lib
+    shape, data = ffi.new("int64_t[]", [2]), ffi.new("float[]", 2)
+    tensor = ffi.new("hc_tensor[]", 1)
+    names = [ffi.string(lib.hc_dtype_name(i)) for i in range(lib.hc_num_dtypes())]
+    tensor[0] = {"data": data, "dtype": names.index(b"float32"), "ndim": 1, "shape": shape}
+    output = ffi.new("hc_tensor[]", 1)
+    output[0] = tensor[0]
+    request = ffi.new("hc_request*")
+    request.num_tensors, request.inputs, request.outputs, request.reduce_op = 1, tensor, output, 1
+    request.prescale = request.postscale = 1.0
+    handle, error = ffi.new("int64_t*"), ffi.new("hc_error*")
+    assert lib.hc_submit(runtime._runtime, request, handle, error) == 0
+    assert lib.hc_wait(runtime._runtime, handle[0], -1.0, runtime._ffi.NULL, runtime._ffi.NULL) == 1
+    if mistake == "num_tensors":
+        request.num_tensors = -1
+    elif mistake == "num_splits":
+        request.num_splits = -1
+    elif mistake == "num_receive_rows":
+        request.num_receive_rows = 2  # while the pointer to the numbers is null
+    elif mistake == "places":  # an allreduce has none
+        places = ffi.new("int64_t[]", [0])
+        request.receive_starts, request.num_receive_starts = places, 1
+    elif mistake == "no_output":
+        output[0].data = ffi.NULL
+    elif mistake == "inputs":
+        request.inputs = ffi.NULL
+    elif mistake == "shape":
+        tensor[0].shape = ffi.NULL
+    elif mistake == "output_shape":
+        output[0].shape = ffi.NULL
+    else:
+        shorter = ffi.new("int64_t[]", [1])
+        output[0].shape = shorter
+    assert lib.hc_submit(runtime._runtime, request, handle, error) == 1
+    assert len(ffi.string(error.text)) > 0

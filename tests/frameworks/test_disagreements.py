@@ -4,153 +4,133 @@ from __future__ import annotations
 
 import warnings
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import Fault
 from horocache.testing import run_ranks as run
 
 
+@on_ranks(3)
 def test_ranks_that_disagree_get_an_error_with_both_values_and_go_on():
-    def body():
-        import horocache as hc
-
-        hc.init()
-        odd = hc.rank() == 2
-        ones = np.ones(4, np.float32)
-        cases = {
-            "shape": (lambda: hc.allreduce(np.ones((2, 5 if odd else 3)), name="shape"), ["5", "3"]),
-            "dtype": (
-                lambda: hc.allreduce(ones.astype(np.float64 if odd else np.int32), name="dtype"),
-                ["float64", "int32"],
-            ),
-            "op": (lambda: hc.allreduce(ones, op=hc.Min if odd else hc.Sum, name="op"), []),
-            "scale": (
-                lambda: hc.allreduce(ones, op=hc.Sum, prescale_factor=2.5 if odd else 1.0, name="scale"),
-                ["2.5", "1"],
-            ),
-            "kind": (
-                lambda: hc.reducescatter(ones, name="kind") if odd else hc.reducescatter(ones[:3], name="kind"),
-                ["4", "3"],
-            ),
-            "root": (lambda: hc.broadcast(ones, 1 if odd else 0, name="root"), ["1", "0"]),
-            "columns": (lambda: hc.allgather(np.ones((2, 4 if odd else 6)), name="columns"), ["4", "6"]),
-            "group": (lambda: hc.grouped_allreduce([ones] * (2 if odd else 3), name="group"), []),
-            "wire": (
-                lambda: hc.allreduce(
-                    ones, name="wire", compression=hc.Compression.fp16 if odd else hc.Compression.none
-                ),
-                ["float16", "float32"],
-            ),
-        }
-        for name, (call, texts) in cases.items():
-            for _ in range(2):
-                with pytest.raises(hc.MismatchError, match=f"(?s){name}") as failed:
-                    call()
-                message = str(failed.value)
-                assert isinstance(failed.value, RuntimeError)
-                assert all(text in message for text in [*texts, "rank"]), message
-            np.testing.assert_array_equal(hc.allreduce(ones, op=hc.Sum, name=f"after {name}"), ones * hc.size())
-        with pytest.raises(hc.MismatchError, match="rank 2 gave root_rank=1"):
-            hc.broadcast_object(1, 1 if odd else 0)
-
-    run(body, 3)
+    odd = hc.rank() == 2
+    ones = np.ones(4, np.float32)
+    cases = {
+        "shape": (lambda: hc.allreduce(np.ones((2, 5 if odd else 3)), name="shape"), ["5", "3"]),
+        "dtype": (
+            lambda: hc.allreduce(ones.astype(np.float64 if odd else np.int32), name="dtype"),
+            ["float64", "int32"],
+        ),
+        "op": (lambda: hc.allreduce(ones, op=hc.Min if odd else hc.Sum, name="op"), []),
+        "scale": (
+            lambda: hc.allreduce(ones, op=hc.Sum, prescale_factor=2.5 if odd else 1.0, name="scale"),
+            ["2.5", "1"],
+        ),
+        "kind": (
+            lambda: hc.reducescatter(ones, name="kind") if odd else hc.reducescatter(ones[:3], name="kind"),
+            ["4", "3"],
+        ),
+        "root": (lambda: hc.broadcast(ones, 1 if odd else 0, name="root"), ["1", "0"]),
+        "columns": (lambda: hc.allgather(np.ones((2, 4 if odd else 6)), name="columns"), ["4", "6"]),
+        "group": (lambda: hc.grouped_allreduce([ones] * (2 if odd else 3), name="group"), []),
+        "wire": (
+            lambda: hc.allreduce(ones, name="wire", compression=hc.Compression.fp16 if odd else hc.Compression.none),
+            ["float16", "float32"],
+        ),
+    }
+    for name, (call, texts) in cases.items():
+        for _ in range(2):
+            with pytest.raises(hc.MismatchError, match=f"(?s){name}") as failed:
+                call()
+            message = str(failed.value)
+            assert isinstance(failed.value, RuntimeError)
+            assert all(text in message for text in [*texts, "rank"]), message
+        np.testing.assert_array_equal(hc.allreduce(ones, op=hc.Sum, name=f"after {name}"), ones * hc.size())
+    with pytest.raises(hc.MismatchError, match="rank 2 gave root_rank=1"):
+        hc.broadcast_object(1, 1 if odd else 0)
 
 
+@on_ranks(2)
 def test_a_name_that_is_in_flight_is_refused_and_the_first_operation_is_not_disturbed():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        if hvd.rank() == 0:
-            first = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
-            with pytest.raises(ValueError, match="twice"):
-                hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
-            hvd.barrier()
-        else:
-            hvd.barrier()
-            first = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
-        assert hvd.synchronize(first).tolist() == [hvd.size()] * 3
-
-    run(body, 2)
+    if hvd.rank() == 0:
+        first = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+        with pytest.raises(ValueError, match="twice"):
+            hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        first = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+    assert hvd.synchronize(first).tolist() == [hvd.size()] * 3
 
 
+@on_ranks(2)
 def test_wrong_arguments_are_refused_before_anything_is_sent():
-    def body():
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hvd.init()
-        x = torch.ones(5)
-        n = hvd.size()
-        for match, call in {
-            "supersedes average": lambda: hvd.allreduce(x, average=True, op=hvd.Sum),
-            "op=9 is not a reduce operation": lambda: hvd.allreduce(x, op=9),
-            "invalid root rank 2": lambda: hvd.broadcast(x, 2),
-            "invalid root rank -1": lambda: hvd.broadcast_(x, -1),
-            "even multiple of the number of workers": lambda: hvd.alltoall(x),
-            "does not equal number of workers": lambda: hvd.alltoall(x, [5]),
-            "greater than the first dimension": lambda: hvd.alltoall(x, [5] * n),
-            "1D splits": lambda: hvd.alltoall(x, torch.zeros(1, n, dtype=torch.int32)),
-            "integer elements": lambda: hvd.alltoall(x, torch.zeros(n)),
-            "must not be negative": lambda: hvd.alltoall(x, [-1, 1]),
-            "no rows to send": lambda: hvd.alltoall(torch.ones(())),
-            "scalar inputs": lambda: hvd.reducescatter(torch.ones(())),
-            "expected a torch.Tensor": lambda: hvd.allreduce(np.ones(3)),
-            "expected a NumPy array": lambda: hc.allreduce(x),
-            "at least one tensor": lambda: hvd.grouped_allreduce([]),
-            "1D splits tensor": lambda: hc.alltoall(np.ones(4), np.zeros((1, n), int)),
-            "splits tensor with integer": lambda: hc.alltoall(np.ones(4), np.zeros(n)),
-            "not been registered": lambda: hvd.allgather(x, process_set=None),
-            "number of a device": lambda: hvd.join("cpu"),
-        }.items():
-            with pytest.raises(ValueError, match=match):
-                call()
-        for match, call in {
-            "META backend": lambda: hvd.allreduce(torch.ones(3, device="meta")),
-            "dtype": lambda: hvd.allreduce(torch.ones(3).to(torch.float8_e4m3fn)),
-            "lose its mask": lambda: hc.allreduce(np.ma.masked_equal([1.0, 2.0], 2.0)),
-            "complex256|longdouble|float128|dtype": lambda: hc.allreduce(np.ones(2, np.longdouble)),
-            "dtype object": lambda: hc.allreduce(np.array([None])),
-            "dtype datetime64": lambda: hc.allreduce(np.zeros(2, "datetime64[s]")),
-            "Adasum is for allreduce": lambda: hvd.reducescatter(x, op=hvd.Adasum),
-        }.items():
-            with pytest.raises(NotImplementedError, match=match):
-                call()
-        for average, expected in ((True, 1.0), (False, float(n))):
-            with pytest.warns(DeprecationWarning, match="op=Average"):
-                assert hvd.allreduce(torch.ones(1), average=average).item() == expected
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            hvd.allreduce(x, op=hvd.Sum)
-
-    run(body, 2)
+    x = torch.ones(5)
+    n = hvd.size()
+    for match, call in {
+        "supersedes average": lambda: hvd.allreduce(x, average=True, op=hvd.Sum),
+        "op=9 is not a reduce operation": lambda: hvd.allreduce(x, op=9),
+        "invalid root rank 2": lambda: hvd.broadcast(x, 2),
+        "invalid root rank -1": lambda: hvd.broadcast_(x, -1),
+        "even multiple of the number of workers": lambda: hvd.alltoall(x),
+        "does not equal number of workers": lambda: hvd.alltoall(x, [5]),
+        "greater than the first dimension": lambda: hvd.alltoall(x, [5] * n),
+        "1D splits": lambda: hvd.alltoall(x, torch.zeros(1, n, dtype=torch.int32)),
+        "integer elements": lambda: hvd.alltoall(x, torch.zeros(n)),
+        "must not be negative": lambda: hvd.alltoall(x, [-1, 1]),
+        "no rows to send": lambda: hvd.alltoall(torch.ones(())),
+        "scalar inputs": lambda: hvd.reducescatter(torch.ones(())),
+        "expected a torch.Tensor": lambda: hvd.allreduce(np.ones(3)),
+        "expected a NumPy array": lambda: hc.allreduce(x),
+        "at least one tensor": lambda: hvd.grouped_allreduce([]),
+        "1D splits tensor": lambda: hc.alltoall(np.ones(4), np.zeros((1, n), int)),
+        "splits tensor with integer": lambda: hc.alltoall(np.ones(4), np.zeros(n)),
+        "not been registered": lambda: hvd.allgather(x, process_set=None),
+        "number of a device": lambda: hvd.join("cpu"),
+    }.items():
+        with pytest.raises(ValueError, match=match):
+            call()
+    for match, call in {
+        "META backend": lambda: hvd.allreduce(torch.ones(3, device="meta")),
+        "dtype": lambda: hvd.allreduce(torch.ones(3).to(torch.float8_e4m3fn)),
+        "lose its mask": lambda: hc.allreduce(np.ma.masked_equal([1.0, 2.0], 2.0)),
+        "complex256|longdouble|float128|dtype": lambda: hc.allreduce(np.ones(2, np.longdouble)),
+        "dtype object": lambda: hc.allreduce(np.array([None])),
+        "dtype datetime64": lambda: hc.allreduce(np.zeros(2, "datetime64[s]")),
+        "Adasum is for allreduce": lambda: hvd.reducescatter(x, op=hvd.Adasum),
+    }.items():
+        with pytest.raises(NotImplementedError, match=match):
+            call()
+    for average, expected in ((True, 1.0), (False, float(n))):
+        with pytest.warns(DeprecationWarning, match="op=Average"):
+            assert hvd.allreduce(torch.ones(1), average=average).item() == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hvd.allreduce(x, op=hvd.Sum)
 
 
+@on_ranks(2)
 def test_waiting_can_be_limited_and_the_handle_stays(tmp_path):
-    def body(signal):
-        import time
+    signal = tmp_path / "signal"
+    import time
 
-        import horocache as hc
-
-        hc.init()
-        if hc.rank() == 0:
-            handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
-            with pytest.raises(TimeoutError):
-                hc.synchronize(handle, timeout=0.05)
-            for wrong in (-1, float("nan"), "3"):
-                with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
-                    hc.synchronize(handle, timeout=wrong)
-            signal.touch()
-        else:
-            while not signal.exists():
-                time.sleep(0.001)
-            handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
-        assert hc.synchronize(handle, timeout=float("inf")).tolist() == [2.0, 2.0]
-
-    run(body, 2, args=(tmp_path / "signal",))
+    if hc.rank() == 0:
+        handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
+        with pytest.raises(TimeoutError):
+            hc.synchronize(handle, timeout=0.05)
+        for wrong in (-1, float("nan"), "3"):
+            with pytest.raises(ValueError, match="timeout must be a number of seconds from 0 on"):
+                hc.synchronize(handle, timeout=wrong)
+        signal.touch()
+    else:
+        while not signal.exists():
+            time.sleep(0.001)
+        handle = hc.allreduce_async(np.ones(2), op=hc.Sum, name="late")
+    assert hc.synchronize(handle, timeout=float("inf")).tolist() == [2.0, 2.0]
 
 
 def test_a_rank_that_dies_fails_the_others_pending_and_later_calls():
@@ -202,37 +182,30 @@ def test_two_ranks_that_die_at_once_and_one_more_while_the_others_see_it_leave_n
 
 
 @pytest.mark.parametrize("binding", ["native", "cffi"])
+@on_ranks(2)
 def test_arguments_of_a_wrong_type_are_named_with_their_value(binding):
-    def body(binding):
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hc.init()
-        packages = [(hc, np.ones(4, np.float32))] + ([(hvd, torch.ones(4))] if binding == "native" else [])
-        for package, x in packages:
-            calls = [
-                (package.allreduce, [x], "compression", "fp16"),
-                (package.allreduce, [x], "compression", ["fp16"]),
-                (package.grouped_allreduce, [[x]], "compression", "fp16"),
-                (package.reducescatter, [x], "compression", "fp16"),
-                (package.alltoall, [x], "splits", "ab"),
-                (package.alltoall, [x], "splits", [2**70, 1]),
-                (package.alltoall, [x], "splits", [[1], [1, 2]]),
-                (package.alltoall, [x], "splits", [None, None]),
-            ]
-            for operation in (package.allreduce, package.allreduce_, package.allreduce_async, package.reducescatter):
-                calls += [(operation, [x], f"{when}scale_factor", "x") for when in ("pre", "post")]
-            calls.append((package.allreduce_, [x], "prescale_factor", 10**400))
-            for operation, tensors, argument, value in calls:
-                with pytest.raises(hc.InvalidArgumentError, match=argument) as failed:
-                    operation(*tensors, **{argument: value})
-                assert "incompatible function arguments" not in str(failed.value)
-                assert repr(value) in str(failed.value)
-            assert package.allreduce(x, compression=None, prescale_factor=np.float32(2)).tolist() == [2.0] * 4
-            assert package.allreduce(x, compression=package.Compression.fp16()).tolist() == [1.0] * 4
-
-    run(body, 2, args=(binding,), knobs={"binding": binding})
+    packages = [(hc, np.ones(4, np.float32))] + ([(hvd, torch.ones(4))] if binding == "native" else [])
+    for package, x in packages:
+        calls = [
+            (package.allreduce, [x], "compression", "fp16"),
+            (package.allreduce, [x], "compression", ["fp16"]),
+            (package.grouped_allreduce, [[x]], "compression", "fp16"),
+            (package.reducescatter, [x], "compression", "fp16"),
+            (package.alltoall, [x], "splits", "ab"),
+            (package.alltoall, [x], "splits", [2**70, 1]),
+            (package.alltoall, [x], "splits", [[1], [1, 2]]),
+            (package.alltoall, [x], "splits", [None, None]),
+        ]
+        for operation in (package.allreduce, package.allreduce_, package.allreduce_async, package.reducescatter):
+            calls += [(operation, [x], f"{when}scale_factor", "x") for when in ("pre", "post")]
+        calls.append((package.allreduce_, [x], "prescale_factor", 10**400))
+        for operation, tensors, argument, value in calls:
+            with pytest.raises(hc.InvalidArgumentError, match=argument) as failed:
+                operation(*tensors, **{argument: value})
+            assert "incompatible function arguments" not in str(failed.value)
+            assert repr(value) in str(failed.value)
+        assert package.allreduce(x, compression=None, prescale_factor=np.float32(2)).tolist() == [2.0] * 4
+        assert package.allreduce(x, compression=package.Compression.fp16()).tolist() == [1.0] * 4
 
 
 def test_the_warning_about_average_points_at_the_users_line():
@@ -254,18 +227,14 @@ def test_the_warning_about_average_points_at_the_users_line():
     run(body, 2)
 
 
+@on_ranks(2)
 def test_tensors_without_a_backend_for_their_device_are_refused():
-    def body():
-        import horocache.torch as hvd
-        from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-        hvd.init()
-        with FakeTensorMode():
-            cuda = torch.ones(3, device="cuda")
-        for tensor, device in ((cuda, "CUDA"), (torch.ones(3, device="meta"), "META")):
-            for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
-                with pytest.raises(NotImplementedError, match=rf"there is no {device} backend yet.*\.cpu\(\)"):
-                    call(tensor)
-        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
-
-    run(body, 2)
+    with FakeTensorMode():
+        cuda = torch.ones(3, device="cuda")
+    for tensor, device in ((cuda, "CUDA"), (torch.ones(3, device="meta"), "META")):
+        for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, lambda t: hvd.broadcast_(t, 0)):
+            with pytest.raises(NotImplementedError, match=rf"there is no {device} backend yet.*\.cpu\(\)"):
+                call(tensor)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import run_ranks as run
 
 
@@ -56,68 +59,56 @@ def test_they_store_what_the_others_return(size):
     assert run(body, size) == [rank + 100 * (size - 1) / 2 for rank in range(size)]
 
 
+@on_ranks(2)
 def test_groups_of_alltoall_and_broadcast_and_their_gradients():
-    def body():
-        import horocache.torch as hvd
+    rank = hvd.rank()
+    tensors = [column(rank, 4).requires_grad_(), column(rank, 6, 50).requires_grad_()]
+    outputs = hvd.grouped_alltoall(tensors, name="even")
+    assert [o.tolist() for o in outputs] == [
+        [r * 100 + rank * 2 + i for r in range(2) for i in range(2)],
+        [r * 100 + 50 + rank * 3 + i for r in range(2) for i in range(3)],
+    ]
+    sum((o * (rank + 1)).sum() for o in outputs).backward()
+    assert [t.grad.tolist() for t in tensors] == [[1.0, 1.0, 2.0, 2.0], [1.0] * 3 + [2.0] * 3]
+    pairs = hvd.grouped_alltoall([column(rank, 4), column(rank, 4)], splits=[1, 3], name="uneven")
+    assert [received.tolist() for _, received in pairs] == [[1, 1] if rank == 0 else [3, 3]] * 2
+    stored = [np.arange(2.0) + 10 * rank]
+    import horocache as hc
 
-        hvd.init()
-        rank = hvd.rank()
-        tensors = [column(rank, 4).requires_grad_(), column(rank, 6, 50).requires_grad_()]
-        outputs = hvd.grouped_alltoall(tensors, name="even")
-        assert [o.tolist() for o in outputs] == [
-            [r * 100 + rank * 2 + i for r in range(2) for i in range(2)],
-            [r * 100 + 50 + rank * 3 + i for r in range(2) for i in range(3)],
-        ]
-        sum((o * (rank + 1)).sum() for o in outputs).backward()
-        assert [t.grad.tolist() for t in tensors] == [[1.0, 1.0, 2.0, 2.0], [1.0] * 3 + [2.0] * 3]
-        pairs = hvd.grouped_alltoall([column(rank, 4), column(rank, 4)], splits=[1, 3], name="uneven")
-        assert [received.tolist() for _, received in pairs] == [[1, 1] if rank == 0 else [3, 3]] * 2
-        stored = [np.arange(2.0) + 10 * rank]
-        import horocache as hc
+    assert hc.grouped_alltoall_(stored, name="np")[0] is stored[0]
+    assert stored[0].tolist() == [rank, 10.0 + rank]
 
-        assert hc.grouped_alltoall_(stored, name="np")[0] is stored[0]
-        assert stored[0].tolist() == [rank, 10.0 + rank]
-
-        tensors = [torch.full((2,), float(rank)).requires_grad_(), torch.full((), rank + 5.0).requires_grad_()]
-        outputs = hvd.grouped_broadcast(tensors, 1, name="b")
-        assert outputs[0].tolist() == [1.0, 1.0] and outputs[1].item() == 6.0
-        sum((o * (rank + 1)).sum() for o in outputs).backward()
-        want = 1.5 if rank == 1 else 0.0
-        assert tensors[0].grad.tolist() == [want] * 2 and tensors[1].grad.item() == want
-        plain = hvd.synchronize(hvd.grouped_broadcast_async([torch.ones(1) * rank], 0, name="c"))
-        return plain[0].item()
-
-    assert run(body, 2) == [0.0, 0.0]
+    tensors = [torch.full((2,), float(rank)).requires_grad_(), torch.full((), rank + 5.0).requires_grad_()]
+    outputs = hvd.grouped_broadcast(tensors, 1, name="b")
+    assert outputs[0].tolist() == [1.0, 1.0] and outputs[1].item() == 6.0
+    sum((o * (rank + 1)).sum() for o in outputs).backward()
+    want = 1.5 if rank == 1 else 0.0
+    assert tensors[0].grad.tolist() == [want] * 2 and tensors[1].grad.item() == want
+    plain = hvd.synchronize(hvd.grouped_broadcast_async([torch.ones(1) * rank], 0, name="c"))
+    assert plain[0].item() == 0.0
 
 
+@on_ranks(2)
 def test_mistakes_leave_the_tensor_as_it_was():
-    def body():
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hc.init()
-        rank = hc.rank()
-        for operation in (hvd.allgather_, hvd.reducescatter_, hvd.alltoall_):
-            with pytest.raises(ValueError):
-                operation(torch.ones(1).expand(4))
-            with pytest.raises(ValueError):
-                operation(torch.tensor(1.0))
-        with pytest.raises(ValueError, match="equally many rows for each of 2 ranks"):
-            hvd.allgather_(torch.ones(3))
-        locked = np.arange(4.0)
-        locked.flags.writeable = False
-        with pytest.raises(ValueError, match="read-only"):
-            hc.alltoall_(locked)
-        data = column(rank, 4)
-        with pytest.raises(ValueError, match="rows came for a tensor of 4, which keeps its values"):
-            hvd.alltoall_(data, splits=[1, 3], name="uneven")
-        assert torch.equal(data, column(rank, 4))
-        with pytest.raises(hc.MismatchError):
-            hvd.allgather_(torch.ones(4, 1 + rank), name="shape")
-        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-
-    assert run(body, 2) == [2.0, 2.0]
+    rank = hc.rank()
+    for operation in (hvd.allgather_, hvd.reducescatter_, hvd.alltoall_):
+        with pytest.raises(ValueError):
+            operation(torch.ones(1).expand(4))
+        with pytest.raises(ValueError):
+            operation(torch.tensor(1.0))
+    with pytest.raises(ValueError, match="equally many rows for each of 2 ranks"):
+        hvd.allgather_(torch.ones(3))
+    locked = np.arange(4.0)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        hc.alltoall_(locked)
+    data = column(rank, 4)
+    with pytest.raises(ValueError, match="rows came for a tensor of 4, which keeps its values"):
+        hvd.alltoall_(data, splits=[1, 3], name="uneven")
+    assert torch.equal(data, column(rank, 4))
+    with pytest.raises(hc.MismatchError):
+        hvd.allgather_(torch.ones(4, 1 + rank), name="shape")
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2.0
 
 
 def test_parameters_and_optimizer_state_go_to_a_process_set():

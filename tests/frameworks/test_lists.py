@@ -7,141 +7,117 @@ import signal
 import threading
 import time
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import run_ranks as run
 
 SIZES = [1, 5, 3000, 0, 40]
 
 
+@on_ranks(2)
 def test_each_of_a_list_is_reduced_by_itself_under_its_own_name():
-    def body():
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hvd.init()
-        for names in (None, ["a", "b", b"c", "d", "e"]):
-            for step in range(3):
-                tensors = [torch.full((n,), float(i + step)) for i, n in enumerate(SIZES)]
-                arrays = [tensor.numpy().copy() for tensor in tensors]
-                # Ranks may submit named tensors in different orders and by different calls.
-                order = range(len(SIZES)) if names is None or hc.rank() == 0 else reversed(range(len(SIZES)))
-                order = list(order)
-                own = None if names is None else [names[i] for i in order]
-                handles = hvd.allreduce_many_async_([tensors[i] for i in order], names=own, op=hvd.Sum)
-                assert len(handles) == len(SIZES)
-                results = hvd.synchronize(handles)
-                assert all(result is tensors[i] for result, i in zip(results, order, strict=True))
-                hc.synchronize(tuple(hc.allreduce_many_async_(arrays, names=names, op=hc.Sum)))
-                for i, n in enumerate(SIZES):
-                    assert torch.equal(tensors[i], torch.full((n,), float(i + step) * hc.size()))
-                    np.testing.assert_array_equal(arrays[i], tensors[i].numpy())
-
-    run(body, 2)
+    for names in (None, ["a", "b", b"c", "d", "e"]):
+        for step in range(3):
+            tensors = [torch.full((n,), float(i + step)) for i, n in enumerate(SIZES)]
+            arrays = [tensor.numpy().copy() for tensor in tensors]
+            # Ranks may submit named tensors in different orders and by different calls.
+            order = range(len(SIZES)) if names is None or hc.rank() == 0 else reversed(range(len(SIZES)))
+            order = list(order)
+            own = None if names is None else [names[i] for i in order]
+            handles = hvd.allreduce_many_async_([tensors[i] for i in order], names=own, op=hvd.Sum)
+            assert len(handles) == len(SIZES)
+            results = hvd.synchronize(handles)
+            assert all(result is tensors[i] for result, i in zip(results, order, strict=True))
+            hc.synchronize(tuple(hc.allreduce_many_async_(arrays, names=names, op=hc.Sum)))
+            for i, n in enumerate(SIZES):
+                assert torch.equal(tensors[i], torch.full((n,), float(i + step) * hc.size()))
+                np.testing.assert_array_equal(arrays[i], tensors[i].numpy())
 
 
+@on_ranks(2)
 def test_what_the_core_cannot_read_by_itself_goes_the_general_way_in_its_turn():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        base = torch.arange(12.0).reshape(3, 4)
-        negated = torch._neg_view(torch.ones(4))
-        lists = [torch.ones(4), base.clone().t(), negated, torch.nn.Parameter(torch.ones(2)), torch.ones(3) * 1j]
-        lists = [lists[0], *lists[1:], torch.ones(5)]
-        before = [tensor.detach().clone() for tensor in lists]
-        hvd.synchronize(hvd.allreduce_many_async_(lists, op=hvd.Sum))
-        for tensor, old in zip(lists, before, strict=True):
-            assert torch.equal(tensor.detach(), old * hvd.size())
-        for _ in range(3):
-            hvd.grouped_allreduce_(lists, name="mixed", op=hvd.Sum)
-        for tensor, old in zip(lists, before, strict=True):
-            assert torch.equal(tensor.detach(), old * hvd.size() ** 4)
-
-    run(body, 2)
+    base = torch.arange(12.0).reshape(3, 4)
+    negated = torch._neg_view(torch.ones(4))
+    lists = [torch.ones(4), base.clone().t(), negated, torch.nn.Parameter(torch.ones(2)), torch.ones(3) * 1j]
+    lists = [lists[0], *lists[1:], torch.ones(5)]
+    before = [tensor.detach().clone() for tensor in lists]
+    hvd.synchronize(hvd.allreduce_many_async_(lists, op=hvd.Sum))
+    for tensor, old in zip(lists, before, strict=True):
+        assert torch.equal(tensor.detach(), old * hvd.size())
+    for _ in range(3):
+        hvd.grouped_allreduce_(lists, name="mixed", op=hvd.Sum)
+    for tensor, old in zip(lists, before, strict=True):
+        assert torch.equal(tensor.detach(), old * hvd.size() ** 4)
 
 
+@on_ranks(2)
 def test_autograd_notices_what_lists_overwrite():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        for start in (
-            lambda tensors: hvd.allreduce_many_async_(tensors, op=hvd.Sum),
-            lambda tensors: hvd.grouped_allreduce_async_(tensors, name="g", op=hvd.Sum),
-        ):
-            saved = torch.ones(3)
-            weight = torch.ones(3, requires_grad=True)
-            product = (weight * saved).sum()
-            hvd.synchronize(start([saved, torch.ones(2)]))
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                product.backward()
-
-    run(body, 2)
+    for start in (
+        lambda tensors: hvd.allreduce_many_async_(tensors, op=hvd.Sum),
+        lambda tensors: hvd.grouped_allreduce_async_(tensors, name="g", op=hvd.Sum),
+    ):
+        saved = torch.ones(3)
+        weight = torch.ones(3, requires_grad=True)
+        product = (weight * saved).sum()
+        hvd.synchronize(start([saved, torch.ones(2)]))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
 
 
+@on_ranks(2)
 def test_mistakes_with_lists_are_errors_and_tell_what_is_in_flight():
-    def body():
-        import horocache.torch as hvd
+    from horocache.errors import DuplicateNameError, InvalidArgumentError
 
-        from horocache.errors import DuplicateNameError, InvalidArgumentError
-
-        hvd.init()
-        x, y = torch.ones(3), torch.ones(4)
-        for tensors, names, text in (
-            ([], None, "at least one tensor"),
-            (x, None, "list"),
-            ([x, y], ["a"], "2 tensors were given, with 1 names"),
-            ([x, "y"], ["a", "b"], "torch.Tensor"),
-        ):
-            with pytest.raises(InvalidArgumentError, match=text) as caught:
-                hvd.allreduce_many_async_(tensors, names=names)
-            hvd.synchronize(getattr(caught.value, "handles", []))
-        if hvd.rank() == 0:  # rank 0 first, so that none of its operations is complete yet
-            with pytest.raises(DuplicateNameError) as caught:
-                hvd.allreduce_many_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
-            handles = caught.value.handles
-        hvd.barrier()
-        if hvd.rank() == 1:
-            handles = hvd.allreduce_many_async_([x, y], names=["a", "b"], op=hvd.Sum)
-        assert len(handles) == 2
-        assert hvd.synchronize(handles) == [x, y]
-        with pytest.raises(InvalidArgumentError, match="priority"):
-            hvd.allreduce_many_async_([x], priority="high")
-        with pytest.raises(InvalidArgumentError, match="prescale_factor"):
-            hvd.grouped_allreduce_([x], prescale_factor="two")
-        hvd.barrier()
-
-    run(body, 2)
+    x, y = torch.ones(3), torch.ones(4)
+    for tensors, names, text in (
+        ([], None, "at least one tensor"),
+        (x, None, "list"),
+        ([x, y], ["a"], "2 tensors were given, with 1 names"),
+        ([x, "y"], ["a", "b"], "torch.Tensor"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=text) as caught:
+            hvd.allreduce_many_async_(tensors, names=names)
+        hvd.synchronize(getattr(caught.value, "handles", []))
+    if hvd.rank() == 0:  # rank 0 first, so that none of its operations is complete yet
+        with pytest.raises(DuplicateNameError) as caught:
+            hvd.allreduce_many_async_([x, y, x.clone()], names=["a", "b", "a"], op=hvd.Sum)
+        handles = caught.value.handles
+    hvd.barrier()
+    if hvd.rank() == 1:
+        handles = hvd.allreduce_many_async_([x, y], names=["a", "b"], op=hvd.Sum)
+    assert len(handles) == 2
+    assert hvd.synchronize(handles) == [x, y]
+    with pytest.raises(InvalidArgumentError, match="priority"):
+        hvd.allreduce_many_async_([x], priority="high")
+    with pytest.raises(InvalidArgumentError, match="prescale_factor"):
+        hvd.grouped_allreduce_([x], prescale_factor="two")
+    hvd.barrier()
 
 
+@on_ranks(2)
 def test_a_list_of_handles_is_waited_for_to_its_end_before_its_first_failure_is_raised():
-    def body():
-        import horocache.torch as hvd
+    from horocache.errors import MismatchError
 
-        from horocache.errors import MismatchError
-
-        hvd.init()
-        tensors = [torch.ones(3 + (hvd.rank() if i == 1 else 0)) for i in range(4)]
-        handles = hvd.allreduce_many_async_(tensors, names=list("abcd"), op=hvd.Sum)
-        with pytest.raises(MismatchError, match=r"allreduce\.b"):
-            hvd.synchronize(handles)
-        with pytest.raises(ValueError, match=f"Handle {handles[0]} was not created or has been cleared"):
-            hvd.synchronize(handles)
-        assert torch.equal(tensors[3], torch.full((3,), 2.0))
-        late = hvd.allreduce_async_(torch.ones(1), name="late") if hvd.rank() == 0 else None
-        if late is not None:
-            with pytest.raises(TimeoutError):
-                hvd.synchronize([late], timeout=0.05)
-        hvd.barrier()
-        if late is None:
-            late = hvd.allreduce_async_(torch.ones(1), name="late")
-        hvd.synchronize([late], timeout=60)
-
-    run(body, 2)
+    tensors = [torch.ones(3 + (hvd.rank() if i == 1 else 0)) for i in range(4)]
+    handles = hvd.allreduce_many_async_(tensors, names=list("abcd"), op=hvd.Sum)
+    with pytest.raises(MismatchError, match=r"allreduce\.b"):
+        hvd.synchronize(handles)
+    with pytest.raises(ValueError, match=f"Handle {handles[0]} was not created or has been cleared"):
+        hvd.synchronize(handles)
+    assert torch.equal(tensors[3], torch.full((3,), 2.0))
+    late = hvd.allreduce_async_(torch.ones(1), name="late") if hvd.rank() == 0 else None
+    if late is not None:
+        with pytest.raises(TimeoutError):
+            hvd.synchronize([late], timeout=0.05)
+    hvd.barrier()
+    if late is None:
+        late = hvd.allreduce_async_(torch.ones(1), name="late")
+    hvd.synchronize([late], timeout=60)
 
 
 @pytest.mark.parametrize("stop", ["timeout", "interrupt"])
@@ -179,59 +155,47 @@ def test_a_list_whose_wait_was_interrupted_can_be_waited_for_again(stop, tmp_pat
     run(body, 2, args=(tmp_path / "stopped",))
 
 
+@on_ranks(3)
 def test_a_group_that_is_sent_again_follows_what_changes_in_it():
-    def body():
-        import horocache.torch as hvd
+    def check(tensors, **options):
+        scale = options.get("prescale_factor", 1.0)
+        before = [tensor.clone() for tensor in tensors]
+        hvd.grouped_allreduce_(tensors, name="g", **options)
+        factor = 1 if options["op"] == hvd.Average else hvd.size()
+        for tensor, old in zip(tensors, before, strict=True):
+            assert torch.equal(tensor, old * scale * factor)
 
-        hvd.init()
-
-        def check(tensors, **options):
-            scale = options.get("prescale_factor", 1.0)
-            before = [tensor.clone() for tensor in tensors]
-            hvd.grouped_allreduce_(tensors, name="g", **options)
-            factor = 1 if options["op"] == hvd.Average else hvd.size()
-            for tensor, old in zip(tensors, before, strict=True):
-                assert torch.equal(tensor, old * scale * factor)
-
-        kept = [torch.full((n,), 2.0 + n) for n in SIZES]
-        for _ in range(3):
-            check(kept, op=hvd.Sum)
-        check(kept, op=hvd.Average)
-        check(kept, op=hvd.Sum, prescale_factor=0.5)
-        check([tensor.double() for tensor in kept], op=hvd.Sum)
-        check(kept[:3], op=hvd.Sum)
-        check([tensor.reshape(1, -1) for tensor in kept], op=hvd.Sum)
-        for _ in range(2):
-            check([torch.full((n,), 3.0) for n in SIZES], op=hvd.Sum)  # tensors in other memory
-        check([*kept[:2], torch.arange(6.0).reshape(2, 3).t()], op=hvd.Sum)  # one member must be copied
+    kept = [torch.full((n,), 2.0 + n) for n in SIZES]
+    for _ in range(3):
         check(kept, op=hvd.Sum)
-        sharing = torch.ones(4)
-        with pytest.raises(ValueError, match="share memory"):
-            hvd.grouped_allreduce_([sharing, sharing[:2], *kept[2:]], name="g", op=hvd.Sum)
+    check(kept, op=hvd.Average)
+    check(kept, op=hvd.Sum, prescale_factor=0.5)
+    check([tensor.double() for tensor in kept], op=hvd.Sum)
+    check(kept[:3], op=hvd.Sum)
+    check([tensor.reshape(1, -1) for tensor in kept], op=hvd.Sum)
+    for _ in range(2):
+        check([torch.full((n,), 3.0) for n in SIZES], op=hvd.Sum)  # tensors in other memory
+    check([*kept[:2], torch.arange(6.0).reshape(2, 3).t()], op=hvd.Sum)  # one member must be copied
+    check(kept, op=hvd.Sum)
+    sharing = torch.ones(4)
+    with pytest.raises(ValueError, match="share memory"):
+        hvd.grouped_allreduce_([sharing, sharing[:2], *kept[2:]], name="g", op=hvd.Sum)
+    check(kept, op=hvd.Sum)
+    ends = hvd.add_process_set([0, 2])
+    for _ in range(2):
+        if hvd.rank() != 1:
+            hvd.grouped_allreduce_(kept, name="g", op=hvd.Max, process_set=ends)
         check(kept, op=hvd.Sum)
-        ends = hvd.add_process_set([0, 2])
+
+
+@on_ranks(2, 3)
+def test_very_many_small_tensors_have_the_bits_of_large_ones():
+    generator = torch.Generator().manual_seed(7 + hvd.rank())
+    for count in (1000, 40_000):  # small: each rank reduces everything; large: each rank reduces a slice
+        flat = torch.randn(count * 3, generator=generator)
+        parts = list(flat.clone().split(3))
+        hvd.allreduce_(flat, name="flat", op=hvd.Average)
         for _ in range(2):
-            if hvd.rank() != 1:
-                hvd.grouped_allreduce_(kept, name="g", op=hvd.Max, process_set=ends)
-            check(kept, op=hvd.Sum)
-
-    run(body, 3)
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_very_many_small_tensors_have_the_bits_of_large_ones(ranks):
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        generator = torch.Generator().manual_seed(7 + hvd.rank())
-        for count in (1000, 40_000):  # small: each rank reduces everything; large: each rank reduces a slice
-            flat = torch.randn(count * 3, generator=generator)
-            parts = list(flat.clone().split(3))
-            hvd.allreduce_(flat, name="flat", op=hvd.Average)
-            for _ in range(2):
-                again = [part.clone() for part in parts]
-                hvd.grouped_allreduce_(again, name=f"parts {count}", op=hvd.Average)
-                assert torch.equal(torch.cat(again), flat)
-
-    run(body, ranks)
+            again = [part.clone() for part in parts]
+            hvd.grouped_allreduce_(again, name=f"parts {count}", op=hvd.Average)
+            assert torch.equal(torch.cat(again), flat)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import Fault
 from horocache.testing import run_ranks as run
 
@@ -26,159 +29,123 @@ def copied(call):
 
 
 @pytest.mark.parametrize("binding", ["native", "cffi"])
-@pytest.mark.parametrize("size", [2, 4])
-def test_arrays_have_the_bits_of_private_ones_and_are_not_copied(size, binding):
-    def body(binding):
-        import horocache as hc
-
-        hc.init(binding=binding, **LARGE)
-        for dtype in DTYPES:
-            for shape in (40_000, (3, 20_001), ()):
-                shared, private = hc.empty(shape, dtype), np.empty(shape, dtype)
-                assert hc.is_shared(shared) and not hc.is_shared(private)
-                assert shared.shape == private.shape and shared.dtype == np.dtype(dtype)
-                values = (np.arange(private.size) % 5 + hc.rank()).astype(dtype).reshape(private.shape)
-                shared[...] = private[...] = values
-                name = f"{dtype} {shape}"
-                moved = copied(lambda a=shared, n=name: hc.allreduce_(a, name=n + " shared"))
-                hc.allreduce_(private, name=name)
-                assert shared.tobytes() == private.tobytes()
-                assert moved == 0 or shape == ()
-
-    run(body, size, args=(binding,))
+@on_ranks(2, 4, init=False)
+def test_arrays_have_the_bits_of_private_ones_and_are_not_copied(binding):
+    hc.init(binding=binding, **LARGE)
+    for dtype in DTYPES:
+        for shape in (40_000, (3, 20_001), ()):
+            shared, private = hc.empty(shape, dtype), np.empty(shape, dtype)
+            assert hc.is_shared(shared) and not hc.is_shared(private)
+            assert shared.shape == private.shape and shared.dtype == np.dtype(dtype)
+            values = (np.arange(private.size) % 5 + hc.rank()).astype(dtype).reshape(private.shape)
+            shared[...] = private[...] = values
+            name = f"{dtype} {shape}"
+            moved = copied(lambda a=shared, n=name: hc.allreduce_(a, name=n + " shared"))
+            hc.allreduce_(private, name=name)
+            assert shared.tobytes() == private.tobytes()
+            assert moved == 0 or shape == ()
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_parts_of_one_tensor_are_one_run_whatever_their_order_and_shape(size):
-    def body():
-        import horocache.torch as hvd
+@on_ranks(2, 3, 8, init=False)
+def test_parts_of_one_tensor_are_one_run_whatever_their_order_and_shape():
+    hvd.init(**LARGE)
+    flat = hvd.empty(60_000)
+    flat.copy_(torch.arange(60_000) + hvd.rank())
+    cuts = [0, 1, 30_000, 30_017, 59_999, 60_000]
+    parts = [flat[a:b] for a, b in itertools.pairwise(cuts)]
+    group = [parts[i] for i in (2, 0, 4, 1, 3)]
+    assert copied(lambda: hvd.grouped_allreduce_(group, name="parts", op=hvd.Sum)) == 0
+    n = hvd.size()
+    want = torch.arange(60_000, dtype=torch.float32) * n + n * (n - 1) / 2
+    assert torch.equal(flat, want)
+    # Each part by itself, fused by the planner.
+    flat.copy_(torch.arange(60_000) + hvd.rank())
 
-        hvd.init(**LARGE)
-        flat = hvd.empty(60_000)
-        flat.copy_(torch.arange(60_000) + hvd.rank())
-        cuts = [0, 1, 30_000, 30_017, 59_999, 60_000]
-        parts = [flat[a:b] for a, b in itertools.pairwise(cuts)]
-        group = [parts[i] for i in (2, 0, 4, 1, 3)]
-        assert copied(lambda: hvd.grouped_allreduce_(group, name="parts", op=hvd.Sum)) == 0
-        n = hvd.size()
-        want = torch.arange(60_000, dtype=torch.float32) * n + n * (n - 1) / 2
-        assert torch.equal(flat, want)
-        # Each part by itself, fused by the planner.
-        flat.copy_(torch.arange(60_000) + hvd.rank())
+    def one_by_one():
+        handles = [hvd.allreduce_async_(part, name=f"p{i}", op=hvd.Sum) for i, part in enumerate(parts)]
+        for handle in handles:
+            hvd.synchronize(handle)
 
-        def one_by_one():
-            handles = [hvd.allreduce_async_(part, name=f"p{i}", op=hvd.Sum) for i, part in enumerate(parts)]
-            for handle in handles:
-                hvd.synchronize(handle)
-
-        one_by_one()
-        assert torch.equal(flat, want)
-
-    run(body, size)
+    one_by_one()
+    assert torch.equal(flat, want)
 
 
+@on_ranks(3)
 def test_a_rank_with_a_private_tensor_makes_all_go_through_buffers():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        for odd in range(3):
-            tensor = torch.empty(50_000) if hvd.rank() == odd else hvd.empty(50_000)
-            tensor.fill_(hvd.rank() + 1)
-            assert copied(lambda t=tensor: hvd.allreduce_(t, name="mixed", op=hvd.Sum)) > 0
-            assert torch.equal(tensor, torch.full((50_000,), 6.0))
-
-    run(body, 3)
+    for odd in range(3):
+        tensor = torch.empty(50_000) if hvd.rank() == odd else hvd.empty(50_000)
+        tensor.fill_(hvd.rank() + 1)
+        assert copied(lambda t=tensor: hvd.allreduce_(t, name="mixed", op=hvd.Sum)) > 0
+        assert torch.equal(tensor, torch.full((50_000,), 6.0))
 
 
+@on_ranks(3, init=False)
 def test_process_sets_that_cross_share_the_same_memory():
-    def body():
-        import horocache.torch as hvd
-
-        sets = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2])]
-        hvd.init(process_sets=sets)
-        later = hvd.add_process_set([0, 2])
-        for number, one in enumerate([*sets, later]):
-            if not one.included():
-                continue
-            tensor = hvd.empty(30_000).fill_(hvd.rank() + 1)
-            assert (
-                copied(lambda t=tensor, s=one, i=number: hvd.allreduce_(t, name=f"s{i}", op=hvd.Sum, process_set=s))
-                == 0
-            )
-            assert tensor[29_999].item() == sum(rank + 1 for rank in one.ranks)
-
-    run(body, 3)
+    sets = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2])]
+    hvd.init(process_sets=sets)
+    later = hvd.add_process_set([0, 2])
+    for number, one in enumerate([*sets, later]):
+        if not one.included():
+            continue
+        tensor = hvd.empty(30_000).fill_(hvd.rank() + 1)
+        assert copied(lambda t=tensor, s=one, i=number: hvd.allreduce_(t, name=f"s{i}", op=hvd.Sum, process_set=s)) == 0
+        assert tensor[29_999].item() == sum(rank + 1 for rank in one.ranks)
 
 
+@on_ranks(2, init=False)
 def test_shapes_types_and_what_cannot_be():
-    def body():
-        import horocache.torch as hvd
+    from horocache.errors import InvalidArgumentError, NotInitializedError
 
-        import horocache as hc
-        from horocache.errors import InvalidArgumentError, NotInitializedError
-
-        with pytest.raises(NotInitializedError):
-            hvd.empty(3)
-        hvd.init()
-        assert hvd.empty((2, 3)).shape == (2, 3) and hvd.empty(0).numel() == 0
-        assert hvd.empty(2).dtype is torch.float32 and hvd.empty(2, torch.bfloat16).dtype is torch.bfloat16
-        assert hc.empty(2).dtype == np.float32
-        for bad in (-1, (2, -3), (1 << 62, 8), "abc", 1.5):
-            with pytest.raises(InvalidArgumentError):
-                hvd.empty(bad)
-        with pytest.raises(InvalidArgumentError, match="no element type 'quint8'"):
-            hvd.empty(3, torch.quint8)
-        with pytest.raises(InvalidArgumentError, match="one tuple"):
-            hvd.empty(3, 4)
-
-    run(body, 2)
+    with pytest.raises(NotInitializedError):
+        hvd.empty(3)
+    hvd.init()
+    assert hvd.empty((2, 3)).shape == (2, 3) and hvd.empty(0).numel() == 0
+    assert hvd.empty(2).dtype is torch.float32 and hvd.empty(2, torch.bfloat16).dtype is torch.bfloat16
+    assert hc.empty(2).dtype == np.float32
+    for bad in (-1, (2, -3), (1 << 62, 8), "abc", 1.5):
+        with pytest.raises(InvalidArgumentError):
+            hvd.empty(bad)
+    with pytest.raises(InvalidArgumentError, match="no element type 'quint8'"):
+        hvd.empty(3, torch.quint8)
+    with pytest.raises(InvalidArgumentError, match="one tuple"):
+        hvd.empty(3, 4)
 
 
+@on_ranks(2, init=False)
 def test_memory_is_given_back_when_the_last_tensor_on_it_is_gone():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init(region_bytes=64 << 20)
-        for _ in range(50):  # 50 times 40 MB, in a region of 64 MiB
-            tensor = hvd.empty(10_000_000)
-            assert hvd.is_shared(tensor)
-            part = tensor[5:10]
-            del tensor
-            assert hvd.is_shared(part)
-            del part
-
-    run(body, 2)
+    hvd.init(region_bytes=64 << 20)
+    for _ in range(50):  # 50 times 40 MB, in a region of 64 MiB
+        tensor = hvd.empty(10_000_000)
+        assert hvd.is_shared(tensor)
+        part = tensor[5:10]
+        del tensor
+        assert hvd.is_shared(part)
+        del part
 
 
+@on_ranks(2)
 def test_a_tensor_that_is_freed_in_flight_is_an_error_with_its_name():
-    def body():
-        import horocache.torch as hvd
+    from horocache.errors import InvalidArgumentError
 
-        from horocache.errors import InvalidArgumentError
-
-        hvd.init()
-        tensor = hvd.empty(50_000).fill_(1)
-        other = hvd.empty(50_000).fill_(1)
-        hvd.barrier()
-        if hvd.rank() == 0:
-            handle = hvd.allreduce_async_(tensor, name="gone", op=hvd.Sum)
-            tensor.set_(torch.zeros(3))  # its storage has no other user
-            hvd.allreduce_(other, name="other", op=hvd.Sum)
-            with pytest.raises(
-                InvalidArgumentError,
-                match=r"'allreduce\.gone' was freed, or given other memory",
-            ):
-                hvd.synchronize(handle)
-        else:
-            hvd.allreduce_(other, name="other", op=hvd.Sum)
-            hvd.allreduce_(tensor, name="gone", op=hvd.Sum)
-        assert other[0].item() == 2.0
-        # The memory was not reused during the operation, and is free now.
-        assert hvd.is_shared(hvd.empty(50_000))
+    tensor = hvd.empty(50_000).fill_(1)
+    other = hvd.empty(50_000).fill_(1)
+    hvd.barrier()
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async_(tensor, name="gone", op=hvd.Sum)
+        tensor.set_(torch.zeros(3))  # its storage has no other user
         hvd.allreduce_(other, name="other", op=hvd.Sum)
-
-    run(body, 2)
+        with pytest.raises(
+            InvalidArgumentError,
+            match=r"'allreduce\.gone' was freed, or given other memory",
+        ):
+            hvd.synchronize(handle)
+    else:
+        hvd.allreduce_(other, name="other", op=hvd.Sum)
+        hvd.allreduce_(tensor, name="gone", op=hvd.Sum)
+    assert other[0].item() == 2.0
+    # The memory was not reused during the operation, and is free now.
+    assert hvd.is_shared(hvd.empty(50_000))
+    hvd.allreduce_(other, name="other", op=hvd.Sum)
 
 
 def test_a_rank_that_is_killed_while_others_read_its_memory_leaves_no_torn_result():
@@ -208,135 +175,112 @@ def test_a_rank_that_is_killed_while_others_read_its_memory_leaves_no_torn_resul
         assert results < 1000
 
 
+@on_ranks(2)
 def test_a_child_of_fork_writes_its_own_copy_of_its_parents_tensors_and_frees_nothing():
-    def body():
-        import os
+    import os
 
-        import horocache.torch as hvd
-        from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader
 
-        import horocache as hc
+    tensor = hvd.empty(5000).fill_(7)
+    array = hc.empty(3000, np.float64)
+    me = array[:] = hvd.rank()
+    model = torch.nn.Linear(30, 30)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4, 30)).sum().backward()
+        optimizer.step()
+    assert hvd.is_shared(model.weight.grad)
+    want = model.weight.grad.clone()
+    child = os.fork()
+    if child == 0:
+        good = tensor.sum().item() == 35_000 and array[0] == me and torch.equal(model.weight.grad, want)
+        tensor.fill_(1)
+        array.fill(-1.0)
+        model.weight.grad.zero_()
+        good = good and (tensor.sum().item(), array.sum(), model.weight.grad.sum().item()) == (5000, -3000, 0)
+        del tensor, array
+        os._exit(0 if good else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
-        hvd.init()
-        tensor = hvd.empty(5000).fill_(7)
-        array = hc.empty(3000, np.float64)
-        me = array[:] = hvd.rank()
-        model = torch.nn.Linear(30, 30)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(4, 30)).sum().backward()
-            optimizer.step()
-        assert hvd.is_shared(model.weight.grad)
-        want = model.weight.grad.clone()
-        child = os.fork()
-        if child == 0:
-            good = tensor.sum().item() == 35_000 and array[0] == me and torch.equal(model.weight.grad, want)
-            tensor.fill_(1)
-            array.fill(-1.0)
-            model.weight.grad.zero_()
-            good = good and (tensor.sum().item(), array.sum(), model.weight.grad.sum().item()) == (5000, -3000, 0)
-            del tensor, array
-            os._exit(0 if good else 1)
-        assert os.waitpid(child, 0)[1] == 0
+    class Rows:
+        def __len__(self):
+            return 4
 
-        class Rows:
-            def __len__(self):
-                return 4
+        def __getitem__(self, row):
+            model.weight.grad[row] += 1
+            tensor[row] = -1.0
+            return model.weight.grad[row].sum() - want[row].sum()
 
-            def __getitem__(self, row):
-                model.weight.grad[row] += 1
-                tensor[row] = -1.0
-                return model.weight.grad[row].sum() - want[row].sum()
-
-        loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
-        assert torch.cat(list(loader)).tolist() == pytest.approx([30.0] * 4)
-        hvd.barrier()  # every child has written
-        assert tensor.sum().item() == 35_000
-        assert array.mean() == hvd.rank()
-        assert torch.equal(model.weight.grad, want)
-        hvd.allreduce_(tensor, name="after", op=hvd.Sum)
-        assert tensor[0].item() == 14.0
-
-    run(body, 2)
+    loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    assert torch.cat(list(loader)).tolist() == pytest.approx([30.0] * 4)
+    hvd.barrier()  # every child has written
+    assert tensor.sum().item() == 35_000
+    assert array.mean() == hvd.rank()
+    assert torch.equal(model.weight.grad, want)
+    hvd.allreduce_(tensor, name="after", op=hvd.Sum)
+    assert tensor[0].item() == 14.0
 
 
+@on_ranks(2)
 def test_tensors_stay_readable_after_shutdown_and_a_new_job_has_its_own():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        old = hvd.empty(20_000).fill_(hvd.rank())
-        hvd.allreduce_(old, name="t", op=hvd.Sum)
-        hvd.shutdown()
-        assert old.sum().item() == 20_000
-        hvd.init()
-        assert not hvd.is_shared(old)
-        new = hvd.empty(20_000).fill_(2)
-        hvd.allreduce_(new, name="t", op=hvd.Sum)
-        assert copied(lambda: hvd.allreduce_(old, name="old", op=hvd.Sum)) > 0
-        assert old[0].item() == 2.0 and new[0].item() == 4.0
-
-    run(body, 2)
+    old = hvd.empty(20_000).fill_(hvd.rank())
+    hvd.allreduce_(old, name="t", op=hvd.Sum)
+    hvd.shutdown()
+    assert old.sum().item() == 20_000
+    hvd.init()
+    assert not hvd.is_shared(old)
+    new = hvd.empty(20_000).fill_(2)
+    hvd.allreduce_(new, name="t", op=hvd.Sum)
+    assert copied(lambda: hvd.allreduce_(old, name="old", op=hvd.Sum)) > 0
+    assert old[0].item() == 2.0 and new[0].item() == 4.0
 
 
+@on_ranks(2, init=False)
 def test_steady_state_copies_nothing_and_allocates_nothing():
-    def body():
-        import horocache.torch as hvd
+    hvd.init(spin_us=50_000, **LARGE)
+    tensors = [hvd.empty(n).zero_() for n in (5000, 100_000)]
+    names = ["small", "large"]
 
-        import horocache as hc
+    def step():
+        for tensor, name in zip(tensors, names, strict=True):
+            hvd.allreduce_(tensor, name=name, op=hvd.Sum)
 
-        hvd.init(spin_us=50_000, **LARGE)
-        tensors = [hvd.empty(n).zero_() for n in (5000, 100_000)]
-        names = ["small", "large"]
-
-        def step():
-            for tensor, name in zip(tensors, names, strict=True):
-                hvd.allreduce_(tensor, name=name, op=hvd.Sum)
-
+    for _ in range(20):
+        step()
+    first, second = hc.metrics(), hc.metrics()
+    asking = second["allocations"] - first["allocations"]
+    assert asking > 0  # allocations are counted
+    counted = []
+    for _ in range(10):
+        before = hc.metrics()
         for _ in range(20):
             step()
-        first, second = hc.metrics(), hc.metrics()
-        asking = second["allocations"] - first["allocations"]
-        assert asking > 0  # allocations are counted
-        counted = []
-        for _ in range(10):
-            before = hc.metrics()
-            for _ in range(20):
-                step()
-            after = hc.metrics()
-            counted.append(after["allocations"] - before["allocations"] - asking)
-            assert after["bytes_copied"] == before["bytes_copied"]
-        # If the machine suspends a rank for long, the other ranks examine the delay and allocate memory for that.
-        assert min(counted) == 0, counted
-
-    run(body, 2)
+        after = hc.metrics()
+        counted.append(after["allocations"] - before["allocations"] - asking)
+        assert after["bytes_copied"] == before["bytes_copied"]
+    # If the machine suspends a rank for long, the other ranks examine the delay and allocate memory for that.
+    assert min(counted) == 0, counted
 
 
 @pytest.mark.parametrize("waiter_drives", [True, False])
+@on_ranks(2, init=False)
 def test_a_waiting_thread_drives_unless_it_is_told_not_to(waiter_drives):
-    def body(waiter_drives):
-        import horocache.torch as hvd
-
-        import horocache as hc
-
-        hvd.init(waiter_drives=waiter_drives, spin_us=100_000)
-        tensor = torch.ones(4)
-        for _ in range(5):
+    hvd.init(waiter_drives=waiter_drives, spin_us=100_000)
+    tensor = torch.ones(4)
+    for _ in range(5):
+        hvd.allreduce_(tensor, name="t", op=hvd.Average)
+    driven, slept = [], []
+    for _ in range(10):
+        before = hc.metrics()
+        for _ in range(50):
             hvd.allreduce_(tensor, name="t", op=hvd.Average)
-        driven, slept = [], []
-        for _ in range(10):
-            before = hc.metrics()
-            for _ in range(50):
-                hvd.allreduce_(tensor, name="t", op=hvd.Average)
-            after = hc.metrics()
-            driven.append(after["role_taken"] - before["role_taken"])
-            slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
-        # If the machine suspends a rank for long, the other rank sleeps, or its progress thread does the work.
-        assert min(slept) == 0 or not waiter_drives, slept
-        if waiter_drives:
-            assert max(driven) >= 50 and sum(driven) >= 450, driven
-        else:
-            assert max(driven) == 0, driven
-
-    run(body, 2, args=(waiter_drives,))
+        after = hc.metrics()
+        driven.append(after["role_taken"] - before["role_taken"])
+        slept.append(sum(after[n] - before[n] for n in ("sleeps", "wakeups", "wakes")))
+    # If the machine suspends a rank for long, the other rank sleeps, or its progress thread does the work.
+    assert min(slept) == 0 or not waiter_drives, slept
+    if waiter_drives:
+        assert max(driven) >= 50 and sum(driven) >= 450, driven
+    else:
+        assert max(driven) == 0, driven

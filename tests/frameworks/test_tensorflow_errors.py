@@ -4,47 +4,44 @@ import os
 import signal
 import time
 
+import horocache.tensorflow as hvd
 import pytest
 
-from .tensorflow_ranks import run
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
+@on_tensorflow_ranks(2)
 def test_mismatches_are_errors_on_all_ranks_and_the_job_goes_on():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        me = hvd.rank()
-        in_function = tf.function(lambda x: hvd.allreduce(x, name="shapes"))
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
-            in_function(tf.ones([me + 1]))
-        first, last = tf.Variable(tf.ones([2])), tf.Variable(tf.ones([me + 1]))
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(first) + tf.reduce_sum(last)
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
-            hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # waits for both gradients
-        with pytest.raises(tf.errors.FailedPreconditionError, match="float32"):
-            hvd.allreduce(tf.ones([1], [tf.float32, tf.float64][me]), name="types")
-        with pytest.raises(hvd.HorocacheError, match="op parameter supersedes average"):
-            hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum)
-        with pytest.raises(ValueError, match="invalid root rank 7"):
-            hvd.broadcast(tf.ones([1]), 7)
-        with pytest.raises(tf.errors.UnimplementedError, match="allgather, tensor 0: elements of type string cannot"):
-            hvd.allgather(tf.constant(["text"]))
-        before = hvd.metrics()["cache_misses"]
-        words = [tf.Variable(1.0), tf.Variable("word", name="vocabulary")]
-        with pytest.raises(tf.errors.UnimplementedError, match=r"variable 'vocabulary:0': .*string.*broadcast_object"):
-            hvd.broadcast_variables(words, root_rank=0)
-        hvd.allreduce(tf.ones([1]), name="nothing")
-        assert hvd.metrics()["cache_misses"] == before + 1, "a variable before the wrong one was under way"
-        with pytest.raises(tf.errors.InvalidArgumentError, match="add up to 4 rows, but the tensor has 2"):
-            hvd.alltoall(tf.ones([2]), splits=[2, 2])
-        with pytest.raises(hvd.HorocacheError, match="cannot be compiled by XLA"):
-            tf.function(hvd.allreduce, jit_compile=True)(tf.ones([1]))
-        return hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after").numpy()[0]
-
-    assert run(body, 2) == [2.0, 2.0]
+    me = hvd.rank()
+    in_function = tf.function(lambda x: hvd.allreduce(x, name="shapes"))
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
+        in_function(tf.ones([me + 1]))
+    first, last = tf.Variable(tf.ones([2])), tf.Variable(tf.ones([me + 1]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(first) + tf.reduce_sum(last)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0 submitted shape \[1\]"):
+        hvd.DistributedGradientTape(tape).gradient(loss, [first, last])  # waits for both gradients
+    with pytest.raises(tf.errors.FailedPreconditionError, match="float32"):
+        hvd.allreduce(tf.ones([1], [tf.float32, tf.float64][me]), name="types")
+    with pytest.raises(hvd.HorocacheError, match="op parameter supersedes average"):
+        hvd.allreduce(tf.ones([1]), average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match="invalid root rank 7"):
+        hvd.broadcast(tf.ones([1]), 7)
+    with pytest.raises(tf.errors.UnimplementedError, match="allgather, tensor 0: elements of type string cannot"):
+        hvd.allgather(tf.constant(["text"]))
+    before = hvd.metrics()["cache_misses"]
+    words = [tf.Variable(1.0), tf.Variable("word", name="vocabulary")]
+    with pytest.raises(tf.errors.UnimplementedError, match=r"variable 'vocabulary:0': .*string.*broadcast_object"):
+        hvd.broadcast_variables(words, root_rank=0)
+    hvd.allreduce(tf.ones([1]), name="nothing")
+    assert hvd.metrics()["cache_misses"] == before + 1, "a variable before the wrong one was under way"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="add up to 4 rows, but the tensor has 2"):
+        hvd.alltoall(tf.ones([2]), splits=[2, 2])
+    with pytest.raises(hvd.HorocacheError, match="cannot be compiled by XLA"):
+        tf.function(hvd.allreduce, jit_compile=True)(tf.ones([1]))
+    assert hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after").numpy()[0] == 2.0
 
 
 def test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once():
@@ -139,23 +136,20 @@ def test_a_killed_rank_is_an_error_in_the_others_functions():
     assert [outcome.value for outcome in outcomes] == [True, None, True], [o.describe() for o in outcomes]
 
 
+@on_tensorflow_ranks(2, init=False)
 def test_before_init_after_shutdown_and_in_a_second_session():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
-        with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
-            step(tf.ones([1]))
-        hvd.init()
-        assert step(tf.ones([1])).numpy() == [2.0]
-        hvd.shutdown()
-        with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
-            step(tf.ones([1]))
-        hvd.init()
-        return step(tf.ones([1])).numpy()[0], hvd.size_op().numpy()
-
-    assert run(body, 2) == [(2.0, 2)] * 2
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
+        step(tf.ones([1]))
+    hvd.init()
+    assert step(tf.ones([1])).numpy() == [2.0]
+    hvd.shutdown()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="not been initialized"):
+        step(tf.ones([1]))
+    hvd.init()
+    assert (step(tf.ones([1])).numpy()[0], hvd.size_op().numpy()) == (2.0, 2)
 
 
 def test_torch_and_tensorflow_in_one_process_share_one_daemon():
@@ -175,123 +169,105 @@ def test_torch_and_tensorflow_in_one_process_share_one_daemon():
     assert run(body, 2) == [(0, [2.0, 2.0], [2.0, 2.0]), (1, [2.0, 2.0], [2.0, 2.0])]
 
 
+@on_tensorflow_ranks(2)
 def test_ctrl_c_ends_an_eager_wait(tmp_path):
-    def body(interrupted):
-        import threading
-        import time
-        from pathlib import Path
+    interrupted = str(tmp_path / "interrupted")
+    import threading
+    from pathlib import Path
 
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        if hvd.rank() == 0:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                hvd.allreduce(tf.ones([1]), name="waited for")
-            Path(interrupted).touch()
-        else:
-            while not Path(interrupted).exists():
-                time.sleep(0.01)
+    if hvd.rank() == 0:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
             hvd.allreduce(tf.ones([1]), name="waited for")
-        return float(hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after")[0])
+        Path(interrupted).touch()
+    else:
+        while not Path(interrupted).exists():
+            time.sleep(0.01)
+        hvd.allreduce(tf.ones([1]), name="waited for")
+    assert float(hvd.allreduce(tf.ones([1]), op=hvd.Sum, name="after")[0]) == 2.0
 
-    assert run(body, 2, args=(str(tmp_path / "interrupted"),)) == [2.0, 2.0]
 
-
+@on_tensorflow_ranks(1)
 def test_errors_while_a_graph_is_made_name_the_operation():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
+    @tf.function(jit_compile=True)
+    def step(x):
+        return hvd.allreduce(x, name="loss")
 
-        @tf.function(jit_compile=True)
-        def step(x):
-            return hvd.allreduce(x, name="loss")
-
-        with pytest.raises(hvd.HorocacheError, match=r"the operation 'step/allreduce\.loss' cannot be compiled by XLA"):
-            step(tf.ones([1]))
-        with pytest.raises(tf.errors.UnimplementedError, match=r"allreduce\.words, tensor 0: .* qint8 cannot be sent"):
-            hvd.allreduce(tf.cast([1.0], tf.qint8), name="words")
-        table = tf.Variable(tf.zeros([4, 2]))
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.gather(table, [1]))
-        first, second = (hvd.DistributedGradientTape(tape, op=op) for op in (hvd.Adasum, hvd.Sum))
-        assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each tape has its own options
-        return type(first).__name__
-
-    assert run(body, 1) == ["GradientTape"]
+    with pytest.raises(hvd.HorocacheError, match=r"the operation 'step/allreduce\.loss' cannot be compiled by XLA"):
+        step(tf.ones([1]))
+    with pytest.raises(tf.errors.UnimplementedError, match=r"allreduce\.words, tensor 0: .* qint8 cannot be sent"):
+        hvd.allreduce(tf.cast([1.0], tf.qint8), name="words")
+    table = tf.Variable(tf.zeros([4, 2]))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [1]))
+    first, second = (hvd.DistributedGradientTape(tape, op=op) for op in (hvd.Adasum, hvd.Sum))
+    assert isinstance(second.gradient(loss, table), tf.IndexedSlices)  # each tape has its own options
+    assert type(first).__name__ == "GradientTape"
 
 
+@on_tensorflow_ranks(2)
 def test_a_scalar_has_no_rows_to_share_out():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
+    def one(x):
+        return hvd.reducescatter(x, op=hvd.Sum)
 
-        def one(x):
-            return hvd.reducescatter(x, op=hvd.Sum)
+    def two(x):
+        return hvd.grouped_reducescatter([tf.ones([2]), x], op=hvd.Sum)
 
-        def two(x):
-            return hvd.grouped_reducescatter([tf.ones([2]), x], op=hvd.Sum)
-
-        for function in (one, two):
-            compiled = tf.function(function)
-            of_any_shape = tf.function(function, input_signature=[tf.TensorSpec(None, tf.float32)])
-            for call in (function, compiled, of_any_shape):
-                with pytest.raises(tf.errors.InvalidArgumentError, match="does not support scalar inputs"):
-                    call(tf.constant(5.0))
-            assert tf.nest.flatten(of_any_shape(tf.ones([4])))[-1].numpy().tolist() == [2.0, 2.0]
-
-    run(body, 2)
+    for function in (one, two):
+        compiled = tf.function(function)
+        of_any_shape = tf.function(function, input_signature=[tf.TensorSpec(None, tf.float32)])
+        for call in (function, compiled, of_any_shape):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="does not support scalar inputs"):
+                call(tf.constant(5.0))
+        assert tf.nest.flatten(of_any_shape(tf.ones([4])))[-1].numpy().tolist() == [2.0, 2.0]
 
 
+@on_tensorflow_ranks(2)
 def test_adasum_of_slices_is_refused():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        table = tf.Variable(tf.zeros([4, 2]))
+    table = tf.Variable(tf.zeros([4, 2]))
 
-        def gradient(**options):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(tf.gather(table, [hvd.rank()]))
-            return hvd.DistributedGradientTape(tape, op=hvd.Adasum, **options).gradient(loss, table)
+    def gradient(**options):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [hvd.rank()]))
+        return hvd.DistributedGradientTape(tape, op=hvd.Adasum, **options).gradient(loss, table)
 
-        with pytest.raises(hvd.HorocacheError, match="use sparse_as_dense=True"):
-            gradient()
-        return gradient(sparse_as_dense=True).numpy()[:2].tolist()
-
-    assert run(body, 2) == [[[1.0, 1.0], [1.0, 1.0]]] * 2
+    with pytest.raises(hvd.HorocacheError, match="use sparse_as_dense=True"):
+        gradient()
+    assert gradient(sparse_as_dense=True).numpy()[:2].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
+@on_tensorflow_ranks(2, init=False)
 def test_a_forked_child_gets_errors_and_its_parent_goes_on():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init(process_sets=[[1]])
-        hvd.allreduce(tf.ones([1]), name="before")
-        reader, writer = os.pipe()
-        questions = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, lambda: hvd.size_op(1), hvd.process_set_included_op)
-        child = os.fork()
-        if child == 0:
-            try:
-                os.write(writer, f"{[int(ask()) for ask in questions]} ".encode())
-                text = str(hvd.allreduce(tf.ones([1]), name="of the child"))
-            except tf.errors.FailedPreconditionError as error:
-                text = error.message
-            os.write(writer, text.encode())
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as pipe:
-            said = pipe.read()
-        os.waitpid(child, 0)
-        answers, _, said = said.partition("] ")
-        assert answers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "as in the parent"
-        return "The child of a fork cannot use its parent's" in said, float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0])
-
-    assert run(body, 2) == [(True, 2.0)] * 2
+    hvd.init(process_sets=[[1]])
+    hvd.allreduce(tf.ones([1]), name="before")
+    reader, writer = os.pipe()
+    questions = (hvd.rank_op, hvd.size_op, hvd.local_rank_op, lambda: hvd.size_op(1), hvd.process_set_included_op)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, f"{[int(ask()) for ask in questions]} ".encode())
+            text = str(hvd.allreduce(tf.ones([1]), name="of the child"))
+        except tf.errors.FailedPreconditionError as error:
+            text = error.message
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    answers, _, said = said.partition("] ")
+    assert answers == f"[{hvd.rank()}, 2, {hvd.rank()}, 1, 1", "as in the parent"
+    assert (
+        "The child of a fork cannot use its parent's" in said,
+        float(hvd.allreduce(tf.ones([1]), op=hvd.Sum)[0]),
+    ) == (True, 2.0)

@@ -1,41 +1,37 @@
 """Ranks that trace their functions differently still submit the same operations; process sets in functions."""
 
+import horocache.tensorflow as hvd
 import numpy as np
 import pytest
 
-from .tensorflow_ranks import run
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
+@on_tensorflow_ranks(2)
 def test_names_and_scopes():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        names = []
+    names = []
 
-        @tf.function
-        def step(x):
-            with tf.name_scope("outer"):
-                names.extend(
-                    [
-                        hvd.allreduce(x, name="loss", op=hvd.Sum),
-                        hvd.allreduce(x, name="loss", op=hvd.Sum),
-                        hvd.allreduce(x, name="everywhere", ignore_name_scope=True, op=hvd.Sum),
-                        hvd.allreduce(x, op=hvd.Sum),
-                    ]
-                )
-            return names[-1]
+    @tf.function
+    def step(x):
+        with tf.name_scope("outer"):
+            names.extend(
+                [
+                    hvd.allreduce(x, name="loss", op=hvd.Sum),
+                    hvd.allreduce(x, name="loss", op=hvd.Sum),
+                    hvd.allreduce(x, name="everywhere", ignore_name_scope=True, op=hvd.Sum),
+                    hvd.allreduce(x, op=hvd.Sum),
+                ]
+            )
+        return names[-1]
 
-        graph = step.get_concrete_function(tf.ones([1])).graph
-        return [
-            node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Submit" in node.type
-        ], float(step(tf.ones([1]))[0])
-
-    for names, total in run(body, 2):
-        scoped = [f"step/outer/allreduce.loss{number}" for number in ("", "_1")]
-        assert names == [*scoped, "step/allreduce.everywhere", "step/outer/allreduce"]
-        assert total == 2.0
+    graph = step.get_concrete_function(tf.ones([1])).graph
+    names = [node.get_attr("tensor_name").decode() for node in graph.get_operations() if "Submit" in node.type]
+    total = float(step(tf.ones([1]))[0])
+    scoped = [f"step/outer/allreduce.loss{number}" for number in ("", "_1")]
+    assert names == [*scoped, "step/allreduce.everywhere", "step/outer/allreduce"]
+    assert total == 2.0
 
 
 def test_a_rank_may_trace_a_function_more_often_than_others():
@@ -65,108 +61,96 @@ def test_a_rank_may_trace_a_function_more_often_than_others():
     assert run(body, 2) == [([8.0, 7.0, 6.0], 1), ([8.0, 7.0, 6.0], 3)]
 
 
+@on_tensorflow_ranks(2)
 def test_two_models_in_turns():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        me = hvd.rank()
+    me = hvd.rank()
 
-        def trainer():
-            weight = tf.Variable([1.0])
-
-            @tf.function
-            def step(x):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(weight * x)
-                (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [weight])
-                weight.assign_sub(gradient)
-                return gradient
-
-            return step
-
-        generator, discriminator = trainer(), trainer()
-        return [
-            (float(generator(tf.constant([me + i * 1.0]))[0]), float(discriminator(tf.constant([10.0 * me]))[0]))
-            for i in range(3)
-        ]
-
-    assert run(body, 2) == [[(0.5, 5.0), (1.5, 5.0), (2.5, 5.0)]] * 2
-
-
-def test_operations_of_process_sets():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
-
-        hvd.init()
-        me = hvd.rank()
-        even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 3])
-        mine, others = (even, odd) if me % 2 == 0 else (odd, even)
-        first, second = mine.ranks
+    def trainer():
+        weight = tf.Variable([1.0])
 
         @tf.function
         def step(x):
-            gathered = hvd.allgather(x, process_set=mine)
-            rows = hvd.alltoall(tf.stack([x[0], x[0] + 100]), process_set=mine)
-            return (
-                hvd.allreduce(x, op=hvd.Sum, process_set=mine),
-                gathered,
-                hvd.broadcast(x, second, process_set=mine),
-                rows,
-                hvd.reducescatter(tf.stack([x, x]), op=hvd.Sum, process_set=mine),
-                *hvd.grouped_allreduce([x, x], op=hvd.Sum, process_set=mine),
-            )
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight * x)
+            (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [weight])
+            weight.assign_sub(gradient)
+            return gradient
 
-        results = [result.numpy().reshape(-1).tolist() for result in step(tf.constant([float(me)]))]
-        total, column = float(first + second), mine.ranks.index(me) * 100
-        assert results == [
-            [total],
-            [first, second],
-            [second],
-            [first + column, second + column],
-            [total],
-            [total],
-            [total],
-        ]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {me} is not in process set"):
-            hvd.allreduce(tf.ones([1]), process_set=others)
-        with pytest.raises(ValueError, match="root"):
-            hvd.broadcast(tf.ones([1]), others.ranks[0], process_set=mine)
-        # A tape for a process set without this rank leaves the rank's gradient unchanged.
-        x = tf.Variable([float(me + 1)])
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(x * x)
-        (gradient,) = hvd.DistributedGradientTape(tape, process_set=even).gradient(loss, [x])
-        np.testing.assert_allclose(gradient, [4.0 if me % 2 == 0 else 2.0 * (me + 1)])
+        return step
 
-    run(body, 4)
+    generator, discriminator = trainer(), trainer()
+    assert [
+        (float(generator(tf.constant([me + i * 1.0]))[0]), float(discriminator(tf.constant([10.0 * me]))[0]))
+        for i in range(3)
+    ] == [(0.5, 5.0), (1.5, 5.0), (2.5, 5.0)]
 
 
+@on_tensorflow_ranks(4)
+def test_operations_of_process_sets():
+    import tensorflow as tf
+
+    me = hvd.rank()
+    even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 3])
+    mine, others = (even, odd) if me % 2 == 0 else (odd, even)
+    first, second = mine.ranks
+
+    @tf.function
+    def step(x):
+        gathered = hvd.allgather(x, process_set=mine)
+        rows = hvd.alltoall(tf.stack([x[0], x[0] + 100]), process_set=mine)
+        return (
+            hvd.allreduce(x, op=hvd.Sum, process_set=mine),
+            gathered,
+            hvd.broadcast(x, second, process_set=mine),
+            rows,
+            hvd.reducescatter(tf.stack([x, x]), op=hvd.Sum, process_set=mine),
+            *hvd.grouped_allreduce([x, x], op=hvd.Sum, process_set=mine),
+        )
+
+    results = [result.numpy().reshape(-1).tolist() for result in step(tf.constant([float(me)]))]
+    total, column = float(first + second), mine.ranks.index(me) * 100
+    assert results == [
+        [total],
+        [first, second],
+        [second],
+        [first + column, second + column],
+        [total],
+        [total],
+        [total],
+    ]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {me} is not in process set"):
+        hvd.allreduce(tf.ones([1]), process_set=others)
+    with pytest.raises(ValueError, match="root"):
+        hvd.broadcast(tf.ones([1]), others.ranks[0], process_set=mine)
+    # A tape for a process set without this rank leaves the rank's gradient unchanged.
+    x = tf.Variable([float(me + 1)])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(x * x)
+    (gradient,) = hvd.DistributedGradientTape(tape, process_set=even).gradient(loss, [x])
+    np.testing.assert_allclose(gradient, [4.0 if me % 2 == 0 else 2.0 * (me + 1)])
+
+
+@on_tensorflow_ranks(2)
 def test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_on_the_next():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        me = hvd.rank()
+    me = hvd.rank()
 
-        @tf.function
-        def total(x):
-            return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+    @tf.function
+    def total(x):
+        return hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
 
-        @tf.function
-        def twice(x):
-            return total(x) + total(2.0 * x)
+    @tf.function
+    def twice(x):
+        return total(x) + total(2.0 * x)
 
-        if me == 1:
-            total.get_concrete_function(tf.ones([3]))
-        alone = float(total(tf.ones([4])))
-        # Rank 0 traces `total` again inside of `twice`; rank 1 has traced it already.
-        return alone, float(twice(tf.ones([3])))
-
-    assert run(body, 2) == [(8.0, 18.0)] * 2
+    if me == 1:
+        total.get_concrete_function(tf.ones([3]))
+    alone = float(total(tf.ones([4])))
+    # Rank 0 traces `total` again inside of `twice`; rank 1 has traced it already.
+    assert (alone, float(twice(tf.ones([3])))) == (8.0, 18.0)
 
 
 def test_keras_may_have_numbered_layers_differently():
@@ -193,44 +177,39 @@ def test_keras_may_have_numbered_layers_differently():
     np.testing.assert_allclose(first, [0.015, 0.02], rtol=1e-5)
 
 
+@on_tensorflow_ranks(2)
 def test_threads_count_their_unnamed_eager_calls_each_by_itself():
-    def body():
-        import threading
-        import time
+    import threading
+    import time
 
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
+    def seen():
+        return sum(hvd.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
 
-        def seen():
-            return sum(hvd.metrics()[each] for each in ("cache_hits", "cache_misses", "cache_changed"))
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 2)
+        return tape.gradient(total, x)
 
-        def gradient(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                total = tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum) ** 2)
-            return tape.gradient(total, x)
+    calls = [lambda x: hvd.allreduce(x, op=hvd.Sum), hvd.allgather, lambda x: hvd.broadcast(x, 0), gradient]
+    calls[0](tf.ones([1]))  # the stall check counts a thread only after its first submission
+    for number, call in enumerate(calls):
+        results = {}
 
-        calls = [lambda x: hvd.allreduce(x, op=hvd.Sum), hvd.allgather, lambda x: hvd.broadcast(x, 0), gradient]
-        calls[0](tf.ones([1]))  # the stall check counts a thread only after its first submission
-        for number, call in enumerate(calls):
-            results = {}
+        def work(key, value, call=call, results=results):
+            results[key] = float(tf.reduce_sum(call(tf.fill([1], value))))
 
-            def work(key, value, call=call, results=results):
-                results[key] = float(tf.reduce_sum(call(tf.fill([1], value))))
-
-            # The order of the two calls differs between the ranks.
-            thread, before = threading.Thread(target=work, args=("thread", 1.0)), seen()
-            if number % 2 == hvd.rank():
-                thread.start()
-                while seen() == before:
-                    time.sleep(0.001)
-            work("main", 100.0)
-            if number % 2 != hvd.rank():
-                thread.start()
-            thread.join()
-            factor = (2, 2, 1, 8)[number]
-            assert results == {"thread": factor, "main": 100 * factor}, number
-
-    run(body, 2)
+        # The order of the two calls differs between the ranks.
+        thread, before = threading.Thread(target=work, args=("thread", 1.0)), seen()
+        if number % 2 == hvd.rank():
+            thread.start()
+            while seen() == before:
+                time.sleep(0.001)
+        work("main", 100.0)
+        if number % 2 != hvd.rank():
+            thread.start()
+        thread.join()
+        factor = (2, 2, 1, 8)[number]
+        assert results == {"thread": factor, "main": 100 * factor}, number

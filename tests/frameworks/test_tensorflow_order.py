@@ -3,42 +3,39 @@
 import os
 import time
 
+import horocache.tensorflow as hvd
 import pytest
 
-from .tensorflow_ranks import run
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@on_tensorflow_ranks(3, init=False)
 def test_independent_operations_end_however_few_threads_there_are(threads):
-    def body(threads):
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
-        hvd.init()
-        me = hvd.rank()
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    hvd.init()
+    me = hvd.rank()
 
-        @tf.function
-        def inner(x):
-            return hvd.allreduce(x + 1.0, op=hvd.Sum)
+    @tf.function
+    def inner(x):
+        return hvd.allreduce(x + 1.0, op=hvd.Sum)
 
-        @tf.function
-        def outer(x):
-            first, second, third = (hvd.allreduce(x * float(i), op=hvd.Sum) for i in (1, 2, 3))
-            called = inner(x)
-            last = hvd.allreduce(x * 4.0, op=hvd.Sum)
-            chosen = tf.cond(x[0] >= 0.0, lambda: hvd.allreduce(x * 5.0, op=hvd.Sum), lambda: x)
-            total = tf.zeros_like(x)
-            for _ in tf.range(3):
-                total += hvd.allreduce(x, op=hvd.Sum)
-            return first, second, third, called, last, chosen, total
+    @tf.function
+    def outer(x):
+        first, second, third = (hvd.allreduce(x * float(i), op=hvd.Sum) for i in (1, 2, 3))
+        called = inner(x)
+        last = hvd.allreduce(x * 4.0, op=hvd.Sum)
+        chosen = tf.cond(x[0] >= 0.0, lambda: hvd.allreduce(x * 5.0, op=hvd.Sum), lambda: x)
+        total = tf.zeros_like(x)
+        for _ in tf.range(3):
+            total += hvd.allreduce(x, op=hvd.Sum)
+        return first, second, third, called, last, chosen, total
 
-        for _ in range(20):
-            results = [result.numpy()[0] for result in outer(tf.fill([5], float(me)))]
-        return results
-
-    for results in run(body, 3, args=(threads,)):
-        assert results == [3.0, 6.0, 9.0, 6.0, 12.0, 15.0, 9.0]
+    for _ in range(20):
+        results = [result.numpy()[0] for result in outer(tf.fill([5], float(me)))]
+    assert results == [3.0, 6.0, 9.0, 6.0, 12.0, 15.0, 9.0]
 
 
 def test_the_last_layers_gradient_is_on_its_way_before_the_first_layers_exists():
@@ -79,45 +76,41 @@ def test_the_last_layers_gradient_is_on_its_way_before_the_first_layers_exists()
     assert run(body, 2) == [[[7.0], [2.0, 2.0, 2.0]]] * 2
 
 
+@on_tensorflow_ranks(2)
 def test_barriers_and_joins_stay_where_they_are_in_the_program():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        hvd.init()
-        me = hvd.rank()
-        passed = []
+    me = hvd.rank()
+    passed = []
 
-        def note(what):
-            tf.py_function(lambda: passed.append((what, time.monotonic())), [], [])
+    def note(what):
+        tf.py_function(lambda: passed.append((what, time.monotonic())), [], [])
 
-        @tf.function
-        def meet():
-            note("before")
-            hvd.barrier()
-            note("between")
-            hvd.barrier()
-            note("after")
+    @tf.function
+    def meet():
+        note("before")
+        hvd.barrier()
+        note("between")
+        hvd.barrier()
+        note("after")
 
-        meet()
-        passed.clear()
-        time.sleep(0.5 * me)
-        arrived = time.monotonic()
-        meet()
-        clock = {what: at for what, at in passed}
-        arrivals = hvd.allgather_object(arrived)  # the ranks are on one host and share its clock
-        assert clock["before"] < clock["between"] < clock["after"] and max(arrivals) < clock["between"]
+    meet()
+    passed.clear()
+    time.sleep(0.5 * me)
+    arrived = time.monotonic()
+    meet()
+    clock = {what: at for what, at in passed}
+    arrivals = hvd.allgather_object(arrived)  # the ranks are on one host and share its clock
+    assert clock["before"] < clock["between"] < clock["after"] and max(arrivals) < clock["between"]
 
-        @tf.function
-        def finish(x):
-            total = hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(2.0 * x, op=hvd.Sum)
-            last = hvd.join()
-            return total, last, hvd.allreduce(x, op=hvd.Sum, name="after")
+    @tf.function
+    def finish(x):
+        total = hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(2.0 * x, op=hvd.Sum)
+        last = hvd.join()
+        return total, last, hvd.allreduce(x, op=hvd.Sum, name="after")
 
-        return [value.numpy().tolist() for value in finish(tf.constant([1.0]))]
-
-    for total, last, after in run(body, 2):
-        assert (total, after) == ([6.0], [2.0]) and last in (0, 1)
+    total, last, after = [value.numpy().tolist() for value in finish(tf.constant([1.0]))]
+    assert (total, after) == ([6.0], [2.0]) and last in (0, 1)
 
 
 def test_gradients_of_branches_and_loops():

@@ -1,37 +1,35 @@
 """Graphs and sessions of TensorFlow 1: a session runs the operations that it fetches, and no others."""
 
-from .tensorflow_ranks import run
+import horocache.tensorflow as hvd
+
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
+@on_tensorflow_ranks(2, init=False)
 def test_a_session_broadcasts_variables_when_it_runs_the_operation():
-    def body():
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        v1 = tf.compat.v1
-        hvd.init()
-        me = hvd.rank()
-        for use_resource in (True, False):
-            with tf.Graph().as_default(), v1.Session() as session:
-                floats = v1.get_variable("a", initializer=tf.constant(me + 1.0), use_resource=use_resource)
-                number = v1.get_variable("b", initializer=tf.constant([me + 5]), use_resource=use_resource)
-                together = hvd.broadcast_variables([number, floats], root_rank=0)
-                of_one = hvd.broadcast_([floats, number], root_rank=1)
-                everything = hvd.broadcast_global_variables(1)
-                session.run(v1.global_variables_initializer())
-                assert session.run([floats, number]) == [me + 1.0, [me + 5]], "nothing has run yet"
-                session.run(together)
-                assert session.run([floats, number]) == [1.0, [5]]
-                session.run([floats.assign_add(me), number.assign_add([me])])
-                assert session.run(of_one) == [2.0, [6]]
-                assert session.run([floats, number]) == [2.0, [6]]
-                session.run(floats.assign_add(me))
-                session.run(everything)
-                assert session.run(floats) == 3.0
-                assert hvd.broadcast_object(me, root_rank=1, session=session) == 1
-        return True
-
-    assert run(body, 2) == [True, True]
+    v1 = tf.compat.v1
+    hvd.init()
+    me = hvd.rank()
+    for use_resource in (True, False):
+        with tf.Graph().as_default(), v1.Session() as session:
+            floats = v1.get_variable("a", initializer=tf.constant(me + 1.0), use_resource=use_resource)
+            number = v1.get_variable("b", initializer=tf.constant([me + 5]), use_resource=use_resource)
+            together = hvd.broadcast_variables([number, floats], root_rank=0)
+            of_one = hvd.broadcast_([floats, number], root_rank=1)
+            everything = hvd.broadcast_global_variables(1)
+            session.run(v1.global_variables_initializer())
+            assert session.run([floats, number]) == [me + 1.0, [me + 5]], "nothing has run yet"
+            session.run(together)
+            assert session.run([floats, number]) == [1.0, [5]]
+            session.run([floats.assign_add(me), number.assign_add([me])])
+            assert session.run(of_one) == [2.0, [6]]
+            assert session.run([floats, number]) == [2.0, [6]]
+            session.run(floats.assign_add(me))
+            session.run(everything)
+            assert session.run(floats) == 3.0
+            assert hvd.broadcast_object(me, root_rank=1, session=session) == 1
 
 
 def test_a_session_runs_what_it_is_asked_for_and_no_other_operation():

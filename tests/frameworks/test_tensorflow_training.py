@@ -1,9 +1,12 @@
 """Gradient tapes and Keras optimizers on TensorFlow, against one process that sees all data."""
 
+import horocache.tensorflow as hvd
 import numpy as np
 import pytest
 
-from .tensorflow_ranks import run
+import horocache as hc
+
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
 def _data(ranks, steps, batch=8):
@@ -51,92 +54,82 @@ def test_a_tape_equals_one_process_on_the_joint_batch(eager, options):
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@on_tensorflow_ranks(2)
 def test_adasum_is_numpys(eager):
-    def body(eager):
-        import horocache.tensorflow as hvd
-        import tensorflow as tf
+    import tensorflow as tf
 
-        import horocache as hc
+    me = hvd.rank()
+    x = np.random.default_rng(me).normal(size=(3, 2))
 
-        hvd.init()
-        me = hvd.rank()
-        x = np.random.default_rng(me).normal(size=(3, 2))
+    def step(x):
+        variable = tf.Variable if tf.executing_eagerly() else (lambda value: value)
+        both = hvd.grouped_allreduce([x, x[0]], op=hvd.Adasum)
+        with tf.GradientTape() as tape:
+            source = variable(x)
+            tape.watch(source)
+            loss = tf.reduce_sum(source * source)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Adasum)
+        return hvd.allreduce(x, op=hvd.Adasum), *both, tape.gradient(loss, source)
 
-        def step(x):
-            variable = tf.Variable if tf.executing_eagerly() else (lambda value: value)
-            both = hvd.grouped_allreduce([x, x[0]], op=hvd.Adasum)
-            with tf.GradientTape() as tape:
-                source = variable(x)
-                tape.watch(source)
-                loss = tf.reduce_sum(source * source)
-            tape = hvd.DistributedGradientTape(tape, op=hvd.Adasum)
-            return hvd.allreduce(x, op=hvd.Adasum), *both, tape.gradient(loss, source)
-
-        got = (step if eager else tf.function(step))(tf.constant(x))
-        combine = {"op": hc.Adasum}
-        whole, row = hc.allreduce(x, **combine), hc.allreduce(x[0], **combine)
-        for mine, expected in zip(got, [whole, whole, row, hc.allreduce(2 * x, **combine)], strict=True):
-            np.testing.assert_allclose(mine, expected, rtol=1e-12)
-
-    run(body, 2, args=(eager,))
+    got = (step if eager else tf.function(step))(tf.constant(x))
+    combine = {"op": hc.Adasum}
+    whole, row = hc.allreduce(x, **combine), hc.allreduce(x[0], **combine)
+    for mine, expected in zip(got, [whole, whole, row, hc.allreduce(2 * x, **combine)], strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-12)
 
 
+@on_tensorflow_ranks(2)
 def test_local_sources_groups_and_slices():
-    def body():
-        import horocache.tensorflow as hvd
-        import keras
-        import tensorflow as tf
+    import keras
+    import tensorflow as tf
 
-        hvd.init()
-        me, n = hvd.rank(), hvd.size()
-        local, shared, other = (tf.Variable([1.0, 1.0]) for _ in range(3))
-        table = tf.Variable(tf.zeros([4, 2]))
+    me, n = hvd.rank(), hvd.size()
+    local, shared, other = (tf.Variable([1.0, 1.0]) for _ in range(3))
+    table = tf.Variable(tf.zeros([4, 2]))
 
-        def gradients(**options):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum((local + shared + other) * (me + 1.0)) + tf.reduce_sum(tf.gather(table, [me]))
-            tape = hvd.DistributedGradientTape(tape, **options)
-            tape.register_local_source(local)
-            return tape.gradient(loss, {"local": local, "rest": [shared, table, other], "unused": tf.Variable(1.0)})
-
-        for options in ({}, {"num_groups": 1}, {"groups": [[other, shared]]}, {"compression": hvd.Compression.bf16}):
-            got = gradients(**options)
-            np.testing.assert_allclose(got["local"], np.full(2, (me + 1.0) / n))
-            np.testing.assert_allclose(got["rest"][0], np.full(2, 1.5))
-            np.testing.assert_allclose(got["rest"][2], np.full(2, 1.5))
-            np.testing.assert_allclose(tf.convert_to_tensor(got["rest"][1]), [[0.5, 0.5]] * 2 + [[0.0, 0.0]] * 2)
-            assert got["unused"] is None
-        np.testing.assert_allclose(gradients(scale_local_gradients=False)["local"], np.full(2, me + 1.0))
+    def gradients(**options):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((local + shared) * (me + 1.0))
-        tape = hvd.DistributedGradientTape(tape)
+            loss = tf.reduce_sum((local + shared + other) * (me + 1.0)) + tf.reduce_sum(tf.gather(table, [me]))
+        tape = hvd.DistributedGradientTape(tape, **options)
         tape.register_local_source(local)
-        ((one, of_one),), ((two, of_two),) = tape.get_local_and_global_gradients(loss, [shared, local])
-        assert one is local and two is shared
-        np.testing.assert_allclose(of_one, np.full(2, (me + 1.0) / n))
-        np.testing.assert_allclose(of_two, np.full(2, 1.5))
+        return tape.gradient(loss, {"local": local, "rest": [shared, table, other], "unused": tf.Variable(1.0)})
 
-        layers = keras.layers.Dense(1), keras.layers.Dense(1)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layers[1](layers[0](tf.ones([1, 2]) * (me + 1.0))))
-        variables = [*layers[0].trainable_variables, *layers[1].trainable_variables]
-        own = tape.__class__  # the plain class stays unchanged
-        tape = hvd.PartialDistributedGradientTape(tape, local_layers=layers[0])
-        assert own is tf.GradientTape and isinstance(tape, tf.GradientTape)
-        result = tape.gradient(loss, [variable.value for variable in variables])
-        gathered = [hvd.allgather(each[tf.newaxis]).numpy() for each in result]
-        assert (gathered[3][0] == gathered[3][1]).all() and (gathered[2][0] == gathered[2][1]).all()
-        assert (gathered[0][0] != gathered[0][1]).any()
-        for wrong, text in (
-            ({"groups": [local]}, "lists of variables"),
-            ({"groups": [[local], [local]]}, "more than once"),
-            ({"num_groups": -1}, "num_groups"),
-            ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
-        ):
-            with pytest.raises(ValueError, match=text):
-                hvd.DistributedGradientTape(tf.GradientTape(), **wrong)
+    for options in ({}, {"num_groups": 1}, {"groups": [[other, shared]]}, {"compression": hvd.Compression.bf16}):
+        got = gradients(**options)
+        np.testing.assert_allclose(got["local"], np.full(2, (me + 1.0) / n))
+        np.testing.assert_allclose(got["rest"][0], np.full(2, 1.5))
+        np.testing.assert_allclose(got["rest"][2], np.full(2, 1.5))
+        np.testing.assert_allclose(tf.convert_to_tensor(got["rest"][1]), [[0.5, 0.5]] * 2 + [[0.0, 0.0]] * 2)
+        assert got["unused"] is None
+    np.testing.assert_allclose(gradients(scale_local_gradients=False)["local"], np.full(2, me + 1.0))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((local + shared) * (me + 1.0))
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(local)
+    ((one, of_one),), ((two, of_two),) = tape.get_local_and_global_gradients(loss, [shared, local])
+    assert one is local and two is shared
+    np.testing.assert_allclose(of_one, np.full(2, (me + 1.0) / n))
+    np.testing.assert_allclose(of_two, np.full(2, 1.5))
 
-    run(body, 2)
+    layers = keras.layers.Dense(1), keras.layers.Dense(1)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layers[1](layers[0](tf.ones([1, 2]) * (me + 1.0))))
+    variables = [*layers[0].trainable_variables, *layers[1].trainable_variables]
+    own = tape.__class__  # the plain class stays unchanged
+    tape = hvd.PartialDistributedGradientTape(tape, local_layers=layers[0])
+    assert own is tf.GradientTape and isinstance(tape, tf.GradientTape)
+    result = tape.gradient(loss, [variable.value for variable in variables])
+    gathered = [hvd.allgather(each[tf.newaxis]).numpy() for each in result]
+    assert (gathered[3][0] == gathered[3][1]).all() and (gathered[2][0] == gathered[2][1]).all()
+    assert (gathered[0][0] != gathered[0][1]).any()
+    for wrong, text in (
+        ({"groups": [local]}, "lists of variables"),
+        ({"groups": [[local], [local]]}, "more than once"),
+        ({"num_groups": -1}, "num_groups"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedGradientTape(tf.GradientTape(), **wrong)
 
 
 def test_ranks_that_have_joined_send_zeros():

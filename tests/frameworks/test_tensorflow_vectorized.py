@@ -1,64 +1,60 @@
 """Operations in loops that TensorFlow vectorizes: each iteration has the result of a single call."""
 
-from .tensorflow_ranks import run
+import horocache.tensorflow as hvd
+
+from .tensorflow_ranks import on_tensorflow_ranks, run
 
 
+@on_tensorflow_ranks(2)
 def test_vectorized_loops_do_what_single_calls_do():
-    def body():
-        import horocache.tensorflow as hvd
-        import numpy as np
-        import pytest
-        import tensorflow as tf
+    import numpy as np
+    import pytest
+    import tensorflow as tf
 
-        hvd.init()
-        me = hvd.rank()
-        single = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]) * (me + 1.0)
-        iterations = tf.stack([single, 3.0 * single, 5.0 * single])
-        weight = tf.Variable([1.0, 2.0])
+    me = hvd.rank()
+    single = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]) * (me + 1.0)
+    iterations = tf.stack([single, 3.0 * single, 5.0 * single])
+    weight = tf.Variable([1.0, 2.0])
 
-        def gradient(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(weight * x * x)
-            return hvd.DistributedGradientTape(tape).gradient(loss, [weight])[0]
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * x * x)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [weight])[0]
 
-        def several(x):
-            return hvd.allreduce(x, op=hvd.Max), hvd.grouped_allreduce([x, single + 1.0], op=hvd.Sum), x + hvd.size()
+    def several(x):
+        return hvd.allreduce(x, op=hvd.Max), hvd.grouped_allreduce([x, single + 1.0], op=hvd.Sum), x + hvd.size()
 
-        loops = {
-            "allreduce": lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16),
-            "adasum": lambda x: hvd.allreduce(x, op=hvd.Adasum),
-            "several": several,
-            "broadcast": lambda x: hvd.broadcast(x, 1),
-            "allgather": lambda x: hvd.allgather(x[: me + 1]),
-            "alltoall": lambda x: hvd.alltoall(x, splits=[1, 3]),
-            "reducescatter": lambda x: hvd.reducescatter(x[:3], op=hvd.Sum),
-            "the same in all iterations": lambda x: x + hvd.allgather(single[:2]),
-            "rank": lambda x: x * tf.cast(hvd.rank_op(), tf.float32),
-            "gradient of each": gradient,
-        }
-        operations = {}
-        for what, loop in loops.items():
-            expected = [loop(x) for x in tf.unstack(iterations)]
-            before = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
-            vectorized = tf.vectorized_map(loop, iterations)
-            after = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
-            operations[what] = after - before
-            for number, each in enumerate(expected):
-                for got, wanted in zip(tf.nest.flatten(vectorized), tf.nest.flatten(each), strict=True):
-                    np.testing.assert_allclose(got[number], wanted, rtol=1e-6, err_msg=f"{what}, iteration {number}")
+    loops = {
+        "allreduce": lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16),
+        "adasum": lambda x: hvd.allreduce(x, op=hvd.Adasum),
+        "several": several,
+        "broadcast": lambda x: hvd.broadcast(x, 1),
+        "allgather": lambda x: hvd.allgather(x[: me + 1]),
+        "alltoall": lambda x: hvd.alltoall(x, splits=[1, 3]),
+        "reducescatter": lambda x: hvd.reducescatter(x[:3], op=hvd.Sum),
+        "the same in all iterations": lambda x: x + hvd.allgather(single[:2]),
+        "rank": lambda x: x * tf.cast(hvd.rank_op(), tf.float32),
+        "gradient of each": gradient,
+    }
+    operations = {}
+    for what, loop in loops.items():
+        expected = [loop(x) for x in tf.unstack(iterations)]
+        before = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
+        vectorized = tf.vectorized_map(loop, iterations)
+        after = sum(value for name, value in hvd.metrics().items() if name.startswith("op_count."))
+        operations[what] = after - before
+        for number, each in enumerate(expected):
+            for got, wanted in zip(tf.nest.flatten(vectorized), tf.nest.flatten(each), strict=True):
+                np.testing.assert_allclose(got[number], wanted, rtol=1e-6, err_msg=f"{what}, iteration {number}")
 
-        def uneven(x):
-            return hvd.alltoall(x, splits=tf.cast(x[0] / (me + 1.0), tf.int32))
+    def uneven(x):
+        return hvd.alltoall(x, splits=tf.cast(x[0] / (me + 1.0), tf.int32))
 
-        with pytest.raises(hvd.HorocacheError, match="splits of an alltoall differ between the iterations"):
-            tf.vectorized_map(uneven, iterations)
-        return operations
-
-    for operations in run(body, 2):
-        # TensorFlow also keeps and runs the loop's body for one iteration, so that each operation runs twice.
-        assert operations.pop("several") == 2 * 2
-        assert operations.pop("rank") == 0
-        assert set(operations.values()) == {2}
+    with pytest.raises(hvd.HorocacheError, match="splits of an alltoall differ between the iterations"):
+        tf.vectorized_map(uneven, iterations)
+    assert operations.pop("several") == 2 * 2
+    assert operations.pop("rank") == 0
+    assert set(operations.values()) == {2}
 
 
 def test_jacobians_are_those_of_loops_that_are_not_vectorized():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 
+import horocache.torch as hvd
 import numpy as np
 import pytest
 import torch
+from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
@@ -27,110 +29,92 @@ def reference(size, steps, make_optimizer, passes=1):
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_training_equals_one_process_with_all_data(size):
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        n = hvd.size()
-        optimizers = {
-            "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-            "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
-        }
-        options = [{}, {"num_groups": 2}, {"groups": 3}, {"gradient_predivide_factor": 2.0}, {"num_groups": 100}]
-        options.append({"num_groups": "auto"})
-        for label, make_optimizer in optimizers.items():
-            want = reference(n, 4, make_optimizer)
-            for option in options:
-                model = make_model(seed=hvd.rank() + 5)
-                hvd.broadcast_parameters(model.state_dict(), 0)
-                model.load_state_dict(make_model().state_dict())
-                optimizer = hvd.DistributedOptimizer(
-                    make_optimizer(model.parameters()), model.named_parameters(), **option
-                )
-                assert isinstance(optimizer, torch.optim.SGD if label == "sgd" else torch.optim.AdamW)
-                for step in range(4):
-                    optimizer.zero_grad()
-                    x, y = batch(step, hvd.rank())
-                    torch.nn.functional.cross_entropy(model(x), y).backward()
-                    optimizer.step()
-                for got, expected in zip(model.parameters(), want, strict=True):
-                    torch.testing.assert_close(got.detach(), expected, msg=lambda m, o=option, k=label: f"{k} {o}: {m}")
-
-    run(body, size)
-
-
-def test_gradients_of_several_passes_add_up_before_they_are_reduced():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1), passes=2)
-        for groups in (0, 2):
-            model = make_model()
-            optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(model.parameters(), lr=0.1),
-                model.named_parameters(),
-                backward_passes_per_step=2,
-                num_groups=groups,
-            )
-            for step in range(3):
+@on_ranks(1, 2, 3, 4)
+def test_training_equals_one_process_with_all_data():
+    n = hvd.size()
+    optimizers = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "adam": lambda p: torch.optim.AdamW(p, lr=0.01),
+    }
+    options = [{}, {"num_groups": 2}, {"groups": 3}, {"gradient_predivide_factor": 2.0}, {"num_groups": 100}]
+    options.append({"num_groups": "auto"})
+    for label, make_optimizer in optimizers.items():
+        want = reference(n, 4, make_optimizer)
+        for option in options:
+            model = make_model(seed=hvd.rank() + 5)
+            hvd.broadcast_parameters(model.state_dict(), 0)
+            model.load_state_dict(make_model().state_dict())
+            optimizer = hvd.DistributedOptimizer(make_optimizer(model.parameters()), model.named_parameters(), **option)
+            assert isinstance(optimizer, torch.optim.SGD if label == "sgd" else torch.optim.AdamW)
+            for step in range(4):
                 optimizer.zero_grad()
-                for k in range(2):
-                    x, y = batch(2 * step + k, hvd.rank())
-                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                x, y = batch(step, hvd.rank())
+                torch.nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
             for got, expected in zip(model.parameters(), want, strict=True):
-                torch.testing.assert_close(got.detach(), expected)
-            x, y = batch(0, hvd.rank())
-            for _ in range(2):
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-            with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-            with pytest.raises(hvd.HorocacheError, match="was changed while it was being reduced"):
-                optimizer.synchronize()
-            assert optimizer.backward_passes_per_step == 2
-            optimizer.set_backward_passes_per_step(1)
-            assert optimizer.backward_passes_per_step == 1
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            with optimizer.skip_synchronize():
-                optimizer.synchronize()
-                optimizer.step()
+                torch.testing.assert_close(got.detach(), expected, msg=lambda m, o=option, k=label: f"{k} {o}: {m}")
 
-    run(body, 2)
+
+@on_ranks(2)
+def test_gradients_of_several_passes_add_up_before_they_are_reduced():
+    want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1), passes=2)
+    for groups in (0, 2):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            backward_passes_per_step=2,
+            num_groups=groups,
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            for k in range(2):
+                x, y = batch(2 * step + k, hvd.rank())
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        for got, expected in zip(model.parameters(), want, strict=True):
+            torch.testing.assert_close(got.detach(), expected)
+        x, y = batch(0, hvd.rank())
+        for _ in range(2):
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+        with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+        with pytest.raises(hvd.HorocacheError, match="was changed while it was being reduced"):
+            optimizer.synchronize()
+        assert optimizer.backward_passes_per_step == 2
+        optimizer.set_backward_passes_per_step(1)
+        assert optimizer.backward_passes_per_step == 1
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        with optimizer.skip_synchronize():
+            optimizer.synchronize()
+            optimizer.step()
 
 
 @pytest.mark.parametrize("groups", [0, 2])
 @pytest.mark.parametrize("compression", ["none", "fp16"])
+@on_ranks(3)
 def test_gradients_that_are_views_of_one_buffer(groups, compression):
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
-        model = make_model()
-        params = list(model.parameters())
-        flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype)
-        for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
-            p.grad = part.view_as(p)
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(params, lr=0.1),
-            model.named_parameters(),
-            compression=getattr(hvd.Compression, compression),
-            num_groups=groups,
-        )
-        for step in range(3):
-            flat.zero_()
-            x, y = batch(step, hvd.rank())
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        close = {"rtol": 1e-2, "atol": 1e-3} if compression == "fp16" else {}
-        for got, expected in zip(params, want, strict=True):
-            torch.testing.assert_close(got.detach(), expected, **close)
-
-    run(body, 3)
+    want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
+    model = make_model()
+    params = list(model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype)
+    for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+        p.grad = part.view_as(p)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(params, lr=0.1),
+        model.named_parameters(),
+        compression=getattr(hvd.Compression, compression),
+        num_groups=groups,
+    )
+    for step in range(3):
+        flat.zero_()
+        x, y = batch(step, hvd.rank())
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    close = {"rtol": 1e-2, "atol": 1e-3} if compression == "fp16" else {}
+    for got, expected in zip(params, want, strict=True):
+        torch.testing.assert_close(got.detach(), expected, **close)
 
 
 def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():
@@ -163,78 +147,62 @@ def test_synchronize_before_the_step_allows_clipping_and_warns_if_done_twice():
     assert len(set(run(body, 3))) == 1
 
 
+@on_ranks(2)
 def test_the_predivide_factor_divides_before_and_after_also_in_groups():
-    def body():
-        import horocache.torch as hvd
+    from horocache.core import context
 
-        from horocache.core import context
+    session = context.current()
+    runtime, scales = session.runtime, []
 
-        hvd.init()
-        session = context.current()
-        runtime, scales = session.runtime, []
+    class Spy:
+        def __getattr__(self, name):
+            method = getattr(runtime, name)
+            if name == "submit":
+                return lambda request: (scales.append((request.prescale, request.postscale)), method(request))[1]
+            place = {"allreduce_in_place": 3, "submit_gradients": 2, "submit_gradient_group": 7}.get(name)
+            if place is None:
+                return method
+            return lambda *given, **more: (scales.append(given[place : place + 2]), method(*given, **more))[1]
 
-        class Spy:
-            def __getattr__(self, name):
-                method = getattr(runtime, name)
-                if name == "submit":
-                    return lambda request: (scales.append((request.prescale, request.postscale)), method(request))[1]
-                place = {"allreduce_in_place": 3, "submit_gradients": 2, "submit_gradient_group": 7}.get(name)
-                if place is None:
-                    return method
-                return lambda *given, **more: (scales.append(given[place : place + 2]), method(*given, **more))[1]
+    session.runtime = Spy()
+    for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": "lists"}):
+        scales.clear()
+        params, named = parameters(4)
+        if options == {"groups": "lists"}:
+            options = {"groups": [params[:2], params[2:]]}  # noqa: PLW2901
+        plain = torch.optim.SGD(params, lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, named, gradient_predivide_factor=4.0, **options)
+        (sum(p.sum() for p in params) * (hvd.rank() + 1)).backward()
+        optimizer.step()
+        assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 minus the mean of 1 and 2
+        reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # without the broadcast of the order
+        assert reductions and set(reductions) == {(0.25, 4.0)}, (options, scales)
 
-        session.runtime = Spy()
-        for options in ({}, {"num_groups": 1}, {"num_groups": 2}, {"groups": "lists"}):
-            scales.clear()
-            params, named = parameters(4)
-            if options == {"groups": "lists"}:
-                options = {"groups": [params[:2], params[2:]]}  # noqa: PLW2901
-            plain = torch.optim.SGD(params, lr=1.0)
-            optimizer = hvd.DistributedOptimizer(plain, named, gradient_predivide_factor=4.0, **options)
-            (sum(p.sum() for p in params) * (hvd.rank() + 1)).backward()
+
+@on_ranks(1, 2)
+def test_zero_grad_takes_set_to_none():
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.0), [("p", param)])
+    found = []
+    for arguments in ((), (True,), (False,)):
+        for _ in range(2):
+            param.sum().backward()
             optimizer.step()
-            assert [p.tolist() for p in params] == [[-0.5, -0.5]] * 4  # 1 minus the mean of 1 and 2
-            reductions = [of_call for of_call in scales if of_call != (1.0, 1.0)]  # without the broadcast of the order
-            assert reductions and set(reductions) == {(0.25, 4.0)}, (options, scales)
-
-    run(body, 2)
+            optimizer.zero_grad(*arguments)
+            found.append(None if param.grad is None else param.grad.tolist())
+    assert found == [None] * 4 + [[0.0, 0.0]] * 2
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_zero_grad_takes_set_to_none(size):
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        param = torch.nn.Parameter(torch.ones(2))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.0), [("p", param)])
-        found = []
-        for arguments in ((), (True,), (False,)):
-            for _ in range(2):
-                param.sum().backward()
-                optimizer.step()
-                optimizer.zero_grad(*arguments)
-                found.append(None if param.grad is None else param.grad.tolist())
-        return found
-
-    assert run(body, size) == [[None] * 4 + [[0.0, 0.0]] * 2] * size
-
-
+@on_ranks(2)
 def test_a_sparse_gradient_may_be_missing_on_a_rank_once_it_has_been_there():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), [("table", table.weight)])
-        for step in range(2):
-            optimizer.zero_grad()
-            if step == 0 or hvd.rank() == 0:
-                table(torch.tensor([hvd.rank()])).sum().backward()
-            optimizer.synchronize()
-        return table.weight.grad.to_dense()[:, 0].tolist()
-
-    assert run(body, 2) == [[0.5, 0.0, 0.0, 0.0]] * 2
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), [("table", table.weight)])
+    for step in range(2):
+        optimizer.zero_grad()
+        if step == 0 or hvd.rank() == 0:
+            table(torch.tensor([hvd.rank()])).sum().backward()
+        optimizer.synchronize()
+    assert table.weight.grad.to_dense()[:, 0].tolist() == [0.5, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16"])
@@ -266,80 +234,65 @@ def test_sparse_gradients_that_travel_as_dense_ones_are_sparse_again_for_optimiz
     assert [row[0] < 0 for row in first[1]] == [True, True, False, True, False]
 
 
+@on_ranks(3)
 def test_sparse_gradients_are_gathered_or_travel_as_dense_ones():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        me, n = hvd.rank(), hvd.size()
-        for options in ({}, {"sparse_as_dense": True}, {"num_groups": 1}, {"num_groups": 1, "sparse_as_dense": True}):
-            torch.manual_seed(0)
-            table = torch.nn.Embedding(5, 3, sparse=True)
-            head = torch.nn.Linear(3, 1)
-            named = [("table", table.weight), *((f"head.{k}", p) for k, p in head.named_parameters())]
-            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named, **options)
-            for _ in range(2):
-                optimizer.zero_grad()
-                head(table(torch.tensor([me, 4]))).sum().backward()
-                optimizer.synchronize()
-                dense = table.weight.grad.to_dense()
-                assert table.weight.grad.is_sparse, options
-                want = torch.zeros(5, 3)
-                for r in range(n):
-                    want[r] += head.weight[0].detach() / n
-                want[4] += head.weight[0].detach()
-                torch.testing.assert_close(dense, want)
-                with optimizer.skip_synchronize():
-                    optimizer.step()
-            gathered = hvd.allgather(table.weight.detach().unsqueeze(0))
-            assert all(torch.equal(gathered[0], other) for other in gathered)
-
-    run(body, 3)
-
-
-def test_groups_of_the_users_are_one_operation_each():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = make_model()
-        want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
-        params = list(model.parameters())
-        optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(params, lr=0.1),
-            model.named_parameters(),
-            groups=[[params[0], params[4]], [params[1], params[2]]],
-        )
-        for step in range(3):
-            optimizer.zero_grad()
-            x, y = batch(step, hvd.rank())
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        for got, expected in zip(params, want, strict=True):
-            torch.testing.assert_close(got.detach(), expected)
-
-    run(body, 2)
-
-
-def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        params, named = parameters(4)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=np.int64(2))
-        before = group_names(optimizer)
-        order = [2, 0, 3, 1] if hvd.rank() == 0 else [1, 2, 3, 0]
+    me, n = hvd.rank(), hvd.size()
+    for options in ({}, {"sparse_as_dense": True}, {"num_groups": 1}, {"num_groups": 1, "sparse_as_dense": True}):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(5, 3, sparse=True)
+        head = torch.nn.Linear(3, 1)
+        named = [("table", table.weight), *((f"head.{k}", p) for k, p in head.named_parameters())]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p for _, p in named], lr=1.0), named, **options)
         for _ in range(2):
             optimizer.zero_grad()
-            for index in order:
-                params[index].sum().backward()
-            optimizer.step()
-        return before, group_names(optimizer)
+            head(table(torch.tensor([me, 4]))).sum().backward()
+            optimizer.synchronize()
+            dense = table.weight.grad.to_dense()
+            assert table.weight.grad.is_sparse, options
+            want = torch.zeros(5, 3)
+            for r in range(n):
+                want[r] += head.weight[0].detach() / n
+            want[4] += head.weight[0].detach()
+            torch.testing.assert_close(dense, want)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        gathered = hvd.allgather(table.weight.detach().unsqueeze(0))
+        assert all(torch.equal(gathered[0], other) for other in gathered)
 
-    for before, after in run(body, 3):
-        assert before == [["p3", "p2"], ["p1", "p0"]]
-        assert after == [["p2", "p0"], ["p3", "p1"]]
+
+@on_ranks(2)
+def test_groups_of_the_users_are_one_operation_each():
+    model = make_model()
+    want = reference(hvd.size(), 3, lambda p: torch.optim.SGD(p, lr=0.1))
+    params = list(model.parameters())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(params, lr=0.1),
+        model.named_parameters(),
+        groups=[[params[0], params[4]], [params[1], params[2]]],
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = batch(step, hvd.rank())
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    for got, expected in zip(params, want, strict=True):
+        torch.testing.assert_close(got.detach(), expected)
+
+
+@on_ranks(3)
+def test_groups_follow_rank_zeros_measured_order_after_the_first_step():
+    params, named = parameters(4)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.0), named, num_groups=np.int64(2))
+    before = group_names(optimizer)
+    order = [2, 0, 3, 1] if hvd.rank() == 0 else [1, 2, 3, 0]
+    for _ in range(2):
+        optimizer.zero_grad()
+        for index in order:
+            params[index].sum().backward()
+        optimizer.step()
+    after = group_names(optimizer)
+    assert before == [["p3", "p2"], ["p1", "p0"]]
+    assert after == [["p2", "p0"], ["p3", "p1"]]
 
 
 def test_the_logger_of_the_layers_hears_of_every_reduction():

@@ -9,8 +9,10 @@ import pickle
 import sys
 
 import cloudpickle
+import horocache.torch as hvd
 import pytest
 import torch
+from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
@@ -57,76 +59,65 @@ class Noam:
         self.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_methods_of_the_programs_optimizer_get_what_they_were_given(size):
-    def body():
-        import horocache.torch as hvd
+@on_ranks(1, 2)
+def test_methods_of_the_programs_optimizer_get_what_they_were_given():
+    for op in (hvd.Average, hvd.Adasum):
+        model = torch.nn.Linear(2, 2)
+        before = model.weight.detach().clone()
 
-        hvd.init()
-        for op in (hvd.Average, hvd.Adasum):
-            model = torch.nn.Linear(2, 2)
-            before = model.weight.detach().clone()
+        def backward(model=model):
+            loss = model(torch.ones(1, 2)).sum()
+            loss.backward()
+            return loss
 
-            def backward(model=model):
-                loss = model(torch.ones(1, 2)).sum()
-                loss.backward()
-                return loss
+        plain = hvd.DistributedOptimizer(Plain(model.parameters(), lr=0.5), model.named_parameters(), op=op)
+        backward()
+        plain.step()
+        plain.zero_grad()
+        assert model.weight.grad.count_nonzero() == 0
+        torch.testing.assert_close(model.weight.detach(), before - 0.5)
+        backward()
+        plain.synchronize()
+        if op != hvd.Adasum:
+            with plain.skip_synchronize():
+                plain.step()
+        assert not inspect.signature(plain.zero_grad).parameters and not inspect.signature(plain.step).parameters
+        with pytest.raises(TypeError):
+            plain.zero_grad(True)
+        del plain
 
-            plain = hvd.DistributedOptimizer(Plain(model.parameters(), lr=0.5), model.named_parameters(), op=op)
-            backward()
-            plain.step()
-            plain.zero_grad()
-            assert model.weight.grad.count_nonzero() == 0
-            torch.testing.assert_close(model.weight.detach(), before - 0.5)
-            backward()
-            plain.synchronize()
-            if op != hvd.Adasum:
-                with plain.skip_synchronize():
-                    plain.step()
-            assert not inspect.signature(plain.zero_grad).parameters and not inspect.signature(plain.step).parameters
-            with pytest.raises(TypeError):
-                plain.zero_grad(True)
-            del plain
-
-            log = []
-            model.zero_grad()
-            more = hvd.DistributedOptimizer(Generous(model.parameters(), lr=0.5), model.named_parameters(), op=op)
-            backward()
-            more.step(scale=2.0, log=log)
-            more.zero_grad(False, log=log)
-            more.step(backward, 3.0, log=log)
-            more.zero_grad(log=log)
-            loss = more.step(log=log, closure=backward)
-            assert loss.numel() == 1 and list(inspect.signature(more.step).parameters) == ["closure", "scale", "log"]
-            assert log == [
-                ("step", False, 2.0),
-                "zero_grad",
-                ("step", True, 3.0),
-                "zero_grad",
-                ("step", True, 1.0),
-            ]
-            torch.testing.assert_close(model.weight.detach(), before - (1.0 if op == hvd.Adasum else 1.5) - 1.0)
-
-    run(body, size)
+        log = []
+        model.zero_grad()
+        more = hvd.DistributedOptimizer(Generous(model.parameters(), lr=0.5), model.named_parameters(), op=op)
+        backward()
+        more.step(scale=2.0, log=log)
+        more.zero_grad(False, log=log)
+        more.step(backward, 3.0, log=log)
+        more.zero_grad(log=log)
+        loss = more.step(log=log, closure=backward)
+        assert loss.numel() == 1 and list(inspect.signature(more.step).parameters) == ["closure", "scale", "log"]
+        assert log == [
+            ("step", False, 2.0),
+            "zero_grad",
+            ("step", True, 3.0),
+            "zero_grad",
+            ("step", True, 1.0),
+        ]
+        torch.testing.assert_close(model.weight.detach(), before - (1.0 if op == hvd.Adasum else 1.5) - 1.0)
 
 
+@on_ranks(2)
 def test_what_wraps_an_optimizer_and_is_none_goes_around_the_distributed_one():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        param = torch.nn.Parameter(torch.zeros(2))
-        for op in (hvd.Average, hvd.Adasum):
-            with pytest.raises(ValueError, match=r"Noam does not derive .* Noam\(\.\.\., DistributedOptimizer\(opt"):
-                hvd.DistributedOptimizer(Noam(torch.optim.SGD([param], lr=0.0)), op=op)
-        noam = Noam(hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.0)))
-        for _ in range(2):
-            noam.zero_grad()
-            (param * (hvd.rank() + 1)).sum().backward()
-            noam.step()
-        return param.tolist()
-
-    assert run(body, 2) == [[-1.5 * 1.5] * 2] * 2
+    param = torch.nn.Parameter(torch.zeros(2))
+    for op in (hvd.Average, hvd.Adasum):
+        with pytest.raises(ValueError, match=r"Noam does not derive .* Noam\(\.\.\., DistributedOptimizer\(opt"):
+            hvd.DistributedOptimizer(Noam(torch.optim.SGD([param], lr=0.0)), op=op)
+    noam = Noam(hvd.DistributedOptimizer(torch.optim.SGD([param], lr=0.0)))
+    for _ in range(2):
+        noam.zero_grad()
+        (param * (hvd.rank() + 1)).sum().backward()
+        noam.step()
+    assert param.tolist() == [-1.5 * 1.5] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2])

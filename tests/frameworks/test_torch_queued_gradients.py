@@ -4,10 +4,10 @@ To show it, ranks wait for gradients and for other operations in different order
 only in ``step`` would never submit the operation that the other rank waits for.
 """
 
+import horocache.torch as hvd
 import pytest
 import torch
-
-from horocache.testing import run_ranks as run
+from ranks import on_ranks
 
 
 def _model_and_optimizer(hvd):
@@ -40,97 +40,73 @@ class _Fails(torch.autograd.Function):
         return gradient
 
 
+@on_ranks(2)
 def test_they_are_under_way_when_the_backward_pass_is_over():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model, optimizer = _model_and_optimizer(hvd)
-        model(torch.ones(1, 4)).sum().backward()
-        return _step_in_different_orders(hvd, optimizer)
-
-    assert run(body, 2) == [2.0, 2.0]
+    model, optimizer = _model_and_optimizer(hvd)
+    model(torch.ones(1, 4)).sum().backward()
+    assert _step_in_different_orders(hvd, optimizer) == 2.0
 
 
+@on_ranks(2)
 def test_they_are_under_way_when_a_compiled_backward_pass_is_over():
-    def body():
-        import horocache.torch as hvd
-        import torch._dynamo
+    import torch._dynamo
 
-        hvd.init()
-        model, optimizer = _model_and_optimizer(hvd)
-        torch._dynamo.config.compiled_autograd = True
+    model, optimizer = _model_and_optimizer(hvd)
+    torch._dynamo.config.compiled_autograd = True
 
-        @torch.compile(backend="eager")
-        def compute():
-            model(torch.ones(1, 4)).sum().backward()
+    @torch.compile(backend="eager")
+    def compute():
+        model(torch.ones(1, 4)).sum().backward()
 
-        compute()
-        return _step_in_different_orders(hvd, optimizer)
-
-    assert run(body, 2) == [2.0, 2.0]
+    compute()
+    assert _step_in_different_orders(hvd, optimizer) == 2.0
 
 
 @pytest.mark.parametrize("forget", ["load_state_dict", "set_backward_passes_per_step"])
+@on_ranks(2)
 def test_they_are_under_way_also_after_a_backward_pass_that_failed(forget):
-    def body(forget):
-        import horocache.torch as hvd
-
-        hvd.init()
-        model, optimizer = _model_and_optimizer(hvd)
-        state = optimizer.state_dict()
-        _Fails.now = True
-        with pytest.raises(RuntimeError, match="no gradient"):
-            model[1:](_Fails.apply(model[:1](torch.ones(1, 4)))).sum().backward()
-        getattr(optimizer, forget)(state if forget == "load_state_dict" else 1)
-        optimizer.zero_grad()
-        _Fails.now = False
-        model(torch.ones(1, 4)).sum().backward()
-        return _step_in_different_orders(hvd, optimizer)
-
-    assert run(body, 2, args=(forget,)) == [2.0, 2.0]
+    model, optimizer = _model_and_optimizer(hvd)
+    state = optimizer.state_dict()
+    _Fails.now = True
+    with pytest.raises(RuntimeError, match="no gradient"):
+        model[1:](_Fails.apply(model[:1](torch.ones(1, 4)))).sum().backward()
+    getattr(optimizer, forget)(state if forget == "load_state_dict" else 1)
+    optimizer.zero_grad()
+    _Fails.now = False
+    model(torch.ones(1, 4)).sum().backward()
+    assert _step_in_different_orders(hvd, optimizer) == 2.0
 
 
+@on_ranks(2)
 def test_they_are_under_way_also_after_a_backward_pass_within_another_failed():
-    def body():
-        import horocache.torch as hvd
+    model, optimizer = _model_and_optimizer(hvd)
+    _Fails.now = True
 
-        hvd.init()
-        model, optimizer = _model_and_optimizer(hvd)
-        _Fails.now = True
+    class TriesInside(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x.clone()
 
-        class TriesInside(torch.autograd.Function):
-            @staticmethod
-            def forward(_, x):
-                return x.clone()
+        @staticmethod
+        def backward(_, gradient):
+            with pytest.raises(RuntimeError, match="no gradient"), torch.enable_grad():
+                model[1](_Fails.apply(torch.ones(1, 4, requires_grad=True))).sum().backward()
+            return gradient
 
-            @staticmethod
-            def backward(_, gradient):
-                with pytest.raises(RuntimeError, match="no gradient"), torch.enable_grad():
-                    model[1](_Fails.apply(torch.ones(1, 4, requires_grad=True))).sum().backward()
-                return gradient
-
-        TriesInside.apply(model[2:](model[0](torch.ones(1, 4)))).sum().backward()
-        return _step_in_different_orders(hvd, optimizer)
-
-    assert run(body, 2) == [2.0, 2.0]
+    TriesInside.apply(model[2:](model[0](torch.ones(1, 4)))).sum().backward()
+    assert _step_in_different_orders(hvd, optimizer) == 2.0
 
 
 @pytest.mark.parametrize("steps", [(3, 1), (1, 3)], ids=["contiguous", "strided"])
+@on_ranks(2)
 def test_one_that_a_later_hook_changes_is_an_error(steps):
-    def body(steps):
-        import horocache.torch as hvd
+    weight = torch.nn.Parameter(torch.empty_strided((3, 3), steps).fill_(1.0))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)])
 
-        hvd.init()
-        weight = torch.nn.Parameter(torch.empty_strided((3, 3), steps).fill_(1.0))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)])
+    def change(parameter):
+        parameter.grad.mul_(2)
 
-        def change(parameter):
-            parameter.grad.mul_(2)
-
-        weight.register_post_accumulate_grad_hook(change)
-        (weight * 2).sum().backward()
-        with pytest.raises(ValueError, match="gradient of weight was changed while"):
-            optimizer.step()
-
-    run(body, 2, args=(steps,))
+    weight.register_post_accumulate_grad_hook(change)
+    (weight * 2).sum().backward()
+    with pytest.raises(ValueError, match="gradient of weight was changed while"):
+        optimizer.step()

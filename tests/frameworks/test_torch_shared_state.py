@@ -7,8 +7,10 @@ import warnings
 from collections import defaultdict
 
 import cloudpickle
+import horocache.torch as hvd
 import pytest
 import torch
+from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
@@ -176,50 +178,41 @@ def test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_i
             assert count == (4 if kind in ("more", "averages") else None), results
 
 
+@on_ranks(3)
 def test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = torch.nn.Linear(2, 2)
-        groups = [{"params": [p]} for p in model.parameters()] if hvd.rank() == 2 else model.parameters()
-        with pytest.raises(
-            ValueError, match=r"rank 2 has SGD with 1 \+ 1 parameters; the root, rank 1, has SGD with 2"
-        ):
-            hvd.broadcast_optimizer_state(torch.optim.SGD(groups, lr=1.0), 1)
-        kind = torch.optim.Adam if hvd.rank() == 0 else torch.optim.SGD
-        with pytest.raises(ValueError, match="rank 0 has Adam with 2 parameters; the root, rank 1, has SGD"):
-            hvd.broadcast_optimizer_state(kind(model.parameters(), lr=1.0), 1)
-        # Like torch's ZeroRedundancyOptimizer: each rank has the state of different parameters.
-        sharing = torch.optim.SGD(model.parameters(), lr=1.0)
-        sharing.optim = torch.optim.SGD([list(model.parameters())[hvd.rank() % 2]], lr=1.0)
-        with pytest.raises(ValueError, match=r"optim has other .* on rank 0 \(numbers \[\[0\]\]\) than .* \[\[1\]\]"):
-            hvd.broadcast_optimizer_state(sharing, 1)
-        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-
-    assert run(body, 3) == [3.0] * 3
+    model = torch.nn.Linear(2, 2)
+    groups = [{"params": [p]} for p in model.parameters()] if hvd.rank() == 2 else model.parameters()
+    with pytest.raises(ValueError, match=r"rank 2 has SGD with 1 \+ 1 parameters; the root, rank 1, has SGD with 2"):
+        hvd.broadcast_optimizer_state(torch.optim.SGD(groups, lr=1.0), 1)
+    kind = torch.optim.Adam if hvd.rank() == 0 else torch.optim.SGD
+    with pytest.raises(ValueError, match="rank 0 has Adam with 2 parameters; the root, rank 1, has SGD"):
+        hvd.broadcast_optimizer_state(kind(model.parameters(), lr=1.0), 1)
+    # Like torch's ZeroRedundancyOptimizer: each rank has the state of different parameters.
+    sharing = torch.optim.SGD(model.parameters(), lr=1.0)
+    sharing.optim = torch.optim.SGD([list(model.parameters())[hvd.rank() % 2]], lr=1.0)
+    with pytest.raises(ValueError, match=r"optim has other .* on rank 0 \(numbers \[\[0\]\]\) than .* \[\[1\]\]"):
+        hvd.broadcast_optimizer_state(sharing, 1)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 3.0
 
 
 @pytest.mark.parametrize("op", ["Average", "Adasum"])
+@on_ranks(2)
 def test_loading_into_the_plain_or_the_wrapped_optimizer_loads_into_both(op):
-    def body(op):
-        import horocache.torch as hvd
-
-        hvd.init()
-        model = torch.nn.Linear(2, 2)
-        plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-        scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
-        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=getattr(hvd, op))
-        saved = optimizer.state_dict()
-        for target in (optimizer, plain):
-            target.load_state_dict(saved)
-            assert optimizer.param_groups is plain.param_groups and optimizer.state is plain.state
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-            scheduler.step()
-        assert plain.state[model.weight]["momentum_buffer"] is optimizer.state[model.weight]["momentum_buffer"]
-        return optimizer.param_groups[0]["lr"], torch.optim.lr_scheduler.StepLR(optimizer, 1).get_last_lr()
-
-    assert run(body, 2, args=(op,)) == [(0.5, [0.5])] * 2
+    model = torch.nn.Linear(2, 2)
+    plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), op=getattr(hvd, op))
+    saved = optimizer.state_dict()
+    for target in (optimizer, plain):
+        target.load_state_dict(saved)
+        assert optimizer.param_groups is plain.param_groups and optimizer.state is plain.state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    assert plain.state[model.weight]["momentum_buffer"] is optimizer.state[model.weight]["momentum_buffer"]
+    assert (optimizer.param_groups[0]["lr"], torch.optim.lr_scheduler.StepLR(optimizer, 1).get_last_lr()) == (
+        0.5,
+        [0.5],
+    )

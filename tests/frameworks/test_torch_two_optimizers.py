@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import horocache.torch as hvd
 import pytest
 import torch
+from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
@@ -45,50 +47,45 @@ def test_optimizers_without_names_work_side_by_side_and_equal_names_take_turns()
 
 @pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"compression": "fp16"}])
 @pytest.mark.parametrize("size", ["small", "large"])
+@on_ranks(2)
 def test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose(options, size):
-    def body(options, size):
-        import horocache.torch as hvd
+    from horocache import DuplicateNameError
 
-        from horocache import DuplicateNameError
+    chosen = dict(options)
+    if "compression" in chosen:
+        chosen["compression"] = hvd.Compression.fp16
+    layers = [torch.nn.Linear(2, 2 if size == "small" else 1 << 17, bias=False) for _ in range(2)]
 
-        hvd.init()
-        chosen = dict(options)
-        if "compression" in chosen:
-            chosen["compression"] = hvd.Compression.fp16
-        layers = [torch.nn.Linear(2, 2 if size == "small" else 1 << 17, bias=False) for _ in range(2)]
+    def wrap(layer, prefix=""):
+        sgd = torch.optim.SGD(layer.parameters(), lr=1.0)
+        return hvd.DistributedOptimizer(sgd, layer.named_parameters(prefix=prefix), **chosen)
 
-        def wrap(layer, prefix=""):
-            sgd = torch.optim.SGD(layer.parameters(), lr=1.0)
-            return hvd.DistributedOptimizer(sgd, layer.named_parameters(prefix=prefix), **chosen)
+    def backward(*layers):
+        sum(layer(torch.ones(1, 2)).sum() for layer in layers).backward()
 
-        def backward(*layers):
-            sum(layer(torch.ones(1, 2)).sum() for layer in layers).backward()
-
-        encoder, decoder = (wrap(layer) for layer in layers)
-        said = (
-            r"rank \d: DistributedOptimizer \d \(SGD of 1 parameters, wrapped at .*two_optimizers.py:\d+\) and "
-            r"DistributedOptimizer \d .* both have a parameter of the name 'weight', .* named_parameters=encoder"
-        )
-        with pytest.raises(DuplicateNameError, match=said):
-            backward(*layers)
-        for optimizer in (encoder, decoder):
-            optimizer.load_state_dict(optimizer.state_dict())  # drops what is in flight
-        del optimizer
-        encoder, decoder = (wrap(layer, prefix) for layer, prefix in zip(layers, ("encoder", "decoder"), strict=True))
+    encoder, decoder = (wrap(layer) for layer in layers)
+    said = (
+        r"rank \d: DistributedOptimizer \d \(SGD of 1 parameters, wrapped at .*two_optimizers.py:\d+\) and "
+        r"DistributedOptimizer \d .* both have a parameter of the name 'weight', .* named_parameters=encoder"
+    )
+    with pytest.raises(DuplicateNameError, match=said):
         backward(*layers)
-        encoder.step()
-        decoder.step()
+    for optimizer in (encoder, decoder):
+        optimizer.load_state_dict(optimizer.state_dict())  # drops what is in flight
+    del optimizer
+    encoder, decoder = (wrap(layer, prefix) for layer, prefix in zip(layers, ("encoder", "decoder"), strict=True))
+    backward(*layers)
+    encoder.step()
+    decoder.step()
 
-        old = encoder
-        encoder = wrap(layers[0], "again")
-        said = r"have these very parameters \(1, the first is '.*weight'\), .* still holds it"
-        with pytest.raises(DuplicateNameError, match=said):
-            backward(layers[0])
-        for optimizer in (encoder, old):
-            optimizer.load_state_dict(optimizer.state_dict())
-        del old, optimizer
-        encoder.zero_grad()
+    old = encoder
+    encoder = wrap(layers[0], "again")
+    said = r"have these very parameters \(1, the first is '.*weight'\), .* still holds it"
+    with pytest.raises(DuplicateNameError, match=said):
         backward(layers[0])
-        encoder.step()
-
-    run(body, 2, args=(options, size))
+    for optimizer in (encoder, old):
+        optimizer.load_state_dict(optimizer.state_dict())
+    del old, optimizer
+    encoder.zero_grad()
+    backward(layers[0])
+    encoder.step()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import horocache.torch as hvd
 import pytest
 import torch
+from ranks import on_ranks
 
+import horocache as hc
 from horocache.testing import run_ranks as run
 
 _OPTIONS = [
@@ -76,39 +79,29 @@ def train_against_one_process(hvd, name, set_to_none, numbers, make, view="auto"
             assert torch.allclose(ours, one, atol=1e-5), where
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_step_changes_what_one_process_would_change_with_the_mean_gradient(size):
-    def body(all_options):
-        import horocache.torch as hvd
-
-        hvd.init()
-        for count, options in enumerate(all_options):
-            for set_to_none, make in zip((True, False), (sgd, adamw) if count % 2 else (adamw, sgd), strict=True):
-                name = f"case{'-' * count}{set_to_none}"
-                train_against_one_process(hvd, name, set_to_none, range(hvd.size()), make, **options)
-
-    run(body, size, args=(_OPTIONS,))
+@on_ranks(2, 3)
+def test_a_step_changes_what_one_process_would_change_with_the_mean_gradient():
+    for count, options in enumerate(_OPTIONS):
+        for set_to_none, make in zip((True, False), (sgd, adamw) if count % 2 else (adamw, sgd), strict=True):
+            name = f"case{'-' * count}{set_to_none}"
+            train_against_one_process(hvd, name, set_to_none, range(hvd.size()), make, **options)
 
 
+@on_ranks(3, init=False)
 def test_process_sets_ask_their_own_ranks_and_a_joined_rank_does_not_count():
-    def body():
-        import horocache.torch as hvd
-
-        pair = hvd.ProcessSet([0, 2])
-        hvd.init(process_sets=[pair])
-        if pair.included():
-            for options in ({}, {"num_groups": 2}):
-                train_against_one_process(hvd, f"pair{len(options)}", True, [0, 2], sgd, process_set=pair, **options)
-        used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
-        optimizer = hvd.DistributedOptimizer(sgd([used, other]), [("used", used), ("other", other)])
-        for _ in range(1 + hvd.rank()):
-            optimizer.zero_grad()
-            used.sum().backward()
-            optimizer.step()
-            assert other.grad is None and used.grad is not None
-        hvd.join()
-
-    run(body, 3)
+    pair = hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[pair])
+    if pair.included():
+        for options in ({}, {"num_groups": 2}):
+            train_against_one_process(hvd, f"pair{len(options)}", True, [0, 2], sgd, process_set=pair, **options)
+    used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(sgd([used, other]), [("used", used), ("other", other)])
+    for _ in range(1 + hvd.rank()):
+        optimizer.zero_grad()
+        used.sum().backward()
+        optimizer.step()
+        assert other.grad is None and used.grad is not None
+    hvd.join()
 
 
 def test_sparse_gradients_may_be_missing_anywhere_from_the_first_step_on():
@@ -160,104 +153,82 @@ def test_sparse_gradients_may_be_missing_anywhere_from_the_first_step_on():
     run(body, 3)
 
 
+@on_ranks(2)
 def test_parameters_that_are_added_or_made_trainable_later_are_left_alone_too():
-    def body():
-        import horocache.torch as hvd
+    first, second, added, other = params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+    first.requires_grad_(False)
+    second.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd([first, second]), [("first", first), ("second", second)])
 
-        hvd.init()
-        first, second, added, other = params = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
-        first.requires_grad_(False)
-        second.requires_grad_(False)
-        optimizer = hvd.DistributedOptimizer(sgd([first, second]), [("first", first), ("second", second)])
-
-        def step(used, by):
-            optimizer.zero_grad()
-            if hvd.rank() in by:
-                used.sum().backward()
-            optimizer.step()
-            return [None if param.grad is None else param.grad[0].item() for param in params]
-
-        optimizer.step()  # all parameters are frozen
-        first.requires_grad_(True)
-        second.requires_grad_(True)
-        assert step(first, by=[1]) == [0.5, None, None, None]
-        assert step(second, by=[0]) == [None, 0.5, None, None]
-        optimizer.add_param_group({"params": [added, other]})
-        reduced = optimizer._reducer.parameters()
-        # Hooks reduce them from the next backward pass on, before the step.
-        assert added in reduced and other in reduced
-        assert step(added, by=[0, 1]) == [None, None, 1.0, None]
-        assert step(second, by=[1]) == [None, 0.5, None, None]
-        assert other.tolist() == [1.0, 1.0]
-
-    run(body, 2)
-
-
-def test_zeros_for_all_are_there_to_be_asked_for():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
-        named = [("used", used), ("other", other)]
-        optimizer = hvd.DistributedOptimizer(sgd([used, other]), named, unused_as_zeros=True)
-        for _ in range(2):
-            optimizer.zero_grad()
+    def step(used, by):
+        optimizer.zero_grad()
+        if hvd.rank() in by:
             used.sum().backward()
-            optimizer.step()
-            assert other.grad.tolist() == [0.0, 0.0]
-        return other[0].item() < 1.0  # because of weight decay
+        optimizer.step()
+        return [None if param.grad is None else param.grad[0].item() for param in params]
 
-    assert run(body, 2) == [True] * 2
+    optimizer.step()  # all parameters are frozen
+    first.requires_grad_(True)
+    second.requires_grad_(True)
+    assert step(first, by=[1]) == [0.5, None, None, None]
+    assert step(second, by=[0]) == [None, 0.5, None, None]
+    optimizer.add_param_group({"params": [added, other]})
+    reduced = {gradient.param for gradient in optimizer.debug_state().gradients}
+    # Hooks reduce them from the next backward pass on, before the step.
+    assert added in reduced and other in reduced
+    assert step(added, by=[0, 1]) == [None, None, 1.0, None]
+    assert step(second, by=[1]) == [None, 0.5, None, None]
+    assert other.tolist() == [1.0, 1.0]
+
+
+@on_ranks(2)
+def test_zeros_for_all_are_there_to_be_asked_for():
+    used, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    named = [("used", used), ("other", other)]
+    optimizer = hvd.DistributedOptimizer(sgd([used, other]), named, unused_as_zeros=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        used.sum().backward()
+        optimizer.step()
+        assert other.grad.tolist() == [0.0, 0.0]
+    assert other[0].item() < 1.0
 
 
 @pytest.mark.parametrize("num_groups", [0, 2])
+@on_ranks(2)
 def test_the_search_is_one_cached_operation_in_a_step_whatever_ranks_use(num_groups):
-    def body(num_groups):
-        import horocache.torch as hvd
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
+    named = [(f"p{number}", param) for number, param in enumerate(params)]
 
-        import horocache as hc
-
-        hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(6)]
-        named = [(f"p{number}", param) for number, param in enumerate(params)]
-
-        def operations_of_steps(unused_as_zeros):
-            optimizer = hvd.DistributedOptimizer(
-                torch.optim.SGD(params, lr=0.1), named, num_groups=num_groups, unused_as_zeros=unused_as_zeros
-            )
-            for step in range(8):
-                if step == 3:
-                    before = hc.metrics()
-                optimizer.zero_grad()
-                sum(p.sum() for p in params[step % 3 : step % 3 + hvd.rank() + 2]).backward()
-                optimizer.step()
-            after = hc.metrics()
-            return [after[name] - before[name] for name in ("op_count.allreduce", "slow_rounds", "cache_misses")]
-
-        with_search, without = operations_of_steps(False), operations_of_steps(True)
-        assert with_search[0] - without[0] == 5, (with_search, without)
-        assert with_search[1:] == [0, 0]
-
-    run(body, 2, args=(num_groups,))
-
-
-def test_a_step_does_not_wait_for_the_step_of_a_rank_that_has_all_gradients():
-    def body():
-        import horocache.torch as hvd
-
-        hvd.init()
-        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
-        named = [(f"p{number}", param) for number, param in enumerate(params)]
-        optimizer = hvd.DistributedOptimizer(sgd(params), named)
-        for _ in range(2):
+    def operations_of_steps(unused_as_zeros):
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(params, lr=0.1), named, num_groups=num_groups, unused_as_zeros=unused_as_zeros
+        )
+        for step in range(8):
+            if step == 3:
+                before = hc.metrics()
             optimizer.zero_grad()
-            sum(p.sum() for p in params[: 2 + (hvd.rank() == 0)]).backward()
-            if hvd.rank() == 0:
-                hvd.barrier()
+            sum(p.sum() for p in params[step % 3 : step % 3 + hvd.rank() + 2]).backward()
             optimizer.step()
-            if hvd.rank() == 1:
-                hvd.barrier()
-            assert params[2].grad.tolist() == [0.5, 0.5]
+        after = hc.metrics()
+        return [after[name] - before[name] for name in ("op_count.allreduce", "slow_rounds", "cache_misses")]
 
-    run(body, 2)
+    with_search, without = operations_of_steps(False), operations_of_steps(True)
+    assert with_search[0] - without[0] == 5, (with_search, without)
+    assert with_search[1:] == [0, 0]
+
+
+@on_ranks(2)
+def test_a_step_does_not_wait_for_the_step_of_a_rank_that_has_all_gradients():
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    named = [(f"p{number}", param) for number, param in enumerate(params)]
+    optimizer = hvd.DistributedOptimizer(sgd(params), named)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum(p.sum() for p in params[: 2 + (hvd.rank() == 0)]).backward()
+        if hvd.rank() == 0:
+            hvd.barrier()
+        optimizer.step()
+        if hvd.rank() == 1:
+            hvd.barrier()
+        assert params[2].grad.tolist() == [0.5, 0.5]

@@ -25,6 +25,7 @@ from ..compression import Compression
 from ..ops import allreduce_async_
 from .adasum_optimizer import AdasumMixin, AdasumOptions
 from .bucket_views import BucketView, check_bucket_view
+from .debug_state import DebugState
 from .other_optimizers import default_prefix, describe, enter
 from .reducer import GradientReducer
 from .wrapped_class import WrappedOptimizer, positions, wrap
@@ -231,6 +232,13 @@ class DistributedMixin(WrappedOptimizer):
             )
         super().add_param_group(param_group)
         self._follow_groups()
+
+    def debug_state(self) -> DebugState:
+        """Return the names, bucket views and priorities of the gradients, by bucket.
+
+        It has no bucket if this rank reduces nothing: the process set has one rank, or this rank is not in it.
+        """
+        return DebugState() if self._reducer is None else self._reducer.debug_state()
 
     def _allreduce_grad_async(self, param: torch.Tensor) -> tuple[Any, Any]:
         """Start to reduce one parameter's gradient; return a handle and the compressor's context, as Horovod does."""

@@ -23,6 +23,7 @@ from ..compile.dynamo import outside
 from ..sparse_allreduce import sparse_allreduce_async
 from .bucket import Bucket, Slot, fixed_buckets, is_lazy, no_gradient, of_one_dtype, prioritize
 from .bucket_views import BucketView, BucketViews
+from .debug_state import BucketState, DebugState, GradientState
 from .gradient_queue import GradientQueue
 from .other_optimizers import check_apart
 from .ready_order import Orders, ReadyOrder, assumed_orders
@@ -101,6 +102,14 @@ class GradientReducer:
     def parameters(self) -> dict[torch.Tensor, str]:
         """Return all parameters, including frozen ones, with their names."""
         return {**{slot.param: slot.name for slot in self._slots}, **{param: name for name, param in self._frozen}}
+
+    def debug_state(self) -> DebugState:
+        """Return a description of the buckets."""
+        buckets = []
+        for bucket in self._buckets:
+            gradients = [GradientState(slot.name, slot.param, slot.view) for slot in bucket.slots]
+            buckets.append(BucketState(tuple(gradients), bucket.priority))
+        return DebugState(tuple(buckets), tuple(name for name, _ in self._frozen))
 
     def take(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Add parameters while gradients may be in flight; each has its own bucket until :meth:`keep` is called."""

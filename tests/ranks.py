@@ -1,0 +1,53 @@
+"""Tests whose body runs on the ranks of a job."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from horocache.testing import run_ranks
+
+
+def on_ranks(*sizes: int, run: Callable[..., Any] = run_ranks, init: bool = True, **options: Any) -> Callable[..., Any]:
+    """Make a function a test that runs on every rank of a job.
+
+    Each rank calls ``horocache.init()`` before the function and ``horocache.shutdown()`` after it. The ranks get the
+    test's parameters, and the names of its module that it uses, by value. A parameter ``binding`` also sets that knob.
+
+    Args:
+        sizes: the numbers of ranks; the test runs with each of them.
+        run: starts the ranks, like :func:`horocache.testing.run_ranks`.
+        init: False leaves ``horocache.init()`` to the function.
+        options: more arguments for ``run``.
+    """
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        parameters = list(inspect.signature(body).parameters)
+
+        def on_a_rank(case: dict[str, Any]) -> None:
+            import horocache
+
+            if init:
+                horocache.init()
+            body(**case)
+
+        # run() sends the functions of this module by value.
+        on_a_rank.__module__ = body.__module__
+
+        @functools.wraps(body)
+        def test(**case: Any) -> None:
+            size = case.pop("_size") if len(sizes) > 1 else sizes[0]
+            knobs = {"binding": case["binding"]} if "binding" in case else {}
+            run(on_a_rank, size, args=(case,), **{**options, "knobs": {**options.get("knobs", {}), **knobs}})
+
+        names = [*(["_size"] if len(sizes) > 1 else []), *parameters]
+        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        )
+        return pytest.mark.parametrize("_size", sizes)(test) if len(sizes) > 1 else test
+
+    return decorate
