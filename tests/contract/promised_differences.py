@@ -39,7 +39,7 @@ BETTER_THAN_HOROVOD = {
     "`init()` after `shutdown()` fails over MPI": [
         "mpi/test_jobs.py::test_a_job_ends_well_and_starts_again_as_often_as_one_likes",
         "mp/test_jobs.py::test_init_and_shutdown_60_times_leave_files_threads_and_memory_as_they_were",
-        "frameworks/test_numpy_jobs.py::test_the_runtime_can_be_started_again_after_it_ended",
+        "frameworks/numpy/test_jobs.py::test_the_runtime_can_be_started_again_after_it_ended",
     ],
     "The ranks exchange messages each millisecond, also when idle": [
         "mp/test_jobs.py::test_an_idle_job_exchanges_nothing",
@@ -72,7 +72,7 @@ BETTER_THAN_HOROVOD = {
         "mp/test_run_function.py::test_knobs_that_nobody_set_have_their_defaults",
     ],
     "Every rank connects to every other, which takes more than 30 s on large jobs": [
-        "frameworks/test_numpy_jobs.py::test_twenty_four_processes_meet_and_sum",
+        "frameworks/numpy/test_jobs.py::test_twenty_four_processes_meet_and_sum",
         "inproc/test_operations.py::test_sixty_four_ranks_agree_and_sum",
         "sim/test_properties.py::test_the_properties_hold_for_1024_ranks",
     ],
@@ -86,48 +86,48 @@ BETTER_THAN_HOROVOD = {
         "cpp/data/folding_collectives_test.cc::ShmAllreduce.AgreesForEveryTileSizeAndSegmentation",
     ],
     "bfloat16, bool and complex tensors are refused": [
-        "frameworks/test_torch_operations.py::test_every_dtype_and_shape_is_reduced_exactly",
-        "frameworks/test_numpy_operations.py::test_booleans_are_reduced_as_or_and_and",
+        "frameworks/torch/test_operations.py::test_every_dtype_and_shape_is_reduced_exactly",
+        "frameworks/numpy/test_operations.py::test_booleans_are_reduced_as_or_and_and",
     ],
     "Groups of gradients hang where one rank lacks one, and take no `gradient_predivide_factor`": [
-        "frameworks/test_torch_unused.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
-        "frameworks/test_torch_optimizer.py::test_the_predivide_factor_divides_before_and_after_also_in_groups",
+        "frameworks/torch/optimizer/test_unused_parameters.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
+        "frameworks/torch/optimizer/test_optimizer.py::test_the_predivide_factor_divides_before_and_after_also_in_groups",
     ],
     "A sparse gradient that a rank lacks (no word of the table in its batch) hangs the job": [
-        "frameworks/test_torch_unused.py::test_sparse_gradients_may_be_missing_anywhere_from_the_first_step_on",
+        "frameworks/torch/optimizer/test_unused_parameters.py::test_sparse_gradients_may_be_missing_anywhere_from_the_first_step_on",
     ],
     "Parameters without a gradient on any rank (frozen during training, or unused) get zeros: momentum, weight decay "
     "and Adam move them": [
-        "frameworks/test_torch_unused.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
-        "frameworks/test_torch_unused.py::test_zeros_for_all_are_there_to_be_asked_for",
+        "frameworks/torch/optimizer/test_unused_parameters.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
+        "frameworks/torch/optimizer/test_unused_parameters.py::test_zeros_for_all_are_there_to_be_asked_for",
     ],
     "`GradScaler.step()` without `optimizer.synchronize()` before it: one rank overflows and only that rank skips the "
     "step": [
-        "frameworks/test_torch_habits.py::test_a_gradient_scaler_skips_the_step_on_all_ranks_where_one_overflows",
+        "frameworks/torch/optimizer/test_training_programs.py::test_a_gradient_scaler_skips_the_step_on_all_ranks_where_one_overflows",
     ],
     "Gradients that are clipped or replaced before `synchronize()` are used half changed": [
-        "frameworks/test_torch_habits.py::"
+        "frameworks/torch/optimizer/test_training_programs.py::"
         "test_gradients_that_are_changed_while_they_are_reduced_are_an_error_that_says_what_to_do",
     ],
     "`zero_grad()` takes no `set_to_none`, `step()` takes only a closure": [
-        "frameworks/test_torch_optimizer.py::test_zero_grad_takes_set_to_none",
-        "frameworks/test_torch_own_optimizers.py::test_methods_of_the_programs_optimizer_get_what_they_were_given",
+        "frameworks/torch/optimizer/test_optimizer.py::test_zero_grad_takes_set_to_none",
+        "frameworks/torch/optimizer/test_user_optimizers.py::test_methods_of_the_programs_optimizer_get_what_they_were_given",
     ],
     "Parameters that a callback adds to the plain optimizer, or to the list of a group, are left alone or stepped with "
     "each rank's own gradient": [
-        "frameworks/test_torch_changing_groups.py::test_parameters_that_come_unseen_are_reduced_in_that_very_step",
+        "frameworks/torch/optimizer/test_param_groups.py::test_parameters_that_come_unseen_are_reduced_in_that_very_step",
     ],
     "A scheduler made before wrapping warns of the wrong order": [
-        "frameworks/test_torch_shared_state.py::"
+        "frameworks/torch/optimizer/test_broadcast_state.py::"
         "test_broadcast_state_is_written_where_schedulers_and_inner_optimizers_have_it",
     ],
     "Copies and pickles of the optimizer fail, or have no `step()`": [
-        "frameworks/test_torch_own_optimizers.py::test_copies_of_a_wrapped_optimizer_are_distributed",
+        "frameworks/torch/optimizer/test_user_optimizers.py::test_copies_of_a_wrapped_optimizer_are_distributed",
     ],
     "Two optimizers without names conflict": [
-        "frameworks/test_torch_two_optimizers.py::"
+        "frameworks/torch/optimizer/test_several_optimizers.py::"
         "test_optimizers_without_names_work_side_by_side_and_equal_names_take_turns",
-        "frameworks/test_torch_two_optimizers.py::"
+        "frameworks/torch/optimizer/test_several_optimizers.py::"
         "test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose",
     ],
     '`add_process_set()` needs `HOROVOD_DYNAMIC_PROCESS_SETS` or `init(process_sets="dynamic")`': [
@@ -141,7 +141,7 @@ BETTER_THAN_HOROVOD = {
         "cpp/observe/trace_file_test.cc::TraceFileTest.AKillAtAnyMomentLeavesAWholeOneAndTheNextStartCleansUp",
     ],
     "Fusion buffers are never freed": [
-        "frameworks/test_numpy_jobs.py::test_what_a_job_held_is_given_back_at_shutdown",
+        "frameworks/numpy/test_jobs.py::test_what_a_job_held_is_given_back_at_shutdown",
         "mp/test_jobs.py::test_init_and_shutdown_60_times_leave_files_threads_and_memory_as_they_were",
     ],
     "The rendezvous listens on an open port, and runs code that it receives": [
@@ -174,22 +174,22 @@ BETTER_THAN_HOROVOD = {
         "contract/test_imports.py::test_the_launcher_and_its_ranks_need_no_setuptools_and_nothing_undeclared",
     ],
     "`torch.compile` breaks the graph at each collective": [
-        "frameworks/test_torch_compile.py::test_results_and_gradients_are_those_of_eager_calls",
-        "frameworks/test_torch_compile.py::test_no_operation_is_removed_merged_or_moved",
-        "frameworks/test_torch_compile.py::test_generated_code_keeps_the_order_where_it_would_save_memory_to_change_it",
-        "frameworks/test_torch_compile.py::test_a_training_step_in_one_graph_gives_the_same_parameters",
+        "frameworks/torch/compile/test_compile.py::test_results_and_gradients_are_those_of_eager_calls",
+        "frameworks/torch/compile/test_compile.py::test_no_operation_is_removed_merged_or_moved",
+        "frameworks/torch/compile/test_compile.py::test_generated_code_keeps_the_order_where_it_would_save_memory_to_change_it",
+        "frameworks/torch/compile/test_compile.py::test_a_training_step_in_one_graph_gives_the_same_parameters",
     ],
     "Nothing for TensorFlow after 2.15 or for Keras 3; one build for each version": [
         "contract/test_symbols.py::test_tensorflows_library_exports_what_python_calls",
-        "frameworks/test_tensorflow_operations.py::test_every_operation_and_type",
-        "frameworks/test_keras.py::test_fit_equals_one_process_on_the_joint_batch",
+        "frameworks/tensorflow/test_operations.py::test_every_operation_and_type",
+        "frameworks/tensorflow/test_keras.py::test_fit_equals_one_process_on_the_joint_batch",
     ],
     "Functions that one rank traces more often or in another order hang, as their operations' names contain "
     "TensorFlow's numbers": [
-        "frameworks/test_tensorflow_names.py::test_a_rank_may_trace_a_function_more_often_than_others",
-        "frameworks/test_tensorflow_names.py::"
+        "frameworks/tensorflow/test_names.py::test_a_rank_may_trace_a_function_more_often_than_others",
+        "frameworks/tensorflow/test_names.py::"
         "test_a_function_may_be_traced_by_itself_on_one_rank_and_within_another_one_on_the_next",
-        "frameworks/test_tensorflow_names.py::test_keras_may_have_numbered_layers_differently",
-        "frameworks/test_tensorflow_order.py::test_gradients_of_branches_and_loops",
+        "frameworks/tensorflow/test_names.py::test_keras_may_have_numbered_layers_differently",
+        "frameworks/tensorflow/test_order.py::test_gradients_of_branches_and_loops",
     ],
 }

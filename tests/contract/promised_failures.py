@@ -32,8 +32,8 @@ FAILURES = {
     "a rank calls `shutdown()`, or its program ends (`sys.exit(0)`), while others wait for it": [
         "mp/test_lost_ranks.py::test_a_rank_that_exits_or_raises_is_named_on_every_survivor",
         "inproc/test_errors.py::test_leaving_fails_what_is_pending_on_the_others",
-        "frameworks/test_numpy_jobs.py::test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others",
-        "frameworks/test_numpy_jobs.py::test_operations_that_nobody_waits_for_keep_no_process_from_ending",
+        "frameworks/numpy/test_jobs.py::test_what_is_pending_when_a_rank_shuts_down_fails_there_and_on_the_others",
+        "frameworks/numpy/test_jobs.py::test_operations_that_nobody_waits_for_keep_no_process_from_ending",
     ],
     "a rank is stopped (SIGSTOP) or hangs": [
         "mp/test_lost_ranks.py::test_a_stopped_rank_is_reported_and_then_given_up",
@@ -62,7 +62,7 @@ FAILURES = {
     ],
     "there are more ranks than cores": [
         "mp/test_jobs.py::test_eight_ranks_share_two_cores",
-        "frameworks/test_numpy_jobs.py::test_twenty_four_processes_meet_and_sum",
+        "frameworks/numpy/test_jobs.py::test_twenty_four_processes_meet_and_sum",
     ],
     "a tensor is submitted on some ranks only": [
         "mp/test_disagreement.py::test_a_tensor_on_some_ranks_only_is_reported_on_every_rank_and_then_fails",
@@ -75,7 +75,7 @@ FAILURES = {
         "mp/test_disagreement.py::test_two_ranks_that_wait_for_each_other_fail_though_others_compute",
         "mp/test_disagreement.py::test_ranks_wait_for_a_thread_that_computes_or_loads_data_before_its_first_operation",
         "mp/test_disagreement.py::test_a_wait_with_a_time_limit_is_no_deadlock",
-        "frameworks/test_tensorflow_errors.py::test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once",
+        "frameworks/tensorflow/test_errors.py::test_ranks_that_wait_for_each_other_in_functions_learn_it_at_once",
         "cpp/base/stillness_test.cc::Stillness.IsWhenAllThreadsSleepUntilAnotherOneWakesThem",
     ],
     "shape, type, operation, root, scale, priority, compression or group members differ": [
@@ -115,13 +115,13 @@ FAILURES = {
     ],
     "two threads of one name call operations without a name": [
         "frameworks/test_names.py::test_threads_count_their_unnamed_calls_each_by_itself",
-        "frameworks/test_tensorflow_names.py::test_threads_count_their_unnamed_eager_calls_each_by_itself",
+        "frameworks/tensorflow/test_names.py::test_threads_count_their_unnamed_eager_calls_each_by_itself",
     ],
     "JAX: an operation runs inside `shard_map` or `pmap`, over several devices of a rank": [
-        "frameworks/test_jax_transformations.py::test_operations_belong_to_the_rank_and_not_to_each_of_its_devices",
+        "frameworks/jax/test_transformations.py::test_operations_belong_to_the_rank_and_not_to_each_of_its_devices",
     ],
     "JAX: arrays have other sizes than a compiled or differentiated `allgather` or `alltoall` was traced with": [
-        "frameworks/test_jax_transformations.py::test_sizes_that_a_compiled_function_foresees",
+        "frameworks/jax/test_transformations.py::test_sizes_that_a_compiled_function_foresees",
     ],
     "ranks wait for each other in a circle over several process sets": [
         "inproc/test_process_sets.py::test_a_circle_of_waits_over_two_sets_is_reported_and_ended_by_the_stall_limit",
@@ -159,15 +159,15 @@ FAILURES = {
         "mp/test_disagreement.py::test_a_name_submitted_twice_is_refused_and_the_first_completes",
     ],
     "torch: gradients of two optimizers are in flight together, and the optimizers share a parameter or a name": [
-        "frameworks/test_torch_two_optimizers.py::"
+        "frameworks/torch/optimizer/test_several_optimizers.py::"
         "test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose",
     ],
     "torch: optimizers, groups or numbers of parameters differ at `broadcast_optimizer_state`, or each rank has a "
     "share of the state": [
-        "frameworks/test_torch_shared_state.py::test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks",
+        "frameworks/torch/optimizer/test_broadcast_state.py::test_ranks_whose_groups_are_not_the_roots_are_told_on_all_ranks",
     ],
     "torch: the program adds parameters to an optimizer's groups between `synchronize()` and `step()`": [
-        "frameworks/test_torch_changing_groups.py::"
+        "frameworks/torch/optimizer/test_param_groups.py::"
         "test_parameters_that_come_after_the_gradients_were_reduced_are_refused_on_all_ranks",
     ],
     "a name is used for another shape, type or operation once its operation is over": [
@@ -212,8 +212,8 @@ FAILURES = {
     "a tensor has no elements, no dimensions, or is not contiguous": [
         "frameworks/test_extremes.py::test_any_shape_is_kept_by_every_operation_in_any_layout",
         "frameworks/test_extremes.py::test_inputs_may_share_memory",
-        "frameworks/test_numpy_operations.py::test_layouts_that_are_not_c_order_are_copied_and_written_back",
-        "frameworks/test_torch_operations.py::test_every_dtype_and_shape_is_reduced_exactly",
+        "frameworks/numpy/test_operations.py::test_layouts_that_are_not_c_order_are_copied_and_written_back",
+        "frameworks/torch/test_operations.py::test_every_dtype_and_shape_is_reduced_exactly",
     ],
     "a tensor has more than 2^31 elements": [
         "frameworks/test_extremes.py::test_more_elements_than_31_bits_can_count_are_reduced_sent_and_found_behind_them",
@@ -221,7 +221,7 @@ FAILURES = {
         "mpi/test_backend.py::test_calls_are_cut_where_counts_do_not_fit",
     ],
     "a result would go into a read-only tensor": [
-        "frameworks/test_numpy_operations.py::test_read_only_arrays_can_be_sent_but_not_overwritten",
+        "frameworks/numpy/test_operations.py::test_read_only_arrays_can_be_sent_but_not_overwritten",
         "frameworks/test_in_place.py::test_mistakes_leave_the_tensor_as_it_was",
     ],
     "a tensor to be reduced holds NaN or infinite values, and `HOROCACHE_CHECK_FINITE=1`": [
@@ -252,11 +252,11 @@ FAILURES = {
     ],
     "a child of `fork()` calls an operation, `init()` or `abort()`": [
         "mp/test_jobs.py::test_forked_children_get_errors_and_hold_nothing_and_the_parent_goes_on",
-        "frameworks/test_torch_habits.py::test_workers_that_load_data_leave_the_job_alone",
+        "frameworks/torch/optimizer/test_training_programs.py::test_workers_that_load_data_leave_the_job_alone",
         "mp/test_horovod_programs.py::test_worker_processes_find_it_too",
     ],
     "a rank has no gradient for a parameter of a torch `DistributedOptimizer`": [
-        "frameworks/test_torch_unused.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
+        "frameworks/torch/optimizer/test_unused_parameters.py::test_a_step_changes_what_one_process_would_change_with_the_mean_gradient",
     ],
     "a child of `fork()` writes to a gradient or tensor in shared memory": [
         "frameworks/test_shared_tensors.py::"

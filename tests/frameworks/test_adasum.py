@@ -11,7 +11,7 @@ from ranks import on_ranks
 import horocache as hc
 from horocache.testing import run_ranks as run
 
-from .small_model import batch, make_model
+from .torch.small_model import batch, make_model
 
 
 def data(rank, shape, dtype=np.float64):

@@ -12,7 +12,7 @@ from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
-from .small_model import batch, group_names, make_model, parameters
+from ..small_model import batch, group_names, make_model, parameters
 
 
 def reference(size, steps, make_optimizer, passes=1):

@@ -65,7 +65,7 @@ def test_equal_names_and_the_very_same_parameters_are_an_error_that_says_whose(o
 
     encoder, decoder = (wrap(layer) for layer in layers)
     said = (
-        r"rank \d: DistributedOptimizer \d \(SGD of 1 parameters, wrapped at .*two_optimizers.py:\d+\) and "
+        r"rank \d: DistributedOptimizer \d \(SGD of 1 parameters, wrapped at .*several_optimizers.py:\d+\) and "
         r"DistributedOptimizer \d .* both have a parameter of the name 'weight', .* named_parameters=encoder"
     )
     with pytest.raises(DuplicateNameError, match=said):

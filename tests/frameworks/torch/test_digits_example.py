@@ -9,7 +9,7 @@ import pytest
 
 from horocache.testing import run_ranks
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "torch_digits.py"
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "torch_digits.py"
 PRELOAD = ("sklearn.datasets",)
 
 

@@ -13,7 +13,7 @@ from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
-from .small_model import batch, make_model
+from ..small_model import batch, make_model
 
 
 def views(optimizer):

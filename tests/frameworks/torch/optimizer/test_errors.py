@@ -14,7 +14,7 @@ from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
-from .small_model import check_groups, group_names, make_model, parameters, table_and_head
+from ..small_model import check_groups, group_names, make_model, parameters, table_and_head
 
 
 class Faulty:

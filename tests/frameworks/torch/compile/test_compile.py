@@ -14,7 +14,7 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from .small_model import batch, make_model
+from ..small_model import batch, make_model
 
 # The first compilation imports these, in each rank unless the server of ranks has imported them.
 COMPILER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")

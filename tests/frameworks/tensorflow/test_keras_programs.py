@@ -10,7 +10,7 @@ import pytest
 
 from .tensorflow_ranks import BACKENDS, run_keras
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "keras_digits.py"
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "keras_digits.py"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ..small_model import batch, make_model
 from .distributed_job import group, run_with_store
-from .small_model import batch, make_model
 
 
 def train(model, optimizer, rank, steps=4):

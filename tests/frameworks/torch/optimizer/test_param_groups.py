@@ -9,7 +9,7 @@ from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
-from .small_model import group_names
+from ..small_model import group_names
 
 
 def test_parameters_that_come_unseen_are_reduced_in_that_very_step():

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from horocache.testing import run_ranks as run
 
-from .small_model import batch, make_model
+from ..small_model import batch, make_model
 
 LIMIT = datetime.timedelta(seconds=30)
 

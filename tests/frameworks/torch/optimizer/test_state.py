@@ -11,7 +11,7 @@ from ranks import on_ranks
 
 from horocache.testing import run_ranks as run
 
-from .small_model import batch, check_groups, group_names, make_model, parameters
+from ..small_model import batch, check_groups, group_names, make_model, parameters
 
 
 @on_ranks(3)
