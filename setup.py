@@ -11,5 +11,5 @@ setup(
     packages=[*find_packages(include=["horocache", "horocache.*"]), *BINDINGS],
     package_dir=BINDINGS,
     package_data={"horocache": ["py.typed", "*.pyi"]},
-    exclude_package_data={"": ["*.cc", "*.h", "*.def", "*.so"]},
+    exclude_package_data={"": ["*.cc", "*.h", "*.def", "*.so", "_testing.pyi"]},
 )

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from benchmarks import machine
 from benchmarks.report import Table, number
-from horocache import _core
+from horocache import _testing
 
 STRATEGIES = ("coordinator", "tree", "bits by messages", "bits", "leaders")
 RANKS = (2, 8, 64, 256, 1024)
@@ -90,7 +90,7 @@ def measure(ranks: Iterable[int], tensors: Iterable[int], budget_s: float) -> Fi
             continue
         # With the cache off, every step moves one record per rank and tensor.
         many = not cache and count * amount > _MANY_RECORDS
-        result = _core.bench_control(strategy, count, amount, cache, _FEW_STEPS if many else _STEPS)
+        result = _testing.bench_control(strategy, count, amount, cache, _FEW_STEPS if many else _STEPS)
         figures[cell] = Cost(**result)
     return figures
 

@@ -263,7 +263,3 @@ def run_program(
     ports: Sequence[tuple[float, float, float]] = ...,  # (latency in ns, ns per byte, gap in ns)
     port_of: Sequence[int] = ...,  # index of the port, by sender * ranks + receiver; -1: no delay
 ) -> list[int]: ...  # runs a program with all its ranks in this process; ns of each repetition; see program/local_run.h
-def simulate(scenario: Mapping[str, Any]) -> dict[str, Any]: ...  # "violation" is empty if every property holds
-def bench_control(
-    strategy: str, ranks: int, tensors: int, cache: bool, steps: int = 5, radix: int = 4, ranks_per_host: int = 8
-) -> dict[str, float]: ...  # cost of agreement per step, with all ranks in one thread

@@ -8,6 +8,8 @@ namespace horocache {
 
 // Bytes of a cache line, on x86-64 and on most of aarch64. Data that two threads write lies on different lines.
 constexpr int kCacheLine = 64;
+// Bytes of a page, on x86-64 and on most of aarch64. Memory that two backends use begins on different pages.
+constexpr int kPage = 4096;
 
 // The next multiple of `unit`.
 template <typename T>

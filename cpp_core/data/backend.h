@@ -162,7 +162,6 @@ struct BackendOptions {
   int64_t tile_bytes = 256 << 10;
   int64_t oneshot_max_bytes = -1;  // < 0: see Note [Choice of the shm algorithm] in algorithms.h
   std::string kernels = "auto";
-  int64_t fakedevice_delay_ns = -1;                // delay of the fake device; below 0: the job has no fake device
   bool deterministic = false;                      // reductions fold in rank order on every backend
   int64_t mpi_max_count = (int64_t{1} << 31) - 1;  // largest number of elements in one MPI call
 };
@@ -184,11 +183,10 @@ struct MpiResources {
 };
 
 // Creates every backend that can run, in a fixed order: shm (if area.data is filled), mpi (if `mpi.all` is not empty;
-// it connects area.size ranks), loopback (if area.size is 1), fakedevice (if enabled). data/registry.cc holds the one
-// list.
+// it connects area.size ranks), loopback (if area.size is 1). data/registry.cc holds the one list.
 StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const SharedArea& area, const BackendOptions& options,
                                                              MpiResources mpi = {});
 // The traits of the backends that MakeBackends creates for `ranks` ranks, in the same order.
-std::vector<control::BackendTraits> TraitsOf(int ranks, const BackendOptions& options, Transports means = {});
+std::vector<control::BackendTraits> TraitsOf(int ranks, Transports means = {});
 
 }  // namespace horocache::data

@@ -4,17 +4,14 @@
 #include <cstring>
 #include <string>
 
+#include "base/memory.h"
+
 namespace horocache::data {
-namespace {
-
-constexpr int64_t kPage = 4096;
-
-}  // namespace
 
 Status FusionBuffer::Reserve(int64_t bytes) {
   if (bytes <= capacity_) return Status::Ok();
   // Grows by at least half: a job whose sizes increase slowly does not reallocate at every step.
-  const int64_t wanted = (std::max(bytes, capacity_ + capacity_ / 2) + kPage - 1) / kPage * kPage;
+  const int64_t wanted = RoundUp(std::max(bytes, capacity_ + capacity_ / 2), kPage);
   memory_.reset();
   capacity_ = 0;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(wanted))));

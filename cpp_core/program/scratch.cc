@@ -7,11 +7,6 @@
 #include "base/memory.h"
 
 namespace horocache::program {
-namespace {
-
-constexpr int64_t kPage = 4096;
-
-}  // namespace
 
 Status WorkBuffer::Reserve(int64_t bytes) {
   if (bytes <= capacity_) return Status::Ok();

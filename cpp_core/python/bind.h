@@ -18,7 +18,6 @@ void BindKnobs(pybind11::module_& module);
 // Adds run_program(packed, inputs, outputs, ...), which runs a program with all its ranks in this process.
 void BindPrograms(pybind11::module_& module);
 void BindRuntime(pybind11::module_& module);
-void BindSimulation(pybind11::module_& module);
 
 pybind11::dict KnobsForPython(const Knobs& knobs);
 

@@ -21,5 +21,4 @@ PYBIND11_MODULE(_core, module) {
   horocache::python::BindKnobs(module);
   horocache::python::BindPrograms(module);
   horocache::python::BindRuntime(module);
-  horocache::python::BindSimulation(module);
 }

@@ -10,7 +10,7 @@
 
 #include "control/agreement.h"
 #include "control/controller.h"
-#include "net/inproc_channel.h"
+#include "testing/inproc_channel.h"
 #include "testing/message_bits.h"
 #include "testing/random_scenario.h"
 
@@ -70,7 +70,7 @@ class Job {
   Status StepRank(int rank);
 
   const ControlBenchmark benchmark_;
-  net::InprocNetwork network_;
+  InprocNetwork network_;
   std::vector<wire::Request> requests_;
   std::vector<Rank> ranks_;
   std::deque<int> queue_;

@@ -15,8 +15,8 @@
 
 #include "base/status.h"
 #include "control/plan.h"
-#include "net/inproc_random.h"
 #include "testing/scenario.h"
+#include "testing/seeded_random.h"
 
 namespace horocache::testing {
 
@@ -69,7 +69,7 @@ class DataPlane {
   Waits WaitGraph() const;
 
   const Scenario& scenario_;
-  net::SeededRandom random_;
+  SeededRandom random_;
   std::vector<int> first_owner_;                 // by set: owner number of its first member; members own lanes
   std::vector<std::map<uint16_t, Lane>> lanes_;  // by owner
   std::map<std::pair<int, uint64_t>, StartedPlan> meetings_;

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "net/inproc_random.h"
+#include "testing/seeded_random.h"
 
 namespace horocache::testing {
 
@@ -191,7 +191,7 @@ class Generator {
   }
 
   const RandomOptions options_;
-  net::SeededRandom random_;
+  SeededRandom random_;
   Scenario scenario_;
   std::vector<std::vector<wire::Signature>> names_;  // by set: the requests of the last step
   std::vector<int> leaves_at_;                       // by rank: the step before which it leaves

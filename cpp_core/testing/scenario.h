@@ -68,7 +68,7 @@ struct Scenario {
   // Common settings; the simulation sets rank, size, process_set, epoch and selector for each controller.
   control::ControllerConfig controller = DefaultController();
   int64_t max_delay_ns = 20'000;
-  bool delay_words = false;           // see Note [Two kinds of delay] in net/inproc_channel.h
+  bool delay_words = false;           // see Note [Two kinds of delay] in testing/inproc_channel.h
   int64_t max_duration_ns = 200'000;  // of one executed plan
   bool leave_at_end = true;           // true if every program ends with kWaitAll and a kLeave for every set
   uint64_t max_steps = 2'000'000;     // a job that takes more steps does not terminate, which is a violation

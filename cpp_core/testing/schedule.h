@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/duration.h"
-#include "net/inproc_random.h"
+#include "testing/seeded_random.h"
 
 namespace horocache::testing {
 
@@ -43,7 +43,7 @@ class Schedule {
   int64_t NextNs() const { return timers_.empty() ? kNever : timers_.top().at_ns; }
   bool NoneRunnable() const { return runnable_.empty(); }
   int PickRunnable() { return runnable_[random_.Below(runnable_.size())]; }
-  net::SeededRandom& random() { return random_; }
+  SeededRandom& random() { return random_; }
 
  private:
   static constexpr size_t kNowhere = ~size_t{0};
@@ -56,7 +56,7 @@ class Schedule {
     }
   };
 
-  net::SeededRandom random_;
+  SeededRandom random_;
   std::vector<int> runnable_;
   std::vector<size_t> place_;  // by actor: its index in runnable_
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;

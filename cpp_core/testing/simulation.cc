@@ -49,11 +49,11 @@ Simulation::Impl::Impl(Scenario given)
   history_.seed = scenario_.seed;
   for (int set = 0; set < static_cast<int>(scenario_.sets.size()); ++set) {
     const auto& ranks = scenario_.sets[static_cast<size_t>(set)];
-    networks_.push_back(std::make_unique<net::InprocNetwork>(
-        net::InprocConfig{.size = static_cast<int>(ranks.size()),
-                          .seed = scenario_.seed + 1000003 * (static_cast<uint64_t>(set) + 1),
-                          .max_delay_ns = scenario_.max_delay_ns,
-                          .delay_words = scenario_.delay_words}));
+    networks_.push_back(std::make_unique<InprocNetwork>(
+        InprocConfig{.size = static_cast<int>(ranks.size()),
+                     .seed = scenario_.seed + 1000003 * (static_cast<uint64_t>(set) + 1),
+                     .max_delay_ns = scenario_.max_delay_ns,
+                     .delay_words = scenario_.delay_words}));
     control::AgreementConfig agreement{.strategy = scenario_.strategy, .radix = scenario_.radix};
     if (scenario_.ranks_per_host > 0) {
       for (const int rank : ranks) agreement.host_of.push_back(rank / scenario_.ranks_per_host);

@@ -11,9 +11,9 @@
 #include "control/agreement.h"
 #include "control/controller.h"
 #include "data/inline_fold.h"
-#include "net/inproc_channel.h"
 #include "testing/data_plane.h"
 #include "testing/history.h"
+#include "testing/inproc_channel.h"
 #include "testing/sabotaged_channel.h"
 #include "testing/schedule.h"
 #include "testing/simulation.h"
@@ -81,7 +81,7 @@ struct Simulation::Impl {
   const Scenario scenario_;
   Schedule schedule_;
   DataPlane data_plane_;
-  std::vector<std::unique_ptr<net::InprocNetwork>> networks_;
+  std::vector<std::unique_ptr<InprocNetwork>> networks_;
   std::vector<Member> members_;
   std::vector<size_t> first_member_;  // of each set
   std::vector<std::vector<int>> members_of_rank_;

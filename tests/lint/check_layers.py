@@ -1,6 +1,6 @@
 """Includes go down the stack of layers, never up; the pure layers use no clock, environment, socket, lock or thread.
 
-The order is the one of HC_LAYERS in CMakeLists.txt, with the bindings on top.
+The order is the one of HC_LAYERS in CMakeLists.txt, with the bindings above them, and above all what only tests use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common import Finding, files, run
 
-TOP = ("capi", "python", "tensorflow")
+TOP = ("capi", "python", "tensorflow", "testing")
 PURE = ("wire", "control")
 IMPURE_HEADERS = {
     *("chrono", "thread", "mutex", "shared_mutex", "condition_variable", "atomic", "future", "semaphore", "latch"),

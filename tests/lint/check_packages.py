@@ -15,7 +15,7 @@ from common import Finding, files, run
 # From the bottom up. A module belongs to the longest entry that it begins with. "" is horocache/__init__.py; an entry
 # that ends in a dot stands for the contents of the package without its __init__.py.
 ORDER = (
-    *("errors", "base", "_core"),
+    *("errors", "base", "_core", "_testing"),
     *("lang.errors", "lang.frontend", "lang.program", "lang.verify", "lang.compiler", "lang.formats"),
     *("lang.algorithms", "lang", "lang.loader", "lang.registry", "lang.tuning", "lang.msccl"),
     *("lang.draw", "lang.cost", "lang.links"),

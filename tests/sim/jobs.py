@@ -1,4 +1,4 @@
-"""Random jobs for the simulation: programs, process sets, faults, drawn by hypothesis so that failures shrink."""
+"""Random jobs for the simulation: hypothesis draws programs, process sets and faults, so that failures shrink."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def submit(
 
 @st.composite
 def requests(draw: st.DrawFn, in_set: int, *, name: str) -> Instruction:
-    """One request, drawn once for all members, which submit the same."""
+    """Draw one request, which all members of a set submit."""
     op, priority = draw(st.sampled_from(_OPS)), draw(st.integers(-2, 2))
     if op == "allreduce":
         lengths = draw(st.lists(st.integers(0, 2000), min_size=1, max_size=4))
@@ -64,7 +64,7 @@ def settings_of_job(draw: st.DrawFn, ranks: int) -> Scenario:
 
 @st.composite
 def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
-    """All members of a set submit the same, each in its own order; some shapes change between steps; all wait."""
+    """All members of a set submit equal requests, each in its own order, and wait; some shapes change between steps."""
     scenario = draw(settings_of_job(ranks))
     sets = draw(process_sets(ranks))
     programs: list[list[Instruction]] = [[] for _ in range(ranks)]
@@ -87,7 +87,7 @@ def clean_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
 
 @st.composite
 def wild_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
-    """A clean job in which ranks drop, repeat, change and reorder parts, wait early, leave, abort, pause and die."""
+    """A clean job in which ranks drop, repeat, change and reorder requests, wait early, leave, abort, pause and die."""
     scenario = draw(clean_jobs(ranks))
     for _ in range(draw(st.integers(0, 6))):
         program = scenario["programs"][draw(st.integers(0, ranks - 1))]
@@ -95,7 +95,7 @@ def wild_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
             continue
         place = draw(st.integers(0, len(program) - 1))
         what = draw(st.sampled_from(["drop", "repeat", "change", "wait", "compute", "swap"]))
-        _damage(draw, program, place, what)
+        _change(draw, program, place, what)
     if draw(st.integers(0, 3)) == 0:
         rank = draw(st.integers(0, ranks - 1))
         end = draw(st.sampled_from([("abort",), ("leave", 0)]))
@@ -109,7 +109,7 @@ def wild_jobs(draw: st.DrawFn, ranks: int) -> Scenario:
     return scenario
 
 
-def _damage(draw: st.DrawFn, program: list[Instruction], place: int, what: str) -> None:
+def _change(draw: st.DrawFn, program: list[Instruction], place: int, what: str) -> None:
     instruction = program[place]
     if what == "drop":
         del program[place]

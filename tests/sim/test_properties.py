@@ -1,4 +1,4 @@
-"""The control plane's properties under random programs, schedules and faults, for each strategy of agreement."""
+"""Properties of the control plane under random programs, schedules and faults, for each agreement strategy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horocache import _core
+from horocache import _testing
 
 from .jobs import STRATEGIES, Scenario, clean_jobs, submit, wild_jobs
 
@@ -16,20 +16,20 @@ pytestmark = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 def run(scenario: Scenario, strategy: str) -> dict[str, Any]:
-    result = _core.simulate({**scenario, "strategy": strategy})
+    result = _testing.simulate({**scenario, "strategy": strategy})
     assert result["violation"] == ""
     return result
 
 
 @settings(max_examples=150)
 @given(job=st.integers(2, 6).flatmap(clean_jobs))
-def test_what_all_members_submit_completes(strategy: str, job: Scenario) -> None:
+def test_requests_that_all_members_submit_complete(strategy: str, job: Scenario) -> None:
     assert set(run(job, strategy)["ends"]) <= {"Ok"}
 
 
 @settings(max_examples=200)
 @given(job=st.integers(2, 6).flatmap(wild_jobs))
-def test_every_request_ends_exactly_once_whatever_goes_wrong(strategy: str, job: Scenario) -> None:
+def test_every_request_ends_exactly_once_under_random_faults(strategy: str, job: Scenario) -> None:
     run(job, strategy)
 
 
@@ -53,7 +53,7 @@ def test_crossed_process_sets_never_wait_in_a_circle(
     assert run(scenario, strategy)["ends"] == {"Ok": 24}
 
 
-def test_a_crowded_cache_evicts_alike_everywhere(strategy: str) -> None:
+def test_a_full_cache_evicts_the_same_entries_on_every_rank(strategy: str) -> None:
     names = [f"tensor.{i}" for i in range(9)]
     program = [part for _ in range(4) for part in (*map(submit, names), ("wait_all",))]
     scenario = {

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "data/backend.h"
-#include "data/backends/fake_device.h"
 #include "data/kernels/fold.h"
 
 namespace horocache::data {
@@ -13,7 +12,6 @@ namespace horocache::data {
 control::BackendTraits ShmTraits();
 control::BackendTraits MpiTraits();
 control::BackendTraits LoopbackTraits();
-control::BackendTraits FakeDeviceTraits();
 
 // Connects the ranks of one host through shared memory. `area.data` must be filled and large enough (ShmPort::Check).
 std::unique_ptr<Backend> MakeShmBackend(const SharedArea& area, const BackendOptions& options,
@@ -24,10 +22,5 @@ std::unique_ptr<Backend> MakeMpiBackend(MpiResources means, const BackendOptions
 
 // Runs the collectives of a single rank.
 std::unique_ptr<Backend> MakeLoopbackBackend(const KernelSet* kernels);
-
-// Runs collectives on tensors of `device` and stages them through `host`, a separate backend for the same ranks on the
-// CPU.
-std::unique_ptr<Backend> MakeFakeDeviceBackend(std::unique_ptr<Backend> host, int rank, int ranks,
-                                               std::shared_ptr<FakeDevice> device);
 
 }  // namespace horocache::data

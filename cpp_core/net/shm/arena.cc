@@ -23,7 +23,6 @@ namespace {
 constexpr uint64_t kMagic = 0x616e657261636f68;  // "hocarena"
 constexpr uint32_t kVersion = 5;
 constexpr int64_t kDefaultWords = (int64_t{1} << 20) / 64 + 3;
-constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kMaxRegionBytes = int64_t{1} << 42;
 constexpr size_t kRingHeader = 3 * kCacheLine;  // head, tail, blocked: a line each, as their writers differ

@@ -9,11 +9,6 @@
 #include "base/memory.h"
 
 namespace horocache::net {
-namespace {
-
-constexpr size_t kPage = 4096;
-
-}  // namespace
 
 SharedBlock::~SharedBlock() { heap_->Free(memory_); }
 

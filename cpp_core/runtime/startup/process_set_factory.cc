@@ -53,7 +53,6 @@ data::BackendOptions BackendOptionsFor(const Knobs& knobs) {
   options.tile_bytes = knobs.shm_tile;
   options.oneshot_max_bytes = knobs.oneshot_max;
   options.kernels = knobs.kernels;
-  options.fakedevice_delay_ns = Nanoseconds(knobs.fakedevice_delay_us, kNsPerUs);
   options.deterministic = knobs.deterministic;
   options.mpi_max_count = knobs.mpi_max_count;
   return options;
@@ -113,8 +112,8 @@ std::unique_ptr<net::RuntimeChannel> ChannelFor(SetMembership* site) {
 // Makes the backend of compiled programs. A fourth of its memory goes to its built-in backend, which runs operations
 // without a suitable program.
 StatusOr<std::unique_ptr<data::Backend>> MakeProgramRunner(SetMembership* site, const data::SharedArea& local,
-                                                           data::BackendOptions options, program::ProgramMeans means) {
-  options.fakedevice_delay_ns = -1;
+                                                           const data::BackendOptions& options,
+                                                           program::ProgramMeans means) {
   const size_t built_in_bytes = local.data_bytes / 4 / kCacheLine * kCacheLine;
   const data::SharedArea share = data::PartOf(local, 0, built_in_bytes);
   auto built_in = data::MakeBackends(AreaOf(*site, share), options, MpiFor(*site, std::move(site->program_mpi), share));
@@ -140,7 +139,7 @@ StatusOr<control::Selector> SelectorFor(const Knobs& knobs, int ranks, data::Tra
     if (knobs.hierarchical_allgather) rules += ";allgather=mpi/twolevel";
     if (knobs.hierarchical_broadcast) rules += ";broadcast=mpi/twolevel";
   }
-  std::vector<control::BackendTraits> traits = data::TraitsOf(ranks, BackendOptionsFor(knobs), means);
+  std::vector<control::BackendTraits> traits = data::TraitsOf(ranks, means);
   if (programs != nullptr && (means.memory || means.mpi)) {
     traits.push_back(program::ProgramTraits(*programs));
     rules += ";" + programs->rules;

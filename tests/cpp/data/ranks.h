@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "data/backend.h"
+#include "testing/fake_device_backend.h"
 
 namespace horocache::data::testing {
 
@@ -41,10 +42,10 @@ class Ranks {
  public:
   static constexpr size_t kAreaBytes = 1 << 20;
 
-  // Every rank has a fake device, even if `options` disable it.
-  explicit Ranks(int size, BackendOptions options = {}, size_t area_bytes = kAreaBytes,
-                 const std::vector<std::span<std::byte>>& regions = {}) {
-    options.fakedevice_delay_ns = std::max<int64_t>(options.fakedevice_delay_ns, 0);
+  // Every rank has a fake device, too, with a share of its memory.
+  explicit Ranks(int size, const BackendOptions& options = {}, size_t area_bytes = kAreaBytes,
+                 const std::vector<std::span<std::byte>>& regions = {}, int64_t device_delay_ns = 0) {
+    const size_t device_bytes = area_bytes / 8 / 64 * 64;
     for (int r = 0; r < size; ++r) {
       areas_.push_back({static_cast<std::byte*>(std::aligned_alloc(64, area_bytes)), &std::free});
       std::memset(areas_.back().get(), 0, area_bytes);
@@ -57,8 +58,12 @@ class Ranks {
       area.data_bytes = area_bytes;
       area.regions = regions;
       area.ring = [this](int rank) { rings_[static_cast<size_t>(rank)].fetch_add(1); };
-      auto backends = MakeBackends(area, options);
+      const SharedArea of_device = PartOf(area, area_bytes - device_bytes, device_bytes);
+      auto backends = MakeBackends(PartOf(area, 0, area_bytes - device_bytes), options);
       EXPECT_TRUE(backends.ok()) << backends.status().message();
+      auto device = horocache::testing::MakeFakeDeviceBackend(of_device, options, device_delay_ns);
+      EXPECT_TRUE(device.ok()) << device.status().message();
+      backends->push_back(std::move(*device));
       shared_.push_back(std::move(area));
       backends_.push_back(std::move(*backends));
     }

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "net/inproc_random.h"
 #include "net/message_link.h"
+#include "testing/seeded_random.h"
 
 namespace horocache::net {
 
@@ -34,7 +34,7 @@ struct MemoryNetwork {
   int64_t now_ns = 0;
   int64_t ns_per_look = 0;  // how far each call of Receive advances now_ns
   bool must_poll = false;
-  SeededRandom random;
+  horocache::testing::SeededRandom random;
   std::vector<std::deque<std::pair<int64_t, Frame>>> pairs;
   std::vector<int> deaf;  // ranks that receive nothing
   std::vector<int> left;  // ranks that have said goodbye

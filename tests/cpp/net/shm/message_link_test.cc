@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "net/inproc_random.h"
+#include "testing/seeded_random.h"
 
 namespace horocache::net {
 namespace {
@@ -153,7 +153,7 @@ TEST(ShmLink, AReceiverThatClaimsToHaveTakenMoreThanWasSentIsFound) {
 TEST(ShmLink, RandomWordsEverywhereCrashNobody) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     LinkWorld world(3);
-    SeededRandom random(seed);
+    horocache::testing::SeededRandom random(seed);
     for (int i = 0; i < 30; ++i) {
       const auto from = static_cast<int>(random.Below(3));
       const auto to = static_cast<int>(random.Below(3));
@@ -183,7 +183,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&world, rank] {
-      SeededRandom random(static_cast<uint64_t>(rank));
+      horocache::testing::SeededRandom random(static_cast<uint64_t>(rank));
       std::map<int, int> sent, received;
       std::string frame;
       int to = -1;
@@ -240,7 +240,7 @@ TEST(ShmLink, ThreadsExchangeRandomFramesInOrderAndMissNoWakeUp) {
       }
       // Each rank knows the seeds of the others, and so how many frames each of them has sent to it.
       for (int peer = 0; peer < kRanks; ++peer) {
-        SeededRandom check(static_cast<uint64_t>(peer));
+        horocache::testing::SeededRandom check(static_cast<uint64_t>(peer));
         int expected = 0;
         for (int i = 0; i < kFrames; ++i) {
           expected += check.Below(kRanks) == static_cast<uint64_t>(rank) ? 1 : 0;

@@ -21,7 +21,7 @@ TEST(PointToPoint, RandomMessagesArriveInOrderForEachSourceDestinationTagAndSet)
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const int ranks = 3 + static_cast<int>(seed % 2);
     World world(ranks, seed, static_cast<int64_t>(seed % 3) * 1000, 1 + seed % 4);
-    net::SeededRandom random(seed);
+    horocache::testing::SeededRandom random(seed);
     using Key = std::tuple<int, int, int32_t, uint32_t>;
     std::map<Key, std::vector<size_t>> sizes;  // by key, in the order of sending
     std::vector<std::tuple<Key, bool>> todo;   // true: the send of the key

@@ -29,7 +29,7 @@ struct Message {
 using Handle = std::unique_ptr<Message>;
 
 inline std::vector<std::byte> Content(size_t bytes, uint64_t seed) {
-  net::SeededRandom random(seed);
+  horocache::testing::SeededRandom random(seed);
   std::vector<std::byte> out(bytes);
   for (std::byte& b : out) b = static_cast<std::byte>(random.Next());
   return out;
@@ -116,7 +116,7 @@ class World {
   }
 
   net::MemoryNetwork network_;
-  net::SeededRandom order_;
+  horocache::testing::SeededRandom order_;
   std::vector<bool> left_;
   std::vector<int64_t> computed_ns_;  // when each rank last computed
   observe::FlightRecorder recorder_;

@@ -52,7 +52,7 @@ TEST(PointToPoint, RandomFramesCrashNobody) {
   constexpr size_t kAnnounced = PointToPoint::kEagerBytes + 1000;
   for (uint64_t seed = 0; seed < 500; ++seed) {
     World world(3, seed);
-    net::SeededRandom random(seed);
+    horocache::testing::SeededRandom random(seed);
     std::vector<Handle> keep;
     keep.push_back(world.Recv(1, 2, kAnnounced, 1));
     keep.push_back(world.Send(1, 2, Content(kAnnounced, 1), 1));

@@ -14,7 +14,7 @@
 
 #include "control/control_channel.h"
 
-namespace horocache::net {
+namespace horocache::testing {
 
 struct InprocConfig {
   int size = 2;
@@ -48,4 +48,4 @@ class InprocNetwork {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace horocache::net
+}  // namespace horocache::testing

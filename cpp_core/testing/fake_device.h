@@ -17,7 +17,7 @@
 #include "base/thread.h"
 #include "data/backend.h"
 
-namespace horocache::data {
+namespace horocache::testing {
 
 class FakeDevice {
  public:
@@ -67,11 +67,11 @@ class FakeStream {
   // Runs `work` after all work enqueued before, delayed by the device's delay and `extra_delay_ns`.
   void Enqueue(std::function<void()> work, int64_t extra_delay_ns = 0);
   // Returns an event that is ready when all work enqueued so far is done.
-  std::unique_ptr<Event> Record();
+  std::unique_ptr<data::Event> Record();
 
  private:
   const std::shared_ptr<FakeDevice> device_;
   FakeDevice::Queue* const queue_;
 };
 
-}  // namespace horocache::data
+}  // namespace horocache::testing

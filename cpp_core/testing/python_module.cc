@@ -1,4 +1,5 @@
-// Python bindings of the control plane's simulation. Scenarios and results are dictionaries.
+// horocache._testing: the Python module of the control plane's simulation, for tests and benchmarks; not a part of the
+// package. Scenarios and results are dictionaries.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,20 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "python/bind.h"
 #include "testing/control_benchmark.h"
 #include "testing/random_scenario.h"
 #include "testing/simulation.h"
 
 namespace py = pybind11;
 
-namespace horocache::python {
+namespace horocache::testing {
 
 namespace {
-
-using testing::Act;
-using testing::Instruction;
-using testing::Scenario;
 
 wire::Op OpFromName(const std::string& name) {
   for (int op = 0; op < wire::kNumOps; ++op) {
@@ -36,9 +32,8 @@ Instruction InstructionFrom(const py::tuple& fields) {
   const auto kind = fields[0].cast<std::string>();
   if (kind == "submit") {
     Instruction instruction{.act = Act::kSubmit, .set = fields[1].cast<int>()};
-    instruction.signature =
-        testing::MakeSignature(OpFromName(fields[2].cast<std::string>()), fields[3].cast<std::string>(),
-                               fields[4].cast<std::vector<std::vector<int64_t>>>());
+    instruction.signature = MakeSignature(OpFromName(fields[2].cast<std::string>()), fields[3].cast<std::string>(),
+                                          fields[4].cast<std::vector<std::vector<int64_t>>>());
     instruction.signature.root = fields[5].cast<int>();
     instruction.signature.priority = fields[6].cast<int32_t>();
     return instruction;
@@ -52,11 +47,11 @@ Instruction InstructionFrom(const py::tuple& fields) {
 }
 
 // ("kill" or "pause", rank, step, ns)
-testing::Fault FaultFrom(const py::tuple& fields) {
+Fault FaultFrom(const py::tuple& fields) {
   const auto kind = fields[0].cast<std::string>();
   if (kind != "kill" && kind != "pause") throw py::value_error("unknown fault \"" + kind + "\"");
-  return {kind == "kill" ? testing::Fault::Kind::kKill : testing::Fault::Kind::kPause, fields[1].cast<int>(),
-          fields[2].cast<uint64_t>(), fields[3].cast<int64_t>()};
+  return {kind == "kill" ? Fault::Kind::kKill : Fault::Kind::kPause, fields[1].cast<int>(), fields[2].cast<uint64_t>(),
+          fields[3].cast<int64_t>()};
 }
 
 using Setters = std::map<std::string, std::function<void(Scenario*, const py::handle&)>>;
@@ -117,7 +112,7 @@ Scenario ScenarioFrom(const py::dict& fields) {
 
 py::dict Simulate(const py::dict& fields) {
   const Scenario scenario = ScenarioFrom(fields);
-  testing::History history;
+  History history;
   Status status;
   {
     py::gil_scoped_release release;
@@ -142,17 +137,17 @@ py::dict Simulate(const py::dict& fields) {
 
 py::dict BenchControl(const std::string& strategy, int ranks, int tensors, bool cache, int steps, int radix,
                       int ranks_per_host) {
-  const testing::ControlBenchmark benchmark{.strategy = strategy,
-                                            .ranks = ranks,
-                                            .tensors = tensors,
-                                            .cache = cache,
-                                            .steps = steps,
-                                            .radix = radix,
-                                            .ranks_per_host = ranks_per_host};
-  StatusOr<testing::ControlCost> cost = Status(StatusCode::kInternal, "not run");
+  const ControlBenchmark benchmark{.strategy = strategy,
+                                   .ranks = ranks,
+                                   .tensors = tensors,
+                                   .cache = cache,
+                                   .steps = steps,
+                                   .radix = radix,
+                                   .ranks_per_host = ranks_per_host};
+  StatusOr<ControlCost> cost = Status(StatusCode::kInternal, "not run");
   {
     py::gil_scoped_release release;
-    cost = testing::Measure(benchmark);
+    cost = Measure(benchmark);
   }
   if (!cost.ok()) throw py::value_error(cost.status().message());
   using namespace py::literals;
@@ -163,13 +158,15 @@ py::dict BenchControl(const std::string& strategy, int ranks, int tensors, bool 
 
 }  // namespace
 
-void BindSimulation(py::module_& module) {
+}  // namespace horocache::testing
+
+PYBIND11_MODULE(_testing, module) {
   using namespace py::literals;
-  module.def("simulate", &Simulate, "scenario"_a,
+  namespace testing = horocache::testing;
+  module.doc() = "The simulation of the control plane.";
+  module.def("simulate", &testing::Simulate, "scenario"_a,
              "Run a simulated job and check every property of the control plane; \"violation\" is empty if all hold.");
-  module.def("bench_control", &BenchControl, "strategy"_a, "ranks"_a, "tensors"_a, "cache"_a, "steps"_a = 5,
+  module.def("bench_control", &testing::BenchControl, "strategy"_a, "ranks"_a, "tensors"_a, "cache"_a, "steps"_a = 5,
              "radix"_a = 4, "ranks_per_host"_a = 8,
              "Cost of agreement per step in the steady state, with all ranks in one thread.");
 }
-
-}  // namespace horocache::python

@@ -1,4 +1,4 @@
-#include "net/inproc_channel.h"
+#include "testing/inproc_channel.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/duration.h"
 
-namespace horocache::net {
+namespace horocache::testing {
 namespace {
 
 using Words = std::vector<uint64_t>;
@@ -164,4 +164,4 @@ TEST(InprocChannel, CountsSharedWordsOnceAndTravellingWordsForEachReader) {
 }
 
 }  // namespace
-}  // namespace horocache::net
+}  // namespace horocache::testing

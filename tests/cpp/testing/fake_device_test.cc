@@ -1,20 +1,19 @@
 // The fake device: streams and events, and a backend that honours them.
-#include "data/backends/fake_device.h"
+#include "testing/fake_device.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "base/clock.h"
-#include "data/backends/backends.h"
-#include "data/fusion_buffer.h"
 #include "data/numbers.h"
 #include "data/ranks.h"
 
 namespace horocache::data {
 namespace {
 
-using testing::Bytes;
+using horocache::testing::FakeDevice;
+using horocache::testing::FakeStream;
 using testing::RankData;
 
 void WaitFor(Event* event) {
@@ -98,9 +97,7 @@ TEST(FakeDeviceBackendTest, WaitsForTheEventOfATensorThatIsStillBeingWritten) {
 }
 
 TEST(FakeDeviceBackendTest, CompletesLaterByTheDelay) {
-  BackendOptions options;
-  options.fakedevice_delay_ns = 10 * kNsPerMs;
-  testing::Ranks ranks(1, options);
+  testing::Ranks ranks(1, {}, testing::Ranks::kAreaBytes, {}, 10 * kNsPerMs);
   std::vector<RankData> data(1);
   data[0].collective.device_class = wire::DeviceClass::kFake;
   data[0].inputs.push_back(testing::SmallNumbers(DType::kInt32, 10, 1));
@@ -114,9 +111,7 @@ TEST(FakeDeviceBackendTest, CompletesLaterByTheDelay) {
 }
 
 TEST(FakeDeviceBackendTest, MayBeDestroyedWithWorkUnderWay) {
-  BackendOptions options;
-  options.fakedevice_delay_ns = 3600 * kNsPerS;
-  testing::Ranks ranks(1, options);
+  testing::Ranks ranks(1, {}, testing::Ranks::kAreaBytes, {}, 3600 * kNsPerS);
   std::vector<RankData> data(1);
   data[0].collective.device_class = wire::DeviceClass::kFake;
   data[0].inputs.push_back(testing::SmallNumbers(DType::kInt32, 10, 1));
@@ -142,60 +137,6 @@ TEST(FakeDeviceBackendTest, IsBrokenAfterItFoundNoMemory) {
 TEST(FakeDeviceBackendTest, RefusesHostTensors) {
   testing::Ranks ranks(1);
   EXPECT_EQ(ranks.backend(0, "fakedevice").Supports({}).code(), StatusCode::kUnsupported);
-}
-
-TEST(FusionBufferTest, GrowsOnDemandAndKeepsItsMemory) {
-  FusionBuffer buffer;
-  ASSERT_TRUE(buffer.Reserve(100).ok());
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
-  const std::byte* const before = buffer.data();
-  ASSERT_TRUE(buffer.Reserve(4000).ok());
-  EXPECT_EQ(buffer.data(), before);
-  ASSERT_TRUE(buffer.Reserve(100000).ok());
-  EXPECT_GE(buffer.capacity(), 100000);
-}
-
-TEST(FusionBufferTest, PacksAndUnpacksSegmentsInOrder) {
-  const Bytes first = testing::RandomBits(40, 1), second = testing::RandomBits(24, 2);
-  Bytes first_out(40), second_out(24);
-  const std::vector<Segment> segments = {
-      {first.data(), first_out.data(), 10}, {nullptr, nullptr, 5}, {second.data(), second_out.data(), 6}};
-  FusionBuffer buffer;
-  ASSERT_TRUE(buffer.Reserve(84).ok());
-  buffer.Pack(segments, 4);
-  EXPECT_EQ(std::memcmp(buffer.data() + 60, second.data(), 24), 0);
-  buffer.Unpack(segments, 4);
-  EXPECT_TRUE(first_out == first);
-  EXPECT_TRUE(second_out == second);
-}
-
-TEST(MakeBackendsTest, ListsThemInAFixedOrder) {
-  testing::Ranks one(1), two(2);
-  const auto names = [](testing::Ranks* ranks, std::vector<std::string> expected) {
-    for (const std::string& name : expected) EXPECT_EQ(ranks->backend(0, name).traits().name, name);
-    std::vector<std::string> listed;
-    for (const auto& traits : TraitsOf(ranks->size(), {.fakedevice_delay_ns = 0})) listed.push_back(traits.name);
-    EXPECT_EQ(listed, expected);
-  };
-  names(&one, {"shm", "loopback", "fakedevice"});
-  names(&two, {"shm", "fakedevice"});
-  SharedArea alone;
-  const auto backends = MakeBackends(alone, {.fakedevice_delay_ns = 0});
-  ASSERT_TRUE(backends.ok());
-  ASSERT_EQ(backends->size(), 2u);
-  EXPECT_EQ((*backends)[0]->traits().name, "loopback");
-  EXPECT_EQ((*backends)[1]->traits().name, "fakedevice");
-  const auto without = MakeBackends(alone, {});
-  ASSERT_TRUE(without.ok());
-  EXPECT_EQ(without->size(), 1u);
-}
-
-TEST(MakeBackendsTest, RefusesKernelsThatDoNotExist) {
-  BackendOptions options;
-  options.kernels = "sse9";
-  const auto backends = MakeBackends({}, options);
-  ASSERT_FALSE(backends.ok());
-  EXPECT_NE(backends.status().message().find("kernels=sse9"), std::string::npos);
 }
 
 }  // namespace

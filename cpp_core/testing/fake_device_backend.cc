@@ -1,20 +1,26 @@
-// The backend of the fake device. It waits for the tensors' event, copies them on a stream of the device into a fusion
-// buffer, runs the collective there with a backend for the host, and copies the result back on the stream. So it does
-// what a backend for a real device without a collective library would do, with the same waits.
+#include "testing/fake_device_backend.h"
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <utility>
+#include <vector>
 
-#include "data/backends/backends.h"
 #include "data/fusion_buffer.h"
 #include "data/row_layout.h"
 #include "data/validate.h"
+#include "testing/fake_device.h"
 
-namespace horocache::data {
+namespace horocache::testing {
 namespace {
+
+using data::Backend;
+using data::Collective;
+using data::CollectiveTask;
+using data::DataCounters;
+using data::FusionBuffer;
+using data::Segment;
+using data::VariableOutput;
 
 class FakeDeviceTask;
 
@@ -108,7 +114,7 @@ class FakeDeviceTask : public CollectiveTask {
   int64_t total_ = 0;
   State state_ = State::kReady;
   bool progressed_ = false;
-  std::unique_ptr<Event> event_;
+  std::unique_ptr<data::Event> event_;
   std::unique_ptr<CollectiveTask> inner_;
   VariableOutput host_output_;
   FusionBuffer host_result_;
@@ -196,10 +202,12 @@ class FakeDeviceBackend : public Backend {
   }
 
   const control::BackendTraits& traits() const override { return traits_; }
-  Status Supports(const Collective& collective) const override { return CheckCollective(collective, traits_, ranks_); }
+  Status Supports(const Collective& collective) const override {
+    return data::CheckCollective(collective, traits_, ranks_);
+  }
 
   std::unique_ptr<CollectiveTask> Start(Collective collective) override {
-    const bool joined = HasJoined(collective, rank_);
+    const bool joined = data::HasJoined(collective, rank_);
     return std::make_unique<FakeDeviceTask>(&queue_, std::move(collective), joined);
   }
 
@@ -209,22 +217,25 @@ class FakeDeviceBackend : public Backend {
  private:
   const int rank_;
   const int ranks_;
-  const control::BackendTraits traits_ = FakeDeviceTraits();
+  const control::BackendTraits traits_ = {.name = "fakedevice",
+                                          .ops = data::AllCollectives(),
+                                          .device_classes = 1u << static_cast<int>(wire::DeviceClass::kFake),
+                                          .algorithms = {"staged"}};
   FakeDeviceQueue queue_;
 };
 
 }  // namespace
 
-control::BackendTraits FakeDeviceTraits() {
-  return {.name = "fakedevice",
-          .ops = AllCollectives(),
-          .device_classes = 1u << static_cast<int>(wire::DeviceClass::kFake),
-          .algorithms = {"staged"}};
+StatusOr<std::unique_ptr<Backend>> MakeFakeDeviceBackend(const data::SharedArea& memory,
+                                                         const data::BackendOptions& options, int64_t delay_ns) {
+  auto backends = data::MakeBackends(memory, options);
+  if (!backends.ok()) return backends.status();
+  auto device = std::make_shared<FakeDevice>(delay_ns, [ring = memory.ring, rank = memory.rank] {
+    if (ring) ring(rank);
+  });
+  auto& host = memory.size == 1 ? backends->back() : backends->front();
+  return std::unique_ptr<Backend>(
+      std::make_unique<FakeDeviceBackend>(std::move(host), memory.rank, memory.size, std::move(device)));
 }
 
-std::unique_ptr<Backend> MakeFakeDeviceBackend(std::unique_ptr<Backend> host, int rank, int ranks,
-                                               std::shared_ptr<FakeDevice> device) {
-  return std::make_unique<FakeDeviceBackend>(std::move(host), rank, ranks, std::move(device));
-}
-
-}  // namespace horocache::data
+}  // namespace horocache::testing

@@ -1,4 +1,4 @@
-#include "net/inproc_channel.h"
+#include "testing/inproc_channel.h"
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 
 #include "base/duration.h"
 #include "control/bitvector.h"
-#include "net/inproc_random.h"
+#include "testing/seeded_random.h"
 
-namespace horocache::net {
+namespace horocache::testing {
 
 namespace {
 
@@ -294,4 +294,4 @@ uint64_t InprocNetwork::messages() const { return impl_->messages; }
 uint64_t InprocNetwork::bytes() const { return impl_->bytes; }
 uint64_t InprocNetwork::rings() const { return impl_->rings; }
 
-}  // namespace horocache::net
+}  // namespace horocache::testing

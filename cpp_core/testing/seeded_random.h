@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace horocache::net {
+namespace horocache::testing {
 
 // SplitMix64: small, statistically good enough for schedules, and one word of state.
 class SeededRandom {
@@ -24,4 +24,4 @@ class SeededRandom {
   uint64_t state_;
 };
 
-}  // namespace horocache::net
+}  // namespace horocache::testing

@@ -1,4 +1,4 @@
-#include "data/backends/fake_device.h"
+#include "testing/fake_device.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,12 +7,12 @@
 
 #include "base/clock.h"
 
-namespace horocache::data {
+namespace horocache::testing {
 namespace {
 
 constexpr int64_t kLongestSleepNs = 100 * kNsPerMs;
 
-class FakeEvent : public Event {
+class FakeEvent : public data::Event {
  public:
   explicit FakeEvent(std::shared_ptr<std::atomic<bool>> fired) : fired_(std::move(fired)) {}
   bool Ready() override { return fired_->load(std::memory_order_acquire); }
@@ -107,10 +107,10 @@ void FakeStream::Enqueue(std::function<void()> work, int64_t extra_delay_ns) {
   device_->Enqueue(queue_, {std::move(work), extra_delay_ns});
 }
 
-std::unique_ptr<Event> FakeStream::Record() {
+std::unique_ptr<data::Event> FakeStream::Record() {
   auto fired = std::make_shared<std::atomic<bool>>(false);
   device_->Enqueue(queue_, {[fired] { fired->store(true, std::memory_order_release); }, 0});
   return std::make_unique<FakeEvent>(std::move(fired));
 }
 
-}  // namespace horocache::data
+}  // namespace horocache::testing
