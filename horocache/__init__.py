@@ -84,6 +84,9 @@ _HOME = {
         "init",
         "shutdown",
     },
+    "core.metrics": {
+        "Metrics",
+    },
     "core.process_set": {
         "ProcessSet",
         "global_process_set",

@@ -16,6 +16,7 @@ from benchmarks.job import Job
 from benchmarks.peers import Rank, each_async
 from benchmarks.report import Table, plain
 from benchmarks.timing import Contestant, Times, alternate, check
+from horocache.core.metrics import Metrics
 
 TITLE = "Many small tensors, submitted and waited for"
 
@@ -31,7 +32,7 @@ COUNTERS = (
     "fused_operations",
     "sleeps",
     "wakeups",
-    "role_taken",
+    "lock_taken",
 )
 
 
@@ -212,11 +213,10 @@ def _groups(hvd: Any, burst: Burst, names: list[str], number: int) -> Callable[[
     return run
 
 
-def counters_per_step(
-    before: dict[str, Any], after: dict[str, Any], steps: int, names: Sequence[str] = COUNTERS
-) -> dict[str, float]:
+def counters_per_step(before: Metrics, after: Metrics, steps: int, names: Sequence[str] = COUNTERS) -> dict[str, float]:
     """Return the increase of the named counters per step on this rank."""
-    return {name: (after.get(name, 0) - before.get(name, 0)) / steps for name in names}
+    grown = after.since(before)
+    return {name: grown[name] / steps for name in names}
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:

@@ -37,9 +37,9 @@ def measure(rank: Rank, seconds: float, hosts: int = 1) -> list[Series]:
     before, cpu, begin = hc.metrics(), time.process_time(), time.perf_counter()
     time.sleep(seconds)
     share = (time.process_time() - cpu) / (time.perf_counter() - begin)
-    after = hc.metrics()
+    grown = hc.metrics().since(before)
     rank.page.barrier()
     label = f"{seconds:g} s" if hosts == 1 else f"{seconds:g} s, {hosts} hosts over MPI"
     found = {"rounds": "rounds", "wakeups": "wake-ups", "control_bytes": "control bytes"}
-    series = [Series(label, "horocache", unit, [float(after[key] - before[key])]) for key, unit in found.items()]
+    series = [Series(label, "horocache", unit, [float(grown[key])]) for key, unit in found.items()]
     return [*series, Series(label, "horocache", "% of a core", [100.0 * share])]

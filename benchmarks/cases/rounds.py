@@ -65,8 +65,8 @@ def _words_of(one_round: Callable[[], None], hc: object) -> int:
     before = hc.metrics()  # type: ignore[attr-defined]
     for _ in range(100):
         one_round()
-    after = hc.metrics()  # type: ignore[attr-defined]
-    sent = (after["control_bytes"] - before["control_bytes"]) / (after["rounds"] - before["rounds"])
+    grown = hc.metrics().since(before)  # type: ignore[attr-defined]
+    sent = grown["control_bytes"] / grown["rounds"]
     most = np.array([-(-sent // 8)])
     MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
     return max(1, int(most[0]))

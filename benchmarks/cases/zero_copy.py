@@ -81,8 +81,8 @@ def _counters(rank: Rank, contestants: Sequence[Contestant], impl: str, size: in
     before = hc.metrics()
     run.run()
     rank.page.barrier()
-    after = hc.metrics()
-    return {name: (after[name] - before[name]) / size for name in _COUNTED}
+    grown = hc.metrics().since(before)
+    return {name: grown[name] / size for name in _COUNTED}
 
 
 def tables(figures: Sequence[Figure]) -> list[Table]:

@@ -131,7 +131,7 @@ Status Controller::Impl::NoteErased(const wire::Request& request, int rank, Resp
   if (entry == nullptr || entry->signature->name != request.signature.name) {
     return {StatusCode::kCorrupt, config.names.Text(rank) + " says that " + Describe(request.signature) +
                                       " replaces cache bit " + std::to_string(bit) +
-                                      ", which stands for something else."};
+                                      ", which stands for another tensor."};
   }
   out->erase.push_back(bit);  // several ranks may list it: the caller removes duplicates
   return Status::Ok();

@@ -81,7 +81,7 @@ Status ParseRange(std::string_view rule, std::string_view text, int op, int64_t*
   const std::string_view high_text = dash == std::string_view::npos ? "" : text.substr(dash + 1);
   if (dash == std::string_view::npos || !ParseSize(text.substr(0, dash), low) ||
       (!high_text.empty() && !ParseSize(high_text, high))) {
-    return BadRule(rule, "'" + Printable(text) + "' is no size range; write low-high, such as 0-64k or 64k-.");
+    return BadRule(rule, "'" + Printable(text) + "' is not a size range; write low-high, such as 0-64k or 64k-.");
   }
   if (*high >= 0 && *high <= *low) return BadRule(rule, "the size range '" + Printable(text) + "' is empty.");
   if (op >= 0 && wire::SizesDiffer(static_cast<wire::Op>(op))) {
@@ -124,7 +124,7 @@ Status Selector::ParseTerm(std::string_view rule, std::string_view term, Rule* p
                       (high.empty() || ParseSize(high, &parsed->max_ranks)) &&
                       (parsed->max_ranks < 0 || parsed->max_ranks >= parsed->min_ranks);
     if (good) return Status::Ok();
-    return BadRule(rule, "'" + Printable(term) + "' is no number of ranks; write 4ranks, 2-8ranks or 16-ranks.");
+    return BadRule(rule, "'" + Printable(term) + "' is not a number of ranks; write 4ranks, 2-8ranks or 16-ranks.");
   }
   std::vector<std::string> names;
   for (int i = 0; i < kNumDTypes; ++i) {

@@ -284,7 +284,7 @@ std::vector<std::string> Execution::Blocked(size_t most) const {
     } else if (state.wait == Wait::kSlot) {
       line += "a free slot to rank " + std::to_string(one.send) + " on channel " + std::to_string(one.channel);
     } else if (state.wait == Wait::kReader) {
-      line += "a rank that reads what it is about to overwrite";
+      line += "a rank that still reads the elements to be overwritten";
     } else {
       line += "other strands";
     }

@@ -67,7 +67,7 @@ Status CheckRows(const Operation& operation) {
   const wire::Op op = signature.op;
   const auto scalar = [](const wire::TensorMeta& tensor) { return tensor.shape.empty(); };
   if (op == wire::Op::kReducescatter && std::ranges::any_of(signature.tensors, scalar)) {
-    return InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.");
+    return InvalidArgumentError("Reducescatter does not support scalar inputs: they have no rows to share out.");
   }
   if (operation.rows.receive_rows.empty() && operation.rows.receive_starts.empty()) return Status::Ok();
   if (op == wire::Op::kAllgather || op == wire::Op::kAlltoall || op == wire::Op::kGather) return Status::Ok();

@@ -57,8 +57,9 @@ class Blocked {
     Logger().Warning(
         std::to_string(most_) +
         " of TensorFlow's threads wait for other ranks, as functions are called from several threads of the program, "
-        "or a session runs several operations. If no thread is left, what the other ranks wait for is never submitted. "
-        "Give TensorFlow more threads than that: tf.config.threading.set_inter_op_parallelism_threads(), or "
+        "or a session runs several operations. If no thread is left, operations that the other ranks wait for are "
+        "never submitted. "
+        "Give TensorFlow more threads: tf.config.threading.set_inter_op_parallelism_threads(), or "
         "inter_op_parallelism_threads of a session's ConfigProto.");
   }
 

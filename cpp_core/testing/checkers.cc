@@ -28,7 +28,7 @@ std::string Difference(const control::Plan& a, const control::Plan& b) {
   if (std::tie(a.joined, a.last_joined, a.divisor_ranks) != std::tie(b.joined, b.last_joined, b.divisor_ranks)) {
     return "joined ranks or divisor";
   }
-  if (a.contributions != b.contributions) return "what rode on the round";
+  if (a.contributions != b.contributions) return "the inline data of the round";
   if (a.items.size() != b.items.size()) {
     return std::to_string(a.items.size()) + " and " + std::to_string(b.items.size()) + " items";
   }

@@ -31,7 +31,7 @@ Status CheckProgram(const Scenario& scenario, int rank) {
     if (instruction.set < 0 || set >= scenario.sets.size() ||
         !std::binary_search(scenario.sets[set].begin(), scenario.sets[set].end(), rank)) {
       return Bad("rank " + std::to_string(rank) + " uses process set " + std::to_string(instruction.set) +
-                 ", of which it is no member");
+                 ", of which it is not a member");
     }
   }
   return Status::Ok();

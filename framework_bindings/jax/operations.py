@@ -240,7 +240,7 @@ class Reducescatter(_Reducing, _ByRows):
     def shares(self, array: Any) -> Rows:
         """Return the number of rows for each rank; the first ranks get one more if the rows do not divide evenly."""
         if not array.shape:
-            raise InvalidArgumentError("Reducescatter does not support scalar inputs; there are no rows to share out.")
+            raise InvalidArgumentError("Reducescatter does not support scalar inputs: they have no rows to share out.")
         ranks = self.place[1]
         return tuple((array.shape[0] - rank + ranks - 1) // ranks for rank in range(ranks))
 

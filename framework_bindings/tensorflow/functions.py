@@ -405,7 +405,7 @@ def alltoall(
     """
     (source,) = _dense([tensor])
     if source.shape.rank == 0:
-        raise InvalidArgumentError("alltoall does not support scalar inputs; there are no rows to send.")
+        raise InvalidArgumentError("alltoall does not support scalar inputs: they have no rows to send.")
     counts = None
     if splits is not None:
         counts = tf.convert_to_tensor(splits)

@@ -95,9 +95,9 @@ def _measure(tensors: int, cache: str, options: Namespace) -> Row:
         began = time.perf_counter()
         step()
         times.append(time.perf_counter() - began)
-    after = hc.metrics()
+    grown = hc.metrics().since(before)
     hc.barrier()
-    per_step = {name: (after[name] - before[name]) / options.iters for name in _COUNTED}
+    per_step = {name: grown[name] / options.iters for name in _COUNTED}
     step_us = statistics.median(times) * 1e6
     return Row(
         tensors=tensors,

@@ -96,10 +96,10 @@ def _check_sizes(begin: int, end: int) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of ``horocache``."""
     parser = _Parser(prog="horocache", description="Look at this machine and measure it.", allow_abbrev=False)
-    parser.add_argument("-v", "--version", action=_Version, nargs=0, help="say which version is installed, and exit")
+    parser.add_argument("-v", "--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|bench|timeline|dump|lang|compat")
     doctor = commands.add_parser(
-        "doctor", help="say what is here, what is wrong and how to mend it; exit code 1 if something is wrong"
+        "doctor", help="check what jobs can use here, and how to mend what is wrong; exit code 1 if something is wrong"
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     bench = commands.add_parser("bench", help="measure the collectives of this machine")
@@ -116,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_common(control, iters=50)
     timeline.add_parser(commands.add_parser("timeline", help="read the timelines that the ranks of a job wrote"))
-    dump.add_parser(commands.add_parser("dump", help="say what the ranks of a job are doing, or did before an error"))
+    dump.add_parser(commands.add_parser("dump", help="show what the ranks of a job are doing, or did before an error"))
     compat = commands.add_parser("compat", help="let every program of this environment that imports horovod run here")
     what = compat.add_mutually_exclusive_group(required=True)
     what.add_argument(

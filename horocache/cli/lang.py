@@ -28,7 +28,9 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     check = commands.add_parser("check", help="prove the programs in files; exit code 1 if one is wrong")
     check.add_argument("files", nargs="+", metavar="FILE")
     check.add_argument("--rehash", action="store_true", help="write the hash of files that were edited and are right")
-    show = commands.add_parser("show", help="draw a program: what goes where, and when each strand does what (SVG)")
+    show = commands.add_parser(
+        "show", help="draw a program: its messages and the steps of each thread block over time (SVG)"
+    )
     add_source(show, "or a program's file")
     show.add_argument("-o", "--output", type=Path, metavar="FILE", help="the drawing; omitted: text on the terminal")
     lang_run.add_parsers(commands)
@@ -39,7 +41,8 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
         "--collective",
         nargs="+",
         metavar=("FILE.py:FUNCTION", "N"),
-        help="what it promises, where the file names nothing known: a function that returns it, and its arguments",
+        help="the collective that the program implements, if the file names no known one: a function that returns it, "
+        "and its arguments",
     )
     given = commands.add_parser("export", help="print a program as MSCCL-XML, for MSCCL's and RCCL's runtimes")
     add_source(given)

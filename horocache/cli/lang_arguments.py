@@ -13,8 +13,8 @@ def add_source(parser: argparse.ArgumentParser, more: str = "") -> None:
         "source", metavar="SOURCE", help=f"an algorithm of the library, FILE.py:FUNCTION, or FILE.py {more}".strip()
     )
     parser.add_argument("numbers", type=int, nargs="*", metavar="N", help="its arguments, such as a number of ranks")
-    parser.add_argument("--instances", type=int, metavar="N", help="lay the program out so many times")
-    parser.add_argument("--channels", type=int, metavar="N", help="spread what it sends over so many channels")
+    parser.add_argument("--instances", type=int, metavar="N", help="number of instances of the program")
+    parser.add_argument("--channels", type=int, metavar="N", help="number of channels over which messages are spread")
     parser.add_argument("--protocol", metavar="NAME", help="auto, Simple, LL, LL128 or Direct")
     parser.add_argument("--slots", type=int, metavar="N", help="sends that may be outstanding on a connection, 1 to 8")
 
@@ -26,7 +26,7 @@ def whole_numbers(texts: Sequence[str]) -> list[int]:
     try:
         return [int(text) for text in texts]
     except ValueError:
-        raise UsageError(f"{' '.join(texts)!r} are no whole numbers.") from None
+        raise UsageError(f"{' '.join(texts)!r} are not whole numbers.") from None
 
 
 def written(options: argparse.Namespace) -> Any:

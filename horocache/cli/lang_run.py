@@ -111,7 +111,7 @@ def tune(options: argparse.Namespace) -> int:
     if options.low > options.high or options.repetitions < 1:
         raise UsageError("--from is at most --to, and there is at least one of --repetitions.")
     if options.predict and machine is None:
-        raise UsageError("--predict needs --machine: what this host does is measured.")
+        raise UsageError("--predict needs --machine; without --predict, this host is measured.")
     candidates = _candidates(options, machine)
     tuning.written_before(options.collective, options.ranks, options.output)  # raises early what write() would raise
     measured: list[tuning.Measured] = []

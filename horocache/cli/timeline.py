@@ -27,7 +27,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     for name, about in (
         ("merge", "write one timeline of all ranks, with common clocks"),
         ("summary", "which tensors took how long, on which rank"),
-        ("breakdown", "where the time of a step went on each rank, and who came last"),
+        ("breakdown", "where the time of a step went on each rank, and which rank came last"),
     ):
         kind = kinds.add_parser(name, help=about)
         kind.add_argument("files", nargs="+", metavar="FILE", help="rank 0's timeline, or those of all ranks")

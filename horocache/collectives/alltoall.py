@@ -201,7 +201,7 @@ class Alltoall(Submitter[T]):
     def _rows(self, source: T, splits: Any, ranks: int) -> list[int]:
         shape = self.adapter.shape(source)
         if not shape:
-            raise InvalidArgumentError("alltoall does not support scalar inputs; there are no rows to send.")
+            raise InvalidArgumentError("alltoall does not support scalar inputs: they have no rows to send.")
         if splits is None:
             if shape[0] % ranks:
                 raise InvalidArgumentError(

@@ -179,7 +179,7 @@ def _nothing(_state: object, _answer: object) -> None:
 def _checked_peer(argument: str, value: Any, process_set: ProcessSet) -> int:
     """Return ``value`` as a plain int; checks that it is a rank of the set, and that this rank is in the set, too."""
     set_id(process_set)
-    hint = "" if argument == "dst" else " There is no receiving from any rank: name the one that sends."
+    hint = "" if argument == "dst" else " recv() cannot take a message of any rank: name the sender."
     try:
         rank = operator.index(value)
     except TypeError:

@@ -44,7 +44,7 @@ class SharedMemory(Generic[T]):
         """
         runtime = context.current().runtime
         if isinstance(dtype, int):
-            raise InvalidArgumentError(f"{dtype} is no element type; a shape of several extents is one tuple.")
+            raise InvalidArgumentError(f"{dtype} is not an element type; pass a shape of several extents as one tuple.")
         return self.adapter.from_result(runtime.empty(_extents(shape), self.adapter.dtype_name(dtype)))
 
     empty = empty_shared

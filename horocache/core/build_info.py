@@ -14,7 +14,7 @@ def mpi_threads_supported() -> bool:
     """
     level = known().runtime.mpi
     if level == 0:
-        raise InvalidArgumentError("this job does not use MPI; mpi_enabled() tells.")
+        raise InvalidArgumentError("MPI is not active in this job; see mpi_enabled().")
     return level > 1
 
 

@@ -9,8 +9,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from horocache.core.metrics import Metrics
 from horocache.core.session import Session
 from horocache.errors import ForkedProcessError, NotInitializedError
 
@@ -174,8 +175,11 @@ def is_homogeneous() -> bool:
     return bool(known().runtime.homogeneous)
 
 
-def metrics() -> dict[str, Any]:
-    """Counters of this rank since ``init``, by name. Entries with an index exist once they are not zero.
+def metrics() -> Metrics:
+    """Return the counters of this rank since ``init``, by name; ``metrics().since(before)`` is what was added since.
+
+    A counter with an index (``op_count.NAME``, ``op_ns.NAME``, ``wait_ns.RANK``, ``fused_size_log2.N``) is present as
+    soon as it is not 0.
 
     Control plane:
 
@@ -184,7 +188,7 @@ def metrics() -> dict[str, Any]:
     * ``cache_hits``, ``cache_misses``, ``cache_changed``, ``cache_evictions``, ``cache_growths``: of response caches.
     * ``control_bytes``, ``control_frames``: sent by this rank.
     * ``sleeps``, ``wakeups``: of the threads that drive this rank.
-    * ``role_taken``: times that a waiting thread took the progress lock and drove the rank itself.
+    * ``lock_taken``: times that a waiting thread took the progress lock and drove the rank itself.
     * ``wakes``: system calls that wake another thread or rank; ``yields``: system calls by which waiting threads yield
       their core; ``system_calls``: these, sleeps and waits together.
 
@@ -205,7 +209,7 @@ def metrics() -> dict[str, Any]:
 
     * ``lane_busy_ns``: nanoseconds in which at least one lane of this rank had work.
     * ``blocked_ns``: nanoseconds in which threads waited for operations, summed over the threads.
-    * ``coordinator_cpu_ns``: processor time of the progress thread.
+    * ``progress_cpu_ns``: processor time of the progress thread.
     * ``steps``: optimizer steps.
 
     Messages, except those that failed: ``messages_sent``, ``messages_received``, ``message_bytes_sent``,
@@ -215,7 +219,7 @@ def metrics() -> dict[str, Any]:
     Raises:
         NotInitializedError: before ``init`` or after ``shutdown``.
     """
-    return current().runtime.metrics()
+    return Metrics(current().runtime.metrics())
 
 
 def count_step() -> None:

@@ -118,7 +118,7 @@ def _check_not_of_a_rank() -> str | None:
     if parent is not None and parent.job == found["job"] and parent.pid != os.getpid() and parent.is_alive():
         raise StartupError(
             f"process {os.getpid()} was started by process {parent.pid}, which is rank {parent.rank} of {parent.size}, "
-            "and has that rank's environment; it is no rank of its own. Call init() in the rank alone. For a process "
+            "and has that rank's environment; it is not a rank. Call init() in the rank only. For a process "
             "that runs alone, set HOROCACHE_RANK=0 and HOROCACHE_SIZE=1 in its environment; for a job of its own, "
             "start it with horocacherun."
         )

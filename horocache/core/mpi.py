@@ -150,7 +150,7 @@ def _await(request: Any, deadline: float, limit_s: float) -> None:
     while not request.Test():
         if time.monotonic() >= deadline:
             raise StartupError(
-                f"a rank did not tell its process sets to the others over MPI within {limit_s:g} seconds "
-                "(HOROCACHE_START_TIMEOUT). Every rank has to import mpi4py and to give process_sets to init()."
+                f"a rank did not send its process sets to the others over MPI within {limit_s:g} seconds "
+                "(HOROCACHE_START_TIMEOUT). Every rank must import mpi4py and pass process_sets to init()."
             )
         time.sleep(0.0005)

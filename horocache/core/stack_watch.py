@@ -117,7 +117,11 @@ def watch(runtime: Runtime) -> StackWatch | None:
     if number == 0:
         return None
     if number not in signal.valid_signals() or signal.getsignal(number) is not signal.SIG_DFL:
-        why = f"signal {number} has a handler already" if number in signal.valid_signals() else f"{number} is no signal"
+        why = (
+            f"signal {number} has a handler already"
+            if number in signal.valid_signals()
+            else f"{number} is not a signal"
+        )
         warnings.warn(
             f"{why}, so reports will show no stacks; choose another with HOROCACHE_STACK_SIGNAL, or 0 for none.",
             RuntimeWarning,

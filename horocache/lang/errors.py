@@ -74,7 +74,7 @@ class PostconditionError(ProgramError):
     def __init__(self, program: str, collective: str, wrong: list[str], location: Location | None = None) -> None:
         shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"and {len(wrong) - 8} more"]
         text = "\n  ".join(shown)
-        super().__init__(f"program {program!r} is no {collective}; what ends wrong:\n  {text}", location)
+        super().__init__(f"program {program!r} does not implement {collective}; wrong results:\n  {text}", location)
         self.wrong = wrong
 
 

@@ -29,7 +29,9 @@ def write_program(source: str, arguments: Sequence[int], **options: Any) -> Prog
     if ".py" not in source:
         made = {name: one for name, one in vars(algorithms).items() if _is_algorithm(name, one)}
         if source not in made:
-            raise UsageError(f"{source!r} is no file of Python and no algorithm; there are {', '.join(sorted(made))}.")
+            raise UsageError(
+                f"{source!r} is neither a Python file nor an algorithm; the algorithms are {', '.join(sorted(made))}."
+            )
         return _written(made[source], source, arguments, options)
     file, _, name = source.partition(":")
     defined = _defined(file)

@@ -99,7 +99,7 @@ def _read(path: Path, required: bool) -> Installed:
     operation = program.collective.name
     if operation not in OPERATIONS:
         raise InvalidArgumentError(
-            f"{path} is a program for {operation}, which is no operation of a job; `horocache lang run` runs it."
+            f"{path} is a program for {operation}, which is not an operation of a job; `horocache lang run` runs it."
         )
     if operation not in _REDUCING and _adds_up(program):
         raise InvalidArgumentError(f"{path} adds up chunks, and {operation} has no sum; leave that out of it.")

@@ -63,7 +63,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 0
     size = count_ranks(options.np, options.hosts, options.hostfile)
     if not options.command:
-        raise UsageError("what should the ranks run? Say it last, as in: horocacherun -np 2 python train.py")
+        raise UsageError("no program to run. Put it last: horocacherun -np 2 python train.py")
     if not options.command[0]:
         raise UsageError("the command's first word is empty")
     program = _find(options.command[0])

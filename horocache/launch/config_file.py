@@ -89,7 +89,7 @@ def arguments_of(path: str) -> list[str]:
     except OSError as error:
         raise UsageError(f"--config-file {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"--config-file {path} is no YAML: {' '.join(str(error).split())[:_MOST_SAID]}") from error
+        raise UsageError(f"--config-file {path} is not YAML: {' '.join(str(error).split())[:_MOST_SAID]}") from error
     if content in _NOTHING:
         return []
     if not isinstance(content, dict):

@@ -54,7 +54,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
     )
     parser.add_argument("--config-file", metavar="YAML", help="arguments from a file; those given here prevail")
     parser.add_argument(
-        "-cb", "--check-build", action="store_true", help="say what jobs can use here, and start nothing"
+        "-cb", "--check-build", action="store_true", help="show what jobs can use here, and start nothing"
     )
     parser.add_argument("--no-prefix", action="store_true", help="pass lines on without the [rank] prefix")
     parser.add_argument(
@@ -80,7 +80,7 @@ def build_parser(knobs: Sequence[Knob], version: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--bind", choices=["core", "none"], default="none", help="give each rank its own share of the cores (none)"
     )
-    parser.add_argument("--verbose", action="store_true", help="say what is started")
+    parser.add_argument("--verbose", action="store_true", help="print what is started")
     # Passed by horocache.run: the launcher ends when process PID ends, and then removes the folder DIR.
     parser.add_argument("--for-run", nargs=2, metavar=("PID", "DIR"), help=argparse.SUPPRESS)
     group = parser.add_argument_group(

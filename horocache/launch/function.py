@@ -82,7 +82,7 @@ def run(
     _refuse(others)
     size = _number_of_ranks(num_proc, np)
     if hosts is not None and hostfile is not None:
-        raise InvalidArgumentError("hosts and hostfile both say where ranks may run; give one of them.")
+        raise InvalidArgumentError("hosts and hostfile are both given; pass one of them.")
     options = ["-np", str(size)]
     for flag, value in (("-H", hosts), ("--hostfile", hostfile), ("--output-dir", output_filename)):
         options += [flag, value] if value is not None else []
@@ -215,7 +215,7 @@ def _results(folder: Path, size: int, status: int) -> list[Any]:
         raise RunError(f"rank {rank} of {size} raised\n{answers[rank][1]}")
     if silent or status:
         who = f"rank {', '.join(map(str, silent))} of {size} did not return" if silent else "all ranks returned"
-        raise RunError(f"{who}; horocacherun ended with code {status}. Its output says why.")
+        raise RunError(f"{who}; horocacherun ended with code {status}. See its output.")
     return [answers[rank][0] for rank in range(size)]
 
 

@@ -28,11 +28,11 @@ class HorovodFlag(NamedTuple):
 
 
 _WORKS, _NOTED, _REFUSED = Outcome.WORKS, Outcome.NOTED, Outcome.REFUSED
-_ELASTIC = "there is no elastic mode yet; the number of ranks is fixed: -np N"
+_ELASTIC = "elastic mode is not supported yet; the number of ranks is fixed: -np N"
 _LOCAL = "ranks are started on this host, without ssh; start a job on several hosts with mpiexec"
 _MPIEXEC = "horocacherun does not start mpirun; start the job with it directly: mpirun -np N python train.py"
-_AUTOTUNE = "there is no autotuner yet; set --fusion-threshold-mb and --cycle-time-ms by hand"
-_TORUS = "there is no torus allreduce; --hierarchical-allreduce reduces in two levels"
+_AUTOTUNE = "autotuning is not supported yet; set --fusion-threshold-mb and --cycle-time-ms by hand"
+_TORUS = "torus allreduce is not supported; --hierarchical-allreduce reduces in two levels"
 _SHARED = "ranks of one host talk in shared memory, those of several over MPI"
 _AS_ALWAYS = "this is how it is anyway"
 
@@ -57,7 +57,7 @@ TABLE: tuple[HorovodFlag, ...] = (
     _works("the knob `start_timeout`", "--start-timeout"),
     _noted("the ranks of one host need no network", "--network-interfaces", "--network-interface"),
     _works("as `--output-dir`: `DIR/rank.N/stdout` and `DIR/rank.N/stderr`", "--output-filename"),
-    _works("says what is started", "--verbose", values=0),
+    _works("prints what is started", "--verbose", values=0),
     _works("arguments from a YAML file with Horovod's keys; the command line prevails", "--config-file"),
     _noted(_LOCAL, "-p", "--ssh-port"),
     _noted(_LOCAL, "-i", "--ssh-identity-file"),
@@ -92,7 +92,7 @@ TABLE: tuple[HorovodFlag, ...] = (
     _refused(_MPIEXEC, "--tcp", values=0),
     _refused(_MPIEXEC, "--binding-args"),
     _noted("there is no NCCL backend yet", "--num-nccl-streams"),
-    _refused("say `--bind core`, which gives each rank its own share of the cores", "--thread-affinity"),
+    _refused("use `--bind core`, which gives each rank its own share of the cores", "--thread-affinity"),
     _noted(
         "nothing runs over gloo; `--start-timeout` and `--stall-shutdown-time-seconds` limit waits",
         "--gloo-timeout-seconds",

@@ -18,7 +18,7 @@ def count_ranks(np: int | None, hosts: str | None, hostfile: str | None = None) 
     if np is not None and not 1 <= np <= _MOST_RANKS:
         raise UsageError(f"-np is {np}; it must be a number of ranks from 1 to {_MOST_RANKS}")
     if hosts is not None and hostfile is not None:
-        raise UsageError("-H and --hostfile both say where ranks may run; give one of them")
+        raise UsageError("-H and --hostfile are both given; pass one of them")
     where = f"-H {hosts[:_MOST_SAID]}" if hosts is not None else f"--hostfile {hostfile}"
     hosts = _read_hosts(hostfile) if hostfile is not None else hosts
     slots = _slots(hosts) if hosts is not None else None

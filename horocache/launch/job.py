@@ -141,8 +141,8 @@ class Job:
     def _say_if_broken(self, sink: Sink) -> None:
         if sink.broken:
             name = "stdout" if sink is self._sinks[0] else "stderr"
-            why = "nobody reads it any more" if sink.broken.errno == errno.EPIPE else sink.broken.strerror
-            self._say(f"{name} takes no more output ({why}): what the ranks write there is dropped, the job goes on")
+            why = "its reader is gone" if sink.broken.errno == errno.EPIPE else sink.broken.strerror
+            self._say(f"{name} takes no more output ({why}): the ranks' output there is dropped, the job goes on")
 
     # ---- what happens ----
 

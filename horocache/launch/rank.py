@@ -15,7 +15,7 @@ from horocache.launch.lifeline import Lifeline
 from horocache.launch.output import Prefix, Sink, Stream
 
 _HINTS: dict[int, str] = {
-    signal.SIGKILL: "if nobody did that, the kernel did, for want of memory: see dmesg and the container's limit",
+    signal.SIGKILL: "if no user did that, the kernel ran out of memory: see dmesg and the container's limit",
     signal.SIGBUS: "often a full /dev/shm, or a mapped file that was cut short",
     signal.SIGSEGV: "PYTHONFAULTHANDLER=1 shows where",
 }

@@ -43,7 +43,7 @@ def ranks_of(pid: int) -> dict[int, list[str]]:
         raise NoAnswerError(f"there is no process {pid} here") from None
     ranks = {child: sockets[child] for child in started if child in sockets}
     if not ranks:
-        raise NoAnswerError(f"process {pid} is no rank of horocache, nor has it started one that runs here")
+        raise NoAnswerError(f"process {pid} is not a rank of horocache, and has started none that runs here")
     return ranks
 
 
@@ -66,13 +66,13 @@ def ask(pid: int, name: str) -> Record:
     except OSError as error:
         raise NoAnswerError(f"process {pid} does not answer (stopped?): {error}") from error
     if len(answer) > MOST_BYTES:
-        raise NoAnswerError(f"process {pid} tells more than {MOST_BYTES} bytes, which is no flight record")
+        raise NoAnswerError(f"process {pid} sends more than {MOST_BYTES} bytes, which is not a flight record")
     if not answer:
-        raise NoAnswerError(f"process {pid} tells nothing: it belongs to another user")
+        raise NoAnswerError(f"process {pid} does not answer: it belongs to another user")
     try:
         return decode(answer)
     except ValueError as error:
-        raise NoAnswerError(f"process {pid} tells no flight record: {error}") from None
+        raise NoAnswerError(f"process {pid} sends an invalid flight record: {error}") from None
 
 
 def _receive(asking: socket.socket, until: float) -> bytes:

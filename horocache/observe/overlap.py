@@ -24,7 +24,7 @@ class Overlap(NamedTuple):
 
 def _read(runtime: Runtime) -> Reading:
     counters = runtime.metrics()
-    names = ("blocked_ns", "lane_busy_ns", "steps", "coordinator_cpu_ns")
+    names = ("blocked_ns", "lane_busy_ns", "steps", "progress_cpu_ns")
     blocked, busy, steps, daemon = (int(counters[name]) for name in names)
     return Reading(blocked, busy, time.process_time_ns(), steps, daemon)
 

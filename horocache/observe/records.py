@@ -83,4 +83,4 @@ def load(path: Path) -> Record:
     except OSError as error:
         raise InvalidArgumentError(f"cannot read '{path}': {error.strerror}") from error
     except ValueError as error:
-        raise InvalidArgumentError(f"'{path}' is no flight record: {error}") from error
+        raise InvalidArgumentError(f"'{path}' is not a flight record: {error}") from error

@@ -92,10 +92,10 @@ def load(path: Path) -> Trace:
     try:
         events = json.loads(read_bounded(path, _MOST_BYTES))
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-            raise InvalidArgumentError(f"'{path}' is no timeline: it holds no list of events.")
+            raise InvalidArgumentError(f"'{path}' is not a timeline: it holds no list of events.")
         header = next((event["args"] for event in events if event.get("name") == "horocache"), None)
         if header is None:
-            raise InvalidArgumentError(f"'{path}' is no timeline of horocache: it has no event 'horocache'.")
+            raise InvalidArgumentError(f"'{path}' is not a timeline of horocache: it has no event 'horocache'.")
         offset = _time(header["clock_offset_ns"]) / 1e3
         size = _whole(header["size"], 1, _MOST_RANKS)
         rank = _whole(header["rank"], 0, size - 1)
@@ -123,7 +123,7 @@ def load(path: Path) -> Trace:
 def _time(value: Any) -> float:
     time = float(value)
     if not math.isfinite(time):
-        raise ValueError(f"{time} is no time")
+        raise ValueError(f"{time} is not a time")
     return time
 
 
@@ -156,7 +156,7 @@ def _spans(events: Iterable[Event], offset: float) -> Iterator[Span]:
             begin = _time(event["ts"]) + offset
             args = event.get("args", {})
             if not isinstance(args, dict):
-                raise TypeError("the args of an event are no object")
+                raise TypeError("the args of an event are not an object")
             yield Span(
                 str(event["name"]), str(event["cat"]), int(event["tid"]), begin, begin + _time(event["dur"]), args
             )

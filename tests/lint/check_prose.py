@@ -1,6 +1,7 @@
-"""Comments, docstrings and documents read as plain English: no riddles whose subject is "who", "what" or "nobody".
+"""Comments, docstrings, documents and messages read as plain English: no riddles about "who", "what" or "nobody".
 
-The patterns are those of sentences that a reader has to turn round first. Strings, code and quoted text are skipped.
+The patterns are those of sentences that a reader has to turn round first. A message is a string of three words or more
+in a source of the product. Code and quoted text are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PATTERNS = {
     re.compile(START + r"Who(?:ever)? (?!.*\?)"): "begin with the actor: the rank, the caller, the backend, the peer",
     re.compile(START + r"What(?:ever)? (?!.*\?)"): "begin with the thing itself",
     re.compile(
-        r"\b(?:is|are|was|were) no (?!(?:longer|more|other)\b)"
+        r"(?<![Tt]here )\b(?:is|are|was|were) no (?!(?:longer|more|other)\b)"
     ): 'say it positively: "is not a ...", "has no ..."',
     re.compile(r"\b(?:[Nn]obody|[Ss]omebody|[Ww]hoever)\b"): "name the rank, the caller, the user or the process",
     re.compile(r", say[,.;]"): "say which",
@@ -56,6 +57,24 @@ def _python_comments(text: str) -> Iterator[tuple[int, str]]:
                 yield from ((first + i, line.strip()) for i, line in enumerate(docstring.splitlines()))
 
 
+def _is_message(text: str) -> bool:
+    return len(re.findall(r"[A-Za-z]{2,}", text)) >= 3
+
+
+def _cpp_messages(text: str) -> Iterator[tuple[int, str]]:
+    pattern = re.compile(r'"((?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*')
+    for number, line in enumerate(text.splitlines(), start=1):
+        yield from ((number, match[1]) for match in pattern.finditer(line) if match[1] and _is_message(match[1]))
+
+
+def _python_messages(text: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(text)
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            yield from ((node.lineno, line) for line in node.value.splitlines() if _is_message(line))
+
+
 def _markdown_lines(text: str) -> Iterator[tuple[int, str]]:
     code = False
     for number, line in enumerate(text.splitlines(), start=1):
@@ -73,6 +92,16 @@ READERS = {
     ".pyi": _python_comments,
     ".md": _markdown_lines,
 }
+MESSAGES = {".h": _cpp_messages, ".cc": _cpp_messages, ".def": _cpp_messages, ".py": _python_messages}
+PRODUCT = ("cpp_core/", "horocache/", "framework_bindings/")
+
+
+def _prose(path: Path, product: bool) -> Iterator[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8")
+    for number, line in READERS[path.suffix](text):
+        yield number, re.sub(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]", "``", line)
+    if product and path.suffix in MESSAGES:
+        yield from MESSAGES[path.suffix](text)
 
 
 def check(root: Path) -> Iterator[Finding]:
@@ -81,8 +110,7 @@ def check(root: Path) -> Iterator[Finding]:
         name = str(path.relative_to(root))
         if path.suffix not in READERS or name.startswith(EXEMPT):
             continue
-        for number, line in READERS[path.suffix](path.read_text(encoding="utf-8")):
-            prose = re.sub(r"`[^`]*`|\"[^\"]*\"|\[[^\]]*\]", "``", line)
+        for number, prose in _prose(path, name.startswith(PRODUCT)):
             for pattern, advice in PATTERNS.items():
                 if match := pattern.search(prose):
                     yield Finding(path, number, f"{match.group().strip()!r}: {advice}")

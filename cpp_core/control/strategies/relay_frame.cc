@@ -68,7 +68,7 @@ class Reader {
   size_t Count(size_t bytes_each) {
     const uint64_t count = Varint();
     if (count <= left() / bytes_each) return static_cast<size_t>(count);
-    Fail("a count is larger than what follows");
+    Fail("a count is larger than the rest of the frame");
     return 0;
   }
   std::span<const std::byte> Text() {
@@ -155,7 +155,7 @@ StatusOr<RelayFrame> DecodeFrame(std::span<const std::byte> bytes, int size) {
   Reader reader(bytes);
   RelayFrame frame;
   for (const uint8_t byte : kMagic) {
-    if (reader.Byte() != byte) reader.Fail("it is no frame of this version");
+    if (reader.Byte() != byte) reader.Fail("it is not a frame of this version");
   }
   const uint8_t kind = reader.Byte();
   if (kind >= RelayFrame::kNumKinds) reader.Fail("it is of an unknown kind");

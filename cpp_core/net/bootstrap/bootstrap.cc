@@ -63,7 +63,7 @@ StatusOr<UniqueFd> Worker::Connect() const {
     if (!socket.ok() || socket->get() >= 0) return socket;
     if (NowNs() >= deadline_ns_) {
       return StartupError(Root() + " did not " + words_.Come() + " within " + SecondsText(config_.timeout_ns) +
-                          ": nobody listens on '" + place_.socket + "'. Is " + words_.Name(0) +
+                          ": no process listens on '" + place_.socket + "'. Is " + words_.Name(0) +
                           " running, on this host, with the same HOROCACHE_RENDEZVOUS_DIR and TMPDIR, and not waiting "
                           "for this rank " +
                           words_.Before() + "?");

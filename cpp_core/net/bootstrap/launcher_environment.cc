@@ -350,7 +350,7 @@ StatusOr<Identity> FromUncounted(const std::string& name, const std::string& lau
   identity.names = name;
   identity.starts_mpi = true;
   identity.no_job = name + " is '" + Printable(Text(environment, name)) + "', so " + launcher +
-                    " has started this process as one of several, but no variable says how many there are. Use an MPI "
+                    " has started this process as one of several, but no variable has their number. Use an MPI "
                     "library that belongs to the launcher, or set HOROCACHE_RANK, HOROCACHE_SIZE and HOROCACHE_JOB_ID "
                     "for every process, or start with horocacherun; " +
                     kAlone;
@@ -398,9 +398,10 @@ Status CheckWorld(const Identity& identity, int rank, int size, const std::strin
 
 std::string DoubtInWorld(const Identity& identity, int size, const std::string& library) {
   if (identity.size != 0 || size != 1) return "";
-  return identity.names + " is 0, and no variable says how many processes " + identity.source +
-         " has started; this one runs alone, as its MPI library " + library +
-         " says. If there are others, the library does not belong to the launcher. " + kAlone + " without this warning";
+  return identity.names + " is 0, and no variable has the number of processes that " + identity.source +
+         " has started; this one runs alone, because its MPI library " + library +
+         " has a world of one rank. If there are others, the library does not belong to the launcher. " + kAlone +
+         " without this warning";
 }
 
 std::string LauncherVariables(const Environment& environment) {

@@ -207,7 +207,7 @@ bool HostsChannel::TakeLocal() {
   const bool good = IsRank(envelope.from) && (envelope.to == kToAll || IsRank(envelope.to)) &&
                     (from == 0 || here_[static_cast<size_t>(from)] == static_cast<int>(envelope.from));
   if (!good) {
-    BreakBy(who, "a frame that says that it is from rank " + std::to_string(envelope.from) + " to rank " +
+    BreakBy(who, "a frame that claims to be from rank " + std::to_string(envelope.from) + " to rank " +
                      std::to_string(envelope.to));
     return true;
   }

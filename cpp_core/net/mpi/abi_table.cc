@@ -335,7 +335,7 @@ std::string_view MpiThreadsName(MpiThreads level) {
 
 StatusOr<std::unique_ptr<Mpi>> Mpi::Load(DynamicLibrary library) {
   if (!library.Has("MPI_Init_thread")) {
-    return Status(StatusCode::kUnsupported, "'" + library.path() + "' is no MPI library: it has no MPI_Init_thread");
+    return Status(StatusCode::kUnsupported, "'" + library.path() + "' is not an MPI library: it lacks MPI_Init_thread");
   }
   const MpiAbi abi = Recognise(library);
   StatusOr<MpiConstants> constants = ConstantsOf(abi, library);

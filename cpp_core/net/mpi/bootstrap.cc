@@ -133,8 +133,8 @@ Status Rank0::Gather(int64_t deadline_ns) {
     std::optional<Arrival>& arrival = arrivals_[static_cast<size_t>(rank)];
     arrival = DecodeArrival(*hello);
     if (!arrival || static_cast<int>(arrival->hello.rank) != rank) {
-      return {StatusCode::kCorrupt, "what rank " + std::to_string(rank) +
-                                        " sent at start-up does not decode; do all ranks run the same version?"};
+      return {StatusCode::kCorrupt, "the message of rank " + std::to_string(rank) +
+                                        " at start-up does not decode; do all ranks run the same version?"};
     }
   }
   if (absent.empty() || !stopped.ok()) return stopped;

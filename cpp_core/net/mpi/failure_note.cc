@@ -45,7 +45,7 @@ Status PollFailure(const Communicator& comm) {
   const std::optional<Status> why = DecodeStatus(*note);
   if (why && !why->ok()) return *why;
   return {StatusCode::kCorrupt, "rank " + std::to_string(found.from) +
-                                    " has failed to start and told why in a message "
+                                    " has failed to start and sent its reason in a message "
                                     "that does not decode; do all ranks run the same version?"};
 }
 

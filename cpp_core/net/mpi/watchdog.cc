@@ -45,7 +45,7 @@ Watchdog Watchdog::OfStep(int rank, int64_t timeout_ns, const std::string& doing
   return {limit_ns, [=] {
             EndProcess("rank " + std::to_string(rank) + " has been in a call of MPI when " + doing +
                        ", and the call has not returned within " + SecondsText(limit_ns) +
-                       " (HOROCACHE_START_TIMEOUT, and some time). See what the MPI library says, here and on the "
+                       " (HOROCACHE_START_TIMEOUT, and some time). See the output of the MPI library, here and on the "
                        "other ranks.");
           }};
 }

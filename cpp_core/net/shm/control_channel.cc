@@ -211,7 +211,7 @@ bool ShmChannel::ReadPublished(int rank, uint64_t round, std::vector<uint64_t>* 
 
 void ShmChannel::BreakPeer(Peer& peer, const Status& why) {
   peer.lost = true;
-  Break(Status(why.code(), "rank " + std::to_string(rank_) + ", what rank " + std::to_string(peer.rank) +
+  Break(Status(why.code(), "rank " + std::to_string(rank_) + ", data that rank " + std::to_string(peer.rank) +
                                " wrote into shared memory: " + why.message()));
 }
 
@@ -267,7 +267,7 @@ bool ShmChannel::Pass(Peer& peer) {
   const bool good = rank_ == 0 ? header.from == static_cast<uint32_t>(peer.rank) && header.to < size
                                : header.from < size && header.to == static_cast<uint32_t>(rank_);
   if (!good) {
-    BreakPeer(peer, Status(StatusCode::kCorrupt, "a frame says that it is from rank " + std::to_string(header.from) +
+    BreakPeer(peer, Status(StatusCode::kCorrupt, "a frame claims to be from rank " + std::to_string(header.from) +
                                                      " to rank " + std::to_string(header.to)));
     peer.in.Drop();
     return true;

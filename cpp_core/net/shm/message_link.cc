@@ -89,7 +89,7 @@ void ShmLink::Break(int peer, const std::string& what) {
   outs_[static_cast<size_t>(peer)].lost = true;
   ins_[static_cast<size_t>(peer)].lost = true;
   if (broken_.ok()) {
-    broken_ = {StatusCode::kCorrupt, "local rank " + std::to_string(rank_) + ", messages, what local rank " +
+    broken_ = {StatusCode::kCorrupt, "local rank " + std::to_string(rank_) + ", messages, data that local rank " +
                                          std::to_string(peer) + " wrote into shared memory: " + what};
   }
 }

@@ -42,12 +42,12 @@ std::map<std::string, uint64_t> Metrics::Snapshot() const {
       {"yields", yields.Get()},
       {"system_calls", wakes.Get() + yields.Get() + waits_asleep.Get() + sleeps.Get()},
       {"allocations", Allocations()},
-      {"role_taken", role_taken.Get()},
+      {"lock_taken", lock_taken.Get()},
       {"fused_operations", fused_operations.Get()},
       {"inline_operations", inline_operations.Get()},
       {"lane_busy_ns", static_cast<uint64_t>(lane_busy.TotalNs())},
       {"blocked_ns", blocked_ns.Get()},
-      {"coordinator_cpu_ns", static_cast<uint64_t>(coordinator_cpu.Ns())},
+      {"progress_cpu_ns", static_cast<uint64_t>(progress_cpu.Ns())},
       {"steps", steps.Get()},
   };
   AddIndexed("fused_size_log2", fused_size, &out);

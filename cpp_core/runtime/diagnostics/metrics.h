@@ -57,7 +57,7 @@ struct Metrics {
   SharedCounter waits_asleep;          // futex waits of threads whose operation another thread drives
   Counter wakeups;                     // returns of a driving thread from sleep
   Counter sleeps;                      // times a driving thread went to sleep
-  Counter role_taken;                  // times a waiting thread took the progress lock
+  Counter lock_taken;                  // times a waiting thread took the progress lock
   Counter fused_operations;            // plans that lanes executed: buffers handed to the data plane
   Counter inline_operations;           // small allreduces completed inline, with the data of their round
   std::array<Counter, 40> fused_size;  // histogram: [i] counts plans of 2^(i-1) < bytes <= 2^i
@@ -72,9 +72,9 @@ struct Metrics {
   }
   // The inputs of hc.overlap().
   BusyTime lane_busy;
-  SharedCounter blocked_ns;       // nanoseconds in waits for unfinished operations, summed over threads
-  SharedCounter steps;            // optimizer steps, counted by the bindings
-  ThreadCpuTime coordinator_cpu;  // of the progress thread
+  SharedCounter blocked_ns;    // nanoseconds in waits for unfinished operations, summed over threads
+  SharedCounter steps;         // optimizer steps, counted by the bindings
+  ThreadCpuTime progress_cpu;  // of the progress thread
 
   // All counters by name. Histogram and per-rank entries are named name.index; entries that are zero are left out.
   std::map<std::string, uint64_t> Snapshot() const;

@@ -113,7 +113,8 @@ void Observer::TellPath() {
     text = no_record_;
   }
   if (text.empty())
-    text = "what led to this error goes to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
+    text =
+        "the events before this error are written to " + Printable(record_.path()) + " (horocache dump FILE shows it)";
   means_.warn(text);
 }
 
@@ -162,7 +163,7 @@ void Observer::Answer() {
   const UniqueFd asking(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (asking.get() < 0 || !IsOwnUser(asking.get())) return;
   setsockopt(asking.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof(kSendTimeout));
-  SendAll(asking.get(), means_.record("somebody asked", Stacks()));
+  SendAll(asking.get(), means_.record("a dump was requested", Stacks()));
 }
 
 void Observer::WriteRecord() {

@@ -28,9 +28,9 @@ void PointToPoint::SubmitReceive(Operation* operation) {
       queues_.Post(key, operation);
       return;
     }
-    Finish(operation, {StatusCode::kShutDown, "rank " + std::to_string(key.source) + " has shut down; " +
-                                                  DescribeMessage(*operation) + " on rank " +
-                                                  std::to_string(config_.rank) + " waits for what cannot come."});
+    Finish(operation, {StatusCode::kShutDown,
+                       "rank " + std::to_string(key.source) + " has shut down; " + DescribeMessage(*operation) +
+                           " on rank " + std::to_string(config_.rank) + " waits for a message that cannot come."});
     return;
   }
   const FrameHead head{.dtype = static_cast<uint8_t>(arrival->dtype), .id = arrival->id, .count = arrival->count};
@@ -81,7 +81,7 @@ void PointToPoint::OnFrame(int from, std::span<const std::byte> frame) {
     case FrameKind::kFarewell:
       return Close(from);
   }
-  Break(from, "there is no kind " + std::to_string(static_cast<int>(head.kind)));
+  Break(from, "unknown kind of frame " + std::to_string(static_cast<int>(head.kind)));
 }
 
 void PointToPoint::OnEager(int from, const FrameHead& head, std::span<const std::byte> payload) {

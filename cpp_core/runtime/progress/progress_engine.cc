@@ -359,7 +359,7 @@ void ProgressEngine::CheckOverdue(int64_t now_ns) {
 
 void ProgressEngine::CheckAll(int64_t now_ns) {
   CheckGivenUpElsewhere(now_ns);
-  user_time_.Sample(now_ns, UserTime::OfProcessNs() - metrics_->coordinator_cpu.Ns());
+  user_time_.Sample(now_ns, UserTime::OfProcessNs() - metrics_->progress_cpu.Ns());
   if (on_computes_ && user_time_.computes()) on_computes_(now_ns);
   for (const auto& set : sets_) {
     set->SetComputes(user_time_.computes());

@@ -50,7 +50,7 @@ bool ProgressEngine::Wait(Operation* operation, int64_t deadline_ns, WaitKind ki
 bool ProgressEngine::WaitSlice(Operation* operation, int64_t deadline_ns) {
   const auto finished = [operation] { return IsDone(*operation); };
   if (config_.waiter_drives && TryTakePatiently(finished)) {
-    metrics_->role_taken.Add(1);
+    metrics_->lock_taken.Add(1);
     doorbell_.Disarm();
     Drive(Doorbell::kWaiter, deadline_ns, finished);
     const bool done = finished();
@@ -212,7 +212,7 @@ void ProgressEngine::StepOn() {
 }
 
 void ProgressEngine::Run() {
-  metrics_->coordinator_cpu.Begin();
+  metrics_->progress_cpu.Begin();
   bool slept = false, rung = true;
   while (!stop_.load()) {
     const uint32_t seen = doorbell_.Rung();
@@ -246,7 +246,7 @@ void ProgressEngine::Run() {
     }
     lingers_.store(false);
   }
-  metrics_->coordinator_cpu.End();
+  metrics_->progress_cpu.End();
 }
 
 }  // namespace horocache::runtime

@@ -40,7 +40,7 @@ def _function(function: Any) -> Any:
     return function.__func__ if isinstance(function, MethodType) else function
 
 
-def outside(function: F, why: str = "it is no operation of a compiled graph") -> F:
+def outside(function: F, why: str = "it is not an operation of a compiled graph") -> F:
     """Make a compiled program leave its graph for a call of ``function``, and continue compiled after it.
 
     Functions that it calls are not compiled, either, because they do not compute on tensors.

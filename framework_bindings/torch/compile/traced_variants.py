@@ -155,7 +155,7 @@ def _eagerly(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     return function(*given, **named)
 
 
-outside(_eagerly, "these arguments are for eager calls, which run them or say what is wrong with them")
+outside(_eagerly, "only eager calls take these arguments, or report what is wrong with them")
 
 
 def _uncheckpointed(function: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -221,8 +221,8 @@ class GroupBase(_ProcessGroup):  # type: ignore[misc]
         if not tensor.is_cpu:
             return self.elsewhere(tensor.device).recv_anysource([tensor], tag)
         raise UnsupportedError(
-            "the backend horocache receives from a rank that is named: recv(tensor, src=...). To receive from any, "
-            "post an irecv() for each rank, or let the senders say who is next."
+            "the backend horocache cannot receive from any rank; name one: recv(tensor, src=...). To take messages as "
+            "they come, post an irecv() for each rank."
         )
 
     # ---- several operations as one

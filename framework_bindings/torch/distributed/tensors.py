@@ -177,7 +177,7 @@ def options(kind: Any, given: Any, **others: Any) -> Any:
     made = kind()
     if given is not None:
         if not others:
-            raise InvalidArgumentError(f"{given!r} are no {kind.__name__}.")
+            raise InvalidArgumentError(f"{given!r} is not a {kind.__name__}.")
         others[next(iter(others))] = given
     for name, value in others.items():
         if value is not None:

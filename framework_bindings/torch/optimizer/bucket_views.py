@@ -43,8 +43,8 @@ def check_bucket_view(wanted: Any, plain: bool) -> None:
         raise InvalidArgumentError(f"gradient_as_bucket_view={wanted!r}; it is True, False or 'auto'.")
     if wanted is True and count_users is None:
         raise UnsupportedError(
-            "gradient_as_bucket_view=True needs a torch that tells how many tensors are on a storage, and that has "
-            f"DLPack's exchange table; this is {torch.__version__}."
+            "gradient_as_bucket_view=True needs a torch that counts the tensors on a storage and has DLPack's "
+            f"exchange table; this is torch {torch.__version__}."
         )
     if wanted is True and not plain:
         raise UnsupportedError(

@@ -112,7 +112,7 @@ def _check_one_slot(program: CompiledProgram, collective: Collective) -> None:
     except DeadlockError as error:
         raise ScheduleError(
             f"program {program.name!r} deadlocks in MSCCL's runtimes where a connection has one slot. Export what "
-            f"compile_for_msccl() makes of it. {error}"
+            f"compile_for_msccl() returns. {error}"
         ) from None
 
 
@@ -206,7 +206,7 @@ def parse(text: str | bytes, collective: Collective | None = None) -> CompiledPr
     try:
         root = ET.fromstring(contents, ET.XMLParser(target=_Builder()))  # noqa: S314 - it takes no entities
     except (ET.ParseError, ValueError, LookupError) as error:
-        raise ProgramFileError(f"is no XML: {error}.") from None
+        raise ProgramFileError(f"is not XML: {error}.") from None
     if root.tag != "algo":
         raise ProgramFileError(f"/{root.tag[:40]}: a program's is 'algo'.")
     gpus = sorted(root.findall("gpu"), key=lambda gpu: _number(gpu, "id", "/algo/gpu"))
@@ -254,7 +254,7 @@ def _number(element: Element, name: str, where: str, default: int | None = None)
     try:
         number = int(text or "")
     except ValueError:
-        raise ProgramFileError(f"{where}/{name}: {str(text)[:40]!r} is no number.") from None
+        raise ProgramFileError(f"{where}/{name}: {str(text)[:40]!r} is not a number.") from None
     if abs(number) >= 1 << 62:
         raise ProgramFileError(f"{where}/{name}: {text} is too large.")
     return number
@@ -390,7 +390,7 @@ def _meaning(
     """
     b, s = dep
     if not (0 <= b < len(rows) and 0 <= s < len(rows[b])):
-        raise ProgramFileError(f"/algo/gpu/tb/step: depid={b}, deps={s} is no step.")
+        raise ProgramFileError(f"/algo/gpu/tb/step: depid={b}, deps={s} is not a step.")
     out: set[tuple[int, int]] = set()
     if dep in seen:
         return out

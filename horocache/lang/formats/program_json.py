@@ -85,7 +85,7 @@ def _read(name: str) -> bytes:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ProgramFileError("is no regular file.")
+            raise ProgramFileError("is not a regular file.")
         if status.st_size > MAX_FILE_BYTES:
             raise ProgramFileError(f"has {status.st_size} bytes; {MAX_FILE_BYTES} are allowed.")
         with open(descriptor, "rb", closefd=False) as file:
@@ -111,12 +111,12 @@ def decode(contents: bytes, *, expect_hash: bool = True) -> CompiledProgram:
     program = document.program
     if expect_hash and document.hash != hash_of(program):
         raise ProgramFileError(
-            f"/hash: the contents have {hash_of(program)}, and the file says {document.hash[:80]!r}: it was damaged, "
+            f"/hash: the contents have {hash_of(program)}, and the file has {document.hash[:80]!r}: it was damaged, "
             "or changed by hand. `horocache lang check --rehash` proves it and writes the hash."
         )
     facts = _prove(program)
     if program.rank_order and not facts.rank_order:
-        raise ProgramFileError("/program/rank_order: it says that sums are folded in rank order; they are not.")
+        raise ProgramFileError("/program/rank_order: is true, but sums are not folded in rank order.")
     return msgspec.structs.replace(facts.marked(program), rank_order=program.rank_order)
 
 
@@ -131,7 +131,7 @@ def _decode_document(contents: bytes) -> _Document:
     except msgspec.ValidationError as error:
         raise ProgramFileError(_with_pointer(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProgramFileError(f"is no JSON: {error}.") from None
+        raise ProgramFileError(f"is not JSON: {error}.") from None
 
 
 def _with_pointer(text: str) -> str:

@@ -27,7 +27,7 @@ class Topology:
     def __post_init__(self) -> None:
         size = len(self.links)
         if size == 0 or any(len(row) != size for row in self.links):
-            raise BadReferenceError(f"the links of topology {self.name!r} are no square table.", caller())
+            raise BadReferenceError(f"the links of topology {self.name!r} are not a square table.", caller())
 
     def num_nodes(self) -> int:
         """Number of ranks."""

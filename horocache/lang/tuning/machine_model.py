@@ -101,7 +101,7 @@ def parse_machine(text: str, ranks: int) -> Machine:
         good = False
     if not good:
         raise UsageError(
-            f"{text!r} is no machine; write HOSTSxPER_HOST,inside=US/GBS,between=US/GBS, with the latency in "
+            f"{text!r} is not a machine; write HOSTSxPER_HOST,inside=US/GBS,between=US/GBS, with the latency in "
             "microseconds and the bandwidth in GB/s of links inside a host and of a host's card, and, if messages "
             "have one, the gap between them in microseconds: 2x4,inside=1/50,between=10/3/1."
         )

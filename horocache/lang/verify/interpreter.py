@@ -296,7 +296,7 @@ class Machine:
             where = self._culprit(reason, owners)
         begin = path.index(where) if where in path else 0
         lines = lines[begin:]
-        what = "wait for each other" if where in path else "wait for what never happens"
+        what = "wait for each other" if where in path else "wait for events that never happen"
         text = "\n  ".join(lines)
         raise DeadlockError(f"with {self._slots} slots, strands {what}:\n  {text}", lines)
 

@@ -29,7 +29,9 @@ def check_structure(program: CompiledProgram, collective: Collective) -> None:
     if 0 < program.slots < program.min_slots:
         raise VerificationError(f"/program/slots: {program.slots} are less than min_slots, {program.min_slots}.")
     if program.min_bytes < 0 or program.max_bytes < 0 or 0 < program.max_bytes < program.min_bytes:
-        raise VerificationError(f"/program/min_bytes: {program.min_bytes} to {program.max_bytes} is no range of sizes.")
+        raise VerificationError(
+            f"/program/min_bytes: {program.min_bytes} to {program.max_bytes} is not a range of sizes."
+        )
     if len(program.programs) != program.ranks:
         raise VerificationError(f"/program/programs: {len(program.programs)} of them, for {program.ranks} ranks.")
     if program.count_steps() > MAX_STEPS:
@@ -58,7 +60,7 @@ def _extents(program: CompiledProgram, one: RankProgram, rank: int, collective: 
     extents = {name: chunks * program.refinement for name, chunks in collective.buffers(rank).items()}
     for name, chunks in one.scratch.items():
         if name in (INPUT, OUTPUT) or not name:
-            raise VerificationError(f"/program/programs/{rank}/scratch: {name!r} is no name of a scratch buffer.")
+            raise VerificationError(f"/program/programs/{rank}/scratch: {name!r} is not the name of a scratch buffer.")
         extents[name] = chunks
     for name, chunks in extents.items():
         _in_range(f"/program/programs/{rank}/scratch/{name}", chunks, 0, MAX_CHUNKS)
@@ -146,7 +148,7 @@ def _check_connections(program: CompiledProgram) -> None:
             source, destination, channel = connection
             raise VerificationError(
                 f"{ends[kind, source, destination, channel]}: on the connection from rank {source} to rank "
-                f"{destination} on channel {channel} nobody {other}s."
+                f"{destination} on channel {channel} no thread block {other}s."
             )
 
 

@@ -1,4 +1,4 @@
-"""The environment check finds readers outside the two files that may read."""
+"""The check finds readers of the environment outside the files that may read it."""
 
 
 def test_getenv_outside_the_one_cpp_file_is_found(lint):
@@ -8,7 +8,7 @@ def test_getenv_outside_the_one_cpp_file_is_found(lint):
     )
 
 
-def test_getenv_in_a_comment_or_a_string_is_not_a_reader(lint):
+def test_getenv_in_a_comment_or_a_string_is_ignored(lint):
     text = '// never call getenv here\nconst char* text = "getenv";\n/* environ\n getenv */\n'
     assert lint("check_getenv", {"cpp_core/net/link.cc": text}) == []
 
@@ -17,7 +17,7 @@ def test_the_one_cpp_file_may_read(lint):
     assert lint("check_getenv", {"cpp_core/base/environment.cc": "extern char** environ;\n"}) == []
 
 
-def test_python_readers_are_found_however_they_are_spelt(lint):
+def test_python_readers_are_found_in_every_spelling(lint):
     text = "import os\nfrom os import environ\nx = os.environ['A']\ny = os.getenv('A')\n"
     findings = lint("check_getenv", {"horocache/collectives/api.py": text})
     assert [finding.split(":")[1] for finding in findings] == ["2", "3", "4"]

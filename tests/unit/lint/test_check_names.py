@@ -1,4 +1,4 @@
-"""The check for names of one machine finds paths and registries."""
+"""The check finds paths and registries of one machine."""
 
 import pytest
 
@@ -15,7 +15,7 @@ import pytest
         "pip --index-url x",
     ],
 )
-def test_what_belongs_to_one_machine_is_found(lint, text):
+def test_paths_and_registries_of_one_machine_are_found(lint, text):
     [finding] = lint("check_names", {"docs/a.md": f"\n{text}\n"})
     assert finding.startswith("docs/a.md:2:")
 

@@ -1,4 +1,4 @@
-"""The check of packages finds imports that go up, and circular ones, and nothing else."""
+"""The check of packages finds imports that go up and circular imports, and nothing else."""
 
 
 def test_an_import_that_goes_down_is_allowed(lint):
@@ -16,7 +16,7 @@ def test_an_import_that_goes_up_is_found_with_file_and_line_also_inside_a_functi
     )
 
 
-def test_an_import_for_type_checkers_alone_does_not_count(lint):
+def test_an_import_for_type_checkers_only_is_ignored(lint):
     text = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from horocache.collectives import barrier\n"
     assert lint("check_packages", {"horocache/core/context.py": text, "horocache/collectives/barrier.py": ""}) == []
 
@@ -34,7 +34,7 @@ def test_a_circle_within_a_package_is_found_once(lint):
     )
 
 
-def test_a_binding_is_known_by_the_name_that_it_is_installed_under(lint):
+def test_a_binding_has_the_name_under_which_it_is_installed(lint):
     sources = {
         "framework_bindings/torch/ops.py": "from horocache.torch.optimizer.reducer import x\n",
         "framework_bindings/torch/optimizer/reducer.py": "",
@@ -43,7 +43,7 @@ def test_a_binding_is_known_by_the_name_that_it_is_installed_under(lint):
     assert "horocache.torch.ops must not import horocache.torch.optimizer.reducer" in finding
 
 
-def test_a_relative_import_counts_as_the_module_that_it_means(lint):
+def test_a_relative_import_is_resolved(lint):
     sources = {
         "framework_bindings/torch/ops.py": "from .optimizer.reducer import x\nfrom . import adapter\n",
         "framework_bindings/torch/adapter.py": "",

@@ -17,7 +17,7 @@ def test_eval_is_found_but_the_method_of_a_model_is_not(lint):
     assert finding == "horocache/a.py:2: eval() executes text"
 
 
-def test_a_shell_is_found_in_the_one_module_too(lint):
+def test_a_shell_is_found_also_in_the_module_that_may_unpickle(lint):
     text = "import os, subprocess\nsubprocess.run('ls', shell=True)\nos.system('ls')\nsubprocess.run(['ls'])\n"
     findings = lint("check_pickle", {"horocache/collectives/object_collectives.py": text})
     assert [finding.split(":")[1] for finding in findings] == ["2", "3"]

@@ -1,4 +1,4 @@
-"""The check of prose finds sentences that have to be turned round, in comments, docstrings and documents alone."""
+"""The check of prose finds inverted sentences in comments, docstrings, documents and messages."""
 
 import pytest
 
@@ -28,9 +28,19 @@ def test_riddles_are_found_with_file_and_line(lint, line, word):
     assert all(word in finding for finding in findings)
 
 
-def test_questions_code_and_strings_are_left_alone(lint):
+def test_messages_of_the_product_are_prose(lint):
     sources = {
-        "cpp_core/net/a.cc": 'const char* text = "Who is nobody?";  // the text\n',
+        "cpp_core/net/a.cc": 'const char* text = "rank 1 is no member";\n',
+        "horocache/a.py": 'raise ValueError(f"{rank} is one that nobody knows")\n',
+        "tests/a.py": 'TEXT = "nobody waits for it"\n',
+    }
+    findings = lint("check_prose", sources)
+    assert {finding.split(": ")[0] for finding in findings} == {"cpp_core/net/a.cc:1", "horocache/a.py:1"}
+
+
+def test_questions_code_and_single_words_are_left_alone(lint):
+    sources = {
+        "cpp_core/net/a.cc": 'const char* text = "Who is it?";  // the text\n',
         "horocache/a.py": 'TEXT = "nobody"  # a name\n\n\ndef f() -> None:\n    """Return `nobody`."""\n',
         "docs/a.md": "What does it do? It is no longer there.\n\n```\nnobody\n```\n\nas many as there are\n",
     }

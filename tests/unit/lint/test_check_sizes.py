@@ -3,7 +3,7 @@
 BRANCHES = "\n".join(f"    if x == {i}:\n        return {i}" for i in range(15))
 
 
-def test_a_file_of_401_lines_is_found(lint):
+def test_a_file_of_601_lines_is_found(lint):
     [finding] = lint("check_sizes", {"horocache/a.py": "x = 1\n" * 601, "horocache/b.py": "x = 1\n" * 600})
     assert finding == "horocache/a.py:601: 601 lines, at most 600; split it by topic"
 
